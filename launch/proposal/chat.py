@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from launch.files.detect import Detected
 from launch.files.listing import Listing
 from launch.proposal.context import check_context, longest_context
-from launch.proposal.draft import Draft, DraftValue, Machine
+from launch.proposal.draft import Draft, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
 from launch.proposal.quantization import check_quantization
 from launch.request import WorkingSet
@@ -29,7 +29,6 @@ REQUESTS = {"cpu": 16, "cuda": 64}
 STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 BLOCKS_MORE = 5 / 4
 """vLLM counts in blocks, and refuses a cache that does not hold one whole context."""
-_NO_CACHE = DraftValue("memory.kv_cache", 0, "left out of the sum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +87,18 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
     check_context(draft.asked.get("context_length"), longest)
     probe = _probe(draft, facts, dtype, machine)
     per_token = kv_bytes_per_token(probe, shape)
-    fixed = estimate_of(probe, facts.weights, shape, machine.kind).total
-    room = machine.budget - fixed - MIB  # sizes are rounded up to whole ones
-    context = min(longest or shape.context, USUAL_CONTEXT)
-    why = "all that the model was made for" if context == longest else f"of {longest or shape.context:,} that it knows"
+    needs = estimate_of(probe, facts.weights, shape, machine.kind)
+    fixed, given = needs.total - needs.kv_cache, probe.memory.kv_cache
+    room = machine.budget - fixed - MIB if given is None else given  # sizes are rounded up to whole ones
+    knows = longest or shape.context
+    context = min(knows, USUAL_CONTEXT)
+    why = "all that the model was made for" if context == longest else f"of {knows:,} that it knows"
     if context != longest:
-        why += f", each request of which would take {size_words(per_token * (longest or shape.context))} of KV cache"
+        why += f", each request of which would take {size_words(per_token * knows)} of KV cache"
     fits = int(room / BLOCKS_MORE // per_token) // 16 * 16
-    if LEAST_CONTEXT <= fits < context:
-        context, why = fits, f"what fits beside {size_words(fixed)} of weights and buffers; it knows {longest:,}"
+    if (LEAST_CONTEXT if given is None else 16) <= fits < context:
+        beside = f"fits beside {size_words(fixed)} of weights and buffers"
+        context, why = fits, f"what {beside if given is None else 'memory.kv_cache holds'}; it knows {knows:,}"
     given = draft.pick("context_length", context, why)
     context = given if isinstance(given, int) else context
     tokens = min(working_set.tokens, context)
@@ -118,11 +120,8 @@ def _size_text(size: int) -> str:
 
 
 def _probe(draft: Draft, facts: ChatFacts, dtype: str, machine: Machine) -> Recipe:
-    """The recipe so far, without KV cache."""
-    asked = {key: value for key, value in draft.asked.items() if key not in ("memory.kv_cache", "memory")}
-    bare = Draft(asked, list(draft.choices))
-    bare.choices.append(_NO_CACHE)
-    return settle_by_size(bare.recipe().model_copy(update={"dtype": dtype}), facts.weights.bytes, machine.kind)
+    """The recipe so far."""
+    return settle_by_size(draft.recipe().model_copy(update={"dtype": dtype}), facts.weights.bytes, machine.kind)
 
 
 def _parsers(draft: Draft, facts: ChatFacts) -> None:

@@ -81,6 +81,24 @@ def test_the_cache_is_sized_for_the_working_set() -> None:
     assert "what the budget leaves" in reason
 
 
+def test_the_context_fits_into_the_cache_that_was_asked_for() -> None:
+    """vLLM loads no model whose cache does not hold one context."""
+    for machine in (GPU, CPU):
+        found = chat("Qwen3-8B", machine, overrides={"memory.kv_cache": "1GiB", "memory.adapters.device": 0})
+        assert found.recipe.context_length is not None
+        assert 0.75 * GIB < found.recipe.context_length * 36 * 2 * 8 * 128 * 2 < GIB
+        reasons = {choice.key: choice.why for choice in found.choices}
+        assert reasons["context_length"] == "what memory.kv_cache holds; it knows 40,960"
+    both = chat("Qwen3-8B", overrides={"memory.kv_cache": "1GiB", "context_length": 16384}).recipe
+    assert (both.context_length, both.memory.kv_cache) == (16384, GIB)
+
+
+def test_a_config_that_does_not_tell_its_context_is_sized_for_what_fits() -> None:
+    found = chat("Qwen3-8B", Machine("cuda", 19 * GIB, 90), more={"max_position_embeddings": None})
+    assert found.recipe.context_length is not None
+    assert found.recipe.context_length < 4096
+
+
 @pytest.mark.parametrize(
     ("rope", "positions", "longest"),
     [
