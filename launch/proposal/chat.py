@@ -71,12 +71,17 @@ def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machi
     if not vllm_source.takes_adapters(name):
         draft.pick("memory.adapters", {"device": 0, "host": 0}, f"vLLM has no LoRA for {name}")
         return
-    place = adapter_place_bytes(facts.weights, shape, RANK, 2)
+    asked, rank = draft.asked.get("memory.adapters.device"), draft.asked.get("memory.adapters.max_rank")
+    rank = rank if isinstance(rank, int) else RANK
+    place = adapter_place_bytes(facts.weights, shape, rank, 2)
     staged = place if machine.kind == "cpu" else 0
-    for device, host in ((PLACES, STAGED), (2, 4), (1, 2)):
-        if (device * place + host * staged) * SHARE_FOR_PLACES <= machine.budget:
-            why = f"{device} adapters of rank {RANK} or less in one batch, {size_words(place)} each"
-            draft.pick("memory.adapters", {"device": device, "host": host, "max_rank": RANK}, why)
+    sizes = [(PLACES, STAGED), (2, 4), (1, 2)]
+    if isinstance(asked, int):
+        sizes = [(asked, max(asked, STAGED)), (asked, asked)]  # what is in a place is staged
+    for device, host in sizes:
+        if (device * place + host * staged) * SHARE_FOR_PLACES <= machine.budget or host == asked:
+            why = f"{device} adapters of rank {rank} or less in one batch, {size_words(place)} each"
+            draft.pick("memory.adapters", {"device": device, "host": host, "max_rank": rank}, why)
             return
     why = f"a place takes {size_words(place)}, much for this machine: set memory.adapters.device to have some"
     draft.pick("memory.adapters", {"device": 0, "host": 0}, why)

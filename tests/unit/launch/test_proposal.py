@@ -99,6 +99,19 @@ def test_a_config_that_does_not_tell_its_context_is_sized_for_what_fits() -> Non
     assert found.recipe.context_length < 4096
 
 
+@pytest.mark.parametrize("machine", [GPU, Machine("cpu", 2 * GIB)])
+def test_places_for_adapters_that_are_asked_for_can_be_had(machine: Machine) -> None:
+    """What is in a place is staged: with fewer staged ones the recipe was refused, with another key to set."""
+    for device in (1, 2, 32):
+        found = chat("Qwen3-8B", machine, overrides={"memory.adapters.device": device})
+        room = found.recipe.memory.adapters
+        assert (room.device, room.host, room.max_rank) == (device, max(device, 16) if machine is GPU else device, 16)
+        reason = next(choice.why for choice in found.choices if choice.key == "memory.adapters")
+        assert reason.startswith(f"{device} adapters of rank 16")
+    ranked = chat("Qwen3-8B", machine, overrides={"memory.adapters.device": 1, "memory.adapters.max_rank": 64})
+    assert ranked.recipe.memory.adapters.max_rank == 64
+
+
 @pytest.mark.parametrize(
     ("rope", "positions", "longest"),
     [
