@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.engines import ENGINES, GIB, MIB, DeviceKind
+from registry.errors import Unfit
 from registry.files.dtypes import settle
 from registry.files.shape import DTYPE_BYTES, Shape, read_shape
 from registry.files.weights import Weights, read_weights
@@ -26,6 +27,9 @@ SECOND_FRAMES = 50
 """Whisper's encoder turns a second of a window, padding included, into so many frames."""
 BEAMS = 5
 """Of faster-whisper, unless the flag `beam_size` says otherwise."""
+
+ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading a stranger's files can end in: a number where a list belongs, a size of zero, one of 400 digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,14 @@ class Estimate:
 
 def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
     """Estimate `recipe` with its weights in folder `path`. Unfit when the folder cannot be read as a model."""
-    shape = None if recipe.task is Task.TRANSCRIBE else read_shape(path)
-    return estimate_of(settle(recipe, path, kind), read_weights(path), shape, kind)
+    try:
+        shape = None if recipe.task is Task.TRANSCRIBE else read_shape(path)
+        return estimate_of(settle(recipe, path, kind), read_weights(path), shape, kind)
+    except ODD as error:
+        raise Unfit(
+            f"The files in {path} say what no model's say ({type(error).__name__}): look at its config.json.",
+            code="bad_config",
+        ) from error
 
 
 def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: DeviceKind) -> Estimate:
@@ -154,12 +164,21 @@ def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: fl
     """
     if shape is None:
         windows = max(1, recipe.batching.max_tokens // recipe.window.padded)
-        beams = int(str(recipe.engine.flags.get("beam_size", BEAMS)))
+        beams = _beams(recipe)
         values = weights.hidden * (12 + 2 * weights.decoder_layers * beams)
         return int(windows * recipe.window.padded * SECOND_FRAMES * values * each)
     step = recipe.batching.max_tokens * (4 * shape.hidden + 2 * shape.feed_forward) * each
     logits = 3 * 4 * recipe.batching.sequences * shape.vocabulary if recipe.task is Task.CHAT else 0
     return int(step) + logits
+
+
+def _beams(recipe: Recipe) -> int:
+    asked = recipe.engine.flags.get("beam_size", BEAMS)
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+        raise Unfit(
+            "engine.flags.beam_size must be a whole number of at least 1.", code="bad_recipe", param="engine.flags"
+        )
+    return asked
 
 
 def _float_bytes(recipe: Recipe, kind: DeviceKind) -> float | None:

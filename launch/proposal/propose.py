@@ -13,7 +13,7 @@ from launch.proposal.text import propose_text
 from launch.request import ModelRequest
 from launch.source import proposed_id
 from models.engines import DeviceKind
-from models.estimate import Estimate, estimate_of
+from models.estimate import ODD, Estimate, estimate_of
 from registry.errors import BadRequest, Unfit
 from registry.files.dtypes import settle_by_size
 from registry.files.shape import shape_of
@@ -35,10 +35,6 @@ class Proposal:
     notes: tuple[str, ...]
     estimate: Estimate
     detected: Detected
-
-
-ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What reading a stranger's files can end in: a number where a list belongs, a size of zero, one of 400 digits."""
 
 
 def propose(

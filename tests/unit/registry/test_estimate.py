@@ -187,6 +187,23 @@ def test_a_ctranslate2_model(speech: Path) -> None:
     assert estimate(greedy, speech, "cpu").activations == windows * 1500 * 16 * (12 + 2 * 3) * 4
 
 
+@pytest.mark.parametrize("asked", ["many", "5", 0, True, 2.5])
+def test_a_number_of_beams_that_is_none_is_the_models_fault_alone(speech: Path, asked: object) -> None:
+    """Not the server's: it did not start with such a recipe."""
+    odd = recipe("w", "transcribe", engine={"name": "faster-whisper", "flags": {"beam_size": asked}})
+    with pytest.raises(Unfit, match="beam_size must be a whole number"):
+        estimate(odd, speech, "cpu")
+
+
+def test_files_that_say_what_no_models_say_are_told_as_such(tmp_path: Path) -> None:
+    config = {"hidden_size": 256, "num_hidden_layers": 0, "num_attention_heads": 4, "vocab_size": 512}
+    write_sparse(tmp_path / "model.safetensors", {"x": [2, 2]})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Unfit, match="say what no model's say") as refused:
+        estimate(recipe("m"), tmp_path, "cpu")
+    assert refused.value.code == "bad_config"
+
+
 MEASURED = {"starter-chat": 1055, "starter-embed": 670, "starter-rerank": 631, "starter-speech": 531}
 """MiB: the most that each held on the machine of models.engines.ENGINES."""
 
