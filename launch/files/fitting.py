@@ -4,6 +4,7 @@ from pathlib import Path
 
 from launch.files.detect import detect
 from launch.files.listing import list_folder
+from models.estimate import ODD
 from registry.errors import Unfit
 from registry.files.no_adapter import something_else
 from registry.recipes.definition import Task
@@ -23,6 +24,8 @@ def misfit(folder: Path, task: Task | None) -> str | None:
         found = detect(list_folder(folder))
     except Unfit as unfit:
         return unfit.message
+    except ODD as error:
+        return f"{folder}: its files say what no model's say ({type(error).__name__}): look at its config.json"
     if found.task is not task and found.task not in TAKES.get(task, ()):
         return f"{folder} holds a model for {found.task.value} ({found.why}), and this recipe is for {task.value}"
     return None

@@ -58,7 +58,8 @@ class Listing:
         return self._parsed[name]
 
     def array(self, name: str) -> list[Any]:
-        found = json.loads(self.text(name) or "[]")
+        """The list in a small file; empty when there is none. Raises as `json`."""
+        found = self._read(name)
         return found if isinstance(found, list) else []
 
     def text(self, name: str) -> str:
@@ -67,11 +68,16 @@ class Listing:
         return self.read(name).decode("utf-8", "replace")
 
     def _object(self, name: str) -> dict[str, Any]:
+        found = self._read(name)
+        return found if isinstance(found, dict) else {}
+
+    def _read(self, name: str) -> object:
         try:
-            found = json.loads(self.text(name) or "{}")
+            found: object = json.loads(self.text(name) or "{}")
+            json.dumps(found, ensure_ascii=False).encode()  # half a character is in no answer, and in no recipe
         except (ValueError, RecursionError) as error:
             raise Unfit(f"{name} of {self.where} is broken: {error}", code="bad_config") from None
-        return found if isinstance(found, dict) else {}
+        return found
 
 
 def list_folder(folder: Path) -> Listing:

@@ -1,10 +1,12 @@
 """What files are taken for, and what is said of those that are no model to serve."""
 
 import struct
+from pathlib import Path
 
 import pytest
 
 from launch.files.detect import detect
+from launch.files.fitting import misfit
 from launch.files.gguf import read_header
 from registry.errors import Unfit
 from registry.recipes.definition import Task
@@ -12,6 +14,28 @@ from tests.unit.launch.listings import listing_of
 
 WEIGHTS = {"model.safetensors": 1000}
 POOLED = [{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Pooling"}]
+
+
+def test_files_that_no_model_has_are_told_of_a_recipes_folder(tmp_path: Path) -> None:
+    """`validate` and the start ended with them."""
+    (tmp_path / "model.safetensors").write_bytes(bytes(9))
+    for config, words in (
+        ('{"architectures": ["BertForSequenceClassification"], "id2label": 5}', "say what no model's say"),
+        ('{"architectures": ["BertModel"', "is broken"),
+    ):
+        (tmp_path / "config.json").write_text(config)
+        assert words in str(misfit(tmp_path, Task.RERANK))
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "modules.json").write_text("[{")
+    assert "modules.json" in str(misfit(tmp_path, Task.EMBED))
+
+
+def test_half_a_character_is_in_no_answer() -> None:
+    """JSON can name one, and no answer can be written with it."""
+    small = {"config.json": '{"architectures": ["BertModel"]}',
+             "config_sentence_transformers.json": '{"prompts": {"a\\ud800": "x"}}', "modules.json": POOLED}  # fmt: skip
+    with pytest.raises(Unfit, match=r"config_sentence_transformers.json of a/model is broken"):
+        detect(listing_of(small, WEIGHTS))
 
 
 @pytest.mark.parametrize(
