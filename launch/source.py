@@ -33,7 +33,7 @@ def parse_source(text: str, revision: str | None = None, *, at_home: bool = True
         raise BadRequest("Say where the model is: a folder, org/name of a hub, or package:NAME.", param="source")
     if text.startswith("package:"):
         name, _, inside = text.removeprefix("package:").partition("/")
-        if not PACKAGE.match(name) or ".." in PurePosixPath(inside).parts:
+        if not PACKAGE.match(name) or inside.startswith("/") or ".." in PurePosixPath(inside).parts:
             raise BadRequest(f"{quoted(text)} is no package: write package:NAME[/inside].", param="source")
         return PackageSource(package=name, inside=inside or ".")
     folder = Path(text).expanduser() if at_home else Path(text)

@@ -229,7 +229,8 @@ def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
     assert proposed_id(found) == id_
 
 
-@pytest.mark.parametrize("text", ["", "a\0b", "one", "package:a/../b", "package:1a", "a/b@", "a/b@../c", "a/b/c", "~/x",
+@pytest.mark.parametrize("text", ["", "a\0b", "one", "package:a/../b", "package:a//b", "package:1a", "a/b@", "a/b@../c",
+                                  "a/b/c", "~/x",
                                   "./x", "https://hub/a/b"])  # fmt: skip
 def test_what_is_no_source_is_refused(text: str) -> None:
     with pytest.raises(BadRequest):
