@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from safetensors import SafetensorError, safe_open
 
@@ -89,10 +89,12 @@ def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError):
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            if any(".." in PurePath(name).parts or PurePath(name).is_absolute() for name in names):
+                raise ValueError("a file outside of the folder")
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise Unfit(f"{index} is no index of safetensors files", code="bad_weights") from None
-        root = [folder / str(name) for name in names]
+        root = [folder / name for name in names]
     elif (folder / "model.safetensors").is_file():
         root = [folder / "model.safetensors"]
     else:

@@ -46,9 +46,11 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
     with pytest.raises(Unfit, match=r"lacks gone\.safetensors"):
         read_weights(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(Unfit, match="is no index"):
-        read_weights(tmp_path)
+    outside = json.dumps({"weight_map": {"a": str(tmp_path / "model.safetensors")}})
+    for index in ("[]", outside, '{"weight_map": {"a": "../x.safetensors"}}', '{"weight_map":' + "[" * 100_000):
+        (tmp_path / "model.safetensors.index.json").write_text(index)
+        with pytest.raises(Unfit, match="is no index"):
+            read_weights(tmp_path)
 
 
 KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "U8": np.uint8, "BOOL": np.bool_}
