@@ -105,6 +105,13 @@ def test_only_speech_has_windows(write: Write) -> None:
     assert faults(write(text + "window: {seconds: 12}")) == [f"r.yaml:6: {said}"]
 
 
+@pytest.mark.parametrize("name", ["load_seconds", "tokens_per_second"])
+def test_no_figure_is_without_end(write: Write, name: str) -> None:
+    """A wait that is counted with it could not be told."""
+    (said,) = faults(write(f"{SPEECH}expected: {{{name}: .inf}}"))
+    assert f"'expected.{name}' cannot be inf" in said
+
+
 LONG_NUMBER = "r.yaml:2: holds a number of more than 100 characters; write it in quotes if it is text"
 
 
