@@ -148,7 +148,8 @@ class Editor:
             self._forget(model)
         freed = 0
         if purge:
-            freed = await asyncio.to_thread(self._files.purge, files, self._kept())
+            async with self._roster.writing:  # one that is added meanwhile may want them: it is here, or comes after
+                freed = await asyncio.to_thread(self._files.purge, files, self._kept())
         return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None, freed)
 
     def _going(self, recipe: Recipe, force: bool) -> set[int]:

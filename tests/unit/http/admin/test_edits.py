@@ -139,6 +139,18 @@ async def test_a_purge_leaves_the_files_that_another_model_is_about_to_get(
     assert [source in files.sources for files in kept] == [True]
 
 
+async def test_nobody_adds_a_model_while_files_are_deleted(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may want them: what is kept was counted before it came."""
+    editor = gateway.gateway.editor
+    await editor.edit("chat", {"queue.max_waiting": 7})
+    held: list[bool] = []
+    monkeypatch.setattr(ModelFiles, "purge", lambda *_: held.append(editor._roster.writing.locked()) or 0)
+    await editor.remove("chat", purge=True)
+    assert held == [True]
+
+
 async def test_an_edit_that_could_not_be_read_again_is_refused(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     """It was answered with 200, and the file was left out: the model stayed as it was."""
     for changes, words in (({"aliases": ["mine", "mine"]}, "used twice"), ({"engine.flags.seed": 10**200}, "a number")):
