@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from filelock import FileLock
@@ -58,10 +58,13 @@ def bring(source: HubSource, repository: Repository, told: Fetched) -> None:
     counter = Counter(sum(file.size for file in files.values()), told)
     blobs = blobs_of(source)
     blobs.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        under_way = [pool.submit(_bring, source, name, file, blobs, counter) for name, file in files.items()]
-        for one in under_way:
+    pool = ThreadPoolExecutor(AT_ONCE)
+    under_way = [pool.submit(_bring, source, name, file, blobs, counter) for name, file in files.items()]
+    try:
+        for one in as_completed(under_way):
             one.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a fault is told at once: the rest may take hours
 
 
 def _bring(source: HubSource, name: str, file: RepositoryFile, blobs: Path, counter: Counter) -> None:

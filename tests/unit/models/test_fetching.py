@@ -159,6 +159,20 @@ async def test_other_bytes_than_the_hub_tells_of_are_thrown_away(hub: FakeHub, s
     assert (await Downloads().fetch(source, nobody) / WEIGHTS).is_file()
 
 
+async def test_what_is_wrong_with_one_file_is_told_while_others_still_come(
+    hub: FakeHub, source: HubSource, tmp_path: Path
+) -> None:
+    """They may take hours, for nothing."""
+    commit = hub.push("a/model", tmp_path / "model", more={"beside.safetensors": b"x" * 2**20})
+    hub.gate, hub.spoil = threading.Event(), True
+    wanted = HubSource(hub=source.hub, revision=commit)
+    try:
+        with pytest.raises(Unavailable, match=r"beside\.safetensors"):
+            await asyncio.wait_for(Downloads().fetch(wanted, nobody), PATIENCE)
+    finally:
+        hub.gate.set()
+
+
 async def test_errors_of_the_hub_come_through(hub: FakeHub, source: HubSource) -> None:
     with pytest.raises(NotFound, match="no revision"):
         await Downloads().fetch(HubSource(hub=source.hub, revision="nowhere"), nobody)
