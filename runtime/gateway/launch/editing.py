@@ -144,8 +144,10 @@ class Editor:
             _, leaving = await self._roster.follow()
         await all_gone(leaving)
         still = self._roster.recipe(model)
-        if still is None:
-            self._forget(model)
+        for one in (model, *(f"{model}@{version}" for version in gone)):
+            if self._roster.recipe(one) is None:
+                self._forget(one)
+        self._names.refresh()
         freed = 0
         if purge:
             async with self._roster.writing:  # one that is added meanwhile may want them: it is here, or comes after
@@ -203,7 +205,6 @@ class Editor:
         for alias, target in models.aliases().items():
             if target == model:
                 models.remove_alias(alias)
-        self._names.refresh()
 
     # --- show -------------------------------------------------------------------------------------------------------
     async def export(self, name: str) -> str:

@@ -15,8 +15,12 @@ from registry.state.database import State
 from runtime.gateway.files import HeldFiles, ModelFiles
 from runtime.residency.entry import ModelEntry
 from runtime.residency.exchanger import RecipeExchange
+from runtime.residency.record import load_key
+from runtime.server.device import Device
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest
+
+CPU = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
 
 
 @pytest.fixture
@@ -137,6 +141,20 @@ async def test_a_purge_leaves_the_files_that_another_model_is_about_to_get(
     monkeypatch.setattr(ModelFiles, "purge", lambda _self, _gone, stays: kept.append(stays) or 0)
     await editor.remove("chat", purge=True)
     assert [source in files.sources for files in kept] == [True]
+
+
+async def test_what_was_measured_of_a_former_version_goes_with_it(gateway: FakeGateway) -> None:
+    """Another model of its name may have a version of this number, and other weights."""
+    editor, models = gateway.gateway.editor, gateway.state.models
+    for most in (7, 8):
+        await editor.edit("chat", {"queue.max_waiting": most})
+    key = load_key(gateway.entries["chat@2"].recipe, CPU)
+    models.record_load(key, 1000, {})
+    models.set_pin("chat@2", True)
+    models.set_alias("second", "chat@2")
+    models.set_pin("chat", True)
+    await editor.remove("chat@2")
+    assert (models.measured(key), models.pins(), models.aliases()) == (None, {"chat": True}, {})
 
 
 async def test_nobody_adds_a_model_while_files_are_deleted(
