@@ -65,7 +65,7 @@ class ModelFetcher:
         except Exception as error:
             self._did_not_come(entry, mapped(error, "download"))
         else:
-            entry.progress = None
+            entry.progress, entry.failures = None, []  # of tries before this one
             entry.to(S.ABSENT)
         finally:
             self._under_way.pop(entry.id, None)

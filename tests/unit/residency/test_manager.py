@@ -279,7 +279,7 @@ async def test_missing_files_are_fetched_once_when_first_wanted(world: World, tm
     assert fetched == ["a"]
 
 
-async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: World) -> None:
+async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: World, tmp_path: Path) -> None:
     entry = world.manager.entries["a"]
     entry.path = None
 
@@ -293,6 +293,13 @@ async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: W
     assert world.state("a") is ModelState.FAILED
     with pytest.raises(Unavailable, match="next try"):
         await world.ask("a")
+
+    async def comes(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+        entry.path = tmp_path
+
+    world.manager.fetcher.fetch = comes
+    await world.manager.fetch(entry)
+    assert (world.state("a"), entry.failure) == (ModelState.ABSENT, None), "it failed before, and does no more"
 
 
 async def test_a_fault_of_our_own_in_a_fetch_does_not_leave_it_loading(world: World) -> None:
