@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.engines import ENGINES, GIB, MIB, DeviceKind
+from models.flags import flag_fault
 from registry.errors import Unfit
 from registry.files.dtypes import settle
 from registry.files.shape import DTYPE_BYTES, Shape, read_shape
@@ -89,7 +90,9 @@ def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
 
 
 def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: DeviceKind) -> Estimate:
-    """The same without files. `recipe`: its dtype settled; `shape`: None for speech."""
+    """The same without files. `recipe`: its dtype settled; `shape`: None for speech. Unfit for flags that are none."""
+    if fault := flag_fault(recipe):
+        raise Unfit(f"That is no recipe: {fault}.", code="bad_recipe", param="engine.flags")
     cast = _float_bytes(recipe, kind)
     notes = {"weights": f"{weights.parameters:,} parameters, {_dtype_words(recipe, cast)}"}
     kv_cache = place = places = host_place = host_places = 0
@@ -164,21 +167,14 @@ def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: fl
     """
     if shape is None:
         windows = max(1, recipe.batching.max_tokens // recipe.window.padded)
-        beams = _beams(recipe)
+        beams = int(str(recipe.engine.flags.get("beam_size", BEAMS)))
+        if beams < 1:
+            raise Unfit("That is no recipe: beam_size must be 1 or more.", code="bad_recipe", param="engine.flags")
         values = weights.hidden * (12 + 2 * weights.decoder_layers * beams)
         return int(windows * recipe.window.padded * SECOND_FRAMES * values * each)
     step = recipe.batching.max_tokens * (4 * shape.hidden + 2 * shape.feed_forward) * each
     logits = 3 * 4 * recipe.batching.sequences * shape.vocabulary if recipe.task is Task.CHAT else 0
     return int(step) + logits
-
-
-def _beams(recipe: Recipe) -> int:
-    asked = recipe.engine.flags.get("beam_size", BEAMS)
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-        raise Unfit(
-            "engine.flags.beam_size must be a whole number of at least 1.", code="bad_recipe", param="engine.flags"
-        )
-    return asked
 
 
 def _float_bytes(recipe: Recipe, kind: DeviceKind) -> float | None:

@@ -1,18 +1,59 @@
-"""`engine.flags` of a recipe, for engines that know theirs by name and type."""
+"""`engine.flags` of a recipe, for the two engines that know theirs by name and type."""
 
 from collections.abc import Mapping
 
 from registry.errors import EngineFailed
-from registry.recipes.definition import Recipe
+from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import Flag
 
+SENTENCE: Mapping[str, type] = {
+    "threads": int,
+    "attn_implementation": str,
+    "trust_remote_code": bool,
+    "matryoshka_dimensions": list,
+    "step_seconds": float,
+    "packed": bool,
+    "compute_type": str,
+}
+"""What `engine.flags` may hold. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the model's
+vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
+packed: False computes with the library's own network also where ours fits (`models.text.bert`). compute_type: of
+products on a CPU (`models.text.cpu.linear`)."""
+SPEECH: Mapping[str, type] = {
+    "threads": int,
+    "beam_size": int,
+    "best_of": int,
+    "vad": bool,
+    "vad_threshold": float,
+    "repetition_penalty": float,
+    "no_repeat_ngram_size": int,
+    "step_seconds": float,
+}
+"""What `engine.flags` may hold. vad: False hears silence, too, unless a request says otherwise. step_seconds: about
+how long one step may last once the speed is known."""
+KNOWN: Mapping[Task, Mapping[str, type]] = {
+    Task.EMBED: SENTENCE,
+    Task.RERANK: {name: kind for name, kind in SENTENCE.items() if name != "matryoshka_dimensions"},
+    Task.TRANSCRIBE: SPEECH,
+}
 
-def flags_of(recipe: Recipe, known: Mapping[str, type]) -> dict[str, Flag]:
+
+def flags_of(recipe: Recipe) -> dict[str, Flag]:
     """The recipe's flags. Raises EngineFailed for one that the engine does not know or that has the wrong type."""
+    if fault := flag_fault(recipe):
+        raise EngineFailed(fault)
+    return dict(recipe.engine.flags)
+
+
+def flag_fault(recipe: Recipe) -> str | None:
+    """What is wrong with one of the recipe's flags; None: nothing, or vLLM is to say so when it loads."""
+    known = KNOWN.get(recipe.task)
+    if known is None:
+        return None
     for name, value in recipe.engine.flags.items():
         if name not in known:
-            raise EngineFailed(f"engine flag '{name}' is not known; known are {', '.join(sorted(known))}")
+            return f"engine flag '{name}' is not known; known are {', '.join(sorted(known))}"
         kinds = (int, float) if known[name] is float else (known[name],)
         if not isinstance(value, kinds) or (isinstance(value, bool) and known[name] is not bool):
-            raise EngineFailed(f"engine flag '{name}' must be of type {known[name].__name__}")
-    return dict(recipe.engine.flags)
+            return f"engine flag '{name}' must be of type {known[name].__name__}"
+    return None

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from docs.tables.markdown import code, table
 from models.chat.settings import NEVER, OURS
-from models.speech.model import FLAGS as SPEECH_FLAGS
-from models.text.loading import FLAGS as SENTENCE_FLAGS
+from models.flags import SENTENCE, SPEECH
 
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", list: "list"}
 MEANINGS = {
@@ -29,7 +28,7 @@ MEANINGS = {
 def own() -> str:
     """Flags of the two engines whose flags are ours. Raises KeyError for one without a meaning."""
     rows = []
-    for engine, flags in (("sentence-transformers", SENTENCE_FLAGS), ("faster-whisper", SPEECH_FLAGS)):
+    for engine, flags in (("sentence-transformers", SENTENCE), ("faster-whisper", SPEECH)):
         rows += _rows(engine, flags)
     return table(("engine", "flag", "type", "meaning"), rows)
 

@@ -21,7 +21,7 @@ from models.protocol import Report
 from models.speech.audio import RATE, Decoders, Recording
 from models.speech.cpu import one_thread_for_numpy, widest_vectors
 from models.speech.memory import keep
-from models.speech.model import FLAGS, Heard, Listen, SpeechModel
+from models.speech.model import Heard, Listen, SpeechModel
 from models.speech.run import TranscriptionRun
 from models.speech.sleep import SpeechSleeper
 from models.speech.voices import Voices
@@ -49,7 +49,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._lifecycle.loading(recipe, report, self.close) as phases:
-            flags = flags_of(recipe, FLAGS)
+            flags = flags_of(recipe)
             with phases.phase("importing", 0.0, "faster-whisper"):
                 await asyncio.to_thread(self._decoders.warm)
                 library = await asyncio.to_thread(import_library)

@@ -18,18 +18,6 @@ from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe, WindowSpec
 from registry.recipes.fields import Flag
 
-FLAGS: Mapping[str, type] = {
-    "threads": int,
-    "beam_size": int,
-    "best_of": int,
-    "vad": bool,
-    "vad_threshold": float,
-    "repetition_penalty": float,
-    "no_repeat_ngram_size": int,
-    "step_seconds": float,
-}
-"""What `engine.flags` may hold. vad: False hears silence, too, unless a request says otherwise. step_seconds: about
-how long one step may last once the speed is known."""
 COMPUTE = {"auto": "default", "float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "int8": "int8"}
 SECOND_FRAMES = 100
 """Mel frames of a second."""

@@ -14,7 +14,6 @@ from models.protocol import Report
 from models.text.cpu import linear as embed_int16
 from models.text.encoder import Embedder, Row, finish
 from models.text.loading import (
-    FLAGS,
     context_of,
     examination,
     import_library,
@@ -56,7 +55,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._lifecycle.loading(recipe, report, self.close) as phases:
             self._device = device
-            flags = flags_of(recipe, FLAGS)
+            flags = flags_of(recipe)
             with phases.phase("importing", 0.0, "sentence-transformers"):
                 library = await asyncio.to_thread(import_library)
             with phases.phase("weights", 0.4):

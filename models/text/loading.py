@@ -25,19 +25,6 @@ PACKED_SHARE = 64
 """Tokens from which on idle cores share what waits, without padding: smaller steps cost little more for each token."""
 MIN_TOKENS_TO_SPREAD = 96
 """Padded tokens of a step from which on several threads are quicker than one, with small weights."""
-FLAGS: Mapping[str, type] = {
-    "threads": int,
-    "attn_implementation": str,
-    "trust_remote_code": bool,
-    "matryoshka_dimensions": list,
-    "step_seconds": float,
-    "packed": bool,
-    "compute_type": str,
-}
-"""What `engine.flags` may hold. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the model's
-vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
-packed: False computes with the library's own network also where ours fits (`models.text.bert`). compute_type: of
-products on a CPU (`models.text.cpu.linear`)."""
 
 
 def environment() -> None:

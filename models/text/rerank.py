@@ -15,7 +15,6 @@ from models.text.bert import Bert, of_scorer
 from models.text.cpu import linear as embed_int16
 from models.text.encoder import tensors
 from models.text.loading import (
-    FLAGS,
     context_of,
     examination,
     import_library,
@@ -81,7 +80,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._lifecycle.loading(recipe, report, self.close) as phases:
             self._device = device
-            flags = flags_of(recipe, {name: kind for name, kind in FLAGS.items() if name != "matryoshka_dimensions"})
+            flags = flags_of(recipe)
             with phases.phase("importing", 0.0, "sentence-transformers"):
                 library = await asyncio.to_thread(import_library)
             with phases.phase("weights", 0.4):

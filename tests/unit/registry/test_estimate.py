@@ -191,8 +191,25 @@ def test_a_ctranslate2_model(speech: Path) -> None:
 def test_a_number_of_beams_that_is_none_is_the_models_fault_alone(speech: Path, asked: object) -> None:
     """Not the server's: it did not start with such a recipe."""
     odd = recipe("w", "transcribe", engine={"name": "faster-whisper", "flags": {"beam_size": asked}})
-    with pytest.raises(Unfit, match="beam_size must be a whole number"):
+    with pytest.raises(Unfit, match=r"beam_size.* must be"):
         estimate(odd, speech, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("task", "engine", "flags"),
+    [
+        ("transcribe", "faster-whisper", {"beams": 2}),
+        ("rerank", "sentence-transformers", {"matryoshka_dimensions": ["64"]}),
+        ("embed", "sentence-transformers", {"threads": "two"}),
+    ],
+)
+def test_a_flag_that_the_engine_does_not_take_is_told_before_a_load(
+    llama_8b: Path, speech: Path, task: str, engine: str, flags: dict[str, object]
+) -> None:
+    folder = speech if task == "transcribe" else llama_8b
+    with pytest.raises(Unfit, match=f"'{next(iter(flags))}'") as refused:
+        estimate(recipe("w", task, engine={"name": engine, "flags": flags}), folder, "cpu")
+    assert refused.value.code == "bad_recipe"
 
 
 def test_files_that_say_what_no_models_say_are_told_as_such(tmp_path: Path) -> None:
