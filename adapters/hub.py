@@ -7,7 +7,7 @@ from adapters.content.faults import shown
 from adapters.content.validate import CONFIG, TENSORS
 from registry.bounds import Bounds
 from registry.errors import TooLarge, Unavailable, Unfit
-from registry.files.hub import TIMEOUT, endpoint, hub_errors
+from registry.files.hub import TIMEOUT, endpoint, hub_errors, shown_endpoint
 from registry.recipes.source import HubSource
 
 
@@ -34,7 +34,7 @@ def download(source: HubSource, folder: Path, bounds: Bounds) -> Download:
         info = api.model_info(hub, revision=source.revision, files_metadata=True, timeout=TIMEOUT)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         if info.sha is None:
-            raise Unavailable(f"The hub at {endpoint()} names no commit for {where}.", code="hub_unavailable")
+            raise Unavailable(f"The hub at {shown_endpoint()} names no commit for {where}.", code="hub_unavailable")
         _check_files(where, sizes, bounds)
         snapshot_download(
             hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
+from urllib.parse import urlsplit
 
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.source import HubSource
@@ -16,6 +17,12 @@ TIMEOUT = 15.0
 def endpoint() -> str:
     """The hub's address."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+def shown_endpoint() -> str:
+    """The same for messages: without what a mirror is signed in to with."""
+    parts = urlsplit(endpoint())
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _why(error: Exception) -> str:
@@ -40,34 +47,30 @@ def hub_errors(source: HubSource) -> Iterator[None]:
 
     # The base of all errors of the HTTP library below: httpx or httpx2, as the version of huggingface_hub goes.
     transport = cast(type[Exception], errors.HfHubHTTPError.__bases__[0])
-    where = f"'{source.hub}' at revision '{source.revision}'"
+    hub, where = shown_endpoint(), f"'{source.hub}' at revision '{source.revision}'"
     try:
         yield
     except errors.HFValidationError as error:
         raise BadRequest(f"{quoted(source.hub)} is no hub id: {error}", param="source.hub") from None
     except errors.GatedRepoError:
-        raise NotFound(
-            f"{where} is gated: accept its terms on {endpoint()} and set HF_TOKEN.", code="hub_not_found"
-        ) from None
+        raise NotFound(f"{where} is gated: accept its terms on {hub} and set HF_TOKEN.", code="hub_not_found") from None
     except errors.RevisionNotFoundError:
-        raise NotFound(
-            f"'{source.hub}' has no revision '{source.revision}' on {endpoint()}.", code="hub_not_found"
-        ) from None
+        raise NotFound(f"'{source.hub}' has no revision '{source.revision}' on {hub}.", code="hub_not_found") from None
     except errors.RepositoryNotFoundError:
         raise NotFound(
-            f"There is no repository '{source.hub}' on {endpoint()}, or it is private and HF_TOKEN does not open it.",
+            f"There is no repository '{source.hub}' on {hub}, or it is private and HF_TOKEN does not open it.",
             code="hub_not_found",
         ) from None
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, transport) as error:
         raise Unavailable(
-            f"The hub at {endpoint()} did not deliver {where}: {_why(error)}. Try again later, or put the "
+            f"The hub at {hub} did not deliver {where}: {_why(error)}. Try again later, or put the "
             "files into a folder and name it as the source: {path: ...}.",
             code="hub_unavailable",
             retry_after=30,
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise Unavailable(
-            f"What answers at {endpoint()} is no hub: what it said of {where} cannot be read. Is HF_ENDPOINT right, "
+            f"What answers at {hub} is no hub: what it said of {where} cannot be read. Is HF_ENDPOINT right, "
             "and no proxy's page in between?",
             code="hub_unavailable",
             retry_after=30,
@@ -76,7 +79,7 @@ def hub_errors(source: HubSource) -> Iterator[None]:
         if error.errno is not None:
             raise  # the disk's fault, not the hub's
         raise Unavailable(
-            f"The hub at {endpoint()} delivered {where} cut short. Try again later.",
+            f"The hub at {hub} delivered {where} cut short. Try again later.",
             code="hub_unavailable",
             retry_after=30,
         ) from None

@@ -65,6 +65,14 @@ def test_what_is_not_there_is_not_found(hub: FakeHub, folder: Path, out: Path) -
         download(HubSource(hub=REPO, revision="v9"), out, Bounds())
 
 
+def test_no_message_holds_what_a_mirror_is_signed_in_to_with(
+    hub: FakeHub, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("//", "//me:secret@"))
+    with pytest.raises(NotFound, match=f"no repository 'team/none' on {hub.url}"):
+        download(HubSource(hub="team/none", revision="main"), out, Bounds())
+
+
 def test_a_gated_repository_says_what_to_do(hub: FakeHub, folder: Path, out: Path) -> None:
     hub.push(REPO, write_adapter(folder))
     hub.gated.add(REPO)
