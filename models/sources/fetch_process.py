@@ -13,7 +13,7 @@ from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-def
 from models.parent import die_with_parent
 from models.sources.answers import Answer, Come, FetchDone, FetchFailed
 from models.sources.large_files import bring
-from models.sources.repository import check_disk, check_files, files_of
+from models.sources.repository import check_disk, check_files, files_of, keep_name
 from models.sources.resolve import resolve
 from registry.errors import RoundhouseError
 from registry.recipes.source import HubSource
@@ -54,8 +54,9 @@ def _fetch(source: HubSource, answers: int) -> Answer:
         check_disk(source, files)
         pinned = HubSource(hub=source.hub, revision=files.commit)
         bring(pinned, files, told)
-        folder = resolve(source, Path.cwd())  # by the name that was asked for: without a hub it is found by that
+        folder = resolve(pinned, Path.cwd())  # a branch may have moved on meanwhile
         check_files(source, folder, files)
+        keep_name(source, files.commit)
     except RoundhouseError as error:
         return FetchFailed(error.status, error.code, error.message, error.retry_after)
     except Exception as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from models.sources.resolve import UNWANTED, WANTED
 from registry.errors import Unavailable
-from registry.files.hub import TIMEOUT, endpoint, hub_errors
+from registry.files.hub import TIMEOUT, endpoint, hub_errors, shown_endpoint
 from registry.recipes.source import HubSource, is_revision
 from registry.wording import size_words
 
@@ -53,7 +53,7 @@ def files_of(source: HubSource) -> Repository:
         )
     if info.sha is None or not is_revision(info.sha):
         where = f"'{source.hub}' at revision '{source.revision}'"
-        raise Unavailable(f"The hub at {endpoint()} names no commit for {where}.", code="hub_unavailable")
+        raise Unavailable(f"The hub at {shown_endpoint()} names no commit for {where}.", code="hub_unavailable")
     files = {
         one.rfilename: RepositoryFile(one.size or 0, (one.lfs.sha256 if one.lfs else one.blob_id) or "")
         for one in info.siblings or []
@@ -117,6 +117,16 @@ def check_files(source: HubSource, folder: Path, repository: Repository) -> None
                 code="bad_download",
                 retry_after=5,
             )
+
+
+def keep_name(source: HubSource, commit: str) -> None:
+    """Where the library looks up what a branch or tag is: by the name that was asked for it is found without a hub."""
+    if source.revision != commit:
+        name = blobs_of(source).with_name("refs") / source.revision
+        name.parent.mkdir(parents=True, exist_ok=True)
+        half = name.with_name(f"{name.name}.{os.getpid()}.tmp")
+        half.write_text(commit)
+        os.replace(half, name)  # others look it up meanwhile
 
 
 def _is(path: Path, digest: str) -> bool:

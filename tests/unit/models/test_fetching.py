@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from huggingface_hub import constants
 
 from models.sources import fetching, repository
 from models.sources.fetching import Downloads
+from models.sources.resolve import resolve
 from registry.errors import NotFound, Unavailable
 from registry.recipes.source import HubSource
 from tests.children import children, running
@@ -157,6 +159,22 @@ async def test_other_bytes_than_the_hub_tells_of_are_thrown_away(hub: FakeHub, s
     assert refused.value.code == "bad_download"
     hub.spoil = False
     assert (await Downloads().fetch(source, nobody) / WEIGHTS).is_file()
+
+
+async def test_a_branch_that_moves_meanwhile_is_fetched_as_it_was(
+    hub: FakeHub, source: HubSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all of it came twice, and what had come newly was thrown away as other than the hub had said."""
+    hub.gate, branch = threading.Event(), HubSource(hub=source.hub, revision="main")
+    task = asyncio.create_task(Downloads().fetch(branch, nobody))
+    await until_half(hub, tmp_path)
+    (tmp_path / "model" / "config.json").write_text('{"newer": 1}')
+    assert hub.push("a/model", tmp_path / "model") != source.revision
+    hub.gate.set()
+    folder = await task
+    assert folder.name == source.revision
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+    assert resolve(branch, tmp_path, download=False) == folder, "also by its name, without the hub"
 
 
 async def test_what_is_wrong_with_one_file_is_told_while_others_still_come(
