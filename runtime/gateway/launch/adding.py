@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from pathlib import Path
 
 from launch.files import hub
 from launch.files.listing import list_folder
@@ -16,7 +15,7 @@ from launch.writing import checked_text
 from models import nvml
 from registry.errors import Conflict, DoesNotFit, Unfit
 from registry.files.sources import locate
-from registry.files.weights import Weights, read_weights
+from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
 from registry.recipes.source import HubSource
 from registry.threads import Threads
@@ -79,15 +78,20 @@ class Additions:
     def _look(self, wanted: ModelRequest) -> tuple[Proposal, str, int]:
         """What is proposed, its recipe as it would be written, and the bytes that come from a hub."""
         source = parse_source(wanted.source, wanted.revision, at_home=False)
-        to_fetch, weights = 0, None
+        to_fetch, weights, unfit = 0, None, None
         if isinstance(source, HubSource):
             on_hub = hub.look(source)
             source, listing, to_fetch = on_hub.source, on_hub.listing, on_hub.to_fetch
         else:
             folder = locate(source)
             listing = list_folder(folder)
-            weights = _headers(folder)
+            try:
+                weights = read_weights(folder)
+            except Unfit as error:  # detection may tell better what is wrong
+                unfit = error
         found = propose(listing, source, wanted, self._machine, weights=weights)
+        if unfit is not None:
+            raise unfit
         return found, checked_text(found.recipe, found.choices, found.notes), to_fetch
 
     def _need(self, proposal: Proposal) -> Need:
@@ -181,11 +185,3 @@ def advice(preview: Preview) -> str:
         hint = "A smaller context_length or memory.kv_cache would do, or fewer memory.adapters.device."
     lacks = f" It lacks {preview.short_by:,} bytes ({size_words(preview.short_by)})." if preview.short_by else ""
     return f"{plan.why}{lacks} {hint}"
-
-
-def _headers(folder: Path) -> Weights | None:
-    """From the files' headers; None: detection tells better what is wrong."""
-    try:
-        return read_weights(folder)
-    except Unfit:
-        return None

@@ -1,6 +1,7 @@
 """The use case of an addition, over the real manager of models, as far as it goes without a server."""
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from launch.proposal.trust import check_flags
 from launch.request import ModelRequest
 from registry.errors import Conflict, DoesNotFit, Forbidden, Unfit
+from registry.files.sources import locate
 from registry.recipes.definition import Recipe
 from registry.recipes.source import PackageSource
 from registry.records import ROUTERS, Adapter, AdapterKey
@@ -105,6 +107,17 @@ async def test_a_recipe_that_could_not_be_read_again_is_refused(tmp_path: Path, 
     with pytest.raises(Unfit) as refused:
         await adding.preview(replace(RERANK, overrides=overrides))
     assert refused.value.code == "bad_recipe"
+
+
+async def test_a_folder_whose_weights_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """It was added, and each request was told that it lacks a file."""
+    _, adding = additions(tmp_path, 2048 * MIB)
+    folder = tmp_path / "model"
+    shutil.copytree(locate(PackageSource(package="models.starter", inside="pack/starter-rerank")), folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00002.safetensors"}}')
+    with pytest.raises(Unfit, match=r"lacks model-00002\.safetensors") as refused:
+        await adding.preview(ModelRequest(str(folder)))
+    assert refused.value.code == "bad_weights"
 
 
 async def test_one_whose_name_leaves_waits_for_that_and_says_so(tmp_path: Path) -> None:
