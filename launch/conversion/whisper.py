@@ -1,10 +1,11 @@
 """Whisper checkpoints of transformers as CTranslate2 models: kept by the digest of what they were made from.
 
-| call | no conversion is needed | it was made        | it was not                                     |
-|------|-------------------------|--------------------|------------------------------------------------|
-| find | the folder itself       | the converted one  | None                                           |
-| make | the same                | the same           | a process makes it; those who ask meanwhile    |
-|      |                         |                    | wait for it, and the last one who leaves ends it |
+| call | no conversion is needed | it was made        | it was not                                       |
+|------|-------------------------|--------------------|--------------------------------------------------|
+| find | the folder itself       | the converted one  | None                                             |
+| make | the same                | the same           | a process makes it; those who ask meanwhile wait |
+|      |                         |                    | for it; if who began it leaves, it ends, and     |
+|      |                         |                    | the next one begins anew                         |
 """
 
 import asyncio
