@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 import random
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -130,16 +132,28 @@ def by_length(first: Tokens, rows: Tensor, second: Tokens, columns: Tensor, part
 
 
 def mined(
-    path: Path, passages: list[Passage], asked: list[int], texts: Callable[[], Tensor], queries: Callable[[], Tensor]
+    path: Path,
+    passages: list[Passage],
+    asked: list[int],
+    texts: Callable[[], Tensor],
+    queries: Callable[[], Tensor],
+    device: torch.device,
 ) -> Mined:
-    """What `mine` found, kept in `path`: embedding the corpus takes a core ten minutes.
+    """What `mine` found, kept in `path` for as long as the passages are these: embedding them takes a core ten minutes.
 
     `texts` and `queries` embed the passages and the queries, if that has to be done.
     """
-    if not path.exists():
+    digest = hashlib.sha256(repr((passages, asked)).encode()).hexdigest()
+    if not path.exists() or _made_of(path) != digest:
         found = mine(passages, asked, queries(), texts())
-        save_file({name: getattr(found, name).cpu().contiguous() for name in Mined.__dataclass_fields__}, path)
-    return Mined(**load_file(path))
+        tensors = {name: getattr(found, name).cpu().contiguous() for name in Mined.__dataclass_fields__}
+        save_file(tensors, path, metadata={"of": digest})
+    return Mined(**load_file(path, device=str(device)))
+
+
+def _made_of(path: Path) -> str | None:
+    with safe_open(path, "pt") as kept:
+        return (kept.metadata() or {}).get("of")
 
 
 def neighbours(passages: list[Passage], count: int, device: torch.device, seed: int) -> Tensor:

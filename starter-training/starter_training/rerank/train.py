@@ -138,6 +138,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         [number for number, _ in pairs],
         lambda: batches.embed(teacher, batches.tokenize(large, texts, batches.MINED_TOKENS, device), cls, sep, fast),
         lambda: batches.embed(teacher, batches.tokenize(large, asked, batches.QUERY_TOKENS, device), cls, sep, fast),
+        device,
     )
     near = batches.neighbours(passages, 6, device, options.seed)
     passage_tokens = batches.tokenize(small, texts, options.passage_tokens, device)
