@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from safetensors import safe_open
 
-from benchmarks.gpu import acceptance, large
+from benchmarks.gpu import acceptance, large, right
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.right import ANSWERS, write_recipes
 from benchmarks.gpu.shapes import SHAPES, write_base
@@ -52,6 +54,50 @@ def test_results_are_there_after_each_step(tmp_path: Path) -> None:
     found = json.loads(file.read_text())["environment"]
     assert found["versions"]["litserve"]
     assert found["command"].startswith("python -m benchmarks.gpu.acceptance")
+
+
+class Standing:
+    """Stands for a started server, which refuses everything but the question how things are."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.port = 1
+
+    def __enter__(self) -> "Standing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def answering(answer: Callable[[httpx.Request], httpx.Response], monkeypatch: pytest.MonkeyPatch) -> right.Client:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # is for elsewhere
+    client = right.Client(1)
+    assert not client._http._mounts
+    client._http = httpx.AsyncClient(base_url="http://127.0.0.1:1", transport=httpx.MockTransport(answer))
+    return client
+
+
+async def test_answers_that_are_none_are_not_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(request: httpx.Request) -> httpx.Response:
+        told = {"models": [{"id": name, "bytes": 1} for name in ("starter-chat", "second")]}
+        return httpx.Response(200, json=told) if request.url.path == "/v1/status" else httpx.Response(503)
+
+    client = answering(refused, monkeypatch)
+    monkeypatch.setattr(right, "Client", lambda _port: client)
+    monkeypatch.setattr(right, "_server", Standing)
+    await right.eager(Report(tmp_path / "today.json", "cpu"), "cpu", tmp_path, 0)
+    steps = json.loads((tmp_path / "today.json").read_text())["steps"]
+    assert [step["ok"] for step in steps.values()] == [False] * 3
+
+
+async def test_tokens_are_those_that_the_server_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, usage = b'data: {"choices":[{"text":"abc"}]}', b'data: {"choices":[],"usage":{"completion_tokens":3}}'
+    parts = [text, usage, b"data: [DONE]", b""]
+    client = answering(lambda _: httpx.Response(200, content=b"\n\n".join(parts)), monkeypatch)
+    assert (await client.stream("m", 3))[2] == 3
+    parts[1] = b'data: {"error":{"message":"the engine died"}}'
+    with pytest.raises(right.Wrong, match="the engine died"):
+        await client.stream("m", 3)
 
 
 def test_the_8b_shape_is_that_of_the_published_checkpoint() -> None:
