@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -34,6 +35,9 @@ from console.web import pages
 from tenants.ledger.table import SUMS
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import HOURS, LEDGER
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
 
 PAGES, TOKENS, LEVEL = 5, 48, 16
 TEAMS, ADAPTERS, HOURS_KEPT = 20, 8, 720
@@ -128,6 +132,8 @@ async def _pages(bench: Bench, server: Server, workload: Workload) -> None:
             pairs.append((await _load(bench, server, workload, "five pages"), alone))
             for viewer in viewers:
                 viewer.cancel()
+    if not bench.counts["events seen"]:
+        bench.failures["no event was seen"] += 1
     compare(bench, "pages", pairs)
 
 
@@ -139,6 +145,7 @@ async def _paints(bench: Bench, server: Server) -> None:
         return
     from playwright.async_api import async_playwright
 
+    address = f"http://127.0.0.1:{server.port}/console"
     paints: dict[str, list[float]] = {}
     sizes: dict[str, float] = {}
     async with async_playwright() as started:
@@ -146,10 +153,10 @@ async def _paints(bench: Bench, server: Server) -> None:
         for _ in range(bench.settings.pick(7, 3, 1)):
             context = await browser.new_context()
             page = await context.new_page()
-            await page.goto(f"http://127.0.0.1:{server.port}/console/sign-in")  # the browser's own start is not timed
+            await _open(page, f"{address}/sign-in")  # the browser's own start is not timed
             await (await context.new_cdp_session(page)).send("Network.setCacheDisabled", {"cacheDisabled": True})
             for slug in pages():
-                await page.goto(f"http://127.0.0.1:{server.port}/console/{slug}")
+                await _open(page, f"{address}/{slug}")
                 paint = await page.evaluate(
                     """() => new Promise((seen) => new PerformanceObserver((list) => {
                         const [first] = list.getEntriesByName("first-contentful-paint");
@@ -161,7 +168,7 @@ async def _paints(bench: Bench, server: Server) -> None:
         for slug in pages():  # in a browser that has seen nothing
             context = await browser.new_context()
             page = await context.new_page()
-            await page.goto(f"http://127.0.0.1:{server.port}/console/{slug}")
+            await _open(page, f"{address}/{slug}")
             size = await page.evaluate(
                 """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
                     .reduce((sum, one) => sum + one.transferSize, 0)"""
@@ -173,6 +180,13 @@ async def _paints(bench: Bench, server: Server) -> None:
         bench.figure(f"paint.{slug}", [percentile(times, 50)], "ms")
     bench.figure("paint.slowest", [max(percentile(times, 50) for times in paints.values())], "ms")
     bench.figure("paint.largest", [max(sizes.values())], "KiB")
+
+
+async def _open(page: "Page", address: str) -> None:
+    """Raises RuntimeError for a page that is an error: that is small, and soon painted."""
+    answer = await page.goto(address)
+    if answer is None or not answer.ok:
+        raise RuntimeError(f"{address}: {'no answer' if answer is None else answer.status}")
 
 
 async def _usage(bench: Bench, folder: Path, recipe: Path) -> None:

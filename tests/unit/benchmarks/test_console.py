@@ -1,0 +1,66 @@
+"""The benchmark of the console: what was not seen is no good figure."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import console
+from benchmarks.harness import Bench, RunSettings
+from benchmarks.load.client import Reply
+from benchmarks.load.clients import Cell
+from benchmarks.load.workload import Workload
+
+
+class Browser:
+    """A page that gets such an answer."""
+
+    def __init__(self, status: int | None) -> None:
+        self._status = status
+
+    async def goto(self, _address: str) -> Any:
+        return None if self._status is None else self
+
+    @property
+    def ok(self) -> bool:
+        return self.status < 300
+
+    @property
+    def status(self) -> int:
+        assert self._status is not None
+        return self._status
+
+
+async def test_a_page_that_is_an_error_is_not_timed() -> None:
+    page: Any = Browser(200)
+    await console._open(page, "http://127.0.0.1:1/console/now")
+    for status in (500, None):
+        page = Browser(status)
+        with pytest.raises(RuntimeError, match=r"console/now: (500|no answer)"):
+            await console._open(page, "http://127.0.0.1:1/console/now")
+
+
+@pytest.mark.parametrize(("told", "failures"), [(b"HTTP/1.1 404\r\n\r\n", 1), (b"event: now\n\n", 0)])
+async def test_pages_that_see_nothing_are_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bytes, failures: int
+) -> None:
+    """They cost chat nothing, which is what the benchmark is to show of those that do see something."""
+
+    async def load(*_: object) -> Cell:
+        await asyncio.sleep(0.05)
+        body = bytearray(b'{"usage":{"completion_tokens":3}}')
+        return Cell([Reply(10.0, 200, [10.5], 1, body=body)], 1.0, 0.0, 0.0)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(told)
+        writer.close()
+
+    monkeypatch.setattr(console, "_load", load)
+    bench = Bench("console", RunSettings(quick=True, tiny=True, smoke=True, seed=0, work=tmp_path))
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        server: Any = SimpleNamespace(port=listening.sockets[0].getsockname()[1])
+        await console._pages(bench, server, Workload(0))
+    assert sum(bench.failures.values()) == failures
