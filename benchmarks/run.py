@@ -78,7 +78,7 @@ def run(
         typer.echo("the client may wait for a core while servers are busy: times are longer than theirs", err=True)
     work = (keep or Path(tempfile.mkdtemp(prefix="roundhouse-bench-"))).absolute()
     settings = RunSettings(quick, tiny, smoke, seed, work)
-    file = None if smoke else results.path(quick)
+    file = None if smoke else results.path(quick, tiny)
     sections: dict[str, dict[str, Any]] = {}
     try:
         for name in names or NAMES:

@@ -32,7 +32,10 @@ def record() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "commit": _git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        # but for the results, which this run itself writes
+        "uncommitted_changes": bool(
+            _git("status", "--porcelain", "--untracked-files=no", "--", ":!benchmarks/results")
+        ),
         "command": " ".join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "client": "fair" if os.sched_getscheduler(0) & 0xFF == os.SCHED_OTHER else "ahead of the servers",
         "pages_out_idle_memory": pages_out(),

@@ -1,10 +1,12 @@
 """Results files as Markdown."""
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.report import results
+from benchmarks.report import environment, results
 
 SECTION: dict[str, Any] = {
     "environment": {
@@ -31,6 +33,25 @@ HELD = {"benchmarks": {"gateway_tax": SECTION}}
 def test_tables_belong_to_their_results_files() -> None:
     for name, held in results.load_all().items():
         assert (results.FOLDER / f"{name}.md").read_text() == results.page(held)
+
+
+def test_other_models_and_fewer_rounds_write_over_no_other_figures() -> None:
+    assert len({results.path(quick, tiny) for quick in (False, True) for tiny in (False, True)}) == 4
+
+
+def test_a_runs_own_results_are_no_uncommitted_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    code, written = tmp_path / "code.py", tmp_path / "benchmarks" / "results" / "today.json"
+    written.parent.mkdir(parents=True)
+    for file in (code, written):
+        file.write_text("before")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    written.write_text("after")
+    assert not environment.record()["uncommitted_changes"]
+    code.write_text("after")
+    assert environment.record()["uncommitted_changes"]
 
 
 def test_a_table_tells_failures_load_and_spread() -> None:
