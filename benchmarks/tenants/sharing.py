@@ -29,6 +29,9 @@ from tenants.storage.opening import open_tables
 
 TOKENS, FLOOD = 32, 200
 SCRIPTED_TOKENS, SCRIPTED_PAUSE_MS = 8, 20
+QUEUED_MS, SLOWER = 5.0, 1.2
+"""What a team may always feel of others: so long in the queue, and its first tokens alone times so much. What is over
+that is told in steps."""
 _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 
 
@@ -165,7 +168,7 @@ async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -
         kept.append(2 * (beside.tokens + tokens) / beside.wall / (before + await alone()))
         waits.append(percentile([_queued(reply) for reply in asked.good], 99))
         step = percentile([gap for reply in beside.good for gap in reply.gaps], 50) * 1e3
-        steps.append((waits[-1] - 5) / step)
+        steps.append((waits[-1] - QUEUED_MS) / step)
         alone_waits.append(percentile([_queued(reply) for reply in quiet_alone.good], 99))
     bench.figure("flood.kept", kept, "x")
     bench.figure("quiet.queue_p99", waits, "ms")
@@ -196,13 +199,14 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
         critical_end = max(reply.arrivals[-1] for reply in flooding.good)
         over.set()
         slow = await batch
-        for where, cell in (("critical", beside), ("critical flood", flooding), ("batch", slow)):
+        of = (("critical alone", alone), ("critical", beside), ("critical flood", flooding), ("batch", slow))
+        for where, cell in of:
             bench.count(where, cell)
         began = min(reply.sent for reply in flooding.good)
         during = sum(reply.tokens for reply in slow.good if began < reply.arrivals[-1] <= critical_end)
         part.append(during / max(1, during + flooding.tokens))
         gaps = [gap for reply in slow.good for gap in reply.gaps]
-        waited.append(beside.ttft_ms(99) - 1.2 * alone.ttft_ms(99))
+        waited.append(beside.ttft_ms(99) - SLOWER * alone.ttft_ms(99))
         added.append(waited[-1] / percentile(gaps, 50) / 1e3)
         long.append(waited[-1] / percentile(gaps, 99) / 1e3)
     bench.figure("critical.p99_added", waited, "ms")
