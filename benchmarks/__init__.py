@@ -1,4 +1,4 @@
-"""Benchmarks: running servers, driven over HTTP only, beside what a user would pick instead, in one run.
+"""Benchmarks: running servers, driven over HTTP, beside what a user would pick instead, in one run.
 
 `python -m benchmarks` runs them (`make bench`). Every benchmark is seeded and warmed up, takes turns between the
 servers round by round (A B A B), gives medians over rounds with their lowest and highest, and CPU seconds from the

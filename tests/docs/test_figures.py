@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.run import MORE, NAMES
 from docs.tables.figures import ROWS, SHORT, FigureTable, Row, tables
+from tests.docs.blocks import ROOT
 
 
 def _section(commit: str, cpu: str = "A CPU") -> dict[str, Any]:
@@ -66,3 +68,8 @@ def test_a_figure_stands_in_one_row_and_what_the_readme_shows_is_among_them() ->
     keys = [row.key for row in ROWS]
     assert len(set(keys)) == len(keys)
     assert set(SHORT) <= set(keys)
+
+
+def test_every_benchmark_is_told_of() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text()
+    assert [name for name in (*NAMES, *MORE) if f"\n| `{name}`" not in text] == []
