@@ -1,10 +1,13 @@
 """Units, Compose, Prometheus and dashboards are what their programs take, and name what the server has."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from tests.docs.blocks import ROOT
 from tests.unit.http.admin.test_engine_series import vllm_names
 
 DEPLOY = ROOT / "deploy"
+STARTER = ROOT / "starter-training" / "starter_training"
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 
 
@@ -71,6 +75,39 @@ def test_hadolint_takes_the_containerfile() -> None:
     command = ["hadolint", "--no-color", "--ignore", "DL3008", str(DEPLOY / "Containerfile")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_a_container_asks_its_own_server_how_it_is(status: int, healthy: bool) -> None:
+    """Docker hands its proxy's settings to containers: the proxy knows of no server on their loopback."""
+    asked: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (command,) = re.findall(r"^    CMD (\[.+\])$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
+        _, *words = json.loads(command.replace("8000", str(server.server_port)))
+        environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+        done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+        server.shutdown()
+    assert (done.returncode == 0, asked) == (healthy, ["/health/ready"]), done.stderr
+
+
+def test_what_git_ignores_is_in_no_image() -> None:
+    """What tools and trainings leave in a checkout is some gigabytes."""
+    ignored = {line.strip("/").removeprefix("**/") for line in (ROOT / ".gitignore").read_text().splitlines()}
+    left_out = {line.removeprefix("**/") for line in (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()}
+    assert ignored <= left_out
+    (work,) = re.findall(r'"--work", type=Path, default=Path\("(.+?)"\)', (STARTER / "__main__.py").read_text())
+    assert work in ignored
 
 
 def test_the_unit_gives_a_stop_more_time_than_the_server_takes() -> None:
