@@ -1,6 +1,7 @@
 """The pins, the scripts and the Makefile."""
 
 import ast
+import hashlib
 import re
 import shutil
 import subprocess
@@ -169,6 +170,39 @@ def install(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         [str(ROOT / "scripts/install"), *arguments],
         capture_output=True, text=True, check=False, timeout=240, env={"PATH": "/usr/bin:/bin", **environment},
     )  # fmt: skip
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Scripts and pins alone, in a folder that holds a space."""
+    folder = tmp_path / "a checkout"
+    for name in ("scripts", "requirements"):
+        shutil.copytree(ROOT / name, folder / name)
+    return folder
+
+
+def run(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": "/bin/false"}
+    return subprocess.run([script, *arguments], capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.mark.parametrize("words", ["install-infinity", "install-clients routing", "lock"])
+def test_no_python_that_will_do_is_the_one_error(checkout: Path, words: str) -> None:
+    name, *arguments = words.split()
+    done = run(checkout / "scripts" / name, *arguments)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: Python 3.11 to 3.14 is needed and /bin/false is not one")
+
+
+def test_the_peers_environment_is_made_anew_where_its_checkout_was_moved(checkout: Path) -> None:
+    """Its programs name the interpreter by the whole path."""
+    digest = hashlib.sha256((checkout / "requirements/infinity.txt").read_bytes()).hexdigest()
+    stamp = checkout / ".venv-infinity" / "roundhouse-stamp"
+    stamp.parent.mkdir()
+    for key, code in ((digest, 1), (f"{digest} /elsewhere", 1), (f"{digest} {checkout}", 0)):
+        stamp.write_text(key)
+        assert run(checkout / "scripts/install-infinity").returncode == code, key
 
 
 def test_the_installer_refuses_what_it_does_not_know() -> None:
