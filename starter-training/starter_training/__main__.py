@@ -97,13 +97,17 @@ def _arguments() -> argparse.Namespace:
         prog="python -m starter_training", description=(__doc__ or "").split("\n")[0], epilog=TIMES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+    default = "; ".join(
+        f"on {device} " + ", ".join(f"{step} {minutes:g}" for step, minutes in steps.items())
+        for device, steps in MINUTES.items()
+    )
     parser.add_argument(
         "steps", nargs="*", default=["all"], metavar="STEP", help="chat, rerank, speech, all (default), cards"
     )
     parser.add_argument("--work", type=Path, default=Path(".starter"), help="folder for data and checkpoints")
     parser.add_argument("--pack", type=Path, default=figures.PACK, help="where the models go")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--minutes", type=float, help="training time of each step, instead of the times below")
+    parser.add_argument("--minutes", type=float, help=f"that each step trains; by default {default}")
     parser.add_argument("--no-train", action="store_true", help="take what lies trained in the work folder")
     options = parser.parse_args()
     if unknown := set(options.steps) - {*STEPS, "all", "cards"}:

@@ -57,7 +57,7 @@ def make_loss(shape: Shape, dtype: torch.dtype) -> Loss:
 def compiled(
     loss: Loss, weights: Weights, adapters: Weights | None, inputs: Inputs, log: Callable[[str], None]
 ) -> Loss:
-    """`loss` compiled for the shape of `inputs`, or as it is if compiling fails, differs, or takes over a minute."""
+    """`loss` compiled for the shape of `inputs`, or as it is if that fails, differs, or takes over five minutes."""
 
     def too_long(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"compiling took over {COMPILE_SECONDS} s")

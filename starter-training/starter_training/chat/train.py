@@ -25,7 +25,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="train only these adapters; all others stay")
     parser.add_argument("--rate", type=float, help="highest learning rate of the adapters (default 0.003)")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.resume is None and (given.tasks or given.minutes_base <= 0):
+        parser.error("--tasks and --minutes-base 0 need --resume: what is not trained is taken from there")
+    return given
 
 
 def _tasks(named: list[str] | None) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ def main() -> None:
         write(options.out / f"{name}.wav", samples, " ".join(sentences))
         found[name] = {"text": " ".join(sentences), "voice": voice.name, "speed": voice.speed, "pitch": voice.pitch,
                        "tried": tried}  # fmt: skip
-        print(f"{name}: {'exact after' if tried else 'NOT exact, tried all,'} {tried} candidates: {found[name]}")
+        print(f"{name}: {f'exact, candidate {tried}' if tried else 'NOT exact, no candidate is'}: {found[name]}")
     if options.figures:
         section = figures.load(options.figures)["starter-speech"]
         figures.update(options.figures, "starter-speech", measured={**section["measured"], "samples": found})
