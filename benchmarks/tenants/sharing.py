@@ -218,4 +218,6 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
 def _queued(reply: Reply) -> float:
     """Milliseconds in the queue, by the server's own words."""
     found = _QUEUE.search(reply.head)
-    return float(found[1]) if found else 0.0
+    if found is None:
+        raise ValueError("an answer does not tell how long it was in the queue")
+    return float(found[1])

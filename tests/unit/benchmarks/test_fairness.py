@@ -30,3 +30,10 @@ async def test_requests_that_failed_while_a_team_was_alone_are_shown(
     assert set(bench.failures) == {
         f"{where}: timeout" for where in ("critical alone", "critical", "critical flood", "batch")
     }  # fmt: skip
+
+
+def test_an_answer_that_tells_of_no_queue_did_not_wait_for_0_ms() -> None:
+    head = b"HTTP/1.1 200 OK\r\nServer-Timing: queue;dur=12.50, load;dur=0.00"
+    assert sharing._queued(Reply(10.0, 200, head=head)) == 12.5
+    with pytest.raises(ValueError, match="how long it was in the queue"):
+        sharing._queued(Reply(10.0, 200, head=b"HTTP/1.1 200 OK"))
