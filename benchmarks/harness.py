@@ -115,10 +115,15 @@ class Bench:
         found: dict[str, list[T]] = defaultdict(list)
         for number in range(rounds or self.settings.rounds):
             for server in servers:
-                if len(servers) > 1 and not await processes.come_to_rest([server.pid for server in servers]):
-                    self.note(f"a turn of {server.name} began before the others had come to rest")
+                if len(servers) > 1:
+                    await self.rest(servers, server)
                 found[server.name].append(await run(server, number))
         return found
+
+    async def rest(self, servers: Sequence[Server], following: Server) -> None:
+        """Wait until all have come to rest; where they have not when the `following` has its turn, that is noted."""
+        if not await processes.come_to_rest([server.pid for server in servers]):
+            self.note(f"a turn of {following.name} began before the others had come to rest")
 
     def result(self) -> dict[str, Any]:
         """What stands in the results file."""

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 from benchmarks.harness import Bench
 from benchmarks.load.clients import Cell
-from benchmarks.peers import processes
 from benchmarks.peers.servers import Server
 
 
@@ -25,7 +24,7 @@ async def in_pairs(
     cells: list[tuple[Server, Cell]] = []
     for number in range(rounds or 4 * bench.settings.rounds):
         for server in (plain, other) if number % 2 == 0 else (other, plain):
-            await processes.come_to_rest([plain.pid, other.pid])
+            await bench.rest([plain, other], server)
             cells.append((server, await load(server)))
     pairs = [cells[n : n + 2] for n in range(0, len(cells), 2)]
     compare(bench, name, [(b, a) if one is plain else (a, b) for (one, a), (_, b) in pairs])

@@ -76,11 +76,11 @@ async def _cell(bench: Bench, servers: list[Server], label: str, audio: bytes, a
 
 async def _long(bench: Bench, server: Server, audio: bytes) -> None:
     """Once: it takes long. The peak of memory is looked for ten times a second."""
-    before = processes.memory(server.pid).rss
+    before = processes.resident(server.pid)
     peak = before
     working = asyncio.create_task(closed_loop(server, [upload(audio, server.model)], 1))
     while not working.done():
-        peak = max(peak, sum(p.memory_info().rss for p in processes.family(server.pid) if p.is_running()))
+        peak = max(peak, processes.resident(server.pid))
         await asyncio.wait([working], timeout=0.1)
     cell = await working
     bench.count(f"long {server.name}", cell)

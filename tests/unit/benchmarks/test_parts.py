@@ -8,13 +8,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import psutil
 import pytest
 
 from benchmarks import run
+from benchmarks.harness import Bench, RunSettings
+from benchmarks.load.client import Reply
+from benchmarks.load.clients import Cell
 from benchmarks.load.workload import Workload
+from benchmarks.pairs import in_pairs
 from benchmarks.peers import processes
-from benchmarks.peers.servers import vllm_flags
+from benchmarks.peers.servers import Server, vllm_flags
 from benchmarks.report import environment
 from benchmarks.report.generated import size, write_adapters
 from models.chat import settings as chat_settings
@@ -111,3 +118,33 @@ def test_a_kernel_that_pages_idle_memory_out_is_seen(tmp_path: Path) -> None:
     assert not environment.pages_out(tmp_path)
     (tmp_path / "0" / "state").write_text("on\n")
     assert environment.pages_out(tmp_path)
+
+
+def test_a_process_that_ends_meanwhile_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Process:
+        def __init__(self, held: int | None) -> None:
+            self._held = held
+
+        def memory_info(self) -> SimpleNamespace:
+            if self._held is None:
+                raise psutil.NoSuchProcess(1)
+            return SimpleNamespace(rss=self._held)
+
+    monkeypatch.setattr(processes, "family", lambda _pid: [Process(3), Process(None), Process(4)])
+    assert processes.resident(1) == 7
+
+
+async def test_a_pair_that_began_in_anothers_turn_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def busy(_pids: object) -> bool:
+        return False
+
+    async def load(_server: Server) -> Cell:
+        body = bytearray(b'{"usage":{"completion_tokens":3}}')
+        return Cell([Reply(10.0, 200, [10.5], 1, body=body)], 1.0, 0.0, 0.0)
+
+    monkeypatch.setattr(processes, "come_to_rest", busy)
+    one, other = (cast(Server, SimpleNamespace(name=name, pid=1)) for name in ("one", "other"))
+    bench = Bench("test", RunSettings(quick=True, tiny=True, smoke=True, seed=0, work=tmp_path))
+    await in_pairs(bench, "keys", one, other, load, 1)
+    told = [f"a turn of {name} began before the others had come to rest" for name in ("one", "other")]
+    assert bench.notes == told
