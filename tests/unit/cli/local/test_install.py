@@ -195,6 +195,26 @@ def test_no_python_that_will_do_is_the_one_error(checkout: Path, words: str) -> 
     assert line.startswith("error: Python 3.11 to 3.14 is needed and /bin/false is not one")
 
 
+def test_a_new_lock_begins_with_the_pins_that_are_there(checkout: Path) -> None:
+    """uv holds on to what stands in the file that it writes: without `--upgrade` nothing else is to move."""
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    installer = checkout / ".venv-installer"
+    (installer / "bin").mkdir(parents=True)
+    shutil.copy(checkout / "requirements/installer.txt", installer / "pins")
+    witness = 'while [ "$1" != --output-file ]; do shift; done; cp "$2" "$2.seen"'
+    for name, code in (("uv", witness), ("python", "exit 0")):
+        (installer / "bin" / name).write_text(f"#!/bin/sh\n{code}\n")
+        (installer / "bin" / name).chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable}
+    subprocess.run([checkout / "scripts/lock"], capture_output=True, text=True, check=True, env=environment)
+    shared = set(lines("cpu"))
+    for name in ("cuda", "test", "langchain", "others", "routing"):
+        seen = (checkout / "requirements" / f"{name}.txt.seen").read_text().splitlines()
+        names = {line.partition("==")[0] for line in shared & set(seen)}
+        assert {line for line in lines(name) if line.partition("==")[0] not in names} <= set(seen), name
+        assert name not in ("cuda", "test") or {line for line in shared if "+cpu" not in line} <= set(seen)
+
+
 def test_the_peers_environment_is_made_anew_where_its_checkout_was_moved(checkout: Path) -> None:
     """Its programs name the interpreter by the whole path."""
     digest = hashlib.sha256((checkout / "requirements/infinity.txt").read_bytes()).hexdigest()
