@@ -31,6 +31,9 @@ MINUTES = {
     "cuda": {"chat": 10.0, "rerank": 5.0, "speech": 30.0},
 }
 
+ALSO_MISSED = (0, figures.MISSED)
+"""What is under its aim ships, and its card says so; what could not be measured does not."""
+
 # Small batches: on a core the number of steps is what counts.
 RERANK_ON_CPU = (
     "--queries", 24, "--negatives", 7, "--passage-tokens", 112, "--layers", "0,1", "--rate", 6e-4,
@@ -70,7 +73,7 @@ def _rerank(work: Path, pack: Path, minutes: float, device: str, train: bool) ->
             *(RERANK_ON_CPU if device == "cpu" else ()),
         )  # fmt: skip
     install_rerank(work, data, pack)
-    _python("rerank.evaluate", "--pack", pack / "starter-rerank", "--figures", accept=(0, 1))  # 1: under the aim
+    _python("rerank.evaluate", "--pack", pack / "starter-rerank", "--figures", accept=ALSO_MISSED)
 
 
 def _speech(work: Path, pack: Path, minutes: float, device: str, train: bool) -> None:
@@ -81,7 +84,9 @@ def _speech(work: Path, pack: Path, minutes: float, device: str, train: bool) ->
         _python("speech.train", "--out", work, "--minutes", minutes, "--device", device, *options)
     install_speech(work, pack)
     _python("speech.evaluate", pack / "starter-speech", "--figures", pack)
-    _python("speech.samples", pack / "samples", "--model", pack / "starter-speech", "--figures", pack, accept=(0, 1))
+    _python(
+        "speech.samples", pack / "samples", "--model", pack / "starter-speech", "--figures", pack, accept=ALSO_MISSED
+    )
 
 
 def _device(name: str) -> str:

@@ -16,6 +16,8 @@ from models.starter import __file__ as starter
 
 PACK = Path(starter).parent / "pack"
 NAME = "figures.json"
+MISSED = 3
+"""Exit code of a measurement that missed its aim: 1 is Python's own for one that broke off."""
 Section = dict[str, Any]
 """Keys of a model's section: 'files' (path in the pack -> sha256), 'training' and 'measured'."""
 
