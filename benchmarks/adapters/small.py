@@ -4,8 +4,8 @@ Roundhouse beside stock `vllm serve` with its own `/v1/load_lora_adapter` path, 
 places and adapter files:
 
 - tiers: time to first token added over the base, for an adapter that is in a device place, in host memory, and on
-  disk (in the page cache). Roundhouse says before each request where the adapter is; stock vLLM has no such call and
-  is brought there by the same order of requests over the same LRU sizes.
+  disk (in the page cache). The order of requests over LRU sizes brings both there; Roundhouse also says where they are
+  before the first of a tier is asked, stock vLLM has no such call.
 - storm: gaps between the tokens of other streams while adapters that are on disk are asked for without a pause; beside
   it the same storm of base requests, which swaps nothing, to tell the work of the requests from the work of the swaps.
 - mixed: output tokens a second with twenty adapters in one batch against the base alone.
