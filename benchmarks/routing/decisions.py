@@ -119,5 +119,6 @@ def _ask(folder: Path, data: Intents, more: dict[str, Any]) -> Any:
     given = {name: [(e.text, None if e.label == OUT else e.label) for e in found] for name, found in examples.items()}
     (folder / "given.json").write_text(json.dumps({**given, **more}))
     np.save(folder / "vectors.npy", np.concatenate((data.fit_vectors, data.plain_vectors)))
-    done = subprocess.run([PEER, SCRIPT, folder], capture_output=True, text=True, check=True, cwd=ROOT, timeout=1800)
+    command = [PEER, SCRIPT, folder]  # why it failed stays to be read
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, timeout=1800)
     return json.loads(done.stdout.splitlines()[-1])

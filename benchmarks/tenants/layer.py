@@ -55,7 +55,8 @@ async def run(bench: Bench) -> None:
 
 def _apart(*words: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.tenants.layer", *words]
-    found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # why it failed stays to be read
+    found: dict[str, float] = json.loads(done.stdout)
     return found
 
 

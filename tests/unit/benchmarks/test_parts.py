@@ -24,6 +24,7 @@ from benchmarks.peers import processes
 from benchmarks.peers.servers import Server, vllm_flags
 from benchmarks.report import environment
 from benchmarks.report.generated import size, write_adapters
+from benchmarks.tenants import layer
 from models.chat import settings as chat_settings
 from registry.recipes.loading import load_recipes
 from runtime.server.host import Kind
@@ -118,6 +119,12 @@ def test_a_kernel_that_pages_idle_memory_out_is_seen(tmp_path: Path) -> None:
     assert not environment.pages_out(tmp_path)
     (tmp_path / "0" / "state").write_text("on\n")
     assert environment.pages_out(tmp_path)
+
+
+def test_what_a_part_of_its_own_died_of_can_be_read(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        layer._apart("nothing")
+    assert "report FOLDER" in capfd.readouterr().err
 
 
 def test_a_process_that_ends_meanwhile_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
