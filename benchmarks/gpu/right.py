@@ -177,7 +177,7 @@ class _Started:
 
 def _server(report: Report, folder: Path, device: str, *, graphs: bool) -> _Started:
     recipes = folder / "recipes"
-    recipes.mkdir(parents=True)
+    recipes.mkdir(parents=True, exist_ok=True)  # with --work the folder may be that of an earlier run
     write_recipes(recipes, graphs=graphs)
     wanted = "cpu" if device == "cpu" else "cuda"
     server = Roundhouse("starter-chat", folder, [recipes], "--device", wanted, load=["starter-chat", "second"])

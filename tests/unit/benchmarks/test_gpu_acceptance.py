@@ -41,6 +41,11 @@ def test_its_recipes_are_the_starter_model_twice(tmp_path: Path, graphs: bool) -
     assert [recipe.engine.flags.get("enforce_eager", False) for recipe in (first, second)] == [not graphs] * 2
 
 
+def test_it_runs_again_in_the_folder_of_an_earlier_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        right._server(Report(tmp_path / "today.json", "cpu"), tmp_path / "eager", "cpu", graphs=False)
+
+
 def test_results_are_there_after_each_step(tmp_path: Path) -> None:
     file = tmp_path / "gpu" / "today.json"
     report = Report(file, "cpu")
