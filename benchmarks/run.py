@@ -66,13 +66,17 @@ def run(
     smoke: Annotated[bool, typer.Option(help="Only show that they run; writes no results.")] = False,
     tiny: Annotated[bool, typer.Option(help="A generated model in place of the starter pack.")] = False,
     seed: Annotated[int, typer.Option(help="Of prompts and generated weights.")] = 0,
-    keep: Annotated[Path | None, typer.Option(help="Folder for servers' data and logs, kept afterwards.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="A new folder for servers' data and logs, kept afterwards.", file_okay=False)
+    ] = None,
 ) -> None:
     """Measure Roundhouse beside what a user would pick instead."""
     if unknown := set(names or ()) - {*NAMES, *MORE}:
         raise typer.BadParameter(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join((*NAMES, *MORE))}")
     if not tiny and not models.STARTER_WEIGHTS.is_dir():
         raise typer.BadParameter("the starter pack is not there (models/starter/pack); use --tiny")
+    if keep is not None and keep.exists() and next(keep.iterdir(), None) is not None:
+        raise typer.BadParameter(f"{keep} is not empty: servers would begin with what an earlier run left there")
     signal.signal(signal.SIGTERM, _stop)
     if not environment.go_first():
         typer.echo("the client may wait for a core while servers are busy: times are longer than theirs", err=True)

@@ -13,6 +13,7 @@ from typing import cast
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks import run
 from benchmarks.harness import Bench, RunSettings
@@ -119,6 +120,12 @@ def test_a_kernel_that_pages_idle_memory_out_is_seen(tmp_path: Path) -> None:
     assert not environment.pages_out(tmp_path)
     (tmp_path / "0" / "state").write_text("on\n")
     assert environment.pages_out(tmp_path)
+
+
+def test_no_run_begins_with_what_another_left(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    done = CliRunner().invoke(run.app, ["--smoke", "--tiny", "--keep", str(tmp_path), "client_cost"])
+    assert (done.exit_code, "is not empty" in done.output) == (2, True)
 
 
 def test_what_a_part_of_its_own_died_of_can_be_read(capfd: pytest.CaptureFixture[str]) -> None:
