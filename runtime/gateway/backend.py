@@ -6,7 +6,9 @@ resolve(name) -> Target -> Backend.lease(context, target) -> Lease.run(call) -> 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from string import punctuation
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from models.messages import EmbedRequest, Event, RerankRequest, TranscribeRequest, Usage
 from registry.files.abilities import Ability
@@ -16,6 +18,8 @@ from runtime.gateway.context import RequestContext
 from tenants.costs.prices import PriceList
 
 LOCAL = "local"
+_AS_IT_IS = punctuation.replace("%", "")
+"""What stays in a header, beside letters and digits of ASCII."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Routed:
     def header(self) -> str:
         score = self.decision.score
         told = "-" if score is None else f"{score:.3f}"
-        return f"{self.router} {self.decision.target} {self.decision.told} {told}"
+        reason = quote(self.decision.told, _AS_IT_IS)  # names of rules and intents are of any letters
+        return f"{self.router} {self.decision.target} {reason} {told}"
 
 
 @dataclass(frozen=True, slots=True)

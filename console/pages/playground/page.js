@@ -60,7 +60,7 @@ function routed(side, model, text, header) {
   where.hidden = !header;
   if (!header) return;
   const [router, target, reason, score] = header.split(" ");
-  const words = `${router} chose ${target}: ${reason}${score === "-" ? "" : `, ${score}`}. `;
+  const words = `${router} chose ${target}: ${decodeURIComponent(reason)}${score === "-" ? "" : `, ${score}`}. `;
   const link = `routers?${new URLSearchParams({ name: model, text })}`;
   where.replaceChildren(words, where.dataset.explained === undefined ? "" : make("a", { href: link }, "What else was near"));
 }

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -52,6 +53,17 @@ async def test_no_router_gets_the_name_of_a_model(name: str, client: httpx.Async
     assert told(refused) == (409, "name_in_use")
     assert "Choose another name for the router" in refused.json()["error"]["message"]
     assert not gateway.routers.names()
+
+
+async def test_a_rules_name_may_be_of_any_letters(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """The header that tells it is ASCII."""
+    gateway.links["small"].script = lambda _: [Started(200, "application/json"), Chunk(b"{}"), Finished(Usage())]
+    rule = {"name": "für:法律,100%", "when": {"tools": False}, "to": ["small"]}
+    assert (await client.post("/v1/routers", json={**router("auto"), "rules": [rule]})).status_code == 201
+    body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
+    named = await client.post("/v1/chat/completions", json=body)
+    assert named.status_code == 200, named.text
+    assert unquote(named.headers["x-roundhouse-route"]) == "auto@v1 small rule:für:法律,100% -"
 
 
 async def test_no_model_gets_the_name_of_a_router(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
