@@ -17,7 +17,8 @@ from routing.decision import Decision
 from runtime.gateway.context import RequestContext
 from tenants.costs.prices import PriceList
 
-LOCAL = "local"
+LOCAL = ""
+"""No provider can be called so."""
 _AS_IT_IS = punctuation.replace("%", "")
 """What stays in a header, beside letters and digits of ASCII."""
 
@@ -51,7 +52,7 @@ class Target:
     version: Version | None = None
     """The version of it that answers."""
     backend: str = LOCAL
-    """`local`, or a provider's id."""
+    """`LOCAL`, or a provider's id."""
     abilities: frozenset[Ability] = frozenset()
     """What it can do beside its task."""
     price: PriceList | None = None

@@ -13,7 +13,7 @@ from models.messages import Usage
 from runtime.gateway.record import End
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
-from tests.unit.providers.rig import KEY, rigged
+from tests.unit.providers.rig import KEY, rigged, rigged_with
 
 
 def scripted(seen: Seen) -> Play:
@@ -204,3 +204,8 @@ async def test_names(tmp_path: Path) -> None:
         assert "there/small" in unknown.json()["error"]["message"]
         wrong = await rig.http.post("/v1/embeddings", json={"model": "handy", "input": "a"})
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "wrong_task")
+
+
+async def test_a_provider_may_be_called_as_it_likes(tmp_path: Path) -> None:
+    async with rigged_with(tmp_path, {"local": (scripted, "openai", {})}) as rig:
+        assert (await rig.chat("local/big")).json()["model"] == "local/big"

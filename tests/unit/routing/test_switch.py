@@ -15,7 +15,7 @@ from registry.files.abilities import Ability
 from registry.recipes.definition import Task
 from registry.recipes.router import Intents, RouterSpec
 from routing.routers.router import Router
-from runtime.gateway.backend import Target
+from runtime.gateway.backend import LOCAL, Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import Wanted
 from runtime.gateway.routing.requests import read
@@ -40,7 +40,7 @@ class World:
         name = str(wanted.name)
         if name in self.gone:
             raise NotFound("gone")
-        backend = "elsewhere" if name == "away" else "local"
+        backend = "elsewhere" if name == "away" else LOCAL
         return Target(name, name, "r", backend=backend, abilities=frozenset((Ability.VISION, Ability.TOOLS)))
 
     def budgets(self, caller: Caller, calls: Any) -> Any:
