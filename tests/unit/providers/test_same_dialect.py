@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,13 @@ async def test_names(tmp_path: Path) -> None:
 async def test_a_provider_may_be_called_as_it_likes(tmp_path: Path) -> None:
     async with rigged_with(tmp_path, {"local": (scripted, "openai", {})}) as rig:
         assert (await rig.chat("local/big")).json()["model"] == "local/big"
+
+
+async def test_an_unknown_name_is_compared_by_its_beginning(tmp_path: Path) -> None:
+    """Two million letters held against 200 names took a second of the loop that feeds all streams."""
+    async with rigged(tmp_path, scripted, models=[{"name": f"model-{n}"} for n in range(200)]) as rig:
+        await rig.chat("there/model")
+        began = time.process_time()
+        unknown = await rig.chat("there/" + "model-ab1" * 200_000)
+        assert time.process_time() - began < 0.3
+        assert unknown.status_code == 404
