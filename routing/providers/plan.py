@@ -18,6 +18,7 @@ import msgspec
 from registry.errors import BadRequest
 from registry.recipes.provider import Provider, ProviderModel, Surface
 from routing.providers.translation import from_chat, from_messages, from_responses
+from routing.providers.translation.fields.reading import wrong
 from routing.providers.translation.through import Through, Translator
 
 OPTIONS = "stream_options"
@@ -36,7 +37,8 @@ class Planned:
 def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str, Any]) -> Planned:
     """Raises BadRequest for what this provider has no path for, or a field that cannot be translated."""
     asked, spoken = path.removeprefix("/v1/"), provider.spoken
-    stream = body.get("stream") is True
+    if not isinstance(stream := body.get("stream") or False, bool):  # some would stream, and be taken for broken
+        raise wrong("stream", "true or false")
     translator: Translator | None = None
     if asked in spoken:
         surface, sent = Surface(asked), dict(body)

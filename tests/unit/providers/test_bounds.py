@@ -94,6 +94,16 @@ async def test_a_clients_fault_tells_nothing_of_a_provider(tmp_path: Path) -> No
         assert phase(rig) is Phase.HALF_OPEN
 
 
+@pytest.mark.parametrize("stream", ["true", 1])
+async def test_a_stream_that_only_some_would_take_for_one_is_the_clients_fault(tmp_path: Path, stream: Any) -> None:
+    """Servers that read it as `true` stream, which nobody asked for here: five such closed the provider to others."""
+    async with rigged(tmp_path, lambda seen: traces.chat_stream("big")) as rig:
+        for _ in range(RUN):
+            refused = await rig.chat(stream=stream)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
+        assert (rig.fake.seen, phase(rig)) == ([], Phase.CLOSED)
+
+
 async def test_other_traffic_is_unaffected(tmp_path: Path) -> None:
     """All faults at once at one provider: another one and the models of this machine answer, and all faults end."""
     plays = [(play, False) for play, *_ in BEFORE.values()]
