@@ -121,7 +121,12 @@ class Keeper:
         return self._contents.read(version.digest).router(version.tag)
 
     def all(self) -> list[RouterView]:
-        return [self._view(record, record.current) for record in self._records.values()]
+        """Without those whose files cannot be read: `open` has told of them, and so is who asks for one."""
+        found = list[RouterView]()
+        for record in self._records.values():
+            with contextlib.suppress(Unfit):
+                found.append(self._view(record, record.current))
+        return found
 
     def names(self) -> list[str]:
         return list(self._records)
@@ -179,9 +184,8 @@ class Keeper:
         self._refresh()
         self.faults = {}
         for record in self._records.values():
-            with contextlib.suppress(Unfit):  # who asks for it is told
-                await self._read(record.current)
             with self._left_out(record.key.name):
+                await self._read(record.current)
                 self._names.check_router(record.key.name)
         for spec in given:
             with self._left_out(spec.id):
@@ -250,12 +254,11 @@ class Keeper:
                 f"{sum(kept.values())}: remove a router that nobody uses."
             )
 
-    async def remove(self, name: str, *, force: bool = False) -> RouterView:
+    async def remove(self, name: str, *, force: bool = False) -> None:
+        """Also one whose files cannot be read."""
         async with self._changing:
-            view = self.show(name)
-            self._state.routers.delete(AdapterKey(ROUTERS, name), force=force)
+            self._state.routers.delete(self._record(name).key, force=force)
             self._refresh()
-            return view
 
     async def set_alias(self, name: str, alias: str, version: str) -> RouterView:
         self._record(name)

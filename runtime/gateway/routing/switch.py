@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from models.messages import EmbedRequest, EmbedResult
-from registry.errors import BadRequest, RoundhouseError
+from registry.errors import BadRequest, RoundhouseError, Unfit
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
 from routing.deciding.decide import decide
@@ -56,8 +56,12 @@ class Switch:
     # --- what is told of them ---------------------------------------------------------------------------------------
     def cards(self, caller: Caller) -> list[RouterCardView]:
         """Those of which the caller may use a target."""
-        found = (self.card(name, caller) for name in self.keeper.names())
-        return [one for one in found if one is not None]
+        found = list[RouterCardView]()
+        for name in self.keeper.names():
+            with suppress(Unfit):  # its files cannot be read: who asks for it is told
+                if (one := self.card(name, caller)) is not None:
+                    found.append(one)
+        return found
 
     def card(self, name: str, caller: Caller) -> RouterCardView | None:
         """None: it is no router's name, or the caller may use none of its targets."""

@@ -142,8 +142,8 @@ async def fitted(gateway: CurrentGateway, name: Name, kind: FittedKind) -> Respo
 
 async def remove(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
     """Refused while aliases point to it."""
-    gone = await gateway.routers.remove(name, force=force)
-    return json_answer(RouterDeletedView(name=gone.name))
+    await gateway.routers.remove(name, force=force)
+    return json_answer(RouterDeletedView(name=name))
 
 
 async def set_alias(gateway: CurrentGateway, name: Name, alias: str, body: AliasBody) -> Response:
