@@ -17,6 +17,7 @@ from registry.names import ADAPTER
 from registry.recipes.router import RouterSpec
 from registry.recipes.source import HubSource
 from registry.records import ROUTERS, Adapter, AdapterKey, NewVersion, Version
+from registry.state.adapters import check_alias
 from registry.state.database import State
 from registry.wording import nearest, quoted
 from routing.intents.files import Kind
@@ -214,29 +215,38 @@ class Keeper:
 
     async def put(self, spec: RouterSpec, alias: str | None = None) -> Kept:
         """Add a router, or a new version of one, which keeps what was fitted for the version before."""
-        record = self._records.get(spec.id)
-        before = () if record is None else (await asyncio.to_thread(self._contents.read, record.current.digest)).models
-        models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes) or before
-        return await self.add(Content(spec, models), "request", alias)
+        async with self._changing:
+            models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes)
+            if not models and (record := self._records.get(spec.id)) is not None:
+                models = (await asyncio.to_thread(self._contents.read, record.current.digest)).models
+            return await self._add(Content(spec, models), "request", alias)
 
     async def fit(self, name: str, kind: Kind, data: bytes) -> Kept:
         """A new version with another fitted model. Raises Unfit for what is none."""
-        record = self._record(name)
-        content = await asyncio.to_thread(self._contents.read, record.current.digest)
-        return await self.add(content.with_model(kind, data), f"fitted {kind}")
+        async with self._changing:  # what it is added to is what counts then
+            record = self._record(name)
+            content = await asyncio.to_thread(self._contents.read, record.current.digest)
+            return await self._add(content.with_model(kind, data), f"fitted {kind}")
 
     async def add(self, content: Content, source: str, alias: str | None = None) -> Kept:
-        """Files first, then the state: a crash in between leaves files that `open` removes."""
+        """As it is, whatever was there before."""
+        async with self._changing:
+            return await self._add(content, source, alias)
+
+    async def _add(self, content: Content, source: str, alias: str | None = None) -> Kept:
+        """Files first, then the state: a crash in between leaves files that `open` removes. Under the lock."""
         name = content.spec.id
         self._check(name)
-        async with self._changing:
-            router = await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
-            self._check_room(content)
-            await asyncio.to_thread(self._contents.write, content)
-            new = NewVersion(content.digest, 0, content.size, source)
-            done = self._state.routers.register(AdapterKey(ROUTERS, name), new, alias)
-            self._ready[content.digest] = router
-            self._refresh()
+        if alias is not None:
+            check_alias(alias)
+        router = await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
+        self._check_room(content)
+        await asyncio.to_thread(self._contents.write, content)
+        self._check(name)  # once more: a model may have got the name meanwhile
+        new = NewVersion(content.digest, 0, content.size, source)
+        done = self._state.routers.register(AdapterKey(ROUTERS, name), new, alias)
+        self._ready[content.digest] = router
+        self._refresh()
         return Kept(self.show(name), done.created)
 
     def _check(self, name: str) -> None:
@@ -277,7 +287,8 @@ class Keeper:
             self._state.routers.rollback(key)
         else:
             self._state.routers.point(key, version)
-        return self._changed(name)
+        self._refresh()
+        return await self.version(name)
 
     def _changed(self, name: str) -> RouterView:
         self._refresh()

@@ -1,6 +1,8 @@
 """The routers that there are: what becomes of them while files are gone, calls meet, or a name is taken meanwhile."""
 
+import asyncio
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
+from registry.errors import Conflict
+from registry.recipes.router import RouterSpec
 from registry.state.database import State
+from routing.intents.files import to_bytes
+from routing.intents.training import Example, TrainingOptions, train
+from routing.routers.content import Content, Contents
 from runtime.gateway.routing.keeper import Keeper
-from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.fakes import FakeGateway, application, recipe
 
 
 @pytest.fixture
@@ -54,3 +61,57 @@ async def test_one_whose_files_are_gone_hides_no_other(gateway: FakeGateway, cli
     assert (asked.status_code, asked.json()["error"]["code"]) == (422, "bad_router_model")
     assert (await client.delete("/v1/routers/auto")).status_code == 200
     assert (await client.post("/v1/routers", json=router())).status_code == 201
+
+
+def fitted() -> bytes:
+    examples = [Example(f"{word} {n}", label) for label, word in (("a", "rain"), ("b", "euro")) for n in "vwxyz"]
+    return to_bytes(train(examples, examples, options=TrainingOptions(iterations=5, buckets=64)).model)
+
+
+async def test_what_is_fitted_and_a_definition_that_meet_are_both_kept(gateway: FakeGateway) -> None:
+    keeper, data = gateway.routers, fitted()
+    await keeper.put(RouterSpec.model_validate(router(intents={})))
+    changed = RouterSpec.model_validate(router(intents={}, description="changed"))
+    await asyncio.gather(keeper.fit("auto", "intents", data), keeper.put(changed))
+    found = keeper.show("auto")
+    assert (found.version, found.definition["description"], found.models) == ("v3", "changed", ["intents"])
+
+
+async def test_a_name_that_a_model_got_meanwhile_is_the_models(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a router's files are written others go on."""
+    write = Contents.write
+
+    def slow(contents: Contents, content: Content) -> None:
+        write(contents, content)
+        gateway.names.serve([recipe("chat", "chat"), recipe("auto", "chat")])
+
+    monkeypatch.setattr(Contents, "write", slow)
+    with pytest.raises(Conflict, match="'auto' is a model's id already"):
+        await gateway.routers.put(RouterSpec.model_validate(router()))
+    assert not gateway.routers.names()
+
+
+async def test_what_is_refused_leaves_no_files(gateway: FakeGateway, client: httpx.AsyncClient) -> None:
+    refused = await client.post("/v1/routers?alias=v3", json=router())
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "alias")
+    assert not list(gateway.routers._contents.folder.glob("*"))
+
+
+async def test_files_of_the_version_before_are_read_beside_the_loop(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart only the current one is in memory, and fitted models may have 128 MiB."""
+    for description in ("one", "two"):
+        await gateway.routers.put(RouterSpec.model_validate(router(description=description)))
+    keeper, read, threads = await opened_again(gateway), Contents.read, []
+
+    def noted(contents: Contents, digest: str) -> Content:
+        threads.append(threading.current_thread())
+        return read(contents, digest)
+
+    monkeypatch.setattr(Contents, "read", noted)
+    assert (await keeper.rollback("auto")).definition["description"] == "one"
+    assert threads
+    assert threading.main_thread() not in threads
