@@ -48,7 +48,7 @@ class Switch:
 
         Raises Unavailable (no_route), BadRequest (wrong_task), and what resolving the target raises.
         """
-        asked, decision = await self.explain(router, endpoint, calls, wanted.task, context)
+        asked, decision = await self.explain(router, endpoint, calls, wanted, context)
         target = self._resolve(Wanted(wanted.task, decision.target, written_by=DEFAULT_TEAM), context.caller)
         self._conversations.hold(asked.conversation, decision.target, router.spec.conversation.stay)
         return replace(target, asked=str(wanted.name), routed=Routed(router.label, decision))
@@ -79,10 +79,15 @@ class Switch:
     # --- a decision -------------------------------------------------------------------------------------------------
 
     async def explain(
-        self, router: Router, endpoint: str, calls: Sequence[Call], task: Task, context: RequestContext
+        self, router: Router, endpoint: str, calls: Sequence[Call], wanted: Wanted, context: RequestContext
     ) -> tuple[RouteInput, Decision]:
         """The same decision, of which nothing follows."""
-        spec = router.spec
+        spec, task = router.spec, wanted.task
+        if wanted.adapter:
+            raise BadRequest(
+                f"Router '{spec.id}' chooses who answers: leave 'adapter_id' out, or name a model instead of it.",
+                param="adapter_id",
+            )
         if spec.task is not task:
             raise BadRequest(
                 f"Router '{spec.id}' is for {spec.task.value}, and this endpoint for {task.value}.",

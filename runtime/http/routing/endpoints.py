@@ -173,7 +173,7 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
         name = quoted(str(parsed.wanted.name))
         raise NotFound(f"{name} is no router; GET /v1/routers lists them.", code="router_not_found", param="model")
     began = time.perf_counter()
-    _, found = await gateway.switch.explain(router, path, parsed.calls(None), parsed.wanted.task, context)
+    _, found = await gateway.switch.explain(router, path, parsed.calls(None), parsed.wanted, context)
     took = (time.perf_counter() - began) * 1e3
     return json_answer(
         RouteView(

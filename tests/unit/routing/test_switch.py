@@ -142,6 +142,6 @@ async def test_a_budget_that_has_no_room_leaves_the_targets_that_cost_nothing() 
     world = World(resident={"big"})
     switch, context = world.switch(), RequestContext("1")
     calls = BY_PATH[CHAT].parse(b'{"model": "r", "messages": []}', {}).calls(None)
-    assert (await switch.explain(Router(spec), CHAT, calls, Task.CHAT, context))[1].target == "big"
+    assert (await switch.explain(Router(spec), CHAT, calls, Wanted(Task.CHAT), context))[1].target == "big"
     world.dear = {"big"}
-    assert (await switch.explain(Router(spec), CHAT, calls, Task.CHAT, context))[1].target == "small"
+    assert (await switch.explain(Router(spec), CHAT, calls, Wanted(Task.CHAT), context))[1].target == "small"

@@ -100,3 +100,13 @@ async def test_a_file_names_no_router_like_a_model(gateway: FakeGateway) -> None
     await gateway.routers.open([spec])
     assert "'haiku' is a provider's model already" in gateway.routers.faults["haiku"]
     assert not gateway.routers.names()
+
+
+async def test_an_adapter_beside_a_routers_name_is_refused(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """It was left out without a word, and somebody else answered."""
+    assert (await client.post("/v1/routers", json=router("auto"))).status_code == 201
+    body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}], "adapter_id": "fine"}
+    for path in ("/v1/chat/completions", "/v1/route"):
+        refused = await client.post(path, json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "adapter_id"), path
+    assert not gateway.links["small"].requests
