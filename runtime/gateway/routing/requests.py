@@ -56,7 +56,7 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
     if not said.first:
         return RouteInput(features, None, False)
     key = key_of("turns", router.id, context.caller.team, _who(body), "".join(said.systems), said.first)
-    return RouteInput(features, key, said.turns > 1)
+    return RouteInput(features, key, said.turns > 1 or said.is_answered)
 
 
 def _who(body: Mapping[str, Any]) -> str:
@@ -73,6 +73,8 @@ class _Said:
     systems: list[str] = field(default_factory=list)
     """Parts: to join them one by one takes time with the square of their number, and there may be 100,000."""
     turns: int = 0
+    is_answered: bool = False
+    """Somebody else has spoken: of an agent's many requests only the first is without the calls of its tools."""
     characters: int = 0
     images: bool = False
 
@@ -101,7 +103,9 @@ def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             yield "user", found
         elif isinstance(found, list):
             for turn in found:
-                if isinstance(turn, dict):
+                if isinstance(turn, dict) and "output" in turn:  # of a tool, in Responses
+                    yield "tool", turn["output"]
+                elif isinstance(turn, dict):
                     yield str(turn.get("role", "user")), turn.get("content")
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt:
@@ -114,6 +118,10 @@ def _add(said: _Said, role: str, content: object) -> None:
     text, images = _text(content)
     said.characters += len(text)
     said.images = said.images or images
+    for part in content if isinstance(content, list) and role == "user" else ():
+        if isinstance(part, dict) and part.get("type") == "tool_result":  # Anthropic's are within turns of a user
+            _add(said, "tool", part.get("content"))
+    said.is_answered = said.is_answered or role in ("assistant", "tool")
     if role in ("system", "developer"):
         said.systems.append(text)
     elif role == "user" and text:

@@ -1,7 +1,7 @@
 """A decision and what it looks at; conversations; what a request tells."""
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +96,37 @@ def test_a_conversation_is_its_first_turns_its_user_and_its_team() -> None:
     assert key("one", metadata={"user_id": "anna"}) == anna, "as Anthropic's bodies name a user"
 
 
+USER = {"role": "user", "content": "weather?"}
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+CALL = {"type": "function", "id": "1", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "turns", "image"),
+    [
+        (CHAT, [{"role": "assistant", "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "1", "content": "sunny"}], False),
+        (MESSAGES, [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "look", "input": {}}]},
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [
+                        {"type": "text", "text": "sunny"}, PICTURE]}]}], True),
+        (RESPONSES, [{"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"},
+                     {"type": "function_call_output", "call_id": "1", "output": [
+                         {"type": "input_text", "text": "sunny"}, {"type": "input_image", "image_url": "data:,"}]}],
+         True),
+    ],
+)  # fmt: skip
+def test_what_tools_told_is_of_the_prompt_and_goes_on_with_the_conversation(
+    path: str, turns: list[dict[str, Any]], image: bool
+) -> None:
+    """An agent that looks at a picture asks who sees, and each of its requests goes where the first one went."""
+    sent = {"model": "r", "max_tokens": 5, "input" if path == RESPONSES else "messages": [USER, *turns]}
+    calls = BY_PATH[path].parse(msgspec.json.encode(sent), {}).calls(None)
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+    asked = read(path, calls, RequestContext("1"), spec)
+    assert (asked.features.text, asked.features.characters) == ("weather?", len("weather?sunny"))
+    assert (asked.features.images, asked.is_continued) == (image, True)
+
+
 async def test_a_conversation_that_a_header_names_is_one_routers() -> None:
     """Two routers have other targets: what one of them chose is no matter of the other."""
     made = {}
@@ -131,9 +162,11 @@ async def test_to_look_at_a_text_sends_it_nowhere() -> None:
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}], "intents": intents})
     world = World(resident={"vectors"})
     fitted = routers()[0].intents
+    assert fitted is not None
     for name, looked in (("away", False), ("vectors", True)):
         named = spec.model_copy(update={"intents": Intents(routes=intents["routes"], embedding=name)})
-        found = await world.switch().vector(Router(named, intents=fitted), "rain in rome", RequestContext("1"))
+        model = replace(fitted, heads=replace(fitted.heads, embedding=name))
+        found = await world.switch().vector(Router(named, intents=model), "rain in rome", RequestContext("1"))
         assert (found is not None) is looked
 
 
