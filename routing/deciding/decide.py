@@ -131,12 +131,13 @@ class _Deciding:
         spec, model = self.spec.complexity, self.router.complexity
         if spec is None or model is None:
             return None
-        expected = model.expected(self.features.text, self.features.vector)
+        vector = self.features.vector if model.heads.embedding == self.router.embedding else None
+        expected = model.expected(self.features.text, vector)
         known = {name: expected[name] for name in self.left if name in expected}
         if not known:
             return None
         self.scores |= {name: round(p, 4) for name, p in known.items()}
-        threshold = model.threshold_for(self.features.vector) if spec.threshold is None else spec.threshold
+        threshold = model.threshold_for(vector) if spec.threshold is None else spec.threshold
         self.saw["complexity"] = f"expected acceptance, threshold {threshold:.3f}"
         enough = [name for name, p in known.items() if p >= threshold]
         if enough:

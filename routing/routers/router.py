@@ -29,10 +29,14 @@ class Router:
 
     @property
     def embedding(self) -> str | None:
-        """The model that is asked for a text's vector; None: nothing here was fitted for one."""
+        """The model that is asked for a text's vector: whose vectors something here was fitted with.
+
+        None: nothing was, or the definition wants another one, whose vectors say nothing to it.
+        """
         wanted = self.spec.intents.embedding if self.spec.intents else None
-        fitted = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
-        return next((name for name in (wanted, *fitted) if name is not None), None) if any(fitted) else None
+        names = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
+        fitted = next((name for name in names if name is not None), None)
+        return fitted if wanted in (None, fitted) else None
 
     def read(self, text: str) -> str:
         """What the vector is to be of: as its intents read the text."""

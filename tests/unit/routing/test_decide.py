@@ -1,5 +1,6 @@
 """The stages of a decision, each with what it must and must not do."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,25 @@ def test_a_vector_of_another_size_is_left_out(fitted: IntentModel) -> None:
     made = router(fitted=fitted, intents={"routes": {"weather": ["big"]}})
     text = "will it rain tomorrow in lima"
     assert decide(Features(text, vector=np.ones(7, np.float32)), made, facts()) == decide(Features(text), made, facts())
+
+
+def test_a_head_looks_only_with_vectors_of_what_it_was_fitted_with(fitted: IntentModel) -> None:
+    """Those of another model have the same size, and mean nothing to it."""
+    judged = [Judged(f"{word} {n}", {"small": good, "big": 1 - good}) for word, good in
+              (("rain", 1.0), ("euro", 0.0)) for n in "uvwxyz"]  # fmt: skip
+    vectors = np.random.default_rng(1).normal(size=(len(judged), 8)).astype(np.float32)
+    acceptance = train_acceptance(judged, vectors, "one")
+    mine = replace(fitted, heads=replace(fitted.heads, embedding="other"))
+    assert router(acceptance=acceptance, complexity={}).embedding == "one"
+    assert router(fitted=mine, intents={"embedding": "other"}).embedding == "other"
+    assert router(fitted=mine, intents={"embedding": "another"}).embedding is None
+    both = router(fitted=mine, acceptance=acceptance, intents={"threshold": 1.0}, complexity={})
+    text = "rain in lima"
+    assert both.embedding == "other"
+    scores = decide(Features(text, vector=vectors[0]), both, facts()).scores
+    assert (scores["small"], scores["big"]) == tuple(
+        pytest.approx(acceptance.expected(text)[name], abs=1e-4) for name in ("small", "big")
+    )
 
 
 def test_a_conversation_stays_until_its_target_is_gone(fitted: IntentModel) -> None:
