@@ -78,6 +78,33 @@ def test_fit_looks_with_the_servers_embedding_model(server: FakeServer, run: Run
     assert [one["features"] for one in json.loads(result.stdout)["measured"]] == ["letters", "letters and vector"]
 
 
+def test_fit_reads_of_long_texts_what_the_server_reads(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """A ticket over the embedding model's context ended it with the server's error."""
+    server.on("POST", "/v1/embeddings", embed)
+    file = examples(tmp_path)
+    file.write_text(f"{file.read_text()}\n{json.dumps({'text': 'of the rain ' * 5000, 'intent': 'weather'})}")
+    server.on("GET", "/v1/routers/support", router())
+    server.on("PUT", "/v1/routers/support/fitted/intents", router(version="v2"))
+    assert run("routers", "fit", "support", str(file), "--embedding", "vectors").exit_code == 0
+    (asked,) = [asked.json for asked in server.asked if asked.method == "POST"]
+    assert (asked["truncate"], max(map(len, asked["input"]))) == (True, 2000)
+
+
+def test_fit_with_another_embedding_model_says_where_it_is_written(
+    server: FakeServer, run: Run, tmp_path: Path
+) -> None:
+    """The server would look with the one, and ask what the other one's vectors mean."""
+    definition = {**router()["definition"], "intents": {"embedding": "own"}}
+    server.on("GET", "/v1/routers/support", router(definition=definition))
+    server.on("POST", "/v1/embeddings", embed)
+    refused = run("routers", "fit", "support", str(examples(tmp_path)), "--embedding", "vectors")
+    assert refused.exit_code == 1
+    assert "Write `embedding: vectors` into its `intents`" in " ".join(refused.stderr.split())
+    assert (
+        run("routers", "fit", "support", str(examples(tmp_path)), "--embedding", "vectors", "--dry-run").exit_code == 0
+    )
+
+
 def embed(asked: Asked) -> Answer:
     """Of rain and of rent: two directions."""
     rows = [np.eye(4, dtype="<f4")[sum(w in text for w in WHERE["money"])] for text in asked.json["input"]]
@@ -178,6 +205,17 @@ def test_fit_says_what_is_wrong_with_a_file(
     result = run("routers", "fit", "support", str(file))
     assert result.exit_code != 0
     assert word in result.stderr
+
+
+@pytest.mark.parametrize("value", [5, -0.1, "much", float("nan")])
+def test_fit_refuses_what_is_no_share(server: FakeServer, run: Run, tmp_path: Path, value: Any) -> None:
+    good_enough(server)
+    file = judged(tmp_path)
+    file.write_text(f"{file.read_text()}\n{json.dumps({'text': 'a', 'accepted': {'small': value}})}")
+    result = run("routers", "fit", "support", str(file))
+    assert result.exit_code == 1
+    assert 'Values of "accepted" are figures from 0 to 1' in result.stderr
+    assert [asked.method for asked in server.asked] == ["GET"]
 
 
 def test_lines_are_those_of_json_lines(tmp_path: Path) -> None:

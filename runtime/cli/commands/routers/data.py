@@ -48,14 +48,16 @@ def label_of(row: Json) -> str:
 
 
 def vectors(client: Client, model: str, texts: Sequence[str], shown: bool) -> "Array":
-    """By the server's embedding model, each of length 1."""
+    """By the server's embedding model, each of length 1; of what the server looks at of a text."""
     import numpy as np
+
+    from routing.intents.ngrams import MAX_CHARACTERS
 
     made = []
     with bar(shown) as progress:
         for start in range(0, len(texts), AT_ONCE):
-            body = {"model": model, "input": [text or " " for text in texts[start : start + AT_ONCE]],
-                    "encoding_format": "base64"}  # fmt: skip
+            some = [text[:MAX_CHARACTERS] or " " for text in texts[start : start + AT_ONCE]]
+            body = {"model": model, "input": some, "encoding_format": "base64", "truncate": True}
             answer = client.post("/v1/embeddings", body)
             made += [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in answer["data"]]
             progress.show(f"embedding with {model}", min(1.0, (start + AT_ONCE) / len(texts)))

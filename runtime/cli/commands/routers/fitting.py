@@ -1,6 +1,7 @@
 """`roundhouse routers fit`: from labelled examples to a new version of a router. Trains here, not in the server."""
 
 import base64
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,10 +54,16 @@ def fit(
         raise UsageError('--precision and --picture are for examples of intents: these rows have "accepted".')
     with Client(url) as client:
         view = client.get(f"/v1/routers/{part(name)}")
+        written = (view["definition"].get("intents") or {}).get("embedding")
+        wanted = embedding or written or "-"
+        model = None if wanted == "-" else wanted
         if not dry_run:
             _check_stage(name, view, "complexity" if of_complexity else "intents")
-        wanted = embedding or (view["definition"].get("intents") or {}).get("embedding") or "-"
-        model = None if wanted == "-" else wanted
+            if written is not None and model not in (None, written):
+                raise Refused(
+                    f"Router '{name}' looks with '{written}', not with the vectors of '{model}'. "
+                    f"Write `embedding: {model}` into its `intents`, then roundhouse routers add FILE, then this again."
+                )
         try:
             if of_complexity:
                 kind, data, measured = _complexity(client, view, given, held, model, not as_json)
@@ -168,6 +175,9 @@ def _accepted(row: Json) -> dict[str, float]:
     if not isinstance(found, dict) or not found:
         raise Refused('Each row needs "accepted": {"TARGET": 0 to 1}, or none of them.')
     try:
-        return {str(name): float(value) for name, value in found.items()}
+        values = {str(name): float(value) for name, value in found.items()}
     except (TypeError, ValueError):
-        raise Refused('Values of "accepted" are figures from 0 to 1.') from None
+        values = {"": math.nan}
+    if not all(0 <= value <= 1 for value in values.values()):
+        raise Refused('Values of "accepted" are figures from 0 to 1.')
+    return values
