@@ -16,19 +16,20 @@ LOOKED = 4096
 
 async def with_model_used(recorder: Recorder, parts: Parts) -> Parts:
     """The same answer with the model that gave it."""
-    field, waiting = b"", b""
+    field, waiting, is_events = b"", b"", False
     async with aclosing(parts):
         async for part in parts:
             if isinstance(part, Head):
                 target = recorder.target
                 if target is not None and part.status < 400 and _has_objects(part):
                     field = b'"model_used":' + json.dumps(target.used).encode() + b","
+                    is_events = part.content_type.startswith(EVENT_STREAM)
                 if field and not part.is_stream and "content-length" in part.headers:
                     length = int(part.headers["content-length"])
                     part = Head(part.status, part.content_type, part.headers)
                     first = await anext(parts, b"")
                     assert isinstance(first, bytes)
-                    told = _put(first, field)
+                    told = _put(first, field, is_events)
                     yield Head(
                         part.status, part.content_type,
                         {**part.headers, "content-length": str(length + len(told) - len(first))},
@@ -39,7 +40,7 @@ async def with_model_used(recorder: Recorder, parts: Parts) -> Parts:
                 yield part
             elif field:
                 waiting += part
-                told = _put(waiting, field)
+                told = _put(waiting, field, is_events)
                 if told != waiting or len(waiting) > LOOKED:
                     yield told
                     field = waiting = b""
@@ -53,14 +54,12 @@ def _has_objects(head: Head) -> bool:
     return head.content_type.startswith((JSON, EVENT_STREAM, NDJSON))
 
 
-def _put(data: bytes, field: bytes) -> bytes:
+def _put(data: bytes, field: bytes, is_events: bool) -> bytes:
     """Into the first object: at the start, or behind the first `data:` of events. As it was, if there is none yet."""
-    start = 0
-    if not data.lstrip().startswith(b"{"):
-        start = data.find(b"data:")
-        if start < 0 or not data[start + 5 :].lstrip().startswith(b"{"):
-            return data
-    at = data.find(b"{", start) + 1
+    first = (data.partition(b"data:")[2] if is_events else data).lstrip()
+    if not first.startswith(b"{"):
+        return data
+    at = len(data) - len(first) + 1
     if data[at:].lstrip().startswith(b"}"):
         field = field[:-1]
     return data[:at] + field + data[at:]

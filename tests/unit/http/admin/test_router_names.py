@@ -1,5 +1,6 @@
 """A name means a router or a model, never both, whichever came first."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,3 +111,15 @@ async def test_an_adapter_beside_a_routers_name_is_refused(client: httpx.AsyncCl
         refused = await client.post(path, json=body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "adapter_id"), path
     assert not gateway.links["small"].requests
+
+
+async def test_what_a_model_says_is_not_taken_for_an_event(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """A list has no place for `model_used`: it was put into the text that was generated."""
+    assert (await client.post("/v1/routers", json=router("auto"))).status_code == 201
+    choice = {"index": 0, "text": "data:{}", "finish_reason": "stop", "prompt_token_ids": [1], "token_ids": [1]}
+    made = {"id": "x", "model": "small", "choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+    events = [Started(200, "application/json"), Chunk(json.dumps(made).encode()), Finished(Usage(1, 1))]
+    gateway.links["small"].script = lambda _: events
+    answer = await client.post("/", json={"inputs": "hi", "model": "auto", "parameters": {"return_full_text": False}})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()[0]["generated_text"] == "data:{}"
