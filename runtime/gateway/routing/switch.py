@@ -95,7 +95,8 @@ class Switch:
                 param="model",
             )
         asked = read(endpoint, calls, context, spec)
-        held = self._conversations.held(asked.conversation) if asked.is_continued else None
+        is_held = asked.is_continued and spec.conversation.stay > 0  # a version before may have held it
+        held = self._conversations.held(asked.conversation) if is_held else None
         facts = self._targets.facts(spec, context.caller, held, calls)
         vector = await self.vector(router, asked.features.text, context)
         return asked, decide(replace(asked.features, vector=vector), router, facts)

@@ -13,7 +13,7 @@ from models.messages import EmbedResult
 from registry.errors import NotFound
 from registry.files.abilities import Ability
 from registry.recipes.definition import Task
-from registry.recipes.router import Intents, RouterSpec
+from registry.recipes.router import Conversation, Intents, RouterSpec
 from routing.routers.router import Router
 from runtime.gateway.backend import LOCAL, Target
 from runtime.gateway.context import RequestContext
@@ -178,3 +178,15 @@ async def test_a_budget_that_has_no_room_leaves_the_targets_that_cost_nothing() 
     assert (await switch.explain(Router(spec), CHAT, calls, Wanted(Task.CHAT), context))[1].target == "big"
     world.dear = {"big"}
     assert (await switch.explain(Router(spec), CHAT, calls, Wanted(Task.CHAT), context))[1].target == "small"
+
+
+async def test_a_version_for_which_each_request_stands_for_itself_holds_none() -> None:
+    """Conversations are a router's, whichever version of it has begun them."""
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
+    world = World(resident={"big"})
+    switch, context = world.switch(), RequestContext("1", headers=((b"x-conversation-id", b"c"),))
+    assert (await switch.route(Router(spec), CHAT, (), Wanted(Task.CHAT, "r"), context)).model == "big"
+    world.resident = {"small"}
+    for stay, target in ((1800.0, "big"), (0.0, "small")):
+        made = Router(spec.model_copy(update={"conversation": Conversation(stay=stay)}))
+        assert (await switch.explain(made, CHAT, (), Wanted(Task.CHAT), context))[1].target == target
