@@ -136,7 +136,7 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
                 FIELDS["messages[] (tool)"].check(message, where)
                 called = text(message.get("tool_call_id"), f"{where}.tool_call_id")
                 told = _parts(content, f"{where}.content")
-                add("user", [{"type": "tool_result", "tool_use_id": called, "content": told}])
+                add("user", [{"type": "tool_result", "tool_use_id": called} | ({"content": told} if told else {})])
             case _:
                 raise unsupported(f"{where}.role")
     return system, turns
@@ -145,9 +145,7 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
 def _assistant(message: Json, where: str, held: Values) -> list[Json]:
     """held: by the arguments of all calls, which are JSON in texts. Raises TooLarge."""
     content = message.get("content")
-    blocks: list[Json] = (
-        [] if content is None or content == "" else _parts(content, f"{where}.content", texts_only=True)
-    )
+    blocks: list[Json] = [] if content is None else _parts(content, f"{where}.content", texts_only=True)
     if message.get("refusal"):
         blocks.append({"type": "text", "text": text(message["refusal"], f"{where}.refusal")})
     for at, call in objects(message.get("tool_calls") or [], f"{where}.tool_calls"):
@@ -167,9 +165,11 @@ def _assistant(message: Json, where: str, held: Values) -> list[Json]:
 
 
 def _parts(content: object, where: str, *, texts_only: bool = False) -> list[Json]:
+    """Without empty texts, which Anthropic refuses: many tools have nothing to tell."""
     if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [_part(part, at, texts_only=texts_only) for at, part in objects(content, where)]
+        return [{"type": "text", "text": content}] if content else []
+    blocks = [_part(part, at, texts_only=texts_only) for at, part in objects(content, where)]
+    return [block for block in blocks if block.get("text") != ""]
 
 
 def _part(part: Json, at: str, *, texts_only: bool) -> Json:

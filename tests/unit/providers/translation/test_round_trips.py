@@ -104,3 +104,21 @@ def test_there_and_back(asked: dict[str, Any]) -> None:
     for name in ("model", "messages"):
         del expected[name]
     assert back == {name: value for name, value in expected.items() if value is not None}
+
+
+def test_a_text_that_says_nothing_is_no_block() -> None:
+    """Anthropic refuses empty ones, and many tools have nothing to tell."""
+    function = {"name": "look", "arguments": "{}"}
+    messages = [
+        {"role": "system", "content": ""},
+        {"role": "user", "content": [{"type": "text", "text": ""}, {"type": "text", "text": "look"}]},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": ""},
+    ]
+    sent, _ = from_chat.translated({"messages": messages}, 10)
+    assert "system" not in sent
+    assert [turn["content"] for turn in sent["messages"]] == [
+        [{"type": "text", "text": "look"}],
+        [{"type": "tool_use", "id": "1", "name": "look", "input": {}}],
+        [{"type": "tool_result", "tool_use_id": "1"}],
+    ]
