@@ -5,6 +5,7 @@ What a request wishes and a provider's interface has no word for is refused, wit
 
 import base64
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,13 @@ from routing.providers.passing import BadAnswer
 
 LARGEST = 36.0
 """Of a logit: beyond it a relevance is 0 or 1 in double precision."""
+
+_FORMATS = re.compile(
+    rb"(?P<wav>RIFF)|(?P<flac>fLaC)|(?P<ogg>OggS)|(?P<webm>\x1aE\xdf\xa3)|(?P<mp4>.{4}ftyp)"
+    rb"|(?P<mp3>ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb])",
+    re.DOTALL,
+)
+"""What recordings begin with. OpenAI goes by the name's ending, and refuses one without."""
 
 
 def _unsupported(param: str, model: str) -> BadRequest:
@@ -199,7 +207,10 @@ def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callabl
         if request.word_timestamps:
             for kind in ("segment", "word"):
                 made.add_field("timestamp_granularities[]", kind)
-        made.add_field("file", Path(request.path).open("rb"), filename="recording")  # noqa: SIM115  # aiohttp closes it
+        recording = Path(request.path).open("rb")  # noqa: SIM115  # aiohttp closes it
+        found = _FORMATS.match(recording.read(12))
+        recording.seek(0)
+        made.add_field("file", recording, filename=f"recording.{found.lastgroup}" if found else "recording")
         return made
 
     return form

@@ -147,6 +147,28 @@ async def test_transcription(tmp_path: Path) -> None:
         assert rig.gateway.records.all[-1].usage.audio_seconds == 1.5
 
 
+@pytest.mark.parametrize(
+    ("beginning", "name"),
+    [
+        (b"RIFF\x24\x00\x00\x00WAVE", "recording.wav"),
+        (b"ID3\x04", "recording.mp3"),
+        (b"\xff\xfb\x90", "recording.mp3"),
+        (b"\x00\x00\x00\x20ftypM4A ", "recording.mp4"),
+        (b"\x1aE\xdf\xa3\x9f", "recording.webm"),
+        (b"OggS", "recording.ogg"),
+        (b"fLaC", "recording.flac"),
+        (b"other", "recording"),
+    ],
+)
+async def test_a_recording_is_named_by_what_it_is(tmp_path: Path, beginning: bytes, name: str) -> None:
+    """OpenAI goes by the name's ending. Clients give it any name, or none."""
+    async with rigged(tmp_path, lambda seen: Play([b'{"text": "two words", "duration": 1.5}'])) as rig:
+        form: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a", beginning + bytes(20))}}
+        assert (await rig.http.post("/v1/audio/transcriptions", **form)).status_code == 200
+        assert f'filename="{name}"'.encode() in rig.fake.seen[0].body
+        assert beginning + bytes(20) in rig.fake.seen[0].body
+
+
 TOKENS = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59}
 
 
