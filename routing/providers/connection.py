@@ -167,7 +167,8 @@ class Connection:
 
     async def models(self) -> bytes:
         """What it says that it has. Raises ProviderFailed."""
-        async with self._request("GET", "models", b"", {}) as reply:
+        all_of_them = "?limit=1000" if self._provider.protocol is Protocol.ANTHROPIC else ""  # else the newest 20
+        async with self._request("GET", f"models{all_of_them}", b"", {}) as reply:
             if reply.status != 200:
                 raise faults.failure(self._provider.id, reply.status, await reply.error_body(), reply.headers)
             return await reply.whole()

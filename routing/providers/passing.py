@@ -3,6 +3,7 @@
 What is read on the way: usage, whether the answer has begun and ended, errors in mid-answer, and which model answered.
 """
 
+import re
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,6 +21,10 @@ QUIET = frozenset(
     {"response.created", "response.queued", "response.in_progress", "message_start", "content_block_start", "ping"}
 )
 """Events that come before the first words; an error may still come instead of those."""
+
+
+_VERSION = re.compile(r"([-@](\d{4}-\d\d-\d\d|\d\d-\d\d|\d{3,8}|latest|preview|beta|exp))*(:.*)?")
+"""Behind a model's name: which one of it. Not `-mini`, `-32k` or the 1 of `opus-4-1`."""
 
 
 class BadAnswer(Exception):
@@ -217,4 +222,4 @@ def another(sent: str, said: str | None) -> bool:
     if said is None or said == sent:
         return False
     short, name = sent.rpartition("/")[2], said.rpartition("/")[2]
-    return not (name == short or name.startswith((f"{short}-", f"{short}@", f"{short}:")))
+    return not (name.startswith(short) and _VERSION.fullmatch(name[len(short) :]))

@@ -23,6 +23,7 @@ class Seen:
     headers: dict[str, str]
     body: Any
     """JSON; of a form the bytes."""
+    query: str = ""
 
 
 @dataclass
@@ -58,9 +59,8 @@ class ProviderFake:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         is_json = request.content_type == "application/json" and raw
-        seen = Seen(
-            request.path, {k.lower(): v for k, v in request.headers.items()}, json.loads(raw) if is_json else raw
-        )
+        headers = {k.lower(): v for k, v in request.headers.items()}
+        seen = Seen(request.path, headers, json.loads(raw) if is_json else raw, request.query_string)
         self.seen.append(seen)
         self.arrived.set()
         play = self.script(seen)

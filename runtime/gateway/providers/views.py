@@ -12,6 +12,7 @@ from registry.json import NOT_JSON
 from registry.recipes.definition import Task
 from registry.wording import quoted
 from routing.providers.breaker import Phase
+from routing.providers.passing import another
 from routing.providers.upstream import Upstream
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.providers.directory import Directory, ProvidedModel
@@ -116,7 +117,8 @@ class Providers:
         except NOT_JSON:
             return ProviderCheckView(name, False, round(time.monotonic() - began, 3), "It tells no list of models.", [])
         has = {one.id for one in told.data}
-        missing = [model.name for model in upstream.provider.models if model.name not in has]
+        names = (model.name for model in upstream.provider.models)
+        missing = [name for name in names if all(another(name, one) for one in has)]  # some list dated names only
         message = f"It has {len(has)} models."
         return ProviderCheckView(name, not missing, round(time.monotonic() - began, 3), message, missing)
 

@@ -91,12 +91,31 @@ async def test_a_large_body_is_not_kept(tmp_path: Path) -> None:
 
 
 # --- another model ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("said", ["big", "big-2026-11-01", "org/big", "org/big:free"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "big",
+        "big-2026-11-01",
+        "big-20261101",
+        "big@20261101",
+        "big-0613",
+        "big-preview-05-06",
+        "org/big",
+        "org/big:free",
+    ],
+)
 async def test_a_version_of_the_same_model_is_that_model(tmp_path: Path, said: str) -> None:
     async with rigged(tmp_path, lambda seen: traces.chat(said)) as rig:
         found = await rig.chat()
         assert found.status_code == 200
         assert "x-roundhouse-warning" not in found.headers
+
+
+@pytest.mark.parametrize("said", ["big-mini", "big-32k", "big-1", "big-1-20261101", "bigger", "mini-big"])
+async def test_another_model_of_its_family_is_another_one(tmp_path: Path, said: str) -> None:
+    async with rigged(tmp_path, lambda seen: traces.chat(said), models=[{"name": "big", "exact": True}]) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
 
 
 @pytest.mark.parametrize("is_stream", [True, False])

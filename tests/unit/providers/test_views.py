@@ -68,6 +68,20 @@ async def test_a_provider_is_tried(tmp_path: Path) -> None:
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "provider_not_found")
 
 
+async def test_a_model_that_is_listed_under_its_date_is_there(tmp_path: Path) -> None:
+    """Anthropic lists no other names, and no more than 20 unless it is asked to."""
+    queries = []
+
+    def dated(seen: Seen) -> Play:
+        queries.append(seen.query)
+        return Play([json.dumps({"data": [{"id": "claude-haiku-4-5-20251001"}]}).encode()])
+
+    models = [{"name": "claude-haiku-4-5"}, {"name": "claude-haiku-4"}]
+    async with rigged(tmp_path, dated, "anthropic", models=models) as rig:
+        found = (await rig.http.post("/v1/providers/there/test")).json()
+        assert (found["missing"], queries) == (["claude-haiku-4"], ["limit=1000"])
+
+
 async def test_a_changed_document_counts_and_another_keeps_its_breakers(tmp_path: Path) -> None:
     async with rigged(tmp_path, script) as rig:
         for _ in range(5):
