@@ -108,10 +108,9 @@ def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
                 elif isinstance(turn, dict):
                     yield str(turn.get("role", "user")), turn.get("content")
     prompt = body.get("prompt")
-    if isinstance(prompt, list) and prompt:
-        prompt = prompt[0]
-    if isinstance(prompt, str):
-        yield "user", prompt
+    for place, one in enumerate(prompt if isinstance(prompt, list) else [prompt]):
+        if isinstance(one, str):
+            yield "user" if place == 0 else "more", one
 
 
 def _add(said: _Said, role: str, content: object) -> None:

@@ -23,7 +23,7 @@ from runtime.gateway.routing.switch import Switch
 from runtime.gateway.routing.targets import Targets
 from runtime.http.chat.endpoints import ENDPOINTS
 from tenants.caller import Caller
-from tests.unit.routing.made import CHAT, MESSAGES, RESPONSES, routers
+from tests.unit.routing.made import CHAT, COMPLETIONS, MESSAGES, RESPONSES, routers
 
 BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
 
@@ -94,6 +94,16 @@ def test_a_conversation_is_its_first_turns_its_user_and_its_team() -> None:
         len({key("one"), key("two"), key("one", "b"), key("one", router="s"), anna, ben, key("two", user="anna")}) == 7
     )
     assert key("one", metadata={"user_id": "anna"}) == anna, "as Anthropic's bodies name a user"
+
+
+def test_all_prompts_of_a_completion_count() -> None:
+    """The first one is looked at; how long the prompt is tells all of them."""
+    calls = (
+        BY_PATH[COMPLETIONS].parse(msgspec.json.encode({"model": "r", "prompt": ["one", "x" * 5000]}), {}).calls(None)
+    )
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+    asked = read(COMPLETIONS, calls, RequestContext("1"), spec)
+    assert (asked.features.text, asked.features.characters, asked.is_continued) == ("one", 5003, False)
 
 
 USER = {"role": "user", "content": "weather?"}
