@@ -1,6 +1,7 @@
 """Which of a router's rules hold for a request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from registry.recipes.router import Rule, When, compiled
 from routing.features import Features
@@ -24,14 +25,15 @@ class Rules:
         """
         first: Rule | None = None
         inside = False
+        spoken = cache(lambda: features.language or language(features.text))
         for rule in self.rules:
             decides, bounds = first is None and bool(rule.to), rule.stay_inside and not inside
-            if (decides or bounds) and self._holds(rule.when, features):
+            if (decides or bounds) and self._holds(rule.when, features, spoken):
                 first = rule if decides else first
                 inside = inside or rule.stay_inside
         return first, inside
 
-    def _holds(self, when: When, features: Features) -> bool:
+    def _holds(self, when: When, features: Features, spoken: Callable[[], str]) -> bool:
         return (
             (not when.endpoint or features.endpoint in when.endpoint)
             and when.tools in (None, features.tools)
@@ -42,7 +44,7 @@ class Rules:
             and (not when.team or features.team in when.team)
             and (not when.service_class or features.service_class in when.service_class)
             and self._headers(when.headers, features.headers)
-            and (not when.language or (features.language or language(features.text)) in when.language)
+            and (not when.language or spoken() in when.language)
         )
 
     def _headers(self, wanted: Mapping[str, str], sent: Mapping[str, str]) -> bool:

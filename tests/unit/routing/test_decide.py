@@ -8,6 +8,7 @@ import pytest
 
 from registry.errors import Unavailable
 from registry.recipes.router import RouterSpec
+from routing.deciding import rules
 from routing.deciding.decide import decide
 from routing.facts import Facts, TargetFacts
 from routing.features import Features
@@ -95,6 +96,15 @@ def test_rules_see_what_a_request_has() -> None:
     assert decide(Features(language="de"), german, facts()).target == "big", "as a recording's request names it"
     nothing = router(rules=[{"name": "af", "when": {"language": ["af"]}, "to": ["big"]}])
     assert decide(Features(), nothing, facts()).target == "small", "no text is of no language"
+
+
+def test_a_text_is_listened_to_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200 rules each guessed the language anew: 80 ms of the loop."""
+    heard = list[str]()
+    monkeypatch.setattr(rules, "language", lambda text: heard.append(text) or "en")
+    made = router(rules=[{"name": f"r{n}", "when": {"language": ["de"]}, "to": ["big"]} for n in range(200)])
+    assert decide(Features("a text"), made, facts()).target == "small"
+    assert heard == ["a text"]
 
 
 def test_a_pattern_that_would_never_end_is_linear() -> None:
