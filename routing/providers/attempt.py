@@ -192,7 +192,8 @@ class Attempt:
                 code=words.code if isinstance(words.code, str) else None,
                 param=words.param,
             )
-            return body, self._refusal
+            told = msgspec.json.encode({"error": words}) if words.message else body  # however it writes errors
+            return told, self._refusal
         raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
 
     async def _whole(self, planned: Planned, reply: Reply) -> Events:

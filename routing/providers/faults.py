@@ -42,7 +42,7 @@ QUOTED = 300
 
 
 class Words(msgspec.Struct):
-    message: str = ""
+    message: str | None = None
     type: str | None = None
     code: str | int | None = None
     param: str | None = None
@@ -59,11 +59,12 @@ class _Body(msgspec.Struct):
 
 
 def read(body: bytes) -> Words:
-    """An error's body, of OpenAI's or Anthropic's shape or of FastAPI's; else empty."""
+    """An error's body, of OpenAI's or Anthropic's shape, of FastAPI's, or Google's list of one; else empty."""
     try:
-        found = msgspec.json.decode(body, type=_Body)
+        told = msgspec.json.decode(body, type=_Body | list[_Body])
     except NOT_JSON:
         return Words()
+    found = told if isinstance(told, _Body) else next(iter(told), _Body())
     if isinstance(found.error, Words):
         return found.error
     return Words(found.error or found.detail or found.message or "")

@@ -217,6 +217,24 @@ async def test_the_clients_own_fault_is_told_in_its_dialect(tmp_path: Path) -> N
         assert rig.gateway.records.all[0].end is End.REFUSED
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "too long", "type": "invalid_request_error", "code": None}},
+        {"object": "error", "message": "too long", "type": "BadRequestError", "param": None, "code": 400},
+        {"detail": "too long"},
+        [{"error": {"code": 400, "message": "too long", "status": "INVALID_ARGUMENT"}}],
+        {"type": "error", "error": {"type": "invalid_request_error", "message": "too long"}},
+    ],
+    ids=["OpenAI", "SGLang", "FastAPI", "Google", "Anthropic"],
+)
+async def test_an_error_is_told_however_its_provider_writes_it(tmp_path: Path, body: Any) -> None:
+    async with rigged(tmp_path, lambda seen: Play([json.dumps(body).encode()], status=400)) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["message"]) == (400, "too long")
+        assert found.json()["error"]["type"]
+
+
 async def test_names(tmp_path: Path) -> None:
     async with rigged(tmp_path, scripted, models=[{"name": "org/big:1", "id": "small", "aliases": ["handy"]}]) as rig:
         assert (await rig.chat("there/small")).json()["model"] == "there/small"
