@@ -95,10 +95,11 @@ class Switch:
                 param="model",
             )
         asked = read(endpoint, calls, context, spec)
+        vector = await self.vector(router, asked.features.text, context)
+        # what follows is of one moment: nobody leaves before the decision is carried out
         is_held = asked.is_continued and spec.conversation.stay > 0  # a version before may have held it
         held = self._conversations.held(asked.conversation) if is_held else None
         facts = self._targets.facts(spec, context.caller, held, calls)
-        vector = await self.vector(router, asked.features.text, context)
         return asked, decide(replace(asked.features, vector=vector), router, facts)
 
     async def vector(self, router: Router, text: str, context: RequestContext) -> Vector | None:

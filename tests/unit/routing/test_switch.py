@@ -200,3 +200,23 @@ async def test_a_version_for_which_each_request_stands_for_itself_holds_none() -
     for stay, target in ((1800.0, "big"), (0.0, "small")):
         made = Router(spec.model_copy(update={"conversation": Conversation(stay=stay)}))
         assert (await switch.explain(made, CHAT, (), Wanted(Task.CHAT), context))[1].target == target
+
+
+async def test_who_leaves_while_a_text_is_looked_at_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was, and the request a 404 for a name that its client had never said."""
+    made, world = routers()[0], World(resident={"small", "vectors"})
+    lease = world.lease
+
+    @asynccontextmanager
+    async def slow(context: RequestContext, target: Target) -> Any:
+        world.gone = {"small"}
+        async with lease(context, target) as found:
+            yield found
+
+    monkeypatch.setattr(world, "lease", slow)
+    calls = BY_PATH[CHAT].parse(msgspec.json.encode({"model": "r", "messages": [USER]}), {}).calls(None)
+    assert (await world.switch().explain(made, CHAT, calls, Wanted(Task.CHAT), RequestContext("1")))[
+        1
+    ].target != "small"
+    world.gone = set()
+    assert (await world.switch().route(made, CHAT, calls, Wanted(Task.CHAT, "r"), RequestContext("1"))).model != "small"
