@@ -121,7 +121,8 @@ class AnswerSoFar:
 
 # --- streams ---------------------------------------------------------------------------------------------------------
 class _Delta(msgspec.Struct):
-    content: str | None = None
+    content: str | list[msgspec.Raw] | None = None
+    """Parts, where Mistral's models think."""
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
@@ -204,7 +205,7 @@ def _choices(raw: msgspec.Raw | None) -> list[_Choice]:
     if raw is None:
         return []
     try:
-        return msgspec.json.decode(raw, type=list[_Choice])
+        return msgspec.json.decode(raw, type=list[_Choice] | None) or []
     except NOT_JSON:
         raise BadAnswer("answered with a chunk whose choices are none") from None
 

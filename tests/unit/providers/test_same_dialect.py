@@ -55,6 +55,21 @@ async def test_a_stream_is_passed_on(tmp_path: Path, wanted: bool) -> None:
         assert rig.gateway.records.all[0].usage.completion_tokens == 5
 
 
+async def test_words_in_parts_are_words(tmp_path: Path) -> None:
+    """As Mistral's models think; and a last chunk may have no choices at all."""
+    deltas = [{"content": [{"type": "thinking", "thinking": []}]}, {"content": "x"}]
+    chunks: list[Any] = [{"model": "big", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    chunks.append({"model": "big", "choices": None, "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
+    events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+    play = Play([*events, b"data: [DONE]\n\n"], content_type="text/event-stream")
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        found = await rig.chat(stream=True)
+        assert found.status_code == 200, found.text
+        told = [json.loads(line[6:]) for line in found.text.split("\n\n")[:2]]
+        assert [one["choices"][0]["delta"] for one in told] == deltas
+        assert rig.gateway.records.all[0].usage.completion_tokens == 2
+
+
 async def test_messages_of_a_provider_of_messages(tmp_path: Path) -> None:
     def script(seen: Seen) -> Play:
         return traces.message_stream("big") if seen.body.get("stream") else traces.message("big")
