@@ -216,7 +216,7 @@ class Connection:
     def _headers(self) -> dict[str, str]:
         provider = self._provider
         found = dict[str, str]()
-        key = os.environ.get(provider.key_env) if provider.key_env else None
+        key = key_of(provider)
         if provider.key_env and not key:
             raise ProviderFailed(
                 f"Provider '{provider.id}' needs a key, and this server's variable {provider.key_env} is not set.",
@@ -233,6 +233,11 @@ class Connection:
         host = URL(self._provider.base_url).host or ""
         if (found := address.literal(host)) and (wrong := address.fault(found, self._provider.private_addresses)):
             raise _refused(self._provider, wrong)
+
+
+def key_of(provider: Provider) -> str:
+    """Its key, if there is one. Those that come from files often end with a line's end, which no header may have."""
+    return os.environ.get(provider.key_env or "", "").strip()
 
 
 async def _is_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:

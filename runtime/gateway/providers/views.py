@@ -1,6 +1,5 @@
 """What is told of providers: their models in OpenAI's list, and their state. Never a key."""
 
-import os
 import time
 from typing import Annotated, Literal
 
@@ -12,6 +11,7 @@ from registry.json import NOT_JSON
 from registry.recipes.definition import Task
 from registry.wording import quoted
 from routing.providers.breaker import Phase
+from routing.providers.connection import key_of
 from routing.providers.passing import another
 from routing.providers.upstream import Upstream
 from runtime.gateway.metrics import Metrics
@@ -154,7 +154,7 @@ def view(upstream: Upstream) -> ProviderView:
         id=provider.id,
         protocol=provider.protocol.value,
         base_url=provider.base_url,
-        key_is_set=provider.key_env is None or bool(os.environ.get(provider.key_env)),
+        key_is_set=provider.key_env is None or bool(key_of(provider)),
         running=upstream.running,
         connections=provider.connections,
         models=breakers,

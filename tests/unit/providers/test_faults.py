@@ -174,6 +174,17 @@ async def test_nobody_listens_there(tmp_path: Path) -> None:
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_unreachable")
 
 
+async def test_a_keys_own_line_end_is_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was read from a file has it: each request was a 500."""
+    async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
+        monkeypatch.setenv("TEST_PROVIDER_KEY", "sk-1\n")
+        assert (await rig.chat()).status_code == 200
+        assert rig.fake.seen[0].headers["authorization"] == "Bearer sk-1"
+        monkeypatch.setenv("TEST_PROVIDER_KEY", "\n")
+        assert (await rig.chat()).json()["error"]["code"] == "provider_key"
+        assert (await rig.http.get("/v1/providers")).json()["data"][0]["key_is_set"] is False
+
+
 async def test_a_key_that_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEST_PROVIDER_KEY")
     async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
