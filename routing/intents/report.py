@@ -22,7 +22,8 @@ def text(measured: HeadMeasures) -> str:
         f"  calibration error      {measured.calibration_error:.3f}",
     ]
     if measured.out_of_scope_recall is not None:
-        lines.append(f"  out of scope abstained {measured.out_of_scope_recall:.1%}, AUROC {measured.auroc:.3f}")
+        told = "" if measured.auroc is None else f", AUROC {measured.auroc:.3f}"
+        lines.append(f"  out of scope abstained {measured.out_of_scope_recall:.1%}{told}")
     wrong = [(right, told, count) for right, told, count in measured.confusion if right != told]
     if wrong:
         width = max(len(right) for right, _, _ in wrong[:SHOWN])
