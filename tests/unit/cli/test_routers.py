@@ -218,6 +218,34 @@ def test_fit_refuses_what_is_no_share(server: FakeServer, run: Run, tmp_path: Pa
     assert [asked.method for asked in server.asked] == ["GET"]
 
 
+def test_fit_of_what_is_good_enough_knows_the_routers_targets(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """The threshold was chosen for one that nobody is ever sent to."""
+    good_enough(server)
+    file = judged(tmp_path)
+    file.write_text(file.read_text().replace('"big"', '"bigg"'))
+    result = run("routers", "fit", "support", str(file))
+    assert result.exit_code == 1
+    assert "'bigg' is no target of 'support'. There are: big, small." in result.stderr
+
+
+def test_fit_tells_intents_without_a_route(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    file = examples(tmp_path)
+    file.write_text(file.read_text().replace('"money"', '"funds"'))
+    server.on("GET", "/v1/routers/support", router())
+    result = run("routers", "fit", "support", str(file), "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "No route is written for funds" in result.stderr
+    assert "No route" not in run("routers", "fit", "support", str(examples(tmp_path)), "--dry-run").stderr
+
+
+def test_fit_measures_on_what_belongs_nowhere_alone(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    held = tmp_path / "held.jsonl"
+    held.write_text('{"text": "what a day"}\n')
+    result = fitted(server, run, tmp_path, "--held-out", str(held))
+    assert result.exit_code == 0, result.output
+    assert "out of scope abstained 100.0%\n" in result.stdout
+
+
 def test_lines_are_those_of_json_lines(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('\ufeff{"text": "a\u2028b"}\r\n\n{"text": "c"}\n', encoding="utf-8")

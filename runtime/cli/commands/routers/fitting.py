@@ -59,6 +59,8 @@ def fit(
         model = None if wanted == "-" else wanted
         if not dry_run:
             _check_stage(name, view, "complexity" if of_complexity else "intents")
+            if of_complexity:
+                _check_targets(name, view, given)
             if written is not None and model not in (None, written):
                 raise Refused(
                     f"Router '{name}' looks with '{written}', not with the vectors of '{model}'. "
@@ -68,6 +70,9 @@ def fit(
             if of_complexity:
                 kind, data, measured = _complexity(client, view, given, held, model, not as_json)
             else:
+                routes = (view["definition"].get("intents") or {}).get("routes") or {}
+                if not as_json and (unrouted := sorted({label_of(row) for row in given} - {"-", *routes})):
+                    note(f"No route is written for {', '.join(unrouted)}: of these the router abstains.")
                 share = 0.99 if precision is None else precision
                 kind, data, measured = _intents(client, given, held, model, share, picture, not as_json)
         except RoundhouseError as error:
@@ -93,6 +98,13 @@ def _check_stage(name: str, view: Json, kind: str) -> None:
             f"Router '{name}' has no `{kind}`: what is fitted for it would decide nothing. Write `{STAGES[kind]}` into "
             f"its YAML, then roundhouse routers add FILE, then this again. --dry-run only measures."
         )
+
+
+def _check_targets(name: str, view: Json, given: list[Json]) -> None:
+    """A threshold that was chosen for somebody who is never asked is none. Raises Refused."""
+    targets = {target["name"] for target in view["definition"]["targets"]}
+    if unknown := sorted({target for row in given for target in _accepted(row)} - targets):
+        raise Refused(f"'{unknown[0]}' is no target of '{name}'. There are: {', '.join(sorted(targets))}.")
 
 
 def _intents(
