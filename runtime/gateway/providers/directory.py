@@ -100,7 +100,9 @@ class Directory:
 
     def resolve(self, wanted: Wanted, caller: Caller) -> Target | None:
         """As `Gateway.resolve`; None: no provider's. Raises BadRequest for the wrong task or an adapter."""
-        name = wanted.name.removesuffix(":latest") if wanted.tagged and isinstance(wanted.name, str) else wanted.name
+        name = wanted.name
+        if wanted.tagged and isinstance(name, str) and name not in self._names.elsewhere:
+            name = name.removesuffix(":latest")
         place = self.find(name, caller)
         if place is None:
             return None

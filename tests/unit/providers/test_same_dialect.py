@@ -275,3 +275,14 @@ async def test_an_unknown_name_is_compared_by_its_beginning(tmp_path: Path) -> N
         unknown = await rig.chat("there/" + "model-ab1" * 200_000)
         assert time.process_time() - began < 0.3
         assert unknown.status_code == 404
+
+
+async def test_a_tag_that_is_of_a_models_name_stays(tmp_path: Path) -> None:
+    """Ollama's models have one; its clients add it where there is none."""
+    models = [{"name": "big:latest"}, {"name": "small"}]
+    async with rigged(tmp_path, scripted, models=models) as rig:
+        for name in ("there/big:latest", "there/small", "there/small:latest"):
+            body = {"model": name, "stream": False, "messages": [{"role": "user", "content": "hi"}]}
+            found = await rig.http.post("/api/chat", json=body)
+            assert (found.status_code, found.json().get("model")) == (200, name), found.text
+        assert [seen.body["model"] for seen in rig.fake.seen] == ["big:latest", "small", "small"]
