@@ -25,6 +25,7 @@ from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
 from runtime.http.middleware import set_caller
 from runtime.http.routes import ENDPOINTS
+from runtime.http.routing import endpoints
 from runtime.http.serving import answer
 from tenants.caller import Caller, Scope
 from tenants.costs import compare
@@ -326,3 +327,12 @@ async def test_a_routers_report_is_of_the_callers_own_team(kept: Kept, monkeypat
     for caller, seen in ((operator, ["search-model", "speech-model"]), (models, ["search-model"])):
         found = (await kept.call(caller, "GET", "/v1/routers/auto/report")).json()
         assert (found["requests"], [one["target"] for one in found["outcomes"]]) == (len(seen), seen)
+
+
+async def test_a_report_is_counted_beside_the_loop(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the most rows that it reads it took two seconds, in which no stream got a token."""
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(kept.gateway.gateway.routers, "show", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(endpoints, "replay", lambda rows: threads.append(threading.current_thread()) or [])
+    assert (await kept.call(ADMIN, "GET", "/v1/routers/auto/report")).status_code == 200
+    assert [thread is threading.main_thread() for thread in threads] == [False]
