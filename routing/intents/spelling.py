@@ -16,6 +16,8 @@ SHORTEST, LONGEST = 3, 40
 """Letters of the words that are looked at."""
 MAX_CHARACTERS = 2000
 """Of a text that is looked at: a longer one has enough that is right."""
+MOST_ALIKE = 100
+"""Words that one may be meant for. Of 65,000 that people write no more than 34 are alike."""
 EDGE = ""
 """Stands before the first word and after the last one."""
 _WORD = re.compile(r"[^\W\d_]+")
@@ -35,7 +37,8 @@ class Spelling:
         for word in self.words:
             if SHORTEST < len(word) <= LONGEST:
                 for shorter in _shorter(word):
-                    near.setdefault(shorter, []).append(word)
+                    if len(alike := near.setdefault(shorter, [])) < MOST_ALIKE:
+                        alike.append(word)
         object.__setattr__(self, "_near", near)
 
     @classmethod

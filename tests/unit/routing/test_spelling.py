@@ -1,5 +1,6 @@
 """Typing errors are brought back to the examples' words where these stand beside the same neighbours."""
 
+import time
 from random import Random
 
 import pytest
@@ -62,3 +63,12 @@ def test_one_error_is_what_its_words_say(a: str, b: str) -> None:
 @given(st.text())
 def test_any_text_may_come(text: str) -> None:
     assert isinstance(SPELLING.corrected(text), str)
+
+
+def test_words_that_are_all_alike_cost_no_more_than_others() -> None:
+    """A model may come from a client: with these one text took eleven seconds of the loop."""
+    words = {f"ab{chr(0x4E00 + n)}c": 1 for n in range(20_000)}
+    spelling = Spelling(words, {("", word): 1 for word in words})
+    began = time.process_time()
+    spelling.corrected(" ".join(["abqc"] * 400))
+    assert time.process_time() - began < 1.0
