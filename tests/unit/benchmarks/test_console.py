@@ -48,7 +48,10 @@ async def test_pages_that_see_nothing_are_a_failure(
 ) -> None:
     """They cost chat nothing, which is what the benchmark is to show of those that do see something."""
 
-    async def load(*_: object) -> Cell:
+    order: list[str] = []
+
+    async def load(_bench: Bench, _server: object, _workload: object, where: str) -> Cell:
+        order.append(where)
         await asyncio.sleep(0.05)
         body = bytearray(b'{"usage":{"completion_tokens":3}}')
         return Cell([Reply(10.0, 200, [10.5], 1, body=body)], 1.0, 0.0, 0.0)
@@ -64,3 +67,4 @@ async def test_pages_that_see_nothing_are_a_failure(
         server: Any = SimpleNamespace(port=listening.sockets[0].getsockname()[1])
         await console._pages(bench, server, Workload(0))
     assert sum(bench.failures.values()) == failures
+    assert order == ["nobody looks", "five pages", "five pages", "nobody looks"], "neither is the second each time"
