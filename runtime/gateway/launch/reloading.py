@@ -12,7 +12,7 @@ from registry.errors import Unfit
 from registry.recipes.loading import Documents, load_documents
 from registry.recipes.provider import Provider
 from registry.recipes.router import RouterSpec
-from runtime.gateway.launch.roster import Roster
+from runtime.gateway.launch.roster import Roster, all_gone
 
 log = logging.getLogger("roundhouse.gateway")
 LOOK_SECONDS = 0.5
@@ -41,11 +41,13 @@ class Reloading:
         provide: Callable[[Sequence[Provider]], None],
     ) -> None:
         self._roster, self._paths, self._route, self._provide = roster, tuple(paths), route, provide
+        self._following = asyncio.Lock()
 
     async def begin(self) -> None:
         """At the start, once models and adapters are there: the routers of the files."""
         try:
-            await self._route((await self._read()).routers)
+            async with self._following:
+                await self._route((await self._read()).routers)
         except Unfit as unfit:  # they were changed since the server read them
             self._roster.faults = unfit.faults
 
@@ -53,19 +55,26 @@ class Reloading:
         return await asyncio.to_thread(load_documents, self._paths, may_be_empty=True)
 
     async def reload(self) -> Reloaded:
-        """Have the models follow the files. A faulty file changes nothing."""
-        try:
-            given = await self._read()
-        except Unfit as unfit:
-            self._roster.faults = unfit.faults
-            for fault in unfit.faults:
-                log.error("the recipes stay as they were", extra={"cause": fault})
-            return Reloaded((), unfit.faults)
-        arranged = await self._roster.read_again(given.models)
-        self._provide(given.providers)
-        await self._route(given.routers)
+        """Have the models follow the files; returns once those are gone that leave. A faulty file changes nothing."""
+        told, leaving = await self._follow()
+        await all_gone(leaving)
+        return told
+
+    async def _follow(self) -> tuple[Reloaded, list[asyncio.Task[None]]]:
+        """Also who leaves by it: nothing else waits for their last requests."""
+        async with self._following:  # what was read first must not count last
+            try:
+                given = await self._read()
+            except Unfit as unfit:
+                self._roster.faults = unfit.faults
+                for fault in unfit.faults:
+                    log.error("the recipes stay as they were", extra={"cause": fault})
+                return Reloaded((), unfit.faults), []
+            arranged, leaving = await self._roster.follow(given.models)
+            self._provide(given.providers)
+            await self._route(given.routers)
         log.info("the recipes were read again", extra={"models": len(arranged.recipes)})
-        return Reloaded(tuple(recipe.id for recipe in arranged.recipes), self._roster.faults)
+        return Reloaded(tuple(recipe.id for recipe in arranged.recipes), self._roster.faults), leaving
 
     async def watch(self) -> NoReturn:
         """For ever: read them again when they change, and have then stayed so from one look to the next.
@@ -79,7 +88,7 @@ class Reloading:
             if now == before != read:
                 read = now
                 try:
-                    await self.reload()
+                    await self._follow()
                 except Exception:  # whatever it is: the next change is read
                     log.exception("the recipes could not be read again")
             before = now

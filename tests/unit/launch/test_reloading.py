@@ -25,12 +25,13 @@ class Follower:
         self.faults: tuple[str, ...] = ()
         self.came: asyncio.Queue[list[str]] = asyncio.Queue()
         self.fails = False
+        self.leaving: list[asyncio.Task[None]] = []
 
-    async def read_again(self, models: tuple[Recipe, ...]) -> Any:
+    async def follow(self, models: tuple[Recipe, ...]) -> Any:
         self.came.put_nowait([recipe.id for recipe in models])
         if self.fails:
             raise OverflowError("what nobody has thought of")
-        return SimpleNamespace(recipes=models)
+        return SimpleNamespace(recipes=models), self.leaving
 
 
 @pytest.fixture
@@ -84,6 +85,42 @@ async def test_each_save_counts(follower: Follower, file: Path) -> None:
     for model in ("second", "third", "fourth"):
         save(file, model)
         assert await follows(follower) == [model]
+
+
+async def test_a_change_counts_while_a_model_still_leaves(follower: Follower, file: Path) -> None:
+    """Until its last request had ended, no other change was read."""
+    follower.leaving = [asyncio.create_task(asyncio.Event().wait())]  # type: ignore[list-item]
+    for model in ("second", "third"):
+        save(file, model)
+        assert await follows(follower) == [model]
+    follower.leaving.pop().cancel()
+
+
+async def test_what_was_read_first_does_not_count_last(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two readings at once, such as a SIGHUP's beside the watcher's, the slower one had the older files count."""
+    follower: Any = Follower()
+
+    async def route(_: object) -> None: ...
+
+    reload = Reloading(follower, [file], route, lambda _: None)
+    read, gate = reload._read, asyncio.Event()
+
+    async def slowly() -> Any:
+        found = await read()
+        await gate.wait()
+        return found
+
+    file.write_text(RECIPE.format("first"))
+    monkeypatch.setattr(reload, "_read", slowly)
+    slow = asyncio.create_task(reload.reload())
+    await asyncio.sleep(0.1)
+    file.write_text(RECIPE.format("second"))
+    monkeypatch.setattr(reload, "_read", read)
+    quick = asyncio.create_task(reload.reload())
+    await asyncio.sleep(0.1)
+    gate.set()
+    await asyncio.wait_for(asyncio.gather(slow, quick), PATIENCE)
+    assert [await follows(follower), await follows(follower)] == [["first"], ["second"]]
 
 
 async def test_a_folder_that_was_taken_away_counts_once_it_is_back(follower: Follower, file: Path) -> None:
