@@ -1,6 +1,5 @@
 """The finish of LitServe's FastAPI application: our error shape everywhere, and only the paths that we document."""
 
-import json
 from collections.abc import Sequence
 
 from fastapi import FastAPI, Request
@@ -11,7 +10,6 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
-from registry.json import NOT_JSON
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
 from runtime.http.bodies import unreadable
@@ -27,7 +25,7 @@ DROPPED = {
 """LitServe's own pages, and FastAPI's, which load their parts from elsewhere; `POST /` is ours."""
 
 
-UNREAD = (json.JSONDecodeError, *NOT_JSON)
+UNREAD = (ValueError, RecursionError)
 """What FastAPI meets in a body that it reads itself; its own words for it are of a place and of no cause."""
 
 

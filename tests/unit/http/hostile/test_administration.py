@@ -84,8 +84,8 @@ async def test_a_field_that_is_nobodys_sets_nothing(client: httpx.AsyncClient, p
 @pytest.mark.parametrize("path", [PROJECTS, "/v1/feedback", "/v1/models", "/v1/adapters/combine"])
 async def test_what_is_no_json_is_told_as_everywhere(client: httpx.AsyncClient, path: str) -> None:
     """It was `1: JSON decode error.`, about a field `1`, or what the framework says, with the code http_error."""
-    deep = b"[" * 100_000
-    for body, code in ((b"{", "invalid_json"), (b"\xff", "invalid_json"), (deep, "json_too_deep")):
+    wrong = {b"{": "invalid_json", b"\xff": "invalid_json", b'{"name": 1%s}' % (b"0" * 5_000): "invalid_json"}
+    for body, code in {**wrong, b"[" * 100_000: "json_too_deep"}.items():
         answer = await client.post(path, content=body, headers={"Content-Type": "application/json"})
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (400, code, None)
