@@ -31,7 +31,8 @@ class QueueAdmission:
         """Raises QueueFull or Unreachable. `made_room`: whether another request left the full queue for this one; asked
         last, so that nobody leaves it for one that is refused itself."""
         pool = recipe.pools.get(claim.pool)
-        if pool is not None and (waiting := self._policy.waiting_in(claim.pool)) >= pool.max_waiting:
+        waits = not self._policy.starts_at_once(claim)
+        if waits and pool is not None and (waiting := self._policy.waiting_in(claim.pool)) >= pool.max_waiting:
             raise QueueFull(
                 f"{waiting} requests wait in the pool '{claim.pool}' of model '{recipe.id}' already. Try again later.",
                 retry_after=self.predicted_wait(claim),
@@ -42,7 +43,7 @@ class QueueAdmission:
                 retry_after=self.predicted_wait(claim),
             )
         self._check_deadline(recipe, claim)
-        if self._policy.waiting >= recipe.queue.max_waiting and not made_room(claim):
+        if waits and self._policy.waiting >= recipe.queue.max_waiting and not made_room(claim):
             raise self.full(recipe, claim)
 
     def full(self, recipe: Recipe, claim: Claim) -> QueueFull:

@@ -297,6 +297,10 @@ class Placement:
         it waits no more. None: this one is the one too many."""
         return self._waiting.make_room(claim)
 
+    def starts_at_once(self, claim: Claim) -> bool:
+        """Nobody waits, and its pool has a place that is free."""
+        return not self._waiting and not self._running.pools.closed([claim.pool], self.max_requests)
+
     def waiting_in(self, pool: str) -> int:
         return self._waiting.pools[pool]
 

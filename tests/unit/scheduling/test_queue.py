@@ -310,6 +310,20 @@ async def test_a_full_queue_makes_room_for_who_has_less_in_it(world: World) -> N
         (await turn).release()
 
 
+async def test_where_nobody_may_wait_a_request_starts_at_once_or_is_refused(world: World) -> None:
+    pools = {"long": PoolSpec(max_requests=1, max_waiting=0)}
+    world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=0), "pools": pools}))
+    turns = [await world.queue.acquire(None, claim=Claim(pool="long"))]
+    with pytest.raises(QueueFull, match="pool 'long'"):
+        await world.queue.acquire(None, claim=Claim(pool="long"))
+    while world.queue.running < world.queue.policy.max_requests:
+        turns.append(await world.queue.acquire(None))
+    with pytest.raises(QueueFull):
+        await world.queue.acquire(None)
+    for turn in turns:
+        turn.release()
+
+
 @pytest.mark.parametrize("why", ["deadline", "pool", "server", "probe"])
 async def test_nobody_makes_room_for_one_that_is_refused_itself(world: World, why: str) -> None:
     pools = {"long": PoolSpec(max_requests=1, max_waiting=1)}
