@@ -89,11 +89,14 @@ def _refuse_trainer_output(listing: Listing) -> None:
     steps = sorted({int(found[1]) for name in listing.sizes if (found := CHECKPOINT.match(name))})
     if not steps:
         return
-    last = f"checkpoint-{steps[-1]}"
+    last, where, first = f"checkpoint-{steps[-1]}", listing.where, ""
+    if not where.startswith("/"):  # of a hub nothing smaller than a repository is added
+        where = f"./{where.rpartition('/')[2]}"
+        first = f", once it is here: hf download {listing.where} --include '{last}/*' --local-dir {where}"
     if f"{last}/adapter_config.json" in listing:
-        what = f"the adapter is in {last}: roundhouse adapters add NAME {listing.where}/{last} --base MODEL"
+        what = f"the adapter is in {last}: roundhouse adapters add NAME {where}/{last} --base MODEL{first}"
     else:
-        what = f"the model is in {last}: roundhouse models add {listing.where}/{last}"
+        what = f"the model is in {last}: roundhouse models add {where}/{last}{first}"
     raise Unfit(f"{listing.where} is a trainer's output folder; {what}.", code="is_trainer_output", param="source")
 
 

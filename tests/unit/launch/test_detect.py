@@ -105,6 +105,21 @@ def test_what_is_refused_is_told_what_would_work(
     assert words in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("/srv/run", "roundhouse models add /srv/run/checkpoint-9."),
+        ("org/run", "roundhouse models add ./run/checkpoint-9, once it is here: hf download org/run --include "
+                    "'checkpoint-9/*' --local-dir ./run."),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_inside_a_repository_is_fetched_first(where: str, words: str) -> None:
+    """org/name/checkpoint-9 is no source: that was advised, and refused."""
+    with pytest.raises(Unfit) as refused:
+        detect(listing_of({}, {"checkpoint-9/model.safetensors": 1}, where))
+    assert refused.value.message.endswith(words)
+
+
 def gguf(pairs: dict[str, str | int]) -> bytes:
     found = b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs))
     for key, value in pairs.items():
