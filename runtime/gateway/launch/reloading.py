@@ -20,8 +20,9 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """`faults`: why nothing was changed; empty: all is as the files say."""
+    """`changed`: all is as the files say, and `faults` tell what of it was left out; else why nothing was changed."""
 
+    changed: bool
     models: tuple[str, ...]
     faults: tuple[str, ...]
 
@@ -69,12 +70,12 @@ class Reloading:
                 self._roster.faults = unfit.faults
                 for fault in unfit.faults:
                     log.error("the recipes stay as they were", extra={"cause": fault})
-                return Reloaded((), unfit.faults), []
+                return Reloaded(False, (), unfit.faults), []
             arranged, leaving = await self._roster.follow(given.models)
             self._provide(given.providers)
             await self._route(given.routers)
         log.info("the recipes were read again", extra={"models": len(arranged.recipes)})
-        return Reloaded(tuple(recipe.id for recipe in arranged.recipes), self._roster.faults), leaving
+        return Reloaded(True, tuple(recipe.id for recipe in arranged.recipes), self._roster.faults), leaving
 
     async def watch(self) -> NoReturn:
         """For ever: read them again when they change, and have then stayed so from one look to the next.

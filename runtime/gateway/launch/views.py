@@ -134,4 +134,4 @@ def removed_view(removed: Removed) -> ModelRemovedView:
 
 
 def reloaded_view(reloaded: Reloaded) -> ReloadedView:
-    return ReloadedView(changed=bool(reloaded.models), models=list(reloaded.models), faults=list(reloaded.faults))
+    return ReloadedView(changed=reloaded.changed, models=list(reloaded.models), faults=list(reloaded.faults))

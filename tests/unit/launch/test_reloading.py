@@ -12,7 +12,7 @@ import pytest
 
 from registry.recipes.definition import Recipe
 from runtime.gateway.launch import reloading
-from runtime.gateway.launch.reloading import Reloading
+from runtime.gateway.launch.reloading import Reloaded, Reloading
 from tests.eventually import PATIENCE
 
 RECIPE = "id: {}\nversion: 1\ntask: embed\nsource: {{path: x}}\nengine: {{name: sentence-transformers}}\n"
@@ -158,3 +158,18 @@ async def test_a_look_that_fails_is_not_the_last(
     save(file, "second")
     while await follows(follower) != ["second"]:  # the first one, where a reading met the fault, too
         pass
+
+
+async def test_files_without_a_model_are_no_fault(file: Path) -> None:
+    """All models had left, and it was told that the recipes have faults and everything is as it was."""
+    follower: Any = Follower()
+
+    async def route(_: object) -> None: ...
+
+    reload = Reloading(follower, [file.parent], route, lambda _: None).reload
+    assert await reload() == Reloaded(True, (), ())
+    file.write_text(RECIPE.format("first"))
+    assert await reload() == Reloaded(True, ("first",), ())
+    file.write_text("id: broken")
+    found = await reload()
+    assert (found.changed, found.models, bool(found.faults)) == (False, (), True)
