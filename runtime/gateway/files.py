@@ -116,7 +116,7 @@ class ModelFiles:
 
     def _files(self, recipe: Recipe, path: Path) -> Found:
         """What a model's files tell. Raises Unfit for what cannot be loaded here."""
-        _check_version(recipe)
+        check_version(recipe)
         needs = estimate(recipe, path, self._device.kind)
         on_cpu = self._device.kind == "cpu"
         on_host = (0, 0) if on_cpu else (needs.host, needs.host_adapters)
@@ -132,7 +132,7 @@ def _broken(recipe: Recipe, error: RoundhouseError) -> Unavailable:
     return Unavailable(f"Model '{recipe.id}' cannot be loaded: {error.message}", code="model_broken")
 
 
-def _check_version(recipe: Recipe) -> None:
+def check_version(recipe: Recipe) -> None:
     """Raise Unfit when the installed engine is not one that the recipe's flags are known to work with."""
     have = engine_version(recipe.engine.name)
     if not SpecifierSet(recipe.engine.versions).contains(have, prereleases=True):

@@ -20,6 +20,7 @@ from registry.recipes.definition import Recipe
 from registry.recipes.source import HubSource
 from registry.threads import Threads
 from registry.wording import size_words
+from runtime.gateway.files import check_version
 from runtime.gateway.launch.roster import Roster
 from runtime.gateway.names import Names
 from runtime.residency.entry import ModelEntry
@@ -92,6 +93,7 @@ class Additions:
         found = propose(listing, source, wanted, self._machine, weights=weights)
         if unfit is not None:
             raise unfit
+        check_version(found.recipe)
         return found, checked_text(found.recipe, found.choices, found.notes), to_fetch
 
     def _need(self, proposal: Proposal) -> Need:

@@ -17,7 +17,7 @@ from registry.recipes.source import HubSource
 from registry.state.database import State
 from registry.wording import quoted
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.files import HeldFiles, ModelFiles
+from runtime.gateway.files import HeldFiles, ModelFiles, check_version
 from runtime.gateway.launch.roster import Roster, all_gone
 from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
@@ -109,6 +109,7 @@ class Editor:
         return Edited(recipe, before.version, keys, waits)
 
     async def _check(self, recipe: Recipe) -> None:
+        check_version(recipe)
         path = self._residency.get(recipe.id).path
         if path is None:
             return

@@ -109,6 +109,14 @@ async def test_a_recipe_that_could_not_be_read_again_is_refused(tmp_path: Path, 
     assert refused.value.code == "bad_recipe"
 
 
+async def test_a_version_of_the_engine_that_is_not_here_is_refused(tmp_path: Path) -> None:
+    """It was said to fit."""
+    _, adding = additions(tmp_path, 2048 * MIB)
+    with pytest.raises(Unfit, match=r"wants sentence-transformers <0\.1") as refused:
+        await adding.preview(replace(RERANK, overrides={"engine.versions": "<0.1"}))
+    assert refused.value.code == "engine_version"
+
+
 async def test_a_folder_whose_weights_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """It was added, and each request was told that it lacks a file."""
     _, adding = additions(tmp_path, 2048 * MIB)

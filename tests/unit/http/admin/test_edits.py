@@ -17,7 +17,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.exchanger import RecipeExchange
 from runtime.residency.record import load_key
 from runtime.server.device import Device
-from tests.unit.http.fakes import FakeGateway
+from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import digest
 
 CPU = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
@@ -167,6 +167,16 @@ async def test_nobody_adds_a_model_while_files_are_deleted(
     monkeypatch.setattr(ModelFiles, "purge", lambda *_: held.append(editor._roster.writing.locked()) or 0)
     await editor.remove("chat", purge=True)
     assert held == [True]
+
+
+async def test_an_edit_to_an_engine_that_is_not_here_is_refused(tmp_path: Path) -> None:
+    """It counted, and the model could not be loaded any more."""
+    with State(tmp_path / "data") as state:
+        gateway = FakeGateway(tmp_path, state=state)
+        transport = httpx.ASGITransport(app=application(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            refused = await client.patch("/v1/models/chat", json={"changes": {"engine.versions": "<0.1"}})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "engine_version"), refused.text
 
 
 async def test_an_edit_that_could_not_be_read_again_is_refused(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
