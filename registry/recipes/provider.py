@@ -1,5 +1,6 @@
 """A provider: models that answer elsewhere, over HTTP. A document with `kind: provider`; its key is never in it."""
 
+import re
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -54,6 +55,7 @@ NEEDED: dict[Task, tuple[Surface, ...]] = {
 }
 """One of these answers a task."""
 Time = Annotated[Seconds, Field(gt=0)]
+_IN_HEADERS = re.compile(r"[ -~\xa1-\xff]+")
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]{0,127}$")]
 
 
@@ -155,6 +157,12 @@ class Provider(Strict):
                     "provider_models", "'{name}' is listed twice; give one of them another id", {"name": name}
                 )
             seen.add(name)
+            if not _IN_HEADERS.fullmatch(name):
+                raise PydanticCustomError(
+                    "provider_models",
+                    "no header can tell that '{name}' answered; give it an `id` of ASCII letters",
+                    {"name": name},
+                )
             if not set(NEEDED[model.task]) & set(self.spoken):
                 raise PydanticCustomError(
                     "provider_task",

@@ -57,6 +57,8 @@ def test_each_kind_has_its_place(write: Write) -> None:
          ["r.yaml:7: 'models': task embed needs one of these in `speaks`: embeddings"]),
         ("vectors, task: embed", "big-one",
          ["r.yaml:7: 'models': 'there/big-one' is listed twice; give one of them another id"]),
+        ("vectors, task: embed", "模型",
+         ["r.yaml:7: 'models': no header can tell that 'there/模型' answered; give it an `id` of ASCII letters"]),
         ("name: vectors, task: embed", "name: vectors, price: {inputs: 1}",
          ["r.yaml:10: unknown key 'models[1].price.inputs'; write 'input'"]),
     ],
