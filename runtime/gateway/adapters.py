@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from msgspec.structs import replace as replaced
+
 from adapters.service import AdapterService
 from adapters.sources import AdapterSource
 from adapters.types import Base, Checked
@@ -21,6 +23,10 @@ from runtime.scheduling.queue import ModelQueue
 from tenants.caller import Caller, Scope
 
 log = logging.getLogger("roundhouse.gateway")
+
+
+def _may_change(key: AdapterKey, caller: Caller) -> bool:
+    return key.team == caller.team or Scope.ADMIN in caller.scopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +83,18 @@ class Adapters:
         return self._view(self._service.show(key), caller)
 
     def _view(self, adapter: Adapter, caller: Caller) -> AdapterView:
+        """Who only uses another team's is not told where its files lie, of what it was made, and its known answer."""
         queue = self._queues[self._residency.get(adapter.key.base).id]
-        return adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue)
+        view = adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue)
+        if _may_change(adapter.key, caller):
+            return view
+        versions = [replaced(version, source="") for version in view.versions]
+        return replaced(view, source="", versions=versions, probe=None)
 
     def _own(self, name: str, caller: Caller) -> AdapterKey:
         """An adapter that the caller may change. Raises NotFound, BadRequest, Forbidden (not_your_adapter)."""
         key = self._names.managed_by(caller).adapter(name).key
-        if key.team != caller.team and Scope.ADMIN not in caller.scopes:
+        if not _may_change(key, caller):
             raise Forbidden(
                 f"'{name}' belongs to the team '{key.team}', which shares it: your team may use it, and not change it.",
                 code="not_your_adapter",

@@ -12,7 +12,7 @@ from adapters.sources import AdapterSource
 from adapters.types import Base, Checked
 from registry.bounds import Bounds
 from registry.names import NAME_RULE
-from registry.records import Adapter, AdapterKey, NewVersion, Registered
+from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered
 from registry.state.database import State
 from runtime.http.middleware import set_caller
 from tenants.caller import Caller, Scope
@@ -110,12 +110,8 @@ async def test_vllms_call_refuses_them_too(
     assert error(await client.post("/v1/load_lora_adapter", json=body)) == told
 
 
-@pytest.mark.parametrize("base", ["secre", "secret", "small:secret"])
-async def test_a_wrong_base_tells_no_names_of_another_team(base: str, gateway: FakeGateway) -> None:
-    """It told those of the team `default`, and whether one of a name was there."""
-    gateway.state.adapters.register(AdapterKey("small", "secret"), NewVersion(digest(1), 8, 100, "test"))
-    gateway.names.refresh()
-    caller = Caller("search", "key00001", frozenset((Scope.ADAPTERS,)))
+def asking_as(gateway: FakeGateway, caller: Caller) -> httpx.AsyncClient:
+    """What the guard does, inside the middleware that makes the context."""
     app = application(gateway)
     inner = app.router
 
@@ -124,7 +120,34 @@ async def test_a_wrong_base_tells_no_names_of_another_team(base: str, gateway: F
         await inner(scope, receive, send)
 
     app.router = as_caller  # type: ignore[assignment]
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
+
+
+@pytest.mark.parametrize(
+    ("team", "scope", "told"), [("legal", "adapters", True), ("search", "adapters", False), ("search", "admin", True)]
+)
+async def test_who_only_uses_an_adapter_is_not_told_what_it_was_made_of(
+    team: str, scope: str, told: bool, gateway: FakeGateway
+) -> None:
+    """Folders of the server, names of adapters that are not shared, and the known answer were there for all teams."""
+    made, key = "0.7 × legal/secret@v1 + 0.3 × /srv/x", AdapterKey("small", "mixed", "legal")
+    new = NewVersion(digest(1), 8, 100, made, Probe("who was it?", "Ada"))
+    gateway.state.adapters.register(key, new, shared=True)
+    gateway.names.refresh()
+    async with asking_as(gateway, Caller(team, "key00001", frozenset((Scope(scope),)))) as client:
+        answer = await client.get("/v1/adapters")
+    [found] = answer.json()["data"]
+    assert (found["base"], found["version"], found["shared"]) == ("small", "v1", True)
+    for word in ("secret", "/srv/x", "who was it?", "Ada"):
+        assert (word in answer.text) is told
+
+
+@pytest.mark.parametrize("base", ["secre", "secret", "small:secret"])
+async def test_a_wrong_base_tells_no_names_of_another_team(base: str, gateway: FakeGateway) -> None:
+    """It told those of the team `default`, and whether one of a name was there."""
+    gateway.state.adapters.register(AdapterKey("small", "secret"), NewVersion(digest(1), 8, 100, "test"))
+    gateway.names.refresh()
+    async with asking_as(gateway, Caller("search", "key00001", frozenset((Scope.ADAPTERS,)))) as client:
         body = {"name": "x", "base": base, "source": {"path": "/adapter"}}
         for answer in (
             await client.post("/v1/adapters", json=body),
