@@ -1,4 +1,5 @@
-"""Whether there are traces. That OpenTelemetry's own variables decide, as in every program that has it:
+"""Whether there are traces. That OpenTelemetry's own variables decide, as in every program that has it; where several
+exporters are named, `otlp` among them counts:
 
 | OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER   | an endpoint is named | traces                                        |
 |-------------------------------------------|----------------------|-----------------------------------------------|
@@ -39,10 +40,11 @@ class Tracing(Sink, Protocol):
 
 
 def is_wanted(variables: Mapping[str, str]) -> bool:
-    exporter = variables.get("OTEL_TRACES_EXPORTER", "").strip().lower()
-    if variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter == "none":
+    named = variables.get("OTEL_TRACES_EXPORTER", "").lower().split(",")
+    exporters = {name.strip() for name in named} - {""}
+    if variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or "none" in exporters:
         return False
-    return exporter == "otlp" or (not exporter and any(variables.get(name) for name in ENDPOINTS))
+    return "otlp" in exporters or (not exporters and any(variables.get(name) for name in ENDPOINTS))
 
 
 def start(variables: Mapping[str, str] = os.environ) -> Tracing | None:
