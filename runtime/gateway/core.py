@@ -49,7 +49,7 @@ from tenants.keys.keyring import Callers
 from tenants.ledger.view import UsageReport
 
 AWAY = ("absent", "asleep", "failed")
-"""States of a model in which no load is under way: who asks for it then causes one."""
+"""States of a model in which no load is under way: who wants it first then causes one."""
 Phase = Literal["starting", "ready", "stopping"]
 Calls = Callable[[int | None], Sequence[Call]]
 
@@ -177,14 +177,19 @@ class Gateway:
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
         begun, backend = self._ledger.begin(recorder, target), self._backend(target)
-        away = backend.coming(target)
+        is_cold = self._causes_load(target)
         async with backend.lease(recorder.context, target) as lease:
-            recorder.leased(lease, is_cold=away is not None and away.phase in AWAY)
+            recorder.leased(lease, is_cold=is_cold)
             if target.backend == LOCAL:  # while it waited the model may have become another revision of itself
                 recorder.answers_with(self._residency.get(target.model).revision)
             if begun is not None:
                 await begun
             yield lease
+
+    def _causes_load(self, target: Target) -> bool:
+        """It is away, and nobody has wanted it before this request: others come while it waits for room."""
+        away = self.coming(target) if target.backend == LOCAL else None
+        return away is not None and away.phase in AWAY and self._residency.get(target.model).wanted_since is None
 
     def patience(self, target: Target) -> float | None:
         """Seconds that a request without a deadline may take; None: no such bound."""

@@ -5,7 +5,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi import FastAPI
@@ -15,8 +15,10 @@ from registry.errors import BadRequest, EngineFailed, RoundhouseError, Unavailab
 from runtime.gateway.context import Preference, RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.http.routes import ENDPOINTS
-from runtime.http.serving import answer
+from runtime.http.serving import Answered, answer
 from runtime.residency.states import ModelState
+from runtime.scheduling.queue import ModelQueue
+from runtime.slots.link import SlotLink
 from tests.unit.http.fakes import FakeGateway, Wire, application
 from tests.unit.http.rerank.script import DOCUMENTS
 from tests.unit.http.rerank.script import answer as rerank
@@ -57,6 +59,35 @@ async def test_done(gateway: FakeGateway) -> None:
     assert (record.context.id, record.context.caller.team, record.target.model) == ("r-1", "default", "chat")
     assert record.seconds.keys() == {"receive", "total", "queue", "load", "first", "device", "cold", "swap"}
     assert 0 <= record.seconds["queue"] <= record.seconds["first"] <= record.seconds["total"]
+
+
+async def test_only_the_first_that_wants_a_model_causes_its_load(gateway: FakeGateway) -> None:
+    """Others come while it waits for room in memory, or for files."""
+    entry, queue = gateway.entries["chat"], gateway.queues["chat"]
+    entry.state = ModelState.ABSENT
+    queue.close()
+    gateway.links["chat"].script = lambda _: [START, CHUNK, END]
+
+    def ask(name: str) -> asyncio.Task[Answered]:
+        asked = answer(gateway.gateway, RequestContext(name), ENDPOINTS[PATH], json.dumps(BODY).encode())
+        return asyncio.create_task(asked)
+
+    first = ask("first")
+    await eventually_waits(queue, 1)
+    entry.wanted_since = 0.0
+    second = ask("second")
+    await eventually_waits(queue, 2)
+    entry.state, entry.wanted_since = ModelState.READY, None
+    queue.open(cast(SlotLink, gateway.links["chat"]))
+    await asyncio.gather(first, second)
+    cold = {record.context.id: record.seconds["cold"] for record in gateway.records.all}
+    assert cold["first"] > 0
+    assert cold["second"] == 0
+
+
+async def eventually_waits(queue: ModelQueue, count: int) -> None:
+    while queue.waiting < count:
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
