@@ -112,7 +112,8 @@ class Recorder:
         self._leases.append(lease)
         self._had_a_turn = True
         self._cold += lease.load_seconds if is_cold else 0.0
-        if self._device is not None and self._mark is None and not self._ended:
+        is_here = self.target is None or self.target.backend == LOCAL
+        if self._device is not None and is_here and self._mark is None and not self._ended:
             self._mark = self._device.begin()
 
     def answers_with(self, revision: str) -> None:

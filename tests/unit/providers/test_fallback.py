@@ -131,6 +131,17 @@ async def test_a_budget_reserves_what_fits_into_a_providers_context(tmp_path: Pa
             assert (await rig.chat(messages=prompt, max_tokens=1)).status_code == status
 
 
+async def test_what_runs_elsewhere_takes_nothing_of_this_machines_time(tmp_path: Path) -> None:
+    scripts: Any = {"there": (lambda _: traces.chat("big"), "openai", {})}
+    async with rigged_with(tmp_path, scripts) as rig:
+        rig.gateway.links["chat"].script = lambda _: LOCAL
+        for model in ("there/big", "chat"):
+            assert (await rig.chat(model)).status_code == 200
+        there, here = rig.gateway.records.all
+        assert "device" not in there.seconds
+        assert here.seconds["device"] > 0
+
+
 def left(limiter: Limiter) -> tuple[int, int]:
     found = limiter.levels(EVERYBODY, "second/big")
     return found[Kind.DAY].remaining, found[Kind.REQUESTS].remaining
