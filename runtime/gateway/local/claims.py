@@ -50,8 +50,8 @@ class Foresight:
         read = usage.prompt_tokens + usage.audio_seconds * AUDIO_SECOND
         if not read:
             return  # it ended before the engine had counted
-        if size:
-            self._per_byte += LEARNED * (read / size - self._per_byte)
+        if size:  # it leaves pictures out, whose tokens are no text's: that has at most one for each byte
+            self._per_byte += LEARNED * (min(1.0, read / size) - self._per_byte)
         known = self._answers.get(adapter, self._answer)
         self._answers[adapter] = known + LEARNED * (usage.completion_tokens - known)
 

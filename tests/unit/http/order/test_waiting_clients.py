@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from models.messages import Progress
+from models.messages import Progress, Usage
 from registry.errors import BadRequest, EngineFailed
-from registry.recipes.definition import Recipe
+from registry.recipes.definition import Recipe, Task
 from runtime.gateway.backend import Coming
 from runtime.gateway.context import Preference, RequestContext
+from runtime.gateway.local.claims import Foresight
 from runtime.http.dialect import Head, Part, Parts
 from runtime.http.errors import Dialect
 from runtime.http.preferences import parse
@@ -204,3 +205,11 @@ async def test_who_would_wait_for_too_long_is_told_for_how_long(tmp_path: Path) 
     found = await answer(gateway.gateway, context, ENDPOINTS["/v1/chat/completions"], body)
     error = json.loads(found.body)["error"]
     assert (found.status, error["code"], error["predicted_wait_seconds"]) == (429, "deadline_unreachable", 40.0)
+
+
+def test_pictures_do_not_make_texts_look_long() -> None:
+    """Their tokens are many, and their bytes are not in the size: a text is never more tokens than bytes."""
+    foresight = Foresight(Task.CHAT)
+    for _ in range(100):
+        foresight.learn(150, "", Usage(prompt_tokens=1300, completion_tokens=5))
+    assert foresight.prompt(4000) <= 4000
