@@ -17,6 +17,12 @@ import sqlalchemy as sa
 METADATA = sa.MetaData()
 VERSION_TABLE = "tenants_version"
 
+
+def _wider(before: int, now: int) -> sa.types.TypeEngine[str]:
+    """A text that may be longer than at first. SQLite counts no letters, and would have to copy the whole table."""
+    return sa.String(before).with_variant(sa.String(now), "postgresql")
+
+
 TEAMS = sa.Table(
     "teams",
     METADATA,
@@ -104,9 +110,9 @@ LEDGER = sa.Table(
     sa.Column("team", sa.String(64), nullable=False),
     sa.Column("key", sa.String(8), nullable=False),
     sa.Column("endpoint", sa.String(64), nullable=False),
-    sa.Column("model", sa.String(144), nullable=False),
+    sa.Column("model", _wider(128, 144), nullable=False),
     sa.Column("revision", sa.String(128), nullable=False),
-    sa.Column("adapter", sa.String(208), nullable=False),
+    sa.Column("adapter", _wider(160, 208), nullable=False),
     sa.Column("service_class", sa.String(16), nullable=False),
     sa.Column("source", sa.String(16), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
@@ -132,7 +138,7 @@ LEDGER = sa.Table(
     sa.Column("accepted", sa.Boolean),
     sa.Column("asked", sa.String(128), nullable=False, server_default=""),
     sa.Column("router", sa.String(96), nullable=False, server_default=""),
-    sa.Column("target", sa.String(288), nullable=False, server_default=""),
+    sa.Column("target", _wider(208, 288), nullable=False, server_default=""),
     sa.Column("reason", sa.String(128), nullable=False, server_default=""),
     sa.Column("score", sa.Double),
     sa.Index("ix_ledger_request", "request"),
@@ -153,8 +159,8 @@ HOURS = sa.Table(
     sa.Column("hour", sa.BigInteger, primary_key=True),
     sa.Column("team", sa.String(64), primary_key=True),
     sa.Column("key", sa.String(8), primary_key=True),
-    sa.Column("model", sa.String(144), primary_key=True),
-    sa.Column("adapter", sa.String(208), primary_key=True),
+    sa.Column("model", _wider(128, 144), primary_key=True),
+    sa.Column("adapter", _wider(160, 208), primary_key=True),
     sa.Column("endpoint", sa.String(64), primary_key=True),
     sa.Column("service_class", sa.String(16), primary_key=True),
     sa.Column("source", sa.String(16), primary_key=True),

@@ -1,6 +1,6 @@
 """Room for the longest names: an adapter is written with its team and digest, a model perhaps with its version.
 
-SQLite does not count letters.
+SQLite counts no letters.
 """
 
 import sqlalchemy as sa
