@@ -27,6 +27,9 @@ LISTS = ("timestamp_granularities", "include", "keywords", "languages")
 TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 """What no temperature, or 0, means to Whisper, OpenAI's and others': where a window is badly heard, the next one."""
 
+LONGEST_STRATEGY = 1000
+"""Letters of a `chunking_strategy` that is read: 256 KiB of 1e308 would keep every stream waiting for a second."""
+
 V = TypeVar("V", bound=str)
 
 
@@ -170,7 +173,7 @@ class _Form:
         if not strategy:
             return wanted
         plain = strategy == "auto"
-        if not plain:
+        if not plain and len(strategy) <= LONGEST_STRATEGY:
             try:
                 plain = msgspec.json.decode(strategy) == {"type": "server_vad"}
             except NOT_JSON:

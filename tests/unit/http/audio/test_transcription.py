@@ -225,6 +225,10 @@ async def test_segments_are_joined_as_the_language_is_written(
         ({"timestamp_granularities[]": "letter", "response_format": "verbose_json"}, "timestamp_granularities"),
         ({"include[]": "logprobs"}, "include"),
         ({"chunking_strategy": '{"type": "server_vad", "threshold": 0.2}'}, "chunking_strategy"),
+        (
+            {"chunking_strategy": " " * 1000 + '{"type": "server_vad"}'},
+            "chunking_strategy",
+        ),  # so long that it is not read
         ({"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "0.2"}, "chunking_strategy"),
         ({"chunking_strategy[type]": ["server_vad", "server_vad"]}, "chunking_strategy"),
         ({"chunking_strategy[type]": "server_vad", "chunking_strategy": "auto"}, "chunking_strategy"),
