@@ -61,13 +61,16 @@ def _proposed(
 ) -> Proposal:
     if wrong := {key for key in wanted.overrides if key.partition(".")[0] in SOURCE_KEYS}:
         raise BadRequest(f"'{min(wrong)}' cannot be set here: name the source itself.", param="overrides")
-    id_ = wanted.id or proposed_id(source)
+    asked = wanted.id or wanted.overrides.get("id")
+    if wanted.id and wanted.overrides.get("id") not in (None, wanted.id):
+        raise BadRequest("Name the id once.", param="id")
+    id_ = str(asked or proposed_id(source))
     if not MODEL.match(id_):
         raise BadRequest(f"{quoted(id_)} is no id: {MODEL_RULE}.", param="id")
     detected = detect(listing)
     weights = weights or weights_of(listing)
     draft = Draft({key: value for key, value in wanted.overrides.items() if key != "id"})
-    draft.pick("id", id_, ASKED if wanted.id else "from the source's name")
+    draft.pick("id", id_, ASKED if asked else "from the source's name")
     draft.pick("version", 1, "the first one")
     draft.pick("task", detected.task.value, detected.why)
     draft.pick("source", source.model_dump(), _source_words(source))

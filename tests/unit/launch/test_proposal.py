@@ -178,6 +178,16 @@ def test_the_source_and_the_version_are_not_overridden(overrides: dict[str, obje
         chat("Qwen3-8B", overrides=overrides)
 
 
+def test_an_id_among_the_overrides_counts() -> None:
+    """It was left out without a word."""
+    assert chat("Qwen3-8B", overrides={"id": "mine"}).recipe.id == "mine"
+    assert chat("Qwen3-8B", id="mine", overrides={"id": "mine"}).recipe.id == "mine"
+    with pytest.raises(BadRequest, match="once"):
+        chat("Qwen3-8B", id="mine", overrides={"id": "other"})
+    with pytest.raises(BadRequest, match="is no id"):
+        chat("Qwen3-8B", overrides={"id": ["a b"]})
+
+
 def test_an_old_gpu_computes_no_bfloat16() -> None:
     assert chat("Qwen3-8B", Machine("cuda", 30 * GIB, 75)).recipe.dtype == "float16"
 
