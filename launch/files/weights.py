@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from fnmatch import fnmatch
+from typing import Any
 
 from launch.files.listing import Listing
 from models.sources.resolve import UNWANTED
@@ -14,15 +15,20 @@ INDEX = "model.safetensors.index.json"
 def weights_of(listing: Listing) -> Weights:
     """By the files' sizes and the dtype of config.json. Headers are left out: a file's header is a few KB."""
     config = listing.json("config.json")
-    inner = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    assert isinstance(inner, dict)
-    kind = KINDS.get(str(config.get("dtype") or config.get("torch_dtype") or inner.get("dtype") or ""), "F32")
+    kind = KINDS.get(stored_dtype(config), "F32")
     if isinstance(config.get("quantization_config"), dict):
         kind = "I8"  # packed: they stay as they are in the files
     files = weight_files(listing)
     size = sum(listing.sizes[name] for name in files)
     hidden, layers = int(config.get("d_model") or 0), int(config.get("decoder_layers") or 0)
     return Weights({kind: size * 8 // BITS[kind]}, (), tuple(files), hidden, layers)
+
+
+def stored_dtype(config: Mapping[str, Any]) -> str:
+    """As config.json names it, of models that also see: perhaps of their language half alone. '': it does not tell."""
+    inner = config.get("text_config")
+    places = (config, inner) if isinstance(inner, dict) else (config,)
+    return next((str(told) for place in places for key in ("dtype", "torch_dtype") if (told := place.get(key))), "")
 
 
 def weight_files(listing: Listing) -> list[str]:

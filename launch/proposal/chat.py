@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from launch.files.detect import Detected
 from launch.files.listing import Listing
+from launch.files.weights import stored_dtype
 from launch.proposal.context import check_context, longest_context
 from launch.proposal.draft import Draft, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
@@ -58,8 +59,7 @@ def _device(machine: Machine) -> str:
 
 
 def _dtype(draft: Draft, facts: ChatFacts, machine: Machine, quantized: str) -> str:
-    config = facts.listing.json("config.json")
-    stored = str(config.get("dtype") or config.get("torch_dtype") or "of no stated dtype")
+    stored = stored_dtype(facts.listing.json("config.json")) or "of no stated dtype"
     why = f"quantized weights ({quantized}) stay as they are" if quantized else f"the files are {stored}"
     if machine.capability is not None and machine.capability < 80 and stored == "bfloat16":
         return str(draft.pick("dtype", "float16", f"{why}, and this GPU computes no bfloat16"))

@@ -178,6 +178,18 @@ def test_the_source_and_the_version_are_not_overridden(overrides: dict[str, obje
         chat("Qwen3-8B", overrides=overrides)
 
 
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_the_dtype_may_be_told_of_the_language_half_alone(key: str) -> None:
+    """Without it 16 bits were taken for 32, and half of the weights were expected."""
+    config = KNOWN["Qwen3-8B"].config
+    text = {name: value for name, value in config.items() if name not in ("architectures", "dtype", "torch_dtype")}
+    small = {"config.json": {"architectures": config["architectures"], "text_config": {**text, key: "bfloat16"}}}
+    size = KNOWN["Qwen3-8B"].parameters * 2
+    source = HubSource(hub="org/seeing", revision="0" * 40)
+    found = propose(listing_of(small, {"model.safetensors": size}), source, ModelRequest("x"), GPU)
+    assert found.estimate.weights == pytest.approx(size, rel=0.01)
+
+
 def test_an_id_among_the_overrides_counts() -> None:
     """It was left out without a word."""
     assert chat("Qwen3-8B", overrides={"id": "mine"}).recipe.id == "mine"
