@@ -57,7 +57,7 @@ class _Deciding:
             self.scores,
             tuple(others),
             self.saw,
-            tuple(name for name in allowed if name != target),
+            tuple(name for name in dict.fromkeys(allowed) if name != target),
             self.spec.hedge_after,
             left,
         )

@@ -224,7 +224,7 @@ def test_state_before_price_and_price_before_order() -> None:
 
 
 def test_fallbacks_are_in_the_routers_order_and_keep_its_bounds() -> None:
-    made = router(fallbacks=["away", "big", "small"])
+    made = router(fallbacks=["away", "big", "small", "away"])
     assert decide(Features(), made, facts()).fallbacks == ("away", "big")
     assert decide(Features(), router(fallbacks=["away", "big"], stay_inside=True), facts()).fallbacks == ("big",)
 
