@@ -176,6 +176,8 @@ class Attempt:
                 yield Finished(Usage())
                 return
             if planned.stream != reply.is_stream:
+                if planned.stream:
+                    await self._object(reply)  # an error says more
                 raise BadAnswer("answered with a stream, or none, where it was asked otherwise")
             events = self._streamed(planned, reply) if planned.stream else self._whole(planned, reply)
             async with aclosing(events):
@@ -196,18 +198,23 @@ class Attempt:
             return told, self._refusal
         raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
 
-    async def _whole(self, planned: Planned, reply: Reply) -> Events:
+    async def _object(self, reply: Reply) -> tuple[bytes, Usage]:
+        """A whole answer, and what it has used. Raises BadAnswer, ErrorEvent."""
         heard = self._heard = AnswerSoFar(self._shown)
         data, parts = heard.object(await reply.whole())
         if bytes(parts.get("error", b"null")) != b"null":
             raise ErrorEvent(data)
+        return data, heard.usage
+
+    async def _whole(self, planned: Planned, reply: Reply) -> Events:
+        data, usage = await self._object(reply)
         warning = self._other_model()
         if planned.translator is not None:
             data = planned.translator.whole(data)
-        self._usage = heard.usage
+        self._usage = usage
         yield Started(200, JSON, warning)
         yield Chunk(data)
-        yield Finished(heard.usage)
+        yield Finished(usage)
 
     async def _streamed(self, planned: Planned, reply: Reply) -> Events:
         passing = self._passing = Passing(planned.surface, self._shown, planned.usage_wanted)

@@ -76,6 +76,18 @@ async def test_what_comes_after_the_end_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_an_error_in_a_200_is_that_error_where_a_stream_was_asked_for_too(
+    tmp_path: Path, is_stream: bool
+) -> None:
+    """A stream's was taken for garbage, and counted by the breaker."""
+    body = b'{"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}'
+    async with rigged(tmp_path, lambda seen: Play([body])) as rig:
+        found = await rig.chat(stream=is_stream)
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_no_credit")
+        assert rig.gateway.providers.upstreams["there"].breakers["big"].run == 0
+
+
 async def test_a_large_body_is_not_kept(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: Play(huge), max_answer=8 * 2**20) as rig:
         await rig.chat("there/big")  # what is imported and made once
