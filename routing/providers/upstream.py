@@ -52,11 +52,13 @@ class Upstream:
             await self._connection.close()
 
     async def leave_behind(self) -> None:
-        """Closed once what is under way has ended."""
-        while self.running:
-            self._left.clear()
-            await self._left.wait()
-        await self.close()
+        """Closed once what is under way has ended, or the server ends."""
+        try:
+            while self.running:
+                self._left.clear()
+                await self._left.wait()
+        finally:
+            await self.close()
 
     def enter(self, first: bool) -> None:
         """One attempt more. first: of its request at its model here. Raises QueueFull."""

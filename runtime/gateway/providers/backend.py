@@ -21,7 +21,7 @@ class ProviderBackend:
         self._directory = directory
 
     def handles(self, target: Target) -> bool:
-        return target.backend != LOCAL and target.backend in self._directory.upstreams
+        return target.backend != LOCAL  # also of one that has left meanwhile: what is under way there ends as it does
 
     def coming(self, target: Target) -> Coming | None:
         return None

@@ -60,8 +60,10 @@ class Directory:
                 task.add_done_callback(self._leaving.discard)
 
     async def close(self) -> None:
-        for task in tuple(self._leaving):
+        leaving = tuple(self._leaving)
+        for task in leaving:
             task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
         await closing(self.upstreams)
 
     def places(self, caller: Caller) -> list[ProvidedModel]:

@@ -1,5 +1,6 @@
 """What is told of providers: in the list of models, by themselves, in metrics; and documents that change."""
 
+import asyncio
 import difflib
 import json
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import traces
-from tests.fakes.provider import Play, Seen
+from tests.fakes.provider import HANG, Play, Seen
 from tests.unit.providers.rig import KEY, provider, rigged
 
 
@@ -93,3 +94,16 @@ async def test_a_changed_document_counts_and_another_keeps_its_breakers(tmp_path
         directory.serve([provider(rig.fake, models=[{"name": "new"}])])
         assert (await rig.chat()).status_code == 404
         assert (await rig.chat("there/new")).json()["error"]["code"] == "provider_failed"
+
+
+async def test_a_provider_that_was_left_behind_ends_with_the_server(tmp_path: Path) -> None:
+    """Its connections were open for as long as the process, and what was under way went on."""
+    async with rigged(tmp_path, lambda seen: Play([HANG])) as rig:
+        asked = asyncio.create_task(rig.chat())
+        await rig.fake.arrived.wait()
+        before = rig.gateway.providers.upstreams["there"]
+        rig.gateway.providers.serve([])
+        await asyncio.sleep(0)
+        await rig.gateway.providers.close()
+        assert before.connection._session.closed
+        assert (await asked).status_code == 502
