@@ -193,8 +193,14 @@ def test_fit_of_a_version_says_that_it_makes_one(server: FakeServer, run: Run, t
 
 @pytest.mark.parametrize(
     ("lines", "word"),
-    [("{", "no JSON"), ('{"intent": "a"}', '"text"'), ("", "no examples"), ('{"text": "a", "intent": "b"}', "two")],
-    ids=["half", "no text", "empty", "one intent"],
+    [
+        ("{", "no JSON"),
+        ('{"intent": "a"}', '"text"'),
+        ("", "no examples"),
+        ('{"text": "a", "intent": "b"}', "two"),
+        ('{"text": "a", "label": 3}', 'x.jsonl:1: an "intent" is its name in quotes'),
+    ],
+    ids=["half", "no text", "empty", "one intent", "a number"],
 )
 def test_fit_says_what_is_wrong_with_a_file(
     server: FakeServer, run: Run, tmp_path: Path, lines: str, word: str

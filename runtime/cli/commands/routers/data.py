@@ -35,15 +35,21 @@ def rows(file: Path) -> list[Json]:
                 raise Refused(f"{file}:{number}: no JSON: {error}") from None
             if not isinstance(row, dict) or not isinstance(row.get("text"), str):
                 raise Refused(f'{file}:{number}: write {{"text": "...", "intent": "..."}}')
+            if not isinstance(_intent(row), str | None):
+                raise Refused(f'{file}:{number}: an "intent" is its name in quotes, or null where there is none.')
             found.append(row)
     if not found:
         raise Refused(f"{file} holds no examples.")
     return found
 
 
+def _intent(row: Json) -> object:
+    return row.get("intent", row.get("label"))
+
+
 def label_of(row: Json) -> str:
     """Its intent; '-' where it belongs to none."""
-    found = row.get("intent", row.get("label"))
+    found = _intent(row)
     return found if isinstance(found, str) and found not in ("", "oos", "-") else "-"
 
 
