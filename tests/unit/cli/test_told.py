@@ -12,8 +12,8 @@ from tests.unit.cli.test_help import ALL, parameters
 ROOMS = ("adapters", "console", "launch", "registry", "routing", "runtime", "tenants")
 """`models` speaks of vLLM's options, too."""
 OPTIONS = {option for command in ALL.values() for p in parameters(command) for option in (*p.opts, *p.secondary_opts)}
-OTHERS = {"--help", "--version", "--gpus"}
-"""Of every command, of `roundhouse` itself, and Docker's."""
+OTHERS = {"--help", "--version", "--gpus", "--include", "--local-dir"}
+"""Of every command, of `roundhouse` itself, of Docker, and of `hf download`."""
 GROUPS = {path[0] for path in ALL if len(path) > 1}
 
 

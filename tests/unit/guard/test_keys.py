@@ -97,7 +97,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "GET /v1/organization/admin_api_keys/{key}": {Scope.ADMIN},
     "DELETE /v1/organization/admin_api_keys/{key}": {Scope.ADMIN},
     "GET /v1/organization/projects/{project}/rate_limits": {Scope.ADMIN},
-    "POST /v1/organization/projects/{project}/rate_limits/{rate_limit}": {Scope.ADMIN},
+    "POST /v1/organization/projects/{project}/rate_limits/{rate_limit:path}": {Scope.ADMIN},
     "GET /v1/organization/projects/{project}/spend_limit": {Scope.ADMIN},
     "POST /v1/organization/projects/{project}/spend_limit": {Scope.ADMIN},
     "DELETE /v1/organization/projects/{project}/spend_limit": {Scope.ADMIN},

@@ -56,7 +56,7 @@ async def test_a_slash_at_the_end_of_the_list(client: httpx.AsyncClient) -> None
 
 async def test_options_tells_the_methods(client: httpx.AsyncClient) -> None:
     answer = await client.options("/v1/embeddings")
-    assert (answer.status_code, answer.headers["allow"], answer.content) == (204, "POST, OPTIONS", b"")
+    assert (answer.status_code, answer.headers["allow"], answer.content) == (204, "OPTIONS, POST", b"")
     assert (await client.options("/nowhere")).status_code == 404
     assert (await client.get("/v1/embeddings")).status_code == 405
 
