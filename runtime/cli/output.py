@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runtime.cli.failures import Failure
@@ -119,6 +119,11 @@ def ago(moment: float | None) -> str:
     import humanize
 
     return humanize.naturaltime(max(0.0, time.time() - moment))
+
+
+def told(view: Mapping[str, Any], text: str) -> str:
+    """What tells of the use of a model or adapter, of which the server tells some keys nothing."""
+    return "not told to this key" if view["running"] is None else text
 
 
 def seconds(value: float | None) -> str:

@@ -83,13 +83,16 @@ class Adapters:
         return self._view(self._service.show(key), caller)
 
     def _view(self, adapter: Adapter, caller: Caller) -> AdapterView:
-        """Who only uses another team's is not told where its files lie, of what it was made, and its known answer."""
+        """Who only uses another team's is not told where its files lie, of what it was made, its known answer, and how
+        much it is used.
+        """
         queue = self._queues[self._residency.get(adapter.key.base).id]
         view = adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue)
         if _may_change(adapter.key, caller):
             return view
         versions = [replaced(version, source="") for version in view.versions]
-        return replaced(view, source="", versions=versions, probe=None)
+        unsaid = dict.fromkeys(("probe", "running", "waiting", "hits", "misses", "evictions", "last_used"))
+        return replaced(view, source="", versions=versions, **unsaid)
 
     def _own(self, name: str, caller: Caller) -> AdapterKey:
         """An adapter that the caller may change. Raises NotFound, BadRequest, Forbidden (not_your_adapter)."""

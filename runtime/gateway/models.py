@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from msgspec.structs import replace as replaced
+
 from registry.catalog import Catalog
 from registry.errors import NotFound
 from registry.recipes.definition import Tier
@@ -16,7 +18,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.pool import SlotPool
-from tenants.caller import EVERYBODY, Caller
+from tenants.caller import EVERYBODY, Caller, Scope
 
 
 class Models:
@@ -38,7 +40,7 @@ class Models:
         catalog = self._names.seen_by(caller)
         entries = [entry for entry in self._residency.entries.values() if entry.id in catalog.recipes]
         cards = [adapter_card(a, catalog.spelled(a.key), e) for e in entries for a in catalog.adapters(e.id)]
-        return [*(self._view(entry, catalog) for entry in entries), *cards]
+        return [*(_told(self._view(entry, catalog), caller) for entry in entries), *cards]
 
     def views(self) -> list[ModelView]:
         """As the server's operator sees them: with the adapters of all teams."""
@@ -50,7 +52,7 @@ class Models:
         entry = self._residency.get(found.recipe.id)
         catalog = self._names.seen_by(caller)
         if found.version is None:
-            return self._view(entry, catalog)
+            return _told(self._view(entry, catalog), caller)
         return adapter_card(self._state.adapters.get(found.version.key), catalog.spelled(found.version.key), entry)
 
     def untagged(self, name: str, caller: Caller) -> str:
@@ -132,3 +134,10 @@ class Models:
         self._state.models.remove_alias(alias)
         self._names.refresh()
         return self._view(entry)
+
+
+def _told(view: ModelView, caller: Caller) -> ModelView:
+    """Without what other teams' requests can be told from, for who does not look after the server."""
+    if caller.scopes & {Scope.MODELS, Scope.ADMIN}:
+        return view
+    return replaced(view, running=None, waiting=None, last_used=None)

@@ -8,7 +8,7 @@ from runtime.cli.commands.adapter_source import send
 from runtime.cli.commands.combine import Weighted, combine
 from runtime.cli.commands.merge import merge
 from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
-from runtime.cli.output import ago, emit, pairs, short, size, table
+from runtime.cli.output import ago, emit, pairs, short, size, table, told
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.versions import pointed, rolled_back, version_lines
 
@@ -54,7 +54,7 @@ def list_(
             size(a["bytes"]),
             a["tier"],
             _pinned(a),
-            ago(a["last_used"]),
+            told(a, ago(a["last_used"])),
         ]
         for a in found["data"]
     ]
@@ -250,9 +250,12 @@ def _told(adapter: Json, as_json: bool) -> None:
             ("rank, size", f"{adapter['rank']}, {size(adapter['bytes'])}"),
             ("source", adapter["source"]),
             ("where", adapter["tier"] + (", pinned" if adapter["pinned"] else "")),
-            ("requests", f"{adapter['running']} running, {adapter['waiting']} waiting"),
-            ("place", f"{adapter['hits']} hits, {adapter['misses']} misses, {adapter['evictions']} evictions"),
-            ("last used", ago(adapter["last_used"])),
+            ("requests", told(adapter, f"{adapter['running']} running, {adapter['waiting']} waiting")),
+            (
+                "place",
+                told(adapter, f"{adapter['hits']} hits, {adapter['misses']} misses, {adapter['evictions']} evictions"),
+            ),
+            ("last used", told(adapter, ago(adapter["last_used"]))),
             *_probe(adapter.get("probe")),
         ]
     )

@@ -6,7 +6,7 @@ import typer
 
 from runtime.cli.commands import added
 from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
-from runtime.cli.output import ago, emit, pairs, seconds, size, table
+from runtime.cli.output import ago, emit, pairs, seconds, size, table, told
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import Watch, bar
 
@@ -68,8 +68,8 @@ def show(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
             ("wake takes", seconds(found["expected_wake_seconds"]) if found["can_sleep"] else "it does not sleep"),
             ("last load", ", ".join(f"{phase} {took:.2f} s" for phase, took in loads.items()) or "-"),
             ("loads", f"{found['loads']}, {found['wakes']} wakes, ended unexpectedly {found['deaths']} times"),
-            ("last used", ago(found["last_used"])),
-            ("requests", f"{found['running']} running, {found['waiting']} waiting"),
+            ("last used", told(found, ago(found["last_used"]))),
+            ("requests", told(found, f"{found['running']} running, {found['waiting']} waiting")),
             ("adapters", ", ".join(found["adapters"]) or "-"),
             ("problem", found["problem"] or failure.get("message") or "-"),
         ]

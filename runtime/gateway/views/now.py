@@ -67,7 +67,7 @@ class Look:
         used, places = policy.host_use
         return Ring(
             model=model.id, state=model.state.value, places=policy.places, stalls=stalls, host_used=used,
-            host_places=places, running=model.running, waiting=model.waiting, adapters=len(model.adapters),
+            host_places=places, running=model.running or 0, waiting=model.waiting or 0, adapters=len(model.adapters),
             away=[name for name in model.adapters if name not in here][:MOST_AWAY],
         )  # fmt: skip
 
@@ -76,7 +76,7 @@ def _part(model: ModelView) -> ModelPart:
     progress = model.progress
     return ModelPart(
         id=model.id, task=model.task.value, state=model.state.value, bytes=model.bytes, host_bytes=model.host_bytes,
-        running=model.running, waiting=model.waiting, pinned=model.pinned,
+        running=model.running or 0, waiting=model.waiting or 0, pinned=model.pinned,
         idle_seconds=None if model.last_used is None else round(max(0.0, time.time() - model.last_used), 1),
         wake_seconds=model.expected_wake_seconds, phase=progress.phase if progress else "",
         percent=progress.percent if progress else None, detail=progress.detail if progress else "",

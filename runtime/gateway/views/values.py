@@ -64,9 +64,9 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     can_sleep: Annotated[bool, Meta(description="Whether it would sleep rather than end, if host memory has room.")]
     expected_wake_seconds: float | None
     last_load_seconds: dict[str, float] | None
-    last_used: Epoch | None
-    running: Count
-    waiting: Count
+    last_used: Annotated[Epoch | None, Meta(description="null also where it is not told, as `running`.")]
+    running: Annotated[Count | None, Meta(description="null: not told to a key without the scope 'models'.")]
+    waiting: Annotated[Count | None, Meta(description="null: as `running`.")]
     loads: Count
     wakes: Count
     deaths: Count
@@ -216,14 +216,14 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
     aliases: dict[str, Tag]
     pinned: bool
     tier: Tier
-    running: Count
-    waiting: Count
-    hits: Count
-    misses: Count
-    evictions: Count
+    running: Annotated[Count | None, Meta(description="null: not told to teams that only use it, as the next five.")]
+    waiting: Count | None
+    hits: Count | None
+    misses: Count | None
+    evictions: Count | None
+    last_used: float | None
     last_stage_seconds: float | None
     last_place_seconds: float | None
-    last_used: float | None
     probe: ProbeView | None
 
 

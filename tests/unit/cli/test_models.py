@@ -85,6 +85,13 @@ def test_a_plan_with_a_gpu_tells_of_host_memory_and_sleep(server: FakeServer, ru
     assert "needs 1.0 GiB, 16.0 GiB of 32.0 GiB free" in told
 
 
+def test_a_key_that_is_not_told_of_the_use_of_others_sees_that(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/v1/models/starter-chat", Answer(model(running=None, waiting=None)))
+    told = run("models", "show", "starter-chat").stdout
+    assert told.count("not told to this key") == 2
+    assert "None" not in told
+
+
 def test_show_tells_what_a_wake_takes(server: FakeServer, run: Run) -> None:
     sleeping = model("m", state="asleep", tier="host", can_sleep=True, expected_wake_seconds=0.9, wakes=3)
     server.on("GET", "/v1/models/m", sleeping)

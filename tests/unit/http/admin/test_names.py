@@ -140,6 +140,18 @@ async def test_who_only_uses_an_adapter_is_not_told_what_it_was_made_of(
     assert (found["base"], found["version"], found["shared"]) == ("small", "v1", True)
     for word in ("secret", "/srv/x", "who was it?", "Ada"):
         assert (word in answer.text) is told
+    for use in ("running", "waiting", "hits", "misses", "evictions"):
+        assert found[use] == (0 if told else None)
+
+
+@pytest.mark.parametrize(("scope", "told"), [("infer", False), ("adapters", False), ("models", True), ("admin", True)])
+async def test_who_only_asks_a_model_is_not_told_how_much_others_do(
+    scope: str, told: bool, gateway: FakeGateway
+) -> None:
+    async with asking_as(gateway, Caller("search", "key00001", frozenset((Scope(scope),)))) as client:
+        shown = [(await client.get("/v1/models/small")).json(), (await client.get("/v1/models")).json()["data"][0]]
+    for found in shown:
+        assert (found["id"], found["running"], found["waiting"]) == ("small", *((0, 0) if told else (None, None)))
 
 
 @pytest.mark.parametrize("base", ["secre", "secret", "small:secret"])
