@@ -6,10 +6,13 @@ is the longest.
 Physical limit: 45 MB are read from the page cache, packed and copied: about 30 ms at 5 GB/s for three passes.
 """
 
-from benchmarks.adapters.small import AIMS, WIDE, few_places
+from benchmarks.adapters.small import WIDE, few_places
 from benchmarks.harness import Bench
 from benchmarks.models import wide_chat
 from benchmarks.report.generated import size, write_adapters
+
+DISK_AIM = 100.0
+"""Milliseconds at p99 for 45 MB of the page cache that are read as bytes, cast and copied between two steps."""
 
 
 async def run(bench: Bench) -> None:
@@ -18,5 +21,5 @@ async def run(bench: Bench) -> None:
     files = write_adapters(s.work / "adapters" / "wide", model.path, WIDE.files, s.pick(256, 256, 8))
     bench.note(f"wide adapters of {size(files[0]) / 1e6:.1f} MB, rank 256, on a base of 31 M parameters")
     await few_places(bench, model, files, "wide", WIDE)
-    bench.bar("45 MB, disk: TTFT added, p99", "wide.roundhouse.disk.added_p99", "<=", AIMS["disk"])
+    bench.bar("45 MB, disk: TTFT added, p99", "wide.roundhouse.disk.added_p99", "<=", DISK_AIM)
     bench.bar("45 MB, storm: longest gap / undisturbed p99", "wide.roundhouse.storm.longest_ratio", "<=", 2.0)
