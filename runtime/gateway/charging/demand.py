@@ -69,8 +69,8 @@ def _of(call: Call, context: int, audio_seconds: float) -> Demand:
         case EmbedRequest():
             return Demand(sum(min(context, _size(text)) for text in call.inputs))
         case RerankRequest():
-            query = _size(call.query)
-            most = sum(_pair(call, query, _size(text), context) for text in call.documents)
+            query = _size(call.query, call.max_query_tokens)
+            most = sum(_pair(call, query, _size(text, call.max_document_tokens), context) for text in call.documents)
             return Demand(most, pairs=len(call.documents))
         case TranscribeRequest():
             return Demand(audio_ms=round(1e3 * min(audio_seconds, seconds_of(Path(call.path)))))
@@ -81,9 +81,10 @@ def pairs_of(calls: Sequence[Call]) -> int:
     return sum(len(call.documents) for call in calls if isinstance(call, RerankRequest))
 
 
-def _size(text: str | list[int]) -> int:
-    """Tokens at most; two beside them begin and end it."""
-    return 2 + (len(text.encode(errors="replace")) if isinstance(text, str) else len(text))
+def _size(text: str | list[int], most: int = 0) -> int:
+    """Tokens at most; two beside them begin and end it. most: the client has all others cut; 0: none."""
+    tokens = len(text.encode(errors="replace")) if isinstance(text, str) else len(text)
+    return 2 + (min(tokens, most) if most else tokens)
 
 
 def _pair(call: RerankRequest, query: int, document: int, context: int) -> int:

@@ -4,6 +4,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +126,18 @@ def test_a_long_document_is_read_with_its_query_in_each_chunk(
     else:
         read = sum(4 + query + len(part) for part in chunks([0] * document, room - query, most))
     assert read <= demand_of([asked], context, 0.0).prompt
+
+
+def test_what_the_client_has_cut_is_not_reserved() -> None:
+    """A query that leaves no room for a document would make a chunk of each few of its letters."""
+    long = RerankRequest("q" * 600, ["d" * 4000] * 20)
+    limits: list[tuple[dict[str, int], int]] = [
+        ({"max_document_tokens": 100}, 20 * 512 * 8),
+        ({"max_query_tokens": 100}, 20 * 512 * 12),
+        ({"max_query_tokens": 100, "max_document_tokens": 100}, 20 * (102 + 102)),
+    ]
+    for cut, most in limits:
+        assert demand_of([msgspec.structs.replace(long, **cut)], 512, 0.0).prompt == most
 
 
 def test_a_short_document_reserves_no_more_than_its_letters() -> None:
