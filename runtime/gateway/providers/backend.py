@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from typing import Any
 
 from models.messages import Event, Usage
 from registry.errors import NotFound
@@ -12,6 +13,11 @@ from routing.providers.connection import Until
 from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, Target, total
 from runtime.gateway.context import RequestContext
 from runtime.gateway.providers.directory import Directory, ProvidedModel
+
+BYTES_PER_TOKEN = 2
+"""Of a prompt: nearly every text has more."""
+LEAST = 16
+"""Tokens of an answer for which nobody named a number, as where none is sent."""
 
 
 class ProviderBackend:
@@ -82,10 +88,19 @@ class ProviderLease:
         with calling as headers:
             attempt = Attempt(place.upstream, place.model, self._target.asked, self._context.id, until, headers)
             self._attempts.append(attempt)
-            events = attempt.chat(call.path, call.body) if isinstance(call, ChatPayload) else attempt.task(call)
+            events = attempt.chat(call.path, self._body(call)) if isinstance(call, ChatPayload) else attempt.task(call)
             async with aclosing(events):
                 async for event in events:
                     yield event
+
+    def _body(self, call: ChatPayload) -> Mapping[str, Any]:
+        """An answer that may fill the context asks for no more than is left of it: a provider refuses what is more."""
+        wished, prompt = call.body.get("max_tokens"), call.body.get("prompt")
+        if not call.fills or not isinstance(wished, int) or not isinstance(prompt, str):
+            return call.body
+        model, longest = self._place.model, len(prompt.encode(errors="replace")) // BYTES_PER_TOKEN + 1
+        room = wished if model.context_length is None else model.context_length - longest
+        return {**call.body, "max_tokens": max(LEAST, min(wished, model.max_output, room))}
 
 
 def _on_loop(at: float | None) -> float | None:

@@ -70,6 +70,34 @@ async def test_words_in_parts_are_words(tmp_path: Path) -> None:
         assert rig.gateway.records.all[0].usage.completion_tokens == 2
 
 
+SPEAKS = ["chat/completions", "completions"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "model", "most"),
+    [
+        ("a" * 99, {"context_length": 2000}, 2000 - 50),
+        ("a" * 99, {"context_length": 200_000}, 4096),
+        ("a" * 99, {"context_length": 200_000, "max_output": 9000}, 9000),
+        ("a" * 4999, {"context_length": 2000}, 16),
+        ("a", {}, None),
+    ],
+    ids=["short", "as much as it makes", "as much as its recipe says", "full", "unknown"],
+)
+async def test_a_raw_prompt_asks_for_no_more_than_is_left_of_the_context(
+    tmp_path: Path, prompt: str, model: dict[str, Any], most: int | None
+) -> None:
+    """A model of this machine is asked for all of it, and cuts that; a provider refuses it."""
+    answer = {"choices": [{"text": "b", "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}, "model": "big"}
+    play = Play([json.dumps(answer).encode()])
+    async with rigged(tmp_path, lambda seen: play, models=[{"name": "big", **model}], speaks=SPEAKS) as rig:
+        body = {"model": "there/big", "prompt": prompt, "raw": True, "stream": False}
+        found = await rig.http.post("/api/generate", json=body)
+        await rig.http.post("/generate", json={"model": "there/big", "inputs": prompt})
+        assert rig.fake.seen[0].body.get("max_tokens") == most, found.text
+        assert rig.fake.seen[1].body["max_tokens"] == min(1024, most or 1024)
+
+
 async def test_messages_of_a_provider_of_messages(tmp_path: Path) -> None:
     def script(seen: Seen) -> Play:
         return traces.message_stream("big") if seen.body.get("stream") else traces.message("big")
