@@ -23,8 +23,9 @@ QUIET = frozenset(
 """Events that come before the first words; an error may still come instead of those."""
 
 
-_VERSION = re.compile(r"([-@](\d{4}-\d\d-\d\d|\d\d-\d\d|\d{3,8}|latest|preview|beta|exp))*(:.*)?")
-"""Behind a model's name: which one of it. Not `-mini`, `-32k` or the 1 of `opus-4-1`."""
+_VERSION = re.compile(r"([-@](\d{4}-\d\d-\d\d|\d\d-\d\d|\d{3,8}|latest|preview|beta|exp))*+(:.*)?")
+"""Behind a model's name: which one of it. Not `-mini`, `-32k` or the 1 of `opus-4-1`. Nothing is read twice: a date is
+also a number and a shorter date, and of twenty of them there would be a million readings."""
 
 
 class BadAnswer(Exception):
@@ -222,5 +223,5 @@ def another(sent: str, said: str | None) -> bool:
     """Did another model answer than was asked for? Dated versions and full names of the same one are that one."""
     if said is None or said == sent:
         return False
-    short, name = sent.rpartition("/")[2], said.rpartition("/")[2]
+    short, name = sent.rpartition("/")[2].removesuffix("-latest"), said.rpartition("/")[2]
     return not (name.startswith(short) and _VERSION.fullmatch(name[len(short) :]))

@@ -6,6 +6,7 @@ The table in docs/providers.md says the same. No test waits for longer than the 
 import asyncio
 import gc
 import json
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from routing.providers.attempt import INLINE_TOKENS, estimated
+from routing.providers.passing import another
 from runtime.gateway.record import End
 from tests.fakes import traces
 from tests.fakes.provider import CUT, HANG, Play
@@ -123,11 +125,26 @@ async def test_a_version_of_the_same_model_is_that_model(tmp_path: Path, said: s
         assert "x-roundhouse-warning" not in found.headers
 
 
+@pytest.mark.parametrize(("said", "status"), [("big-20261101", 200), ("big-latest", 200), ("big-mini", 502)])
+async def test_the_latest_of_a_model_answers_under_its_date(tmp_path: Path, said: str, status: int) -> None:
+    """As Anthropic's do."""
+    models = [{"name": "big-latest", "exact": True}]
+    async with rigged(tmp_path, lambda seen: traces.chat(said), models=models) as rig:
+        assert (await rig.chat("there/big-latest")).status_code == status
+
+
 @pytest.mark.parametrize("said", ["big-mini", "big-32k", "big-1", "big-1-20261101", "bigger", "mini-big"])
 async def test_another_model_of_its_family_is_another_one(tmp_path: Path, said: str) -> None:
     async with rigged(tmp_path, lambda seen: traces.chat(said), models=[{"name": "big", "exact": True}]) as rig:
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
+
+
+def test_a_long_name_is_read_once() -> None:
+    """Each date in it is also a number and a shorter date."""
+    began = time.process_time()
+    assert another("big", "big" + "-2026-11-01" * 1000 + "x")
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
