@@ -32,6 +32,9 @@ from routing.providers.passing import BadAnswer
 
 LARGEST = 36.0
 """Of a logit: beyond it a relevance is 0 or 1 in double precision."""
+LONGEST = 1e9
+"""Seconds of a recording, which are 30 years. Of a number near the largest no milliseconds can be counted, and what was
+reserved for the request would be held until the server ends."""
 
 _FORMATS = re.compile(
     rb"(?P<wav>RIFF)|(?P<flac>fLaC)|(?P<ogg>OggS)|(?P<webm>\x1aE\xdf\xa3)|(?P<mp4>.{4}ftyp)"
@@ -225,6 +228,8 @@ def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str 
     told = found.usage or _AudioUsage()
     ends = [segment.end for segment in found.segments or ()]
     seconds = max(0.0, found.duration or told.seconds or max(ends, default=0.0))
+    if seconds > LONGEST:
+        raise BadAnswer("answered with a transcript of a recording that is longer than any")
     pieces = found.segments or ([_Segment(0.0, seconds, found.text)] if found.text else [])
     segments = [
         Segment(

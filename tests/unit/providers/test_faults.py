@@ -185,6 +185,16 @@ async def test_another_models_name_of_the_other_tasks(tmp_path: Path, path: str,
             assert found.headers["x-roundhouse-warning"] == "the provider says that model tiny answered"
 
 
+async def test_a_recording_that_is_longer_than_any_is_told_of_none(tmp_path: Path) -> None:
+    """Of such a number no sink could count milliseconds: what the request had reserved was held for ever."""
+    play = Play([b'{"text": "two words", "duration": 1e308}'])
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        sent: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.wav", b"RIFFdata")}}
+        found = await rig.http.post("/v1/audio/transcriptions", **sent)
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
+        assert rig.gateway.records.all[0].usage.audio_seconds < 1
+
+
 # --- where it may be -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{}/v1", "http://localhost:{}/v1", "http://[::ffff:127.0.0.1]:{}/v1"])
 async def test_private_addresses_only_where_the_recipe_says_so(tmp_path: Path, url: str) -> None:
