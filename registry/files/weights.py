@@ -1,6 +1,7 @@
 """What weight files hold, from their headers alone: no tensor is read."""
 
 import json
+import os
 import re
 import struct
 from collections import Counter
@@ -100,7 +101,7 @@ def _weight_files(folder: Path) -> list[Path]:
     else:
         # The same weights in the vendor's own layout may lie beside: they are not loaded.
         root = sorted(f for f in folder.glob("*.safetensors") if not f.name.startswith(("consolidated", "adapter_")))
-    if missing := [file.name for file in root if not file.is_file()]:
+    if missing := [file.name for file in root if not os.path.isfile(file)]:  # Path.is_file raises for a long name
         raise Unfit(f"{folder} lacks {', '.join(missing[:5])}, which its index names", code="bad_weights")
     if not root:
         pickled = sorted(f.name for f in folder.glob("*.bin")) + sorted(f.name for f in folder.glob("*.pt"))

@@ -46,6 +46,9 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
     with pytest.raises(Unfit, match=r"lacks gone\.safetensors"):
         read_weights(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x" * 5000}}))
+    with pytest.raises(Unfit, match="lacks x"):
+        read_weights(tmp_path)
     outside = json.dumps({"weight_map": {"a": str(tmp_path / "model.safetensors")}})
     for index in ("[]", outside, '{"weight_map": {"a": "../x.safetensors"}}', '{"weight_map":' + "[" * 100_000):
         (tmp_path / "model.safetensors.index.json").write_text(index)
