@@ -1,10 +1,10 @@
 """Model hubs: where they are, and what goes wrong there in our errors. HF_ENDPOINT and HF_TOKEN are honoured."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
-from urllib.parse import urlsplit
 
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.source import HubSource
@@ -21,8 +21,7 @@ def endpoint() -> str:
 
 def shown_endpoint() -> str:
     """The same for messages: without what a mirror is signed in to with."""
-    parts = urlsplit(endpoint())
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return re.sub(r"^(\w+://)?[^/]*@", r"\1", endpoint())
 
 
 def _why(error: Exception) -> str:

@@ -8,6 +8,7 @@ import pytest
 from adapters.hub import download
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, TooLarge, Unavailable, Unfit
+from registry.files.hub import hub_errors
 from registry.recipes.source import HubSource
 from tests.unit.adapters.fake_hub import FakeHub, serve
 from tests.unit.adapters.makers import write_adapter
@@ -71,6 +72,17 @@ def test_no_message_holds_what_a_mirror_is_signed_in_to_with(
     monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("//", "//me:secret@"))
     with pytest.raises(NotFound, match=f"no repository 'team/none' on {hub.url}"):
         download(HubSource(hub="team/none", revision="main"), out, Bounds())
+
+
+@pytest.mark.parametrize("wrong", ["http://me:secret@[hub", "me:secret@hub"])
+def test_an_address_that_is_none_is_told_and_not_what_it_is_signed_in_to_with(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", wrong)
+    source = HubSource(hub=REPO, revision="main")
+    with pytest.raises(Unavailable, match="Is HF_ENDPOINT right") as told, hub_errors(source):
+        raise ValueError("Invalid URL")
+    assert "secret" not in told.value.message
 
 
 def test_a_gated_repository_says_what_to_do(hub: FakeHub, folder: Path, out: Path) -> None:
