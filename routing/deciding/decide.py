@@ -19,8 +19,8 @@ from registry.errors import Unavailable
 from routing.deciding.preference import order, usable
 from routing.decision import Decision
 from routing.facts import NOWHERE, Facts
-from routing.features import Features
-from routing.intents.model import Told
+from routing.features import Features, Vector
+from routing.intents.model import Acceptance, IntentModel, Told
 from routing.routers.router import Router
 
 NO_ROUTE_RETRY = 10.0
@@ -107,11 +107,15 @@ class _Deciding:
         self.left = left
         return True
 
+    def _vector(self, model: IntentModel | Acceptance) -> Vector | None:
+        """None where it is of another model than this one was fitted with."""
+        return self.features.vector if model.heads.embedding == self.router.embedding else None
+
     def _intent(self) -> str | None:
         spec, model = self.spec.intents, self.router.intents
         if spec is None or model is None:
             return None
-        told = model.tell(self.features.text, self.features.vector)
+        told = model.tell(self.features.text, self._vector(model))
         threshold = told.threshold if spec.threshold is None else spec.threshold
         self._saw_intents(told, threshold)
         if told.label is None or told.confidence < threshold:
@@ -131,7 +135,7 @@ class _Deciding:
         spec, model = self.spec.complexity, self.router.complexity
         if spec is None or model is None:
             return None
-        vector = self.features.vector if model.heads.embedding == self.router.embedding else None
+        vector = self._vector(model)
         expected = model.expected(self.features.text, vector)
         known = {name: expected[name] for name in self.left if name in expected}
         if not known:

@@ -35,8 +35,7 @@ class Router:
         """
         wanted = self.spec.intents.embedding if self.spec.intents else None
         names = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
-        fitted = next((name for name in names if name is not None), None)
-        return fitted if wanted in (None, fitted) else None
+        return next((name for name in names if name is not None and wanted in (None, name)), None)
 
     def read(self, text: str) -> str:
         """What the vector is to be of: as its intents read the text."""

@@ -152,6 +152,22 @@ def test_a_head_looks_only_with_vectors_of_what_it_was_fitted_with(fitted: Inten
     )
 
 
+def test_what_was_fitted_anew_for_another_embedding_model_looks_with_it(fitted: IntentModel) -> None:
+    """The definition names the new one; what was not fitted for it yet looks at letters alone."""
+    examples = [Example(f"{word} {n}", word) for word in ("rain", "euro") for n in "uvwxyz"]
+    vectors = np.random.default_rng(2).normal(size=(len(examples), 8)).astype(np.float32)
+    old = train(examples, examples, (vectors, vectors), "old", TrainingOptions(iterations=30, typos=False)).model
+    judged = [
+        Judged(one.text, {"small": float(one.label == "rain"), "big": float(one.label == "euro")}) for one in examples
+    ]
+    new = train_acceptance(judged, vectors, "new")
+    made = router(fitted=old, acceptance=new, intents={"embedding": "new", "threshold": 1.0}, complexity={})
+    assert made.embedding == "new"
+    decided = decide(Features("rain u", vector=vectors[0]), made, facts())
+    assert decided.saw["features"] == "letters"
+    assert decided.scores["small"] == pytest.approx(new.expected("rain u", vectors[0])["small"], abs=1e-4)
+
+
 def test_a_conversation_stays_until_its_target_is_gone(fitted: IntentModel) -> None:
     made = router(fitted=fitted, intents={"routes": {"weather": ["big"]}})
     weather = Features("will it rain tomorrow in lima")
