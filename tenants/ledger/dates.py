@@ -25,7 +25,7 @@ def day_of(text: str, param: str = "date") -> tuple[int, int]:
 def moment_of(text: str, param: str) -> int:
     """A day's beginning, or a time in seconds. Raises BadRequest."""
     if text.isascii() and text.isdigit():
-        if int(text) > _LAST:
+        if len(text) > len(str(_LAST)) or int(text) > _LAST:
             raise BadRequest("Times are seconds since 1970, not milliseconds.", param=param)
         return int(text)
     return day_of(text, param)[0]
