@@ -89,8 +89,8 @@ def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machi
 
 def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, working_set: WorkingSet, dtype: str) -> None:
     longest = longest_context(facts.listing.json("config.json"))
-    check_context(draft.asked.get("context_length"), longest)
     probe = _probe(draft, facts, dtype, machine)
+    check_context(draft.asked.get("context_length"), longest, probe.engine.flags)
     per_token = kv_bytes_per_token(probe, shape)
     needs = estimate_of(probe, facts.weights, shape, machine.kind)
     fixed, given = needs.total - needs.kv_cache, probe.memory.kv_cache

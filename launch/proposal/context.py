@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from registry.errors import Unfit
+from registry.recipes.fields import Flag
 
 AS_IT_IS = frozenset({"default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", ""})
 """Where the positions of the config are those after the stretching, or there is none."""
@@ -37,8 +38,10 @@ def longest_context(config: Mapping[str, Any]) -> int | None:
     return int(longest * factor)
 
 
-def check_context(asked: object, longest: int | None) -> None:
-    """Raises Unfit for more tokens than the model was made for."""
+def check_context(asked: object, longest: int | None, flags: Mapping[str, Flag]) -> None:
+    """Raises Unfit for more tokens than the model was made for. Where `flags` stretch it vLLM tells, at the load."""
+    if {"hf_overrides", "hf-overrides"} & flags.keys():
+        return
     if isinstance(asked, int) and longest is not None and asked > longest:
         raise Unfit(
             f"context_length is {asked:,}, but the model was made for {longest:,} tokens. Ask for less, or for a model "

@@ -124,7 +124,8 @@ class Editor:
 
     def _needs(self, recipe: Recipe, path: Path) -> Estimate:
         if recipe.task is Task.CHAT:
-            check_context(recipe.context_length, longest_context(list_folder(path).json("config.json")))
+            longest = longest_context(list_folder(path).json("config.json"))
+            check_context(recipe.context_length, longest, recipe.engine.flags)
         return estimate(recipe, path, self._device.kind)
 
     # --- remove -----------------------------------------------------------------------------------------------------

@@ -164,6 +164,15 @@ def test_a_context_that_is_too_long_is_refused_before_a_download() -> None:
     assert refused.value.code == "context_too_long"
 
 
+@pytest.mark.parametrize("flag", ["hf_overrides", "hf-overrides"])
+def test_a_context_may_be_stretched_as_the_refusal_says(flag: str) -> None:
+    """How long it is then, vLLM tells."""
+    stretched = '{"rope_parameters": {"rope_type": "yarn", "factor": 4.0}, "max_position_embeddings": 131072}'
+    for flags in ({f"engine.flags.{flag}": stretched}, {"engine.flags": {flag: stretched}}):
+        found = chat("Qwen3-8B", overrides={"context_length": 131_072, **flags}).recipe
+        assert (found.context_length, found.engine.flags[flag]) == (131_072, stretched)
+
+
 @pytest.mark.parametrize("overrides", [{"memory.kv_cash": 1}, {"dtype": "wide"}, {"id..x": 1}, {"dtype.x": 1},
                                        {"engine.flags.tool_call_parser": "hermess"}])  # fmt: skip
 def test_faults_of_overrides_are_told_as_those_of_recipes(overrides: dict[str, object]) -> None:
