@@ -15,8 +15,6 @@ _LETTERS = b"eE"
 _EXPONENT = re.compile(rb"[0-9][eE]")
 EXPONENT = 16
 """What a number with an exponent counts: 14 us where it is near the largest, which msgspec reads digit by digit."""
-PIECE = 1 << 16
-"""Bytes that are looked at before the bound is: JSON in a text comes whole."""
 
 PIECE = 64 * 1024
 """Bytes that are counted at a time: 4 MB at once took 0.3 s, however soon the bound was passed."""
