@@ -33,6 +33,8 @@ SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", 
 TIERS = {ServiceClass.CRITICAL: "priority", ServiceClass.INTERACTIVE: "default", ServiceClass.BATCH: "flex"}
 """What OpenAI calls them."""
 
+OTHERS_PROBE = "The adapter's probe failed. Only the team that shares it is told more."
+
 
 def reference(stored: StoredAdapter) -> AdapterRef:
     """A stored adapter as engines take it."""
@@ -125,6 +127,8 @@ class LocalBackend:
                 raise unreachable(entry.id, entry.remaining_load_seconds, left)
             return await queue.acquire(adapter, wait, probe, claim=asks)
         except Unavailable as error:
+            if error.code == "adapter_probe_failed" and target.version and target.version.key.team != asks.team:
+                raise Unavailable(OTHERS_PROBE, code=error.code, retry_after=error.retry_after) from None
             if context.seconds_left() == 0.0:
                 raise too_late(entry.id) from None
             if error.code == "queue_timeout" and not entry.is_ready:

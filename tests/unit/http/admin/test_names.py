@@ -9,12 +9,13 @@ import httpx
 import pytest
 
 from adapters.sources import AdapterSource
-from adapters.types import Base, Checked
+from adapters.types import Base, Checked, StoredAdapter
 from registry.bounds import Bounds
 from registry.names import NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered
 from registry.state.database import State
 from runtime.http.middleware import set_caller
+from runtime.scheduling.probes import ProbeResult
 from tenants.caller import Caller, Scope
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import digest, recipe
@@ -152,6 +153,26 @@ async def test_who_only_asks_a_model_is_not_told_how_much_others_do(
         shown = [(await client.get("/v1/models/small")).json(), (await client.get("/v1/models")).json()["data"][0]]
     for found in shown:
         assert (found["id"], found["running"], found["waiting"]) == ("small", *((0, 0) if told else (None, None)))
+
+
+@pytest.mark.parametrize(("team", "told"), [("legal", True), ("search", False)])
+async def test_who_only_uses_an_adapter_is_not_told_what_its_probe_had_to_answer(
+    team: str, told: bool, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal told the known answer to every team that asked the adapter."""
+    probe = Probe("who was it?", "Ada")
+    new = NewVersion(digest(1), 8, 100, "test", probe)
+    gateway.state.adapters.register(AdapterKey("small", "mixed", "legal"), new, shared=True)
+    gateway.names.refresh()
+    stored = StoredAdapter(digest(1), Path("/x"), 8, 100, "small")
+    monkeypatch.setattr(gateway.gateway._backends[0], "_stored", lambda _: stored)
+    probes = gateway.queues["small"].effects.probes
+    probes._refused[digest(1), probe] = ProbeResult(probe, False, "Bob", 0.0, 0.0)
+    async with asking_as(gateway, Caller(team, "key00001", frozenset((Scope.INFER,)))) as client:
+        body = {"model": "legal/mixed", "messages": [{"role": "user", "content": "hi"}]}
+        answer = await client.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "adapter_probe_failed"), answer.text
+    assert ("Ada" in answer.text, "Bob" in answer.text) == (told, told)
 
 
 @pytest.mark.parametrize("base", ["secre", "secret", "small:secret"])
