@@ -90,6 +90,14 @@ async def test_an_error_in_a_200_is_that_error_where_a_stream_was_asked_for_too(
         assert rig.gateway.providers.upstreams["there"].breakers["big"].run == 0
 
 
+async def test_a_stream_that_is_called_something_else_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """Who asked had to wait until it was over, and the provider went on for nobody."""
+    async with rigged(tmp_path, lambda seen: Play([*EVENTS, HANG], content_type="text/plain"), timeouts=LONG) as rig:
+        found = await rig.chat(stream=True)
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
+        await rig.fake.left.wait()
+
+
 async def test_a_large_body_is_not_kept(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: Play(huge), max_answer=8 * 2**20) as rig:
         await rig.chat("there/big")  # what is imported and made once
