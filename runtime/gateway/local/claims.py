@@ -8,6 +8,8 @@ with something else; teams share a model's time by them, to within how well they
 | 4                    | 0.1            | 50: what Whisper's encoder makes of it       | by its tokens   |
 """
 
+import math
+
 from cachetools import LRUCache
 
 from models.messages import Usage
@@ -33,6 +35,8 @@ class Foresight:
 
     def __init__(self, task: Task) -> None:
         self._per_byte = 0.002 if task is Task.TRANSCRIBE else 0.25
+        self._most = 1.0 if task is Task.CHAT else math.inf
+        """Work of a byte. A text has no more tokens than bytes; a reranker reads its query beside each document."""
         self._answers = LRUCache[str, float](MOST_ADAPTERS)
         self._answer = 64.0 if task is Task.CHAT else 0.0
 
@@ -50,8 +54,8 @@ class Foresight:
         read = usage.prompt_tokens + usage.audio_seconds * AUDIO_SECOND
         if not read:
             return  # it ended before the engine had counted
-        if size:  # it leaves pictures out, whose tokens are no text's: that has at most one for each byte
-            self._per_byte += LEARNED * (min(1.0, read / size) - self._per_byte)
+        if size:  # it leaves pictures out, whose tokens are no text's
+            self._per_byte += LEARNED * (min(self._most, read / size) - self._per_byte)
         known = self._answers.get(adapter, self._answer)
         self._answers[adapter] = known + LEARNED * (usage.completion_tokens - known)
 

@@ -213,3 +213,11 @@ def test_pictures_do_not_make_texts_look_long() -> None:
     for _ in range(100):
         foresight.learn(150, "", Usage(prompt_tokens=1300, completion_tokens=5))
     assert foresight.prompt(4000) <= 4000
+
+
+def test_a_reranker_may_read_more_tokens_than_its_request_has_bytes() -> None:
+    """It reads the query again beside each document: such requests were taken for a tenth of what they are."""
+    foresight = Foresight(Task.RERANK)
+    for _ in range(100):
+        foresight.learn(1_000, "", Usage(prompt_tokens=10_000))
+    assert foresight.prompt(1_000) > 9_000
