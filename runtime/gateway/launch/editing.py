@@ -100,6 +100,8 @@ class Editor:
         recipe = draft.model_copy(update={"version": highest + 1})
         reasons = [DraftValue(key, None, f"changed after version {before.version}") for key in keys]
         text = await asyncio.to_thread(checked_text, recipe, reasons)
+        if (recipe.engine.name, recipe.engine.versions) != (before.engine.name, before.engine.versions):
+            check_version(recipe)
         await self._check(recipe)
         if self._recipe(name) != before:  # the operator's files were read again meanwhile: what they say now counts
             return await self._edit(name, changes)
@@ -109,7 +111,6 @@ class Editor:
         return Edited(recipe, before.version, keys, waits)
 
     async def _check(self, recipe: Recipe) -> None:
-        check_version(recipe)
         path = self._residency.get(recipe.id).path
         if path is None:
             return

@@ -17,7 +17,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.exchanger import RecipeExchange
 from runtime.residency.record import load_key
 from runtime.server.device import Device
-from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest
 
 CPU = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
@@ -169,14 +169,21 @@ async def test_nobody_adds_a_model_while_files_are_deleted(
     assert held == [True]
 
 
-async def test_an_edit_to_an_engine_that_is_not_here_is_refused(tmp_path: Path) -> None:
+async def test_an_edit_to_an_engine_that_is_not_here_is_refused(client: httpx.AsyncClient) -> None:
     """It counted, and the model could not be loaded any more."""
-    with State(tmp_path / "data") as state:
-        gateway = FakeGateway(tmp_path, state=state)
-        transport = httpx.ASGITransport(app=application(gateway))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            refused = await client.patch("/v1/models/chat", json={"changes": {"engine.versions": "<0.1"}})
+    refused = await client.patch("/v1/models/chat", json={"changes": {"engine.versions": "<0.1"}})
     assert (refused.status_code, refused.json()["error"]["code"]) == (422, "engine_version"), refused.text
+
+
+async def test_an_edit_of_something_else_asks_for_no_engine(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """Once an engine is newer, no model for an older one could be unpinned or get another name."""
+    entry = gateway.entries["chat"]
+    engine = entry.recipe.engine.model_copy(update={"versions": "<0.1"})
+    entry.recipe = entry.recipe.model_copy(update={"engine": engine})
+    found = await client.patch("/v1/models/chat", json={"changes": {"queue.max_waiting": 7}})
+    assert found.status_code == 200, found.text
+    refused = await client.patch("/v1/models/chat", json={"changes": {"engine.versions": "<0.2"}})
+    assert refused.status_code == 422
 
 
 async def test_an_edit_that_could_not_be_read_again_is_refused(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
