@@ -151,6 +151,15 @@ def test_fit_of_what_is_good_enough_shows_its_cost(server: FakeServer, run: Run,
     assert "chosen: " in run("routers", "fit", "support", str(file)).stdout
 
 
+def test_fit_of_what_is_good_enough_looks_at_no_labels(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """Rows with judgements often have a number there of their own."""
+    good_enough(server)
+    file = judged(tmp_path)
+    rows = [{**json.loads(line), "label": 3} for line in file.read_text().splitlines()]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    assert run("routers", "fit", "support", str(file)).exit_code == 0
+
+
 def test_fit_of_what_is_good_enough_holds_out_what_it_is_told_to(server: FakeServer, run: Run, tmp_path: Path) -> None:
     good_enough(server)
     held = tmp_path / "held.jsonl"
