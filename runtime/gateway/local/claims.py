@@ -54,8 +54,8 @@ class Foresight:
         read = usage.prompt_tokens + usage.audio_seconds * AUDIO_SECOND
         if not read:
             return  # it ended before the engine had counted
-        if size:  # it leaves pictures out, whose tokens are no text's
-            self._per_byte += LEARNED * (min(self._most, read / size) - self._per_byte)
+        if size and read <= size * self._most:  # it leaves pictures out, whose tokens are no text's
+            self._per_byte += LEARNED * (read / size - self._per_byte)
         known = self._answers.get(adapter, self._answer)
         self._answers[adapter] = known + LEARNED * (usage.completion_tokens - known)
 
