@@ -92,7 +92,8 @@ def _refuse_trainer_output(listing: Listing) -> None:
     last, where, first = f"checkpoint-{steps[-1]}", listing.where, ""
     if not where.startswith("/"):  # of a hub nothing smaller than a repository is added
         where = f"./{where.rpartition('/')[2]}"
-        first = f", once it is here: hf download {listing.where} --include '{last}/*' --local-dir {where}"
+        at = f" --revision {listing.revision}" if listing.revision else ""
+        first = f", once it is here: hf download {listing.where}{at} --include '{last}/*' --local-dir {where}"
     if f"{last}/adapter_config.json" in listing:
         what = f"the adapter is in {last}: roundhouse adapters add NAME {where}/{last} --base MODEL{first}"
     else:

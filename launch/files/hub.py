@@ -30,7 +30,7 @@ def look(source: HubSource) -> OnHub:
     sizes = {name: file.size for name, file in repository.files.items() if not name.startswith(".")}
     small = [name for name in READ if sizes.get(name, SMALL + 1) <= SMALL]
     folder = _fetch_small(pinned, small)
-    listing = Listing(source.hub, sizes, lambda name: _read(pinned, folder, name))
+    listing = Listing(source.hub, sizes, lambda name: _read(pinned, folder, name), source.revision)
     return OnHub(pinned, listing, missing_bytes(pinned, _without_small(repository, small)))
 
 

@@ -36,6 +36,8 @@ class Listing:
     """For messages."""
     sizes: Mapping[str, int]
     read: Callable[[str], bytes]
+    revision: str = ""
+    """Of a hub's repository, as it was asked for."""
     _parsed: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:

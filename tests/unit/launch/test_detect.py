@@ -1,6 +1,7 @@
 """What files are taken for, and what is said of those that are no model to serve."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,13 @@ def test_a_checkpoint_inside_a_repository_is_fetched_first(where: str, words: st
     with pytest.raises(Unfit) as refused:
         detect(listing_of({}, {"checkpoint-9/model.safetensors": 1}, where))
     assert refused.value.message.endswith(words)
+
+
+def test_a_checkpoint_is_fetched_at_the_revision_that_was_asked_for() -> None:
+    """The advice fetched that of the main branch, where there may be none, or another."""
+    listing = replace(listing_of({}, {"checkpoint-9/model.safetensors": 1}, "org/run"), revision="v2")
+    with pytest.raises(Unfit, match=r"hf download org/run --revision v2 --include"):
+        detect(listing)
 
 
 def gguf(pairs: dict[str, str | int]) -> bytes:
