@@ -37,9 +37,8 @@ class Server:
     """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code.
 
     It is killed when the thread that made it ends, so also when the test run is killed. `prewarm`: as by default; else
-    empty slots import nothing, which spares each start the CPU time of a second import; and there are as few of them as
-    the starter pack has models, unless `options` say otherwise. `python` and `env`: of another build than this one
-    (tests/rehearsal).
+    empty slots import nothing, which spares each start the CPU time of a second import. `python` and `env`: of another
+    build than this one (tests/rehearsal).
     """
 
     def __init__(
@@ -61,8 +60,7 @@ class Server:
         command += ["--device", device, "--data-dir", str(data), "--prewarm" if prewarm else "--no-prewarm"]
         for root in (ROOT, data.parent.parent):  # what tests make, beside what the starter pack has
             command += ["--adapter-roots", str(root)]
-        command += [part for recipe in recipes for part in ("--recipes", str(recipe))]
-        command += ["--slots", "4", *options]
+        command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
         self._command, self._env = command, env
         self.start()
 
