@@ -53,6 +53,8 @@ def use(server: Server, adapter: str) -> str:
         body = {"model": model, "messages": message, "max_tokens": 8, "ignore_eos": True, "service_tier": class_}
         answer = http.post("/v1/chat/completions", json=body)
         assert answer.status_code == 200, answer.text
+    streamed = {"model": "starter-chat", "messages": message, "max_tokens": 8, "ignore_eos": True, "stream": True}
+    assert http.post("/v1/chat/completions", json=streamed).text.endswith("data: [DONE]\n\n")
     judged = {"request_id": answer.headers["x-request-id"], "accepted": True}
     assert http.post("/v1/feedback", json=judged).status_code == 200
     assert http.post("/v1/embeddings", json={"model": "starter-embed", "input": ["one", "two"]}).status_code == 200

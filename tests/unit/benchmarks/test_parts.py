@@ -124,7 +124,8 @@ def test_a_kernel_that_pages_idle_memory_out_is_seen(tmp_path: Path) -> None:
 
 def test_no_run_begins_with_what_another_left(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    done = CliRunner().invoke(run.app, ["--smoke", "--tiny", "--keep", str(tmp_path), "client_cost"])
+    asked = ["--smoke", "--tiny", "--keep", str(tmp_path), "client_cost"]
+    done = CliRunner().invoke(run.app, asked, env={"COLUMNS": "600"})
     assert (done.exit_code, "is not empty" in done.output) == (2, True)
 
 

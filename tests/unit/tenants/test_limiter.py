@@ -204,6 +204,7 @@ def test_further_attempts_at_a_request_tell_of_no_limit_again() -> None:
 
 def test_the_log_tells_of_a_rate_once_a_day(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
+    caplog.set_level("WARNING", "roundhouse.tenants")
     of = limiter(clock, limit(Kind.REQUESTS, 1, Mode.WARN))
     for hours in (0, 0, 1, 24):
         clock.pass_(hours * 3600)
