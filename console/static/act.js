@@ -187,10 +187,11 @@ document.addEventListener("htmx:error", () => connected("not connected"));
 document.addEventListener("htmx:after:request", ({ detail: { ctx: { response: { status } } } }) =>
   connected(status < 400 ? ready : status < 500 ? `the server answered ${status}` : "not connected"));
 
-// Parts of a page that are asked for again after a change: <div data-part="rows">
+// Parts of a page that are asked for again after a change: <div data-part="rows">. Each is its own `source`: htmx lets one
+// request of a source wait for another, and drops what comes besides.
 document.addEventListener("changed", () => {
   for (const part of document.querySelectorAll("[data-part]")) {
-    window.htmx?.ajax("GET", `${location.pathname}?part=${part.dataset.part}`, { target: part, swap: part.getAttribute("hx-swap") ?? "innerHTML" });
+    window.htmx?.ajax("GET", `${location.pathname}?part=${part.dataset.part}`, { source: part, target: part, swap: part.getAttribute("hx-swap") ?? "innerHTML" });
   }
 });
 
