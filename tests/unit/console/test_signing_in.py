@@ -155,6 +155,15 @@ async def test_a_forged_origin_changes_nothing(console: Console) -> None:
         assert sent.status_code == 415, "a page's plain form cannot be one of ours"
 
 
+async def test_what_a_key_is_not_told_is_a_dash(console: Console) -> None:
+    async with console(OPERATOR, SEARCH) as shown:
+        for who, told in ((SEARCH, False), (OPERATOR, True)):
+            await sign_in(shown, who[0])
+            page = await shown.page("models")
+            assert "None" not in page
+            assert ("0 / 0" in page) is told
+
+
 async def test_scopes_decide_what_is_there(console: Console) -> None:
     async with console(ADMIN, OPERATOR, SEARCH) as shown:
         await sign_in(shown, SEARCH[0])
