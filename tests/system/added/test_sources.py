@@ -29,7 +29,7 @@ PACKAGES = {
 """Of each task, a model in a package. Its folder is added as well, and the hub has the same."""
 SOUND = PACK / "samples" / "kitchen-light.wav"
 TALE = {"model": "my-chat", "messages": [{"role": "user", "content": "tell me"}], "stream": True,
-        "max_tokens": 300, "min_tokens": 300, "temperature": 0}  # fmt: skip
+        "max_tokens": 100, "min_tokens": 100, "temperature": 0}  # fmt: skip
 BREATH = 2.0
 """Seconds between two streams: what is loaded beside them needs a core, too."""
 
@@ -70,15 +70,22 @@ def add(server: Server, source: object, status: int = 201, **more: object) -> An
     return answer.json()
 
 
+@pytest.fixture(scope="module")
+def alone(server: Server) -> str:
+    """What a listener hears while nothing else happens."""
+    return Listener(server.url).alone
+
+
 class Listener:
     """Somebody who uses `my-chat`: streams the same answer again and again inside the block.
 
-    Each must be whole, and as it was before the block.
+    Each must be whole, and as it is alone.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._url = server.url
-        self._alone = self._listen(threading.Event())
+    def __init__(self, url: str, alone: str = "") -> None:
+        """alone: such an answer while nothing else happens; else it is asked for."""
+        self._url = url
+        self.alone = alone or self._listen(threading.Event())
         self._streams = threading.Event()
         self._over = threading.Event()
         self._heard: list[str] = []
@@ -91,7 +98,7 @@ class Listener:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(PATIENCE)
-        assert set(self._heard) == {self._alone}
+        assert set(self._heard) == {self.alone}
 
     def _run(self) -> None:
         while not self._over.wait(BREATH):
@@ -150,11 +157,11 @@ RIGHT = {
 @pytest.mark.parametrize("task", PACKAGES)
 @pytest.mark.parametrize("source", ["folder", "hub", "package"])
 def test_one_command_leads_to_the_first_answer_while_others_streams_go_on(
-    server: Server, source: str, task: str
+    server: Server, alone: str, source: str, task: str
 ) -> None:
     where = {"folder": str(folder(task)), "hub": f"team/{task}", "package": f"package:{PACKAGES[task]}"}[source]
     model = f"{task}-of-{source}"
-    with Listener(server):
+    with Listener(server.url, alone):
         done = CliRunner().invoke(app, ["--url", server.url, "models", "add", where, "--id", model, "--yes"])
         assert done.exit_code == 0, f"{done.output}\n{server.tail()}"
         assert first_answer(server, task, model) == RIGHT[task], server.tail()
@@ -200,8 +207,8 @@ def test_what_is_no_model_is_refused_with_what_would_work(
     assert words in error["message"]
 
 
-def test_a_stream_goes_on_while_its_model_changes_and_another_goes(server: Server) -> None:
-    with Listener(server):
+def test_a_stream_goes_on_while_its_model_changes_and_another_goes(server: Server, alone: str) -> None:
+    with Listener(server.url, alone):
         add(server, PACK / "starter-rerank", id="passing")
         edited = server.http.patch("/v1/models/my-chat", json={"changes": {"batching.max_requests": 8}})
         assert edited.status_code == 200, edited.text
@@ -211,7 +218,7 @@ def test_a_stream_goes_on_while_its_model_changes_and_another_goes(server: Serve
 
 def test_one_that_is_removed_and_added_again_finishes_its_stream_first(server: Server) -> None:
     add(server, folder("chat"), id="again")
-    tale = {**TALE, "model": "again"}
+    tale = {**TALE, "model": "again", "max_tokens": 300, "min_tokens": 300}
     with ThreadPoolExecutor() as pool, server.http.stream("POST", "/v1/chat/completions", json=tale) as stream:
         lines = stream.iter_lines()
         next(lines)

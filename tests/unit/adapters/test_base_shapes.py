@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from adapters.content.base_shapes import _LLAMA_LIKE, UnknownBase, layer_of, read_base
 
@@ -17,6 +16,8 @@ SMALL = {
 
 @pytest.mark.parametrize("kind", sorted(_LLAMA_LIKE))
 def test_config_gives_the_shapes_of_the_real_model(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM  # for this alone: 4 s of each worker that looks for tests
+
     config = AutoConfig.for_model(kind, **SMALL)
     config.save_pretrained(tmp_path)
     with torch.device("meta"):
