@@ -53,7 +53,8 @@ class Models:
         catalog = self._names.seen_by(caller)
         if found.version is None:
             return _told(self._view(entry, catalog), caller)
-        return adapter_card(self._state.adapters.get(found.version.key), catalog.spelled(found.version.key), entry)
+        key = found.version.key
+        return adapter_card(self._state.adapters.get(key), catalog.spelled(key), entry, found.version)
 
     def untagged(self, name: str, caller: Caller) -> str:
         """A name as Ollama's clients write it, without `:latest`."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from registry.errors import BadRequest
+from registry.errors import BadRequest, NotFound
 from registry.storage.database import Database
+from registry.wording import quoted
 from tenants.ledger.table import SUMS
-from tenants.storage.tables import HOURS
+from tenants.storage.tables import HOURS, TEAMS
 
 DAY = 86_400
 MAX_ROWS = 10_000
@@ -90,6 +91,15 @@ def used(database: Database, question: Question) -> list[Used]:
         raise BadRequest(f"That is more than {MAX_ROWS:,} rows. Ask for less time, or by less.", param="group_by")
     size = len(columns)
     return [Used(tuple(row[:size]), *row[size:]) for row in rows]
+
+
+def check_team(database: Database, team: str) -> None:
+    """Raises NotFound for one that is not there and has used nothing: its sums would be zeros, as of an idle one."""
+    there, used_some = TEAMS.c.id == team, HOURS.c.team == team
+    with database.read() as connection:
+        found = connection.execute(sa.select(sa.or_(sa.exists().where(there), sa.exists().where(used_some)))).scalar()
+    if not found:
+        raise NotFound(f"There is no team {quoted(team)}.", code="team_not_found", param="team_id")
 
 
 def parsed_by(words: Sequence[str]) -> tuple[By, ...]:

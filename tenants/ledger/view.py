@@ -83,16 +83,18 @@ class UsageReport:
     ) -> UsageReportView:
         """Sums of the caller's team; with the scope `admin` of one team or of all.
 
-        Raises NotFound (no_ledger), BadRequest, Forbidden, Unavailable.
+        Raises NotFound (no_ledger, team_not_found), BadRequest, Forbidden, Unavailable.
         """
         database = self.database()
         from tenants.ledger.dates import span
-        from tenants.ledger.report import Question, parsed_by, used
+        from tenants.ledger.report import Question, check_team, parsed_by, used
 
         team = self.seen(caller, team)
         asked = parsed_by(by)
         first, last = span(day, begin, end, time.time())
         await self._ledger.written()
+        if team not in (None, caller.team):
+            await asyncio.to_thread(check_team, database, team)
         found = await asyncio.to_thread(used, database, Question(first, last, asked, team))
         data = [_shown(asked, one) for one in found]
         return UsageReportView(start_time=first, end_time=last, currency=self.currency, group_by=list(asked), data=data)
@@ -121,12 +123,15 @@ class UsageReport:
         database = self.database()
         from tenants.costs.compare import compared
         from tenants.ledger.dates import span
+        from tenants.ledger.report import check_team
 
         team = self.seen(caller, team)
         if not (prices := await self._prices()):
             raise NotFound("No table of providers' prices was given: see --provider-prices.", code="no_prices")
         first, last = span(day, begin, end, time.time())
         await self._ledger.written()
+        if team not in (None, caller.team):
+            await asyncio.to_thread(check_team, database, team)
         return await asyncio.to_thread(compared, database, prices, first, last, team)
 
     async def of_request(self, team: str | None, request: str) -> "list[LedgerRow]":

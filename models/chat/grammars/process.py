@@ -13,6 +13,7 @@ more memory than it may have, and by the other one when the client has left or t
 import gc
 import multiprocessing
 import os
+import re
 import resource
 import select
 import signal
@@ -35,6 +36,8 @@ NICE = 10
 
 TOO_LARGE, TOO_SLOW, INVALID = "grammar_too_large", "grammar_too_slow", "invalid_grammar"
 BUSY, UNSATISFIABLE = "grammar_check_busy", "unsatisfiable_constraint"
+_PLACE = re.compile(r"(\[[\d:.]+\] )?\S+\.(cc|cpp|h):\d+: ")
+"""Where in its own source xgrammar found the fault: time, path, line."""
 
 
 class Verdict(msgspec.Struct):
@@ -189,7 +192,8 @@ def _judge(compiler: Compiler, asked: dict[str, Any]) -> Verdict:
     except Exception as error:  # the libraries raise what they like
         if "bad_alloc" in str(error):
             return _over_memory(compiler.bounds)
-        return Verdict(INVALID, f"The grammar or schema of this request cannot be used: {error}"[:2000])
+        fault = _PLACE.sub("", str(error)).strip()
+        return Verdict(INVALID, f"The grammar or schema of this request cannot be used: {fault}"[:2000])
     held = getattr(getattr(grammar, "ctx", None), "memory_size_bytes", 0)
     if held > (most := compiler.bounds.compiled_bytes):
         return Verdict(

@@ -227,16 +227,18 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
     probe: ProbeView | None
 
 
-def adapter_card(adapter: Adapter, name: str, entry: ModelEntry) -> AdapterCardView:
+def adapter_card(adapter: Adapter, name: str, entry: ModelEntry, version: Version | None = None) -> AdapterCardView:
+    """version: the one that was asked for; None: the current one. Its id asks for it, whichever is current."""
+    version = version or adapter.current
     return AdapterCardView(
-        id=name,
+        id=name if version.number == adapter.current.number else f"{name}@{version.tag}",
         created=int(adapter.created),
         owned_by=entry.recipe.owned_by,
         root=str(adapter.key),
         parent=adapter.key.base,
         task=entry.recipe.task,
-        digest=adapter.current.digest,
-        version=adapter.current.tag,
+        digest=version.digest,
+        version=version.tag,
         context_length=context_length(entry),
     )
 

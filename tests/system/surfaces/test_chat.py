@@ -116,6 +116,10 @@ def test_patterns_and_grammars_are_kept_to(client: OpenAI, model: str) -> None:
         chat(client, model=model, response_format=impossible)
     assert refused.value.code == "invalid_grammar"
     assert "leads back to itself" in refused.value.message
+    with pytest.raises(openai.BadRequestError) as refused:
+        chat(client, model=model, extra_body={"structured_outputs": {"grammar": "root ::= other"}})
+    assert 'Rule "other" is not defined' in refused.value.message
+    assert ".cc:" not in refused.value.message, "a place in the source of a library"
 
 
 def test_logprobs(client: OpenAI) -> None:

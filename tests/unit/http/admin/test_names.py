@@ -246,3 +246,18 @@ async def test_an_adapter_that_a_recipe_hides_can_be_removed(
     answer = await client.delete(f"/v1/adapters/{base}:{name}")
     assert (answer.status_code, answer.json()["name"]) == (200, name), answer.text
     assert not gateway.names.catalog.notes
+
+
+async def test_the_card_of_a_version_is_of_that_version(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    table, key = gateway.state.adapters, AdapterKey("small", "upper")
+    for seed in (1, 2):
+        table.register(key, NewVersion(digest(seed), 8, 100, "test"))
+    table.set_alias(key, "prod", "v1")
+    gateway.names.refresh()
+    found = {name: (await client.get(f"/v1/models/{name}")).json() for name in ("upper", "upper@v1", "upper@prod")}
+    seen = {name: (card["version"], card["digest"], card["id"]) for name, card in found.items()}
+    assert seen == {
+        "upper": ("v2", digest(2), "upper"),
+        "upper@v1": ("v1", digest(1), "upper@v1"),
+        "upper@prod": ("v1", digest(1), "upper@v1"),
+    }

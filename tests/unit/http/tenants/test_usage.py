@@ -29,6 +29,7 @@ from runtime.http.routing import endpoints
 from runtime.http.serving import answer
 from tenants.caller import Caller, Scope
 from tenants.costs import compare
+from tenants.keys.table import KeyTable
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
@@ -213,6 +214,16 @@ async def test_a_team_sees_what_it_used_and_an_admin_sees_all(kept: Kept) -> Non
     }
     assert (await kept.usage(ADMIN, team_id="speech")).json()["data"][0]["requests"] == 1
     assert (await kept.usage(ADMIN, date="2001-01-01")).json()["data"][0]["requests"] == 0
+
+
+async def test_a_misspelt_team_is_not_one_that_used_nothing(kept: Kept) -> None:
+    missing = await kept.usage(ADMIN, team_id="serch")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "team_not_found")
+    assert missing.json()["error"]["param"] == "team_id"
+    KeyTable(kept.database, b"pepper").create_team("idle")
+    assert (await kept.usage(ADMIN, team_id="idle")).json()["data"][0]["requests"] == 0
+    await kept.ask(SEARCH)
+    assert (await kept.usage(ADMIN, team_id="search")).json()["data"][0]["requests"] == 1, "though it is gone"
 
 
 @pytest.mark.parametrize("wrong", [{"group_by": "user"}, {"date": "today"}, {"from": "9", "to": "8"}])
