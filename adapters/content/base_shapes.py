@@ -6,12 +6,14 @@ The base is the operator's, so its files are trusted to be well meant; they may 
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from adapters.content.tensor_file import BadFile, read_header
+from registry.files.text_half import text_half
 
 # Checked against transformers' own models in tests/unit/adapters/test_base_shapes.py.
 _LLAMA_LIKE = {
@@ -89,16 +91,14 @@ def _from_headers(paths: list[Path]) -> dict[str, tuple[int, int]]:
 
 def _from_config(folder: Path) -> dict[str, tuple[int, int]]:
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        config = config.get("text_config") or config
-        return _decoder(config)
+        return _decoder(text_half(json.loads((folder / "config.json").read_text("utf-8"))))
     except FileNotFoundError:
         raise UnknownBase("the base model's folder has no config.json and no safetensors files") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnknownBase(f"config.json of the base model is of no use here: {error!r}") from None
 
 
-def _decoder(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+def _decoder(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Shapes of the decoder families whose layers are laid out like Llama's, Phi-3's (fused) or Phi-2's."""
     kind = config["model_type"]
     if kind not in _LLAMA_LIKE:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from registry.errors import Unfit
+from registry.files.text_half import text_half
 from registry.recipes.fields import Flag
 
 AS_IT_IS = frozenset({"default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", ""})
@@ -20,8 +21,7 @@ KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "
 
 def longest_context(config: Mapping[str, Any]) -> int | None:
     """Tokens; None: the config does not tell."""
-    text = config.get("text_config")
-    inner: Mapping[str, Any] = text if isinstance(text, dict) else config
+    inner = text_half(config)
     known = [int(inner[key]) for key in KEYS if isinstance(inner.get(key), int)]
     if not known:
         return None

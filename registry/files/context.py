@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from registry.files.text_half import text_half
 from registry.recipes.definition import Recipe, Task
 
 NO_LIMIT = 10**6
@@ -27,8 +28,7 @@ def context_of(recipe: Recipe, folder: Path | None) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _by_files(folder: Path, task: Task, _changed: int) -> int | None:
-    config = _read(folder / "config.json")
-    config = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    config = text_half(_read(folder / "config.json"))
     if task is Task.CHAT and any("factor" in str(config.get(name)) for name in ("rope_scaling", "rope_parameters")):
         return None  # stretched positions: vLLM works out how far
     positions = config.get("max_position_embeddings")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from registry.errors import Unfit
+from registry.files.text_half import text_half
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
@@ -65,14 +66,14 @@ def read_shape(folder: Path) -> Shape:
 def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
     """The sizes that a config tells. Unfit when one is missing."""
     try:
-        config = config.get("text_config", config)  # models that also see: their language half
+        config = text_half(config)
         config = {**{name: config[other] for name, other in OLDER.items() if other in config}, **config}
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
         return Shape(
             layers=int(config["num_hidden_layers"]),
             hidden=hidden,
-            feed_forward=int(config.get("intermediate_size") or 4 * hidden),
+            feed_forward=_widest(config.get("intermediate_size")) or 4 * hidden,
             heads=heads,
             kv_heads=int(config.get("num_key_value_heads") or heads),
             head_size=int(config.get("head_dim") or hidden // heads),
@@ -86,3 +87,8 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
         raise Unfit(f"{file} does not tell {error.args[0]}", code="bad_config") from None
     except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise Unfit(f"{file} is no model's config: {error}", code="bad_config") from None
+
+
+def _widest(told: object) -> int:
+    """Gemma 3n tells a size for each layer."""
+    return max(map(int, told), default=0) if isinstance(told, list) else int(told or 0)  # type: ignore[call-overload]

@@ -272,7 +272,7 @@ async def test_one_budget_of_time(tmp_path: Path, routed: list[str]) -> None:
     routed.append("second/big")
     scripts = two(Play([HANG]), traces.message("big"), timeouts={})
     async with rigged_with(tmp_path, scripts) as rig:
-        found = await _with_deadline(rig, 10.0)
+        found = await _with_deadline(rig, 4.0)
         assert found.status == 200
         hung = {**two(Play([HANG]), Play([HANG]), timeouts={})}
     async with rigged_with(tmp_path / "2", hung) as rig:
