@@ -131,7 +131,10 @@ class Provider(Strict):
         default=None,
         description="seconds without a first byte after which the same model is asked a second time; left out: never",
     )
-    max_answer: Size = Field(default=ByteSize(32 * 2**20), description="bytes of an answer")
+    max_answer: Size = Field(
+        default=ByteSize(64 * 2**20),
+        description="bytes of an answer; 2,048 embeddings of 3,072 numbers are 34 MB in base64",
+    )
     bound: Literal["max_completion_tokens", "max_tokens"] = Field(
         default="max_completion_tokens",
         description="its name for the bound of an answer, where a request is translated",
