@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from registry.storage.database import Database
 from registry.storage.prepared import Prepared
+from tenants.ledger.pruning import kept_since
 from tenants.ledger.rows import COUNTS, NAMES, Entry, Settled
 from tenants.storage.tables import HOURS, LEDGER, PRICES
 
@@ -123,7 +124,10 @@ class LedgerTable:
             return int(connection.execute(query).scalar_one())
 
     def differences(self) -> list[Difference]:
-        """Hours whose sums are not those of their rows: none, or something outside has changed the tables."""
+        """Hours whose sums are not those of their rows: none, or something outside has changed the tables.
+
+        Of hours whose requests were deleted (`tenants.ledger.pruning`) the sums are all that there is.
+        """
         alike = [LEDGER.c[name] for name in _ALIKE]
         interrupted = sa.func.sum(sa.case((LEDGER.c.state == "interrupted", 1), else_=0))
         lost = sa.func.sum(sa.case((LEDGER.c.state == "interrupted", LEDGER.c.reserved_micro), else_=0))
@@ -132,7 +136,9 @@ class LedgerTable:
         of_rows = sa.select(*alike, *counted).where(LEDGER.c.state != "open").group_by(*alike)
         of_hours = sa.select(*_KEY, *(HOURS.c[name] for name in SUMS))
         with self._database.read() as connection:
-            rows, kept = (_by_key(connection.execute(query)) for query in (of_rows, of_hours))
+            since = kept_since(connection)
+            told_of = of_rows.where(LEDGER.c.hour >= since), of_hours.where(HOURS.c.hour >= since)
+            rows, kept = (_by_key(connection.execute(query)) for query in told_of)
         none = (0,) * len(SUMS)
         found = [(key, rows.get(key, none), kept.get(key, none)) for key in sorted({*rows, *kept}, key=str)]
         return [Difference(int(key[0]), key[1:], told, sums) for key, told, sums in found if told != sums]

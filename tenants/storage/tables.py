@@ -153,6 +153,12 @@ LEDGER = sa.Table(
         "ix_ledger_open", "server", sqlite_where=sa.text("state = 'open'"), postgresql_where=sa.text("state = 'open'")
     ),
 )
+PRUNED = sa.Table(
+    "pruned",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("hour", sa.BigInteger, nullable=False),
+)
 HOURS = sa.Table(
     "hours",
     METADATA,

@@ -39,6 +39,7 @@ NOT_RUN = {
     ("limits.md", "roundhouse limits set"): "names a team and a key of the reader's own",
     ("limits.md", "roundhouse limits simulate"): "there is no ledger on the server that all other blocks ask",
     ("costs.md", "curl -s"): "there is no ledger on the server that all other blocks ask",
+    ("costs.md", "roundhouse usage prune"): "there is no ledger on the server that all other blocks ask",
     ("organization.md", "from openai import OpenAI"): "needs an admin key; tests/unit/http/tenants does all of it",
     ("routing.md", "roundhouse routers add"): "names files of the reader's own",
     ("performance.md", "make bench"): "takes more than an hour",

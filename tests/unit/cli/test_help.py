@@ -46,7 +46,7 @@ def test_all_commands_are_there() -> None:
     )
     keys = {("keys", name) for name in ("list", "create", "rotate", "revoke")}
     teams = {("teams", name) for name in ("list", "create", "apply", "edit", "archive", "restore")}
-    teams |= {("usage", name) for name in ("report", "daily", "compare", "reconcile")}
+    teams |= {("usage", name) for name in ("report", "daily", "compare", "reconcile", "prune")}
     teams |= {("limits", name) for name in ("list", "set", "remove", "simulate")}
     answers = ("add", "alias", "eval", "explain", "fit", "list", "remove", "report", "rollback", "show")
     routing = {("routers", name) for name in answers} | {("providers", name) for name in ("list", "test")}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from registry.errors import BadRequest, NotFound
 from registry.storage.database import Database
 from tenants.costs.feedback import judge
-from tenants.ledger import report
+from tenants.ledger import pruning, report
 from tenants.ledger.dates import span
 from tenants.ledger.organization import UsageQuery, page_of
 from tenants.ledger.report import By, Question, Used, parsed_by, used
@@ -37,6 +37,41 @@ def done(begun: Entry, prompt: int = 0, output: int = 0) -> Settled:
 @pytest.fixture
 def ledger(database: Database) -> LedgerTable:
     return LedgerTable(database, "server-1")
+
+
+def test_old_requests_go_and_their_sums_stay(
+    ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "BATCH", 2)
+    old = [entry(at) for at in (5.0, HOUR - 1.0, HOUR + 5.0, 2 * HOUR - 1.0, 6.0)]
+    new, running = [entry(2 * HOUR), entry(3 * HOUR)], entry(7.0)
+    ledger.write([*old, *new, running], [done(one, 100, 7) for one in (*old, *new)])
+    before = used(database, Question(0, DAY, (By.HOUR,)))
+    assert list(pruning.prune(database, 2 * HOUR + 1799.0)) == [2, 4, 5]
+    with database.read() as connection:
+        left = {row.uid for row in connection.execute(sa.text("SELECT uid FROM ledger"))}
+    assert left == {one.uid for one in (*new, running)}
+    assert used(database, Question(0, DAY, (By.HOUR,))) == before
+    assert ledger.differences() == []
+    assert list(pruning.prune(database, HOUR)) == [], "and what was kept since stays so"
+    ledger.write([], [done(running)])
+    assert ledger.differences() == []
+    with database.write() as connection:
+        connection.execute(sa.text("DELETE FROM ledger WHERE uid = :uid"), {"uid": new[0].uid})
+    assert [one.hour for one in ledger.differences()] == [2 * HOUR], "what else is missing is told"
+
+
+def test_sums_agree_wherever_the_deleting_is_broken_off(
+    ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "BATCH", 1)
+    several = [entry(at) for at in (5.0, 6.0, HOUR + 5.0)]
+    ledger.write(several, [done(one, 100, 7) for one in several])
+    for gone in pruning.prune(database, 9 * HOUR):
+        assert ledger.differences() == []
+        if gone == 2:
+            break
+    assert sum(pruning.prune(database, 9 * HOUR)) == 1
 
 
 def test_the_longest_names_are_written_whole(ledger: LedgerTable, database: Database) -> None:

@@ -96,6 +96,7 @@ WRITTEN: Mapping[str, Mapping[str, list[Row]]] = {
     "0008": {"teams": [{"store_texts": True}]},
     "0009": {"prices": [{"written": 6}]},
     "0010": {},
+    "0011": {"pruned": [{"id": 1, "hour": 3600}]},
 }  # fmt: skip
 """By the migration with which a version could write it: new tables, and more of the rows that there were."""
 

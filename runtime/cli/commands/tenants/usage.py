@@ -20,6 +20,8 @@ Prices = Annotated[
     Path | None,
     typer.Option("--provider-prices", envvar="ROUNDHOUSE_PROVIDER_PRICES", help="To compare with; see docs/costs.md."),
 ]
+MIN_KEEP = 35
+"""Days. A month's budget reads the requests of its first and last hour."""
 app = typer.Typer(no_args_is_help=True, help="What teams used, and whether the ledger's sums agree.")
 
 
@@ -161,6 +163,35 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
     if differences:
         wrong = "The ledger's sums are not those of its rows: its tables were changed from outside."
         raise Refused(wrong, document=found)
+
+
+@app.command()
+def prune(
+    keep: Annotated[int, typer.Option("--keep", min=MIN_KEEP, help="Days whose requests stay.", show_default=False)],
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete single requests that are older. The sums of their hours stay: reports, bills and budgets are as before.
+
+    A server may run meanwhile. What needs single requests is then told of those that stay only: simulated limits,
+    reports of routers, feedback.
+
+    Example: roundhouse usage prune --keep 90
+    """
+    before = time.time() - keep * 86_400
+    with opened_database(data_dir, database) as tables:
+        from tenants.ledger.pruning import prune as pruned
+
+        gone = 0
+        for gone in pruned(tables, before):
+            if gone % 100_000 == 0:
+                note(f"{gone:,} requests are deleted")
+    since = int(before) // 3600 * 3600
+    if as_json:
+        emit({"object": "usage.pruned", "deleted": gone, "kept_since": since})
+    else:
+        print(f"{gone:,} requests are deleted; those since {_time(since)} stay")
 
 
 def _named(columns: list[str], row: list[Any]) -> dict[str, Any]:

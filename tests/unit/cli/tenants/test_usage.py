@@ -103,3 +103,17 @@ def test_reconcile(run: Run, database: Database) -> None:
     assert done.exit_code == 1
     (found,) = json.loads(done.stdout)["differences"]
     assert found["names"][0] == "speech"
+
+
+def test_old_requests_are_deleted_and_reports_stay(run: Run, database: Database) -> None:
+    report = ("usage", "report", "--date", "1970-01-01")
+    before = run(*report).stdout
+    refused = run("usage", "prune", "--keep", "30")
+    assert (refused.exit_code, "35" in refused.output) == (2, True), "a month's budget needs them"
+    assert run("usage", "prune").exit_code == 2
+    shown = run("usage", "prune", "--keep", "90").stdout
+    assert shown.startswith("3 requests are deleted; those since 20"), "one is under way"
+    assert run(*report).stdout == before
+    assert run("usage", "reconcile").stdout == "all sums agree with their rows; 1 requests are under way\n"
+    found = json.loads(run("usage", "prune", "--keep", "90", "--json").stdout)
+    assert (found["object"], found["deleted"], found["kept_since"] % 3600) == ("usage.pruned", 0, 0)

@@ -1,0 +1,39 @@
+"""Single requests that are old enough go, so that a ledger does not grow for ever; the sums of their hours stay."""
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from registry.storage.database import Database
+from tenants.ledger.rows import HOUR
+from tenants.storage.tables import LEDGER, PRUNED
+
+BATCH = 5_000
+"""Rows of a transaction: a server that writes meanwhile waits for one of them."""
+
+
+def kept_since(connection: sa.Connection) -> int:
+    """The first hour whose sums have their rows; 0: all have."""
+    return int(connection.execute(sa.select(PRUNED.c.hour)).scalar() or 0)
+
+
+def prune(database: Database, before: float) -> Iterator[int]:
+    """Delete the requests of the hours before that moment; how many are gone, after each transaction.
+
+    Those under way stay. Whenever it is broken off, what `kept_since` tells is true.
+    Raises Unavailable.
+    """
+    hour, gone = int(before) // HOUR * HOUR, 0
+    with database.write() as connection:
+        if not (since := kept_since(connection)):
+            connection.execute(sa.insert(PRUNED).values(id=1, hour=hour))
+        elif since < hour:
+            connection.execute(sa.update(PRUNED).values(hour=hour))
+    old = sa.select(LEDGER.c.uid).where(LEDGER.c.at < hour, LEDGER.c.state != "open").limit(BATCH)
+    while True:
+        with database.write() as connection:
+            found = connection.execute(sa.delete(LEDGER).where(LEDGER.c.uid.in_(old.scalar_subquery()))).rowcount
+        if not found:
+            return
+        gone += found
+        yield gone

@@ -1,0 +1,14 @@
+"""From which hour on the sums have their rows: older requests may be deleted, and their sums stay."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "0011", "0010"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "pruned",
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("hour", sa.BigInteger, nullable=False),
+    )
