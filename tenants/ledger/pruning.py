@@ -32,7 +32,7 @@ def prune(database: Database, before: float) -> Iterator[int]:
     old = sa.select(LEDGER.c.uid).where(LEDGER.c.at < hour, LEDGER.c.state != "open").limit(BATCH)
     while True:
         with database.write() as connection:
-            found = connection.execute(sa.delete(LEDGER).where(LEDGER.c.uid.in_(old.scalar_subquery()))).rowcount
+            found = connection.execute(sa.delete(LEDGER).where(LEDGER.c.uid.in_(old))).rowcount
         if not found:
             return
         gone += found

@@ -148,17 +148,22 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
     from dataclasses import asdict
 
     with opened_database(data_dir, database) as tables:
+        from tenants.ledger.pruning import kept_since
         from tenants.ledger.table import LedgerTable
 
         ledger = LedgerTable(tables, "")
         differences, open_rows = ledger.differences(), ledger.open_rows()
-    found = {"object": "reconciliation", "differences": [asdict(one) for one in differences], "open": open_rows}
+        with tables.read() as connection:
+            since = kept_since(connection)
+    told = [asdict(one) for one in differences]
+    found = {"object": "reconciliation", "differences": told, "open": open_rows, "kept_since": since}
     if as_json and not differences:
         emit(found)
     elif not as_json:
         for one in differences:
             note(f"{_time(one.hour)} {' '.join(filter(None, one.names))}: rows {one.rows}, sums {one.kept}")
-        agree = "all sums agree with their rows" if not differences else f"{len(differences)} sums differ"
+        sums = f"sums since {_time(since)}" if since else "sums"
+        agree = f"all {sums} agree with their rows" if not differences else f"{len(differences)} {sums} differ"
         print(f"{agree}; {open_rows} requests are under way")
     if differences:
         wrong = "The ledger's sums are not those of its rows: its tables were changed from outside."
