@@ -43,7 +43,7 @@ DEFAULTS: Mapping[str, tuple[int | None, ...]] = {
 def text_half(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What config.json tells of the language model; of a model that is nothing else, all of it."""
     inner = config.get("text_config")
-    if not isinstance(inner, dict):
+    if not inner or not isinstance(inner, dict):
         return config
     defaults = zip(FIELDS, DEFAULTS.get(str(inner.get("model_type")), ()), strict=False)
     return {**{name: value for name, value in defaults if value is not None}, **inner}
