@@ -11,11 +11,15 @@ from registry.files.text_half import text_half
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-OLDER: Mapping[str, str] = {
-    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-    "intermediate_size": "n_inner", "max_position_embeddings": "n_positions",
-}  # fmt: skip
-"""Words of config.json and what GPT-2 and its kin write in their place."""
+OLDER: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("n_embd", "dim", "d_model"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "intermediate_size": ("n_inner", "hidden_dim", "d_ff"),
+    "head_dim": ("d_kv",),
+    "max_position_embeddings": ("n_positions",),
+}
+"""Words of config.json and what GPT-2, DistilBERT, T5 and their kin write in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,10 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
     """The sizes that a config tells. Unfit when one is missing."""
     try:
         config = text_half(config)
-        config = {**{name: config[other] for name, other in OLDER.items() if other in config}, **config}
+        config = {
+            **{name: config[other] for name, others in OLDER.items() for other in others if other in config},
+            **config,
+        }
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
         return Shape(
