@@ -53,18 +53,43 @@ def _pooling(draft: Draft, listing: Listing) -> None:
 
 
 def _check_code(draft: Draft, listing: Listing, kind: str) -> None:
-    own = "auto_map" in listing.json("config.json") and not _in_transformers(kind)
-    if own and not draft.asked.get("engine.flags.trust_remote_code"):
+    code = _code(listing, kind)
+    if code and not draft.asked.get("engine.flags.trust_remote_code"):
+        name = listing.where.rpartition("/")[2]
+        here = "" if listing.where.startswith("/") else f"hf download {listing.where} --local-dir ./{name}, then "
         raise Unfit(
-            f"{listing.where} brings its network as code ({kind}), which would be run. If you trust it, "
-            "set engine.flags.trust_remote_code in a recipe, and pin its revision. Or add a model of a known kind.",
+            f"{listing.where} brings its network as code ({code}), which would be run. If you trust it: {here}name "
+            "its folder in a recipe with engine.flags.trust_remote_code. Or add a model of a known kind.",
             code="needs_code",
             param="source",
         )
 
 
-def _in_transformers(kind: str) -> bool:
+def _code(listing: Listing, kind: str) -> str:
+    """What of a model is code that is not in the libraries, and where that is; '': nothing."""
+    types = [str(module.get("type") or "") for module in listing.array("modules.json") if isinstance(module, dict)]
+    if own := next((one for one in types if one and not one.startswith("sentence_transformers.")), ""):
+        return own
+    config = listing.json("config.json")
+    if "auto_map" not in config:
+        return ""
+    told = config["auto_map"].get("AutoConfig") if isinstance(config["auto_map"], dict) else None
+    elsewhere, _, reference = str(told or "").rpartition("--")
+    taken_in = _in_transformers(kind, reference.rpartition(".")[2])
+    known = taken_in and not config.get("moe_every_n_layers")  # transformers' NomicBert has no experts
+    return "" if known else f"{kind}, of {elsewhere}" if elsewhere else kind
+
+
+def _in_transformers(kind: str, config_class: str) -> bool:
+    """Whether transformers' network is the one that the code was taken into.
+
+    Others give their code a kind that transformers has had for long, and what it would load by that is another network
+    with weights of chance: jina-embeddings-v2 says "bert". They have no config of transformers' name, or none at all.
+    """
     found = find_spec("transformers")
     folders = (found.submodule_search_locations if found else None) or []
     name = kind.replace("-", "_")
-    return name.isidentifier() and any((Path(folder) / "models" / name).is_dir() for folder in folders)
+    if not name.isidentifier() or not config_class:
+        return False
+    files = (Path(folder) / "models" / name / f"configuration_{name}.py" for folder in folders)
+    return any(f"class {config_class}(" in file.read_text(encoding="utf-8") for file in files if file.is_file())

@@ -1,0 +1,97 @@
+"""Embedding models, rerankers and their kin: what is proposed for public ones, by what is in their own files."""
+
+from typing import Any
+
+import pytest
+
+from launch.proposal.draft import Machine
+from launch.proposal.propose import Proposal, propose
+from launch.request import ModelRequest
+from registry.errors import Unfit
+from registry.files.shape import shape_of
+from registry.recipes.definition import Task
+from registry.recipes.source import HubSource
+from tests.unit.launch.listings import listing_of
+
+GIB = 2**30
+GPU = Machine("cuda", 68 * GIB, 90)
+SENTENCE = "sentence_transformers.models."
+POOLED = [{"path": "", "type": f"{SENTENCE}Transformer"}, {"path": "1_Pooling", "type": f"{SENTENCE}Pooling"}]
+WEIGHTS = {"model.safetensors": 10**9}
+
+DISTIL: dict[str, Any] = {
+    "architectures": ["DistilBertModel"], "model_type": "distilbert", "dim": 768, "hidden_dim": 3072, "n_heads": 12,
+    "n_layers": 6, "max_position_embeddings": 512, "vocab_size": 119547,
+}  # fmt: skip
+T5: dict[str, Any] = {
+    "architectures": ["T5EncoderModel"], "model_type": "t5", "d_ff": 4096, "d_kv": 64, "d_model": 1024,
+    "num_heads": 16, "num_layers": 24, "n_positions": 512, "vocab_size": 32128, "feed_forward_proj": "relu",
+}  # fmt: skip
+
+
+def proposal(small: dict[str, object], large: dict[str, int] | None = None, **overrides: object) -> Proposal:
+    listing = listing_of(small, large or WEIGHTS)
+    wanted = ModelRequest("x", overrides=overrides)
+    return propose(listing, HubSource(hub="a/model", revision="0" * 40), wanted, GPU)
+
+
+@pytest.mark.parametrize("config", [DISTIL, T5], ids=lambda config: config["model_type"])
+def test_sizes_may_have_the_words_of_their_kind(config: dict[str, Any]) -> None:
+    """No DistilBERT and no T5 could be added: its config.json "did not tell" its heads."""
+    from transformers import AutoConfig
+
+    settings = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
+    known = AutoConfig.for_model(config["model_type"], **settings)
+    shape = shape_of(config)
+    assert (shape.layers, shape.hidden, shape.heads, shape.head_size) == (
+        known.num_hidden_layers, known.hidden_size, known.num_attention_heads, 64,
+    )  # fmt: skip
+    assert shape.feed_forward == config.get("hidden_dim", config.get("d_ff"))
+    assert proposal({"config.json": config, "modules.json": POOLED}).recipe.task is Task.EMBED
+
+
+BERT: dict[str, Any] = {
+    "architectures": ["BertModel"], "model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 512, "vocab_size": 30522,
+}  # fmt: skip
+JINA_2 = "jinaai/jina-bert-implementation--"
+FLASH = "jinaai/xlm-roberta-flash-implementation--"
+NOMIC = {
+    "AutoConfig": "nomic-ai/nomic-bert-2048--configuration_hf_nomic_bert.NomicBertConfig",
+    "AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "more", "words"),
+    [
+        ("bert", {"AutoConfig": f"{JINA_2}configuration_bert.JinaBertConfig",  # jina-embeddings-v2
+                  "AutoModel": f"{JINA_2}modeling_bert.JinaBertModel"}, {}, "(bert, of jinaai/jina-bert-impl"),
+        ("xlm-roberta", {"AutoConfig": f"{FLASH}configuration_xlm_roberta.XLMRobertaFlashConfig",  # -v3
+                         "AutoModel": f"{FLASH}modeling_lora.XLMRobertaLoRA"}, {}, "of jinaai/xlm-roberta-flash"),
+        ("qwen2", {"AutoModel": "modeling_qwen.Qwen2Model"}, {}, "(qwen2)"),  # gte-Qwen2: its attention sees both ways
+        ("nomic_bert", NOMIC, {"moe_every_n_layers": 2}, "of nomic-ai/nomic-bert-2048"),  # nomic-embed-text-v2-moe
+    ],
+)  # fmt: skip
+def test_code_behind_the_name_of_a_known_kind_is_found(
+    kind: str, code: dict[str, str], more: dict[str, Any], words: str
+) -> None:
+    """transformers would have loaded its own network by that name, with weights of chance, and served its vectors."""
+    config = {**BERT, "model_type": kind, "auto_map": code, **more}
+    with pytest.raises(Unfit, match=r"hf download a/model --local-dir \./model") as refused:
+        proposal({"config.json": config, "modules.json": POOLED})
+    assert refused.value.code == "needs_code"
+    assert words in refused.value.message
+
+
+def test_steps_that_are_code_of_the_repository_are_found() -> None:
+    steps = [{"path": "", "type": "custom_st.Transformer", "kwargs": ["task"]}, POOLED[1]]
+    with pytest.raises(Unfit, match=r"as code \(custom_st.Transformer\)"):
+        proposal({"config.json": BERT, "modules.json": steps})
+    trusted = proposal({"config.json": BERT, "modules.json": steps}, **{"engine.flags.trust_remote_code": True})
+    assert trusted.recipe.task is Task.EMBED
+
+
+def test_code_that_transformers_has_taken_in_is_not_needed() -> None:
+    config = {**BERT, "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "auto_map": NOMIC}
+    assert proposal({"config.json": config, "modules.json": POOLED}).recipe.task is Task.EMBED
