@@ -24,7 +24,11 @@ from registry.wording import nearest
 WEIGHTS = (".safetensors",)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
 CHECKPOINT = re.compile(r"^checkpoint-(\d+)/")
-CROSS_ENCODER, SPARSE = "CrossEncoder", "SparseEncoder"
+CROSS_ENCODER, SPARSE, MULTI_VECTOR = "CrossEncoder", "SparseEncoder", "MultiVectorEncoder"
+NO_TRANSFORMER = frozenset({"StaticEmbedding", "CLIPModel", "WordEmbeddings", "BoW", "Router", "Asym"})
+"""First steps of modules.json whose inputs are not the tokens of one text."""
+RANKS = re.compile(r"^pipeline_tag: *text-ranking *$", re.MULTILINE)
+"""In the card's head."""
 CT2_WHISPER = frozenset({"suppress_ids", "suppress_ids_begin", "lang_ids", "alignment_heads"})
 """Keys of the config.json that CTranslate2 writes beside a Whisper."""
 ENCODERS = re.compile(
@@ -157,10 +161,26 @@ def _sentence_transformers(listing: Listing) -> Detected | None:
             code="sparse_encoder",
             param="source",
         )
+    if kind == MULTI_VECTOR or any("multi_vector_encoder" in one or one.startswith("pylate.") for one in types):
+        raise Unfit(
+            f"{listing.where} makes a vector for each token (ColBERT), which is not served: add a model of one for "
+            "each text.",
+            code="unknown_architecture",
+            param="source",
+        )
     if kind == CROSS_ENCODER or any("cross_encoder" in one for one in types):
+        _refuse_classes(listing, listing.json("config.json"))
         return Detected(Task.RERANK, "sentence-transformers", architecture, "sentence-transformers' CrossEncoder")
     if "modules.json" not in listing:
         return None
+    first = types[0].rpartition(".")[2] if types else ""
+    if first in NO_TRANSFORMER:
+        raise Unfit(
+            f"{listing.where} begins with {first} (modules.json); only embedding models that begin with a Transformer "
+            "are served: add one of those.",
+            code="unknown_architecture",
+            param="source",
+        )
     steps = ", ".join(one.rpartition(".")[2] for one in types)
     why = f"sentence-transformers' modules.json: {steps}"
     return Detected(Task.EMBED, "sentence-transformers", architecture, why)
@@ -189,10 +209,7 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
     if config.get("model_type") == "whisper":
         return Detected(Task.TRANSCRIBE, "faster-whisper", name, f"{told}, converted to CTranslate2", convert=True)
     if name.endswith("ForSequenceClassification"):
-        labels = len(config.get("id2label") or ()) or int(config.get("num_labels") or 2)
-        if labels != 1:
-            what = f"is a classifier with {labels} labels: a reranker gives one score (Cohere's and Jina's endpoints)"
-            raise Unfit(f"{listing.where} {what}.", code="is_classifier", param="source")
+        _refuse_classes(listing, config)
         return Detected(Task.RERANK, "sentence-transformers", name, f"{told}, with one score")
     if ENCODERS.match(name):
         note = "It has no modules.json: vectors are the mean over the tokens, which is the library's default."
@@ -206,6 +223,15 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
     return Detected(Task.CHAT, "vllm", name, told, notes=_chat_notes(listing, config))
 
 
+def _refuse_classes(listing: Listing, config: dict[str, Any]) -> None:
+    if not _architecture(config).endswith("ForSequenceClassification"):
+        return
+    labels = len(config.get("id2label") or ()) or int(config.get("num_labels") or 2)
+    if labels != 1:
+        what = f"is a classifier with {labels} labels: a reranker gives one score (Cohere's and Jina's endpoints)"
+        raise Unfit(f"{listing.where} {what}.", code="is_classifier", param="source")
+
+
 def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
     notes = []
     tokens = listing.json("tokenizer_config.json")
@@ -213,6 +239,11 @@ def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
         notes.append(
             "It has no chat template: a base model continues text (/v1/completions); for /v1/chat/completions set "
             "engine.flags.chat_template."
+        )
+    if RANKS.search(listing.text("README.md")):
+        notes.append(
+            "Its card calls it a reranker, but it ranks by the words that it answers with: it is served as a chat "
+            "model, and not at /v1/rerank. A reranker with a score of its own is a ...ForSequenceClassification."
         )
     if any(key in config for key in ("vision_config", "audio_config")):
         notes.append("It also takes images or sound in its own form; only text has been tried here.")

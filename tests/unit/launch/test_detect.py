@@ -16,6 +16,8 @@ from tests.unit.launch.listings import listing_of
 WEIGHTS = {"model.safetensors": 1000}
 POOLED = [{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Pooling"}]
 
+COLBERT = "pylate.models.Dense.Dense"
+
 
 def test_files_that_no_model_has_are_told_of_a_recipes_folder(tmp_path: Path) -> None:
     """`validate` and the start ended with them."""
@@ -95,6 +97,19 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
         ({"config.json": {"model_type": "x"}}, WEIGHTS, "bad_config", "architectures"),
         ({"modules.json": POOLED, "config_sentence_transformers.json": {"model_type": "SparseEncoder"}}, WEIGHTS,
           "sparse_encoder", "dense"),
+        # they were taken for embedding models or rerankers, fetched, and could not be loaded
+        ({"modules.json": [{"type": "sentence_transformers.models.StaticEmbedding"}]},
+         {"0_StaticEmbedding/model.safetensors": 9}, "unknown_architecture", "begins with StaticEmbedding"),
+        ({"modules.json": [{"type": "sentence_transformers.models.CLIPModel", "path": "0_CLIPModel"}]},
+         {"0_CLIPModel/model.safetensors": 9}, "unknown_architecture", "begins with CLIPModel"),
+        ({"config.json": {"architectures": ["ModernBertModel"]}, "modules.json": [POOLED[0], {"type": COLBERT}]},
+         WEIGHTS, "unknown_architecture", "a vector for each token"),
+        ({"config.json": {"architectures": ["BertModel"]}, "modules.json": POOLED,
+          "config_sentence_transformers.json": {"model_type": "MultiVectorEncoder"}}, WEIGHTS,
+         "unknown_architecture", "a vector for each token"),
+        ({"config.json": {"architectures": ["DebertaV2ForSequenceClassification"],
+                          "id2label": {"0": "contradiction", "1": "entailment", "2": "neutral"}},
+          "config_sentence_transformers.json": {"model_type": "CrossEncoder"}}, WEIGHTS, "is_classifier", "3 labels"),
     ],
 )  # fmt: skip
 def test_what_is_refused_is_told_what_would_work(
@@ -104,6 +119,17 @@ def test_what_is_refused_is_told_what_would_work(
         detect(listing_of(small, large))
     assert refused.value.code == code
     assert words in refused.value.message
+
+
+def test_a_chat_model_that_ranks_is_said_to_be_no_reranker_here() -> None:
+    """Qwen3-Reranker and mxbai-rerank v2 became chat models without a word."""
+    small = {
+        "config.json": {"architectures": ["Qwen3ForCausalLM"]},
+        "README.md": "---\npipeline_tag: text-ranking\n---",
+    }
+    assert any("calls it a reranker" in note for note in detect(listing_of(small, WEIGHTS)).notes)
+    small["README.md"] = "---\npipeline_tag: text-generation\n---"
+    assert not any("calls it a reranker" in note for note in detect(listing_of(small, WEIGHTS)).notes)
 
 
 @pytest.mark.parametrize(
