@@ -2,9 +2,9 @@
 
 1. an adapter                      refused: `adapters add`
 2. a trainer's output folder       refused: the checkpoint inside is named
-3. GGUF                            refused: the repository that it was made from is named, if the file tells
+3. GGUF, GGML, pickles, ONNX       refused: the repository that it was made from is named, if its files tell
 4. CTranslate2 (model.bin)         Whisper: transcribe; others refused
-5. sentence-transformers' modules  embed, or rerank for a CrossEncoder; sparse ones refused
+5. sentence-transformers' modules  embed, or rerank for a CrossEncoder; sparse, static and ColBERT's refused
 6. config.json architectures       Whisper: transcribe, after a conversion; one score: rerank; an encoder: embed;
                                    what the installed vLLM answers with: chat
 7. anything else                   refused, with what is there
@@ -24,11 +24,15 @@ from registry.wording import nearest
 WEIGHTS = (".safetensors",)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
 CHECKPOINT = re.compile(r"^checkpoint-(\d+)/")
+OTHER_TASKS = frozenset({"SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION", "SEQ_2_SEQ_LM"})
+"""Of peft's adapter_config.json: no chat models."""
+SPEECH = re.compile(r"ForCTC\Z|SpeechSeq2Seq|^(Moonshine|Speech|Seamless|Wav2Vec2|Hubert|WavLM)")
 CROSS_ENCODER, SPARSE, MULTI_VECTOR = "CrossEncoder", "SparseEncoder", "MultiVectorEncoder"
 NO_TRANSFORMER = frozenset({"StaticEmbedding", "CLIPModel", "WordEmbeddings", "BoW", "Router", "Asym"})
 """First steps of modules.json whose inputs are not the tokens of one text."""
+BASE = re.compile(r"^base_model:\s*(?:- *)?([\w.-]+/[\w.-]+) *$", re.MULTILINE)
 RANKS = re.compile(r"^pipeline_tag: *text-ranking *$", re.MULTILINE)
-"""In the card's head."""
+"""Both in a card's head."""
 CT2_WHISPER = frozenset({"suppress_ids", "suppress_ids_begin", "lang_ids", "alignment_heads"})
 """Keys of the config.json that CTranslate2 writes beside a Whisper."""
 ENCODERS = re.compile(
@@ -78,8 +82,16 @@ def _own_weights(listing: Listing) -> list[str]:
 def _refuse_adapter(listing: Listing) -> None:
     if "adapter_config.json" not in listing or _own_weights(listing):
         return
-    base = str(listing.json("adapter_config.json").get("base_model_name_or_path") or "")
+    config = listing.json("adapter_config.json")
+    base = str(config.get("base_model_name_or_path") or "")
     of = f" for {base}" if base else ""
+    if config.get("task_type") in OTHER_TASKS or "whisper" in f"{base} {config.get('auto_mapping')}".lower():
+        raise Unfit(
+            f"{listing.where} is an adapter{of}, and only chat models take adapters: merge it into its model (peft's "
+            "merge_and_unload), and add what comes of it.",
+            code="is_adapter",
+            param="source",
+        )
     raise Unfit(
         f"{listing.where} is an adapter{of}: roundhouse adapters add NAME {listing.where} --base MODEL.",
         code="is_adapter",
@@ -117,10 +129,29 @@ def _refuse_without_weights(listing: Listing) -> None:
             code="gguf_not_served",
             param="source",
         )
-    if pickles := [name for name in listing.names(*PICKLES) if name != "training_args.bin"]:
+    if ggmls := [name for name in listing.names(".bin") if name.startswith("ggml-")]:
         raise Unfit(
-            f"{listing.where} has its weights only as {pickles[0]}, which can run code when it is read: convert them "
-            "to safetensors, or look for a repository or revision that has them.",
+            f"{listing.where} holds whisper.cpp's {ggmls[0]}, which no engine here reads: add the original, such as "
+            "openai/whisper-small.",
+            code="gguf_not_served",
+            param="source",
+        )
+    if pickles := [name for name in listing.names(*PICKLES) if name != "training_args.bin"]:
+        first = next((name for name in pickles if name.startswith("pytorch_model")), pickles[0])
+        waiting = (
+            "" if listing.where.startswith("/") else f"; a hub's may wait in a pull request: {listing.where}@refs/pr/N"
+        )
+        raise Unfit(
+            f"{listing.where} has its weights only as {first}, which can run code when it is read: convert them "
+            f"to safetensors, or look for a repository or revision that has them{waiting}.",
+            code="bad_weights",
+            param="source",
+        )
+    if any(name.endswith(".onnx") for name in listing.sizes):
+        made = BASE.search(listing.text("README.md"))
+        original = f"{made[1]}, from which it was made" if made else "the original, as safetensors"
+        raise Unfit(
+            f"{listing.where} has its weights only as ONNX, which no engine here reads: add {original}.",
             code="bad_weights",
             param="source",
         )
@@ -138,6 +169,13 @@ def _ctranslate2(listing: Listing) -> Detected | None:
         return None
     config = listing.json("config.json")
     if CT2_WHISPER & config.keys():
+        if "tokenizer.json" not in listing:
+            raise Unfit(
+                f"{listing.where} has no tokenizer.json, without which it cannot be loaded: copy it from the Whisper "
+                "that it was made from, or add that one.",
+                code="bad_config",
+                param="source",
+            )
         why = "model.bin of CTranslate2, with Whisper's config.json"
         return Detected(Task.TRANSCRIBE, "faster-whisper", "", why)
     if any(name.startswith("vocabulary") for name in listing.sizes):
@@ -217,6 +255,9 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
     if name.endswith("ForMaskedLM"):
         what = f"({name}) fills in masked words: embedding models are made from such, add one of those"
         raise Unfit(f"{listing.where} {what}.", code="is_masked_lm", param="source")
+    if SPEECH.search(name):
+        what = f"({name}) is a speech model that is no Whisper, and only Whisper is served: add one"
+        raise Unfit(f"{listing.where} {what}.", code="not_whisper", param="source")
     known = vllm_source.architectures()
     if known and name not in known:
         _refuse_architecture(listing, name)
