@@ -23,7 +23,8 @@ Fetched = Callable[[int, int | None], None]
 """Called from other threads while a download runs, with the bytes that have come and the bytes in all, if known."""
 
 WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "model.bin", "README.md")
-UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*")
+UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "model.fp*")
+"""The same weights once more: for others, or in other widths (whisper-large-v3 has 6 GB of them)."""
 
 
 def resolve(source: Source, base_dir: Path, *, fetched: Fetched | None = None, download: bool = True) -> Path:

@@ -1,0 +1,19 @@
+"""Speech models: what is proposed for public ones, and what of them is fetched."""
+
+import pytest
+
+from launch.files.weights import weights_of
+from models.sources.repository import is_wanted
+from tests.unit.launch.listings import listing_of
+
+
+def test_the_same_weights_in_another_width_are_not_fetched() -> None:
+    """openai/whisper-large-v3 has 6 GB of them beside the 3 GB that are read."""
+    sizes = {
+        "model.safetensors": 3_087_130_976,
+        "model.fp32-00001-of-00002.safetensors": 4_993_448_880,
+        "model.fp32-00002-of-00002.safetensors": 1_180_663_192,
+    }
+    assert [name for name in sizes if is_wanted(name)] == ["model.safetensors"]
+    config = {"d_model": 1280, "decoder_layers": 32, "torch_dtype": "float16"}
+    assert weights_of(listing_of({"config.json": config}, sizes)).parameters == pytest.approx(1.54e9, rel=0.01)
