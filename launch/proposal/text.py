@@ -1,5 +1,6 @@
 """The recipes of embedding models and rerankers: dtype, batches, and what their files tell of pooling and prompts."""
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,12 +15,16 @@ HALF = frozenset({"bert", "roberta", "xlm-roberta", "mpnet", "camembert", "disti
 REQUESTS = {"cpu": 64, "cuda": 256}
 STEP_TOKENS = {"cpu": 8192, "cuda": 32_768}
 POOLINGS = {
-    "pooling_mode_cls_token": "the first token",
-    "pooling_mode_mean_tokens": "the mean over the tokens",
-    "pooling_mode_max_tokens": "the largest values",
-    "pooling_mode_lasttoken": "the last token",
-    "pooling_mode_weightedmean_tokens": "a weighted mean",
+    "cls": ("pooling_mode_cls_token", "the first token"),
+    "mean": ("pooling_mode_mean_tokens", "the mean over the tokens"),
+    "max": ("pooling_mode_max_tokens", "the largest values"),
+    "mean_sqrt_len_tokens": ("pooling_mode_mean_sqrt_len_tokens", "the sum over the root of their number"),
+    "lasttoken": ("pooling_mode_lasttoken", "the last token"),
+    "weightedmean": ("pooling_mode_weightedmean_tokens", "a weighted mean"),
 }
+"""By the names that sentence-transformers 6 writes; what earlier ones wrote, and what it is for people."""
+ASKS = re.compile(r"""['"`](search_query|query|Represent this sentence for searching relevant passages|Instruct): """)
+"""What cards tell to put before a query, as they quote it."""
 
 
 def propose_text(draft: Draft, detected: Detected, listing: Listing, machine: Machine) -> None:
@@ -41,15 +46,31 @@ def propose_text(draft: Draft, detected: Detected, listing: Listing, machine: Ma
 
 def _pooling(draft: Draft, listing: Listing) -> None:
     pooling = listing.json("1_Pooling/config.json")
-    told = [words for key, words in POOLINGS.items() if pooling.get(key)]
+    modes = pooling.get("pooling_mode") or ()
+    told = [
+        words
+        for mode, (key, words) in POOLINGS.items()
+        if pooling.get(key) or mode in ([modes] if isinstance(modes, str) else modes)
+    ]
     if told:
         draft.notes.append(f"Pooling, as its files say: {', '.join(told)}.")
+    card = listing.text("README.md")
     own = listing.json("config_sentence_transformers.json")
     prompts = own.get("prompts")
     if isinstance(prompts, dict) and any(prompts.values()):
         default = own.get("default_prompt_name")
         used = f"'{default}' is put before every input" if default else "clients choose one, or write it themselves"
         draft.notes.append(f"Prompts, as its files say: {', '.join(sorted(prompts))}; {used}.")
+    elif asks := ASKS.search(card):
+        draft.notes.append(
+            f"Its files hold no prompts, but its card puts '{asks[1]}: ' before queries: clients write that "
+            "themselves, and what the card puts before other texts."
+        )
+    if "matryoshka" in card.lower() and not draft.wants("engine.flags.matryoshka_dimensions"):
+        draft.notes.append(
+            "Its card speaks of vectors that may be cut (Matryoshka): the sizes that clients may ask for are set with "
+            'engine.flags.matryoshka_dimensions: ["256", "512"].'
+        )
 
 
 def _check_code(draft: Draft, listing: Listing, kind: str) -> None:

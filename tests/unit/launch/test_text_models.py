@@ -95,3 +95,45 @@ def test_steps_that_are_code_of_the_repository_are_found() -> None:
 def test_code_that_transformers_has_taken_in_is_not_needed() -> None:
     config = {**BERT, "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "auto_map": NOMIC}
     assert proposal({"config.json": config, "modules.json": POOLED}).recipe.task is Task.EMBED
+
+
+@pytest.mark.parametrize(
+    ("pooling", "words"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "the first token."),
+        ({"embedding_dimension": 768, "pooling_mode": "lasttoken"}, "the last token."),
+        ({"embedding_dimension": 768, "pooling_mode": ["cls", "mean"]}, "the first token, the mean over the tokens."),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, "the sum over the root of their number."),
+    ],
+)
+def test_the_pooling_is_told_as_older_and_newer_files_have_it(pooling: dict[str, Any], words: str) -> None:
+    found = proposal({"config.json": BERT, "modules.json": POOLED, "1_Pooling/config.json": pooling})
+    assert f"Pooling, as its files say: {words}" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("card", "asks"),
+    [
+        ("input_texts = ['query: how much protein should a female eat',", "query: "),  # e5
+        ("sentences = ['search_query: Who is Laurens van Der Maaten?']", "search_query: "),  # nomic-embed-text
+        ("| `Represent this sentence for searching relevant passages: ` |",  # bge-*-en-v1.5
+         "Represent this sentence for searching relevant passages: "),
+        ("    return f'Instruct: {task_description}\\nQuery: {query}'", "Instruct: "),  # multilingual-e5-*-instruct
+        ("sentences = ['This is an example sentence']", ""),
+    ],
+)  # fmt: skip
+def test_what_a_card_puts_before_queries_is_told_where_the_files_have_no_prompts(card: str, asks: str) -> None:
+    """It was lost without a word, and the vectors were worse."""
+    small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": card}
+    notes = [note for note in proposal(small).notes if "Its files hold no prompts" in note]
+    assert [f"'{asks}'" in note for note in notes] == ([True] if asks else [])
+    small["config_sentence_transformers.json"] = {"prompts": {"query": "query: ", "document": "passage: "}}
+    assert not any("Its files hold no prompts" in note for note in proposal(small).notes)
+
+
+def test_a_card_that_speaks_of_vectors_to_cut_leads_to_the_flag() -> None:
+    """Only the flag lets clients ask for shorter ones, and nothing told of it."""
+    small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": "With Matryoshka learning"}
+    flag = "engine.flags.matryoshka_dimensions"
+    assert any(flag in note for note in proposal(small).notes)
+    assert not any(flag in note for note in proposal(small, **{flag: ["256"]}).notes)
