@@ -296,6 +296,8 @@ def _refuse_architecture(listing: Listing, name: str) -> NoReturn:
         hint = f"vLLM served it until {version}"
     elif plugin := vllm_source.elsewhere().get(name):
         hint = f"a plug-in for vLLM does: {plugin}"
+    elif name.endswith(("Model", "Encoder", "ColBERT")):  # the network alone
+        hint = "of models that give vectors those are served that have sentence-transformers' modules.json"
     else:
         close = ", ".join(nearest(name, vllm_source.architectures().keys(), 3))
         hint = f"a newer vLLM may; of those that it has, the nearest are {close}"

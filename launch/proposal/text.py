@@ -42,6 +42,10 @@ def propose_text(draft: Draft, detected: Detected, listing: Listing, machine: Ma
     draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], "tokens of one step")
     if detected.task is Task.EMBED:
         _pooling(draft, listing)
+    elif "chat_template.jinja" in listing or listing.json("tokenizer_config.json").get("chat_template"):
+        draft.notes.append(
+            "It was made from a chat model: if its card puts words around queries and documents, clients write them."
+        )
 
 
 def _pooling(draft: Draft, listing: Listing) -> None:
@@ -74,31 +78,34 @@ def _pooling(draft: Draft, listing: Listing) -> None:
 
 
 def _check_code(draft: Draft, listing: Listing, kind: str) -> None:
-    code = _code(listing, kind)
+    code, elsewhere = _code(listing, kind)
     if code and not draft.asked.get("engine.flags.trust_remote_code"):
         name = listing.where.rpartition("/")[2]
-        here = "" if listing.where.startswith("/") else f"hf download {listing.where} --local-dir ./{name}, then "
+        fetch = [] if listing.where.startswith("/") else [f"hf download {listing.where} --local-dir ./{name}"]
+        fetch += [f"hf download {elsewhere}"] if elsewhere else []
+        here = f"{', '.join(fetch)}, then " if fetch else ""
+        told = f"{code}, of {elsewhere}" if elsewhere else code
         raise Unfit(
-            f"{listing.where} brings its network as code ({code}), which would be run. If you trust it: {here}name "
+            f"{listing.where} brings its network as code ({told}), which would be run. If you trust it: {here}name "
             "its folder in a recipe with engine.flags.trust_remote_code. Or add a model of a known kind.",
             code="needs_code",
             param="source",
         )
 
 
-def _code(listing: Listing, kind: str) -> str:
-    """What of a model is code that is not in the libraries, and where that is; '': nothing."""
+def _code(listing: Listing, kind: str) -> tuple[str, str]:
+    """What of a model is code that is not in the libraries, '' for nothing; and the repository it is in, if another."""
+    config = listing.json("config.json")
+    code = config["auto_map"] if isinstance(config.get("auto_map"), dict) else {}
+    elsewhere = next((str(one).partition("--")[0] for one in code.values() if "--" in str(one)), "")
     types = [str(module.get("type") or "") for module in listing.array("modules.json") if isinstance(module, dict)]
     if own := next((one for one in types if one and not one.startswith("sentence_transformers.")), ""):
-        return own
-    config = listing.json("config.json")
+        return own, elsewhere
     if "auto_map" not in config:
-        return ""
-    told = config["auto_map"].get("AutoConfig") if isinstance(config["auto_map"], dict) else None
-    elsewhere, _, reference = str(told or "").rpartition("--")
-    taken_in = _in_transformers(kind, reference.rpartition(".")[2])
+        return "", ""
+    taken_in = _in_transformers(kind, str(code.get("AutoConfig") or "").rpartition(".")[2])
     known = taken_in and not config.get("moe_every_n_layers")  # transformers' NomicBert has no experts
-    return "" if known else f"{kind}, of {elsewhere}" if elsewhere else kind
+    return ("", "") if known else (kind, elsewhere)
 
 
 def _in_transformers(kind: str, config_class: str) -> bool:

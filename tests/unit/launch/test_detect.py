@@ -108,6 +108,8 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
          "vLLM served it until 0.10.2"),
         ({"config.json": {"architectures": ["BartForConditionalGeneration"]}}, WEIGHTS, "unknown_architecture",
          "a plug-in for vLLM does"),
+        ({"config.json": {"architectures": ["MistralModel"]}}, WEIGHTS, "unknown_architecture", "modules.json"),
+        ({"config.json": {"architectures": ["CLIPModel"]}}, WEIGHTS, "unknown_architecture", "modules.json"),
         ({}, WEIGHTS, "bad_config", "no config.json"),
         ({"config.json": "{broken"}, WEIGHTS, "bad_config", "is broken"),
         ({"config.json": {"model_type": "x"}}, WEIGHTS, "bad_config", "architectures"),

@@ -81,6 +81,8 @@ def test_code_behind_the_name_of_a_known_kind_is_found(
     with pytest.raises(Unfit, match=r"hf download a/model --local-dir \./model") as refused:
         proposal({"config.json": config, "modules.json": POOLED})
     assert refused.value.code == "needs_code"
+    elsewhere = code["AutoModel"].partition("--")[0]
+    assert (f", hf download {elsewhere}, then name" in refused.value.message) is ("--" in code["AutoModel"])
     assert words in refused.value.message
 
 
@@ -88,6 +90,9 @@ def test_steps_that_are_code_of_the_repository_are_found() -> None:
     steps = [{"path": "", "type": "custom_st.Transformer", "kwargs": ["task"]}, POOLED[1]]
     with pytest.raises(Unfit, match=r"as code \(custom_st.Transformer\)"):
         proposal({"config.json": BERT, "modules.json": steps})
+    flash = {**BERT, "auto_map": {"AutoModel": f"{FLASH}modeling_lora.XLMRobertaLoRA"}}
+    with pytest.raises(Unfit, match=r"\(custom_st.Transformer, of jinaai/xlm-roberta-flash-implementation\)"):
+        proposal({"config.json": flash, "modules.json": steps})
     trusted = proposal({"config.json": BERT, "modules.json": steps}, **{"engine.flags.trust_remote_code": True})
     assert trusted.recipe.task is Task.EMBED
 
@@ -137,3 +142,13 @@ def test_a_card_that_speaks_of_vectors_to_cut_leads_to_the_flag() -> None:
     flag = "engine.flags.matryoshka_dimensions"
     assert any(flag in note for note in proposal(small).notes)
     assert not any(flag in note for note in proposal(small, **{flag: ["256"]}).notes)
+
+
+def test_a_reranker_that_was_a_chat_model_may_want_words_around_its_texts() -> None:
+    """Qwen3-Reranker as a classifier scores plain pairs badly, and nothing told of it."""
+    config = {**BERT, "architectures": ["Qwen3ForSequenceClassification"], "model_type": "qwen3",
+              "id2label": {"0": "LABEL_0"}}  # fmt: skip
+    small: dict[str, object] = {"config.json": config, "tokenizer_config.json": {"chat_template": "{{ messages }}"}}
+    assert any("made from a chat model" in note for note in proposal(small).notes)
+    del small["tokenizer_config.json"]
+    assert proposal(small).notes == ()
