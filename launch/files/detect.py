@@ -219,9 +219,29 @@ def _sentence_transformers(listing: Listing) -> Detected | None:
             code="unknown_architecture",
             param="source",
         )
+    _refuse_pickled_steps(listing)
     steps = ", ".join(one.rpartition(".")[2] for one in types)
     why = f"sentence-transformers' modules.json: {steps}"
     return Detected(Task.EMBED, "sentence-transformers", architecture, why)
+
+
+def _refuse_pickled_steps(listing: Listing) -> None:
+    """A conversion of a repository to safetensors often leaves out the steps behind the network: a Dense.
+
+    Of a hub nothing pickled is fetched; in a folder the library reads such a step without what could run code.
+    """
+    if listing.where.startswith("/"):
+        return
+    for module in listing.array("modules.json"):
+        step = str(module.get("path") or "") if isinstance(module, dict) else ""
+        pickled = f"{step}/pytorch_model.bin"
+        if step and pickled in listing and f"{step}/model.safetensors" not in listing:
+            raise Unfit(
+                f"{listing.where} has the weights of a step only as {pickled}, which can run code when it is read: "
+                "convert them to safetensors, or look for a repository or revision that has them.",
+                code="bad_weights",
+                param="source",
+            )
 
 
 def _architecture(config: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from tests.unit.launch.listings import listing_of
 WEIGHTS = {"model.safetensors": 1000}
 POOLED = [{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Pooling"}]
 
+DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
 COLBERT = "pylate.models.Dense.Dense"
 
 
@@ -49,6 +50,9 @@ def test_half_a_character_is_in_no_answer() -> None:
         ({"config.json": {"architectures": ["BertModel"]}, "modules.json": POOLED}, WEIGHTS, Task.EMBED,
          "sentence-transformers"),
         ({"config.json": {"architectures": ["XLMRobertaModel"]}}, WEIGHTS, Task.EMBED, "sentence-transformers"),
+        ({"config.json": {"architectures": ["BertModel"]}, "modules.json": [*POOLED, DENSE]},
+         {**WEIGHTS, "2_Dense/pytorch_model.bin": 9, "2_Dense/model.safetensors": 9}, Task.EMBED,
+         "sentence-transformers"),
         ({"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}}, WEIGHTS,
          Task.RERANK, "sentence-transformers"),
         ({"config.json": {"architectures": ["Qwen3ForCausalLM"]},
@@ -120,6 +124,8 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
          {"0_StaticEmbedding/model.safetensors": 9}, "unknown_architecture", "begins with StaticEmbedding"),
         ({"modules.json": [{"type": "sentence_transformers.models.CLIPModel", "path": "0_CLIPModel"}]},
          {"0_CLIPModel/model.safetensors": 9}, "unknown_architecture", "begins with CLIPModel"),
+        ({"config.json": {"architectures": ["BertModel"]}, "modules.json": [*POOLED, DENSE]},
+         {**WEIGHTS, "2_Dense/pytorch_model.bin": 9}, "bad_weights", "of a step only as 2_Dense/pytorch_model.bin"),
         ({"config.json": {"architectures": ["ModernBertModel"]}, "modules.json": [POOLED[0], {"type": COLBERT}]},
          WEIGHTS, "unknown_architecture", "a vector for each token"),
         ({"config.json": {"architectures": ["BertModel"]}, "modules.json": POOLED,
