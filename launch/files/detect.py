@@ -295,8 +295,7 @@ def _refuse_classes(listing: Listing, config: dict[str, Any]) -> None:
 
 def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
     notes = []
-    tokens = listing.json("tokenizer_config.json")
-    if "chat_template.jinja" not in listing and not tokens.get("chat_template"):
+    if not listing.chat_template():
         notes.append(
             "It has no chat template: a base model continues text (/v1/completions); for /v1/chat/completions set "
             "engine.flags.chat_template."

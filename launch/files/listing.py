@@ -23,6 +23,7 @@ READ = (
     "model.safetensors.index.json",
     "1_Pooling/config.json",
     "chat_template.jinja",
+    "chat_template.json",
     "README.md",
 )
 """All that detection and proposal look into."""
@@ -63,6 +64,11 @@ class Listing:
         """The list in a small file; empty when there is none. Raises as `json`."""
         found = self._read(name)
         return found if isinstance(found, list) else []
+
+    def chat_template(self) -> str:
+        """In a file of its own, in the tokenizer's, or in the older one of a processor; '': none."""
+        told = (self.json(name).get("chat_template") for name in ("tokenizer_config.json", "chat_template.json"))
+        return self.text("chat_template.jinja") or next((str(one) for one in told if one), "")
 
     def text(self, name: str) -> str:
         if name not in self.sizes or self.sizes[name] > SMALL:

@@ -131,9 +131,7 @@ def _probe(draft: Draft, facts: ChatFacts, dtype: str, machine: Machine) -> Reci
 
 def _parsers(draft: Draft, facts: ChatFacts) -> None:
     family = family_of(facts.name, facts.detected.architecture)
-    template = facts.listing.text("chat_template.jinja") or str(
-        facts.listing.json("tokenizer_config.json").get("chat_template") or ""
-    )
+    template = facts.listing.chat_template()
     if family is None or not template:
         return
     if family.tools and "tool" in template and has_parser("tool_call_parser", family.tools):

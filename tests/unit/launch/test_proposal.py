@@ -58,6 +58,21 @@ def test_a_template_without_tools_gets_no_parser_for_them() -> None:
     assert any("does not mention tools" in note for note in found.notes)
 
 
+def test_a_template_may_lie_in_the_file_of_a_processor() -> None:
+    """Mistral Small 3.1 has no other: it was said to have none, and got no parser for its tools."""
+    text = {"model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "intermediate_size": 32768,
+            "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 40,
+            "num_key_value_heads": 8, "vocab_size": 131072}  # fmt: skip
+    config = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": text,
+              "torch_dtype": "bfloat16"}  # fmt: skip
+    small = {"config.json": config, "chat_template.json": {"chat_template": "{% for tool in tools %}{% endfor %}"}}
+    listing = listing_of(small, {"model.safetensors": 48 * 10**9})
+    source = HubSource(hub="mistralai/Mistral-Small-3.1-24B-Instruct-2503", revision="0" * 40)
+    found = propose(listing, source, ModelRequest("x"), GPU)
+    assert found.recipe.engine.flags["tool_call_parser"] == "mistral"
+    assert not any("no chat template" in note for note in found.notes)
+
+
 def test_what_was_asked_for_wins_and_is_said_so() -> None:
     found = chat("Qwen3-8B", overrides={"context_length": 8192, "memory.kv_cache": "3GiB", "dtype": "float16",
                                         "engine.flags.seed": 7, "description": "mine"}, id="mine")  # fmt: skip
