@@ -6,6 +6,7 @@ from typing import Any
 
 from launch.files.listing import Listing
 from models.sources.resolve import UNWANTED
+from registry.files.text_half import places
 from registry.files.weights import BITS, Weights
 
 KINDS: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
@@ -26,9 +27,9 @@ def weights_of(listing: Listing) -> Weights:
 
 def stored_dtype(config: Mapping[str, Any]) -> str:
     """As config.json names it, of models that also see: perhaps of their language half alone. '': it does not tell."""
-    inner = config.get("text_config")
-    places = (config, inner) if isinstance(inner, dict) else (config,)
-    return next((str(told) for place in places for key in ("dtype", "torch_dtype") if (told := place.get(key))), "")
+    return next(
+        (str(told) for place in places(config) for key in ("dtype", "torch_dtype") if (told := place.get(key))), ""
+    )
 
 
 def weight_files(listing: Listing) -> list[str]:

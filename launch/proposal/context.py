@@ -14,18 +14,26 @@ from registry.errors import Unfit
 from registry.files.text_half import text_half
 from registry.recipes.fields import Flag
 
-AS_IT_IS = frozenset({"default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", ""})
+AS_IT_IS = frozenset({"default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn",
+                       "deepseek_llama_scaling", ""})  # fmt: skip
 """Where the positions of the config are those after the stretching, or there is none."""
-KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
+KEYS = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
+    "max_sequence_length", "max_seq_length", "seq_len", "n_ctx",
+)  # fmt: skip
+"""The smallest one counts."""
+WHOLE = "model_max_length"
+"""Counts in place of them all: Command R's, whose positions are fewer."""
 
 
 def longest_context(config: Mapping[str, Any]) -> int | None:
     """Tokens; None: the config does not tell."""
     inner = text_half(config)
-    known = [int(inner[key]) for key in KEYS if isinstance(inner.get(key), int)]
+    keys = (WHOLE,) if inner.get(WHOLE) else KEYS
+    known = [int(inner[key]) for key in keys if isinstance(inner.get(key), int)]
     if not known:
         return None
-    longest = known[0]
+    longest = min(known)
     rope = inner.get("rope_parameters") or inner.get("rope_scaling")
     if not isinstance(rope, dict):
         return longest

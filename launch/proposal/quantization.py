@@ -11,6 +11,7 @@ from typing import Any
 from launch.proposal.draft import Machine
 from models.chat.vllm import source as vllm_source
 from registry.errors import Unfit
+from registry.files.text_half import places
 from registry.processor import features
 
 LEAST: Mapping[str, int] = {
@@ -25,11 +26,9 @@ ON_CPU = "A CPU computes with AWQ, GPTQ and compressed-tensors of integers: add 
 
 def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
     """Method and format of a config; ('', '') for weights that are not quantized."""
-    inner = config.get("quantization_config")
-    if not isinstance(inner, dict):
-        text = config.get("text_config")
-        inner = text.get("quantization_config") if isinstance(text, dict) else None
-    if not isinstance(inner, dict):
+    told = (place.get("quantization_config") for place in places(config))
+    inner = next((one for one in told if isinstance(one, dict)), None)
+    if inner is None:
         return "", ""
     return str(inner.get("quant_method") or "unknown").lower(), str(inner.get("format") or "")
 

@@ -11,15 +11,17 @@ from registry.files.text_half import text_half
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-OLDER: Mapping[str, tuple[str, ...]] = {
-    "hidden_size": ("n_embd", "dim", "d_model"),
-    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+OTHERS: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("n_embd", "dim", "d_model"), "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
-    "intermediate_size": ("n_inner", "hidden_dim", "d_ff"),
-    "head_dim": ("d_kv",),
-    "max_position_embeddings": ("n_positions",),
-}
-"""Words of config.json and what GPT-2, DistilBERT, T5 and their kin write in their place."""
+    "intermediate_size": ("n_inner", "hidden_dim", "d_ff", "ffn_hidden_size"),
+    "num_key_value_heads": ("num_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups"),
+    "head_dim": ("kv_channels", "attention_head_dim", "d_kv"), "vocab_size": ("padded_vocab_size",),
+    "max_position_embeddings": ("n_positions", "model_max_length", "max_seq_len", "seq_length"),
+}  # fmt: skip
+"""Words of config.json and what others write in their place: GPT-2, DistilBERT, T5, Falcon, ChatGLM, DBRX, Step-3.5, Zamba2."""
+LISTS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
+"""Of what kind each layer is. transformers writes no number of layers beside that of a Nemotron-H."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,7 @@ def read_shape(folder: Path) -> Shape:
 def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
     """The sizes that a config tells. Unfit when one is missing."""
     try:
-        config = text_half(config)
-        config = {
-            **{name: config[other] for name, others in OLDER.items() for other in others if other in config},
-            **config,
-        }
+        config = _usual_words(text_half(config))
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
         return Shape(
@@ -94,6 +92,27 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
         raise Unfit(f"{file} does not tell {error.args[0]}", code="bad_config") from None
     except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise Unfit(f"{file} is no model's config: {error}", code="bad_config") from None
+
+
+def _usual_words(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config with the sizes of its kind where they are usual, and with what vLLM reads otherwise than it stands."""
+    told = dict(config)
+    for name, others in OTHERS.items():
+        if told.get(name) is None and (found := [config[other] for other in others if config.get(other) is not None]):
+            told[name] = found[0]
+    if "num_hidden_layers" not in told and (kinds := [config[name] for name in LISTS if config.get(name)]):
+        told["num_hidden_layers"] = len(kinds[0])
+    match config.get("model_type"):
+        case "falcon" if config.get("multi_query", True) and not config.get("new_decoder_architecture"):
+            told["num_key_value_heads"] = 1
+        case "dbrx":
+            told["num_key_value_heads"] = config["attn_config"]["kv_n_heads"]
+        case "longcat_flash":  # two attentions in each layer
+            told["num_hidden_layers"] = 2 * told["num_hidden_layers"]
+        case "minicpm3":  # vLLM keeps its keys and values as they are, not their latent vector
+            told["head_dim"] = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+            told["kv_lora_rank"] = None
+    return told
 
 
 def _widest(told: object) -> int:

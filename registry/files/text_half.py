@@ -40,10 +40,19 @@ DEFAULTS: Mapping[str, tuple[int | None, ...]] = {
 """By `model_type`, in the order of FIELDS; None: worked out, or not there. As in transformers 5 (a test compares)."""
 
 
+def places(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Where config.json may tell of the language model, from the outside in. That of Qwen-Omni is its thinker's."""
+    found = [config]
+    for name in ("thinker_config", "text_config"):
+        if (inner := found[-1].get(name)) and isinstance(inner, dict):
+            found.append(inner)
+    return found
+
+
 def text_half(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What config.json tells of the language model; of a model that is nothing else, all of it."""
-    inner = config.get("text_config")
-    if not inner or not isinstance(inner, dict):
+    inner = places(config)[-1]
+    if inner is config:
         return config
     defaults = zip(FIELDS, DEFAULTS.get(str(inner.get("model_type")), ()), strict=False)
     return {**{name: value for name, value in defaults if value is not None}, **inner}
