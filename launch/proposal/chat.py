@@ -24,8 +24,8 @@ USUAL_CONTEXT = 32_768
 """Tokens up to which the whole context is taken: longer ones cost KV cache that few requests use."""
 LEAST_CONTEXT = 512
 PLACES, STAGED, RANK = 4, 16, 16
-SHARE_FOR_PLACES = 8
-"""At most one part in so many of the budget goes to adapter places unless they are asked for."""
+SHARE_FOR_PLACES = SHARE_FOR_STATES = 8
+"""At most one part in so many of the budget goes to adapter places unless they are asked for, or to states."""
 REQUESTS = {"cpu": 16, "cuda": 64}
 STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 BLOCKS_MORE = 5 / 4
@@ -47,7 +47,7 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
     quantized = check_quantization(config, machine)
     shape = shape_of(config, f"config.json of {facts.listing.where}")
     dtype = _dtype(draft, facts, machine, quantized)
-    draft.pick("batching.max_requests", REQUESTS[machine.kind], "requests that run at once")
+    draft.pick("batching.max_requests", _requests(shape, machine), "requests that run at once")
     draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens of one step on a {_device(machine)}")
     _adapter_places(draft, facts, shape, machine)
     _cache(draft, facts, shape, machine, working_set, dtype)
@@ -56,6 +56,17 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
 
 def _device(machine: Machine) -> str:
     return "CPU" if machine.kind == "cpu" else "GPU"
+
+
+def _requests(shape: Shape, machine: Machine) -> int:
+    """Fewer where the states of so many would leave little room for anything else."""
+    fits = machine.budget // SHARE_FOR_STATES // _state_bytes(shape) if shape.state else REQUESTS[machine.kind]
+    return max(1, min(REQUESTS[machine.kind], fits))
+
+
+def _state_bytes(shape: Shape) -> int:
+    """Of one request, in all layers, with what vLLM keeps beside them and rounds up to whole blocks."""
+    return math.ceil(shape.layers * shape.state * 2 * BLOCKS_MORE)
 
 
 def _dtype(draft: Draft, facts: ChatFacts, machine: Machine, quantized: str) -> str:
@@ -107,8 +118,9 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
     given = draft.pick("context_length", context, why)
     context = given if isinstance(given, int) else context
     tokens = min(working_set.tokens, context)
-    wanted = max(working_set.requests * tokens, math.ceil(context * BLOCKS_MORE)) * per_token
-    least = math.ceil(context * BLOCKS_MORE) * per_token
+    # on a GPU vLLM loads no model whose cache does not hold a state for each request
+    least = max(math.ceil(context * BLOCKS_MORE) * per_token, probe.batching.sequences * _state_bytes(shape))
+    wanted = max(working_set.requests * tokens * per_token, least)
     size = max(least, min(wanted, room)) if room > least else least
     size = math.ceil(size / MIB) * MIB
     many = f"{size // per_token:,} tokens of {per_token:,} bytes"

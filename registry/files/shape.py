@@ -39,6 +39,8 @@ class Shape:
     """Longest input in tokens that the model was made for."""
     latent: int = 0
     """Values per token and layer where keys and values are kept as one latent vector (DeepSeek's MLA); else 0."""
+    state: int = 0
+    """Values per request and layer where each layer has a state beside its attention (Falcon-H1); else 0."""
 
     @property
     def kv_values_per_token(self) -> int:
@@ -86,6 +88,9 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
             context=int(config.get("max_position_embeddings") or 4096),
             latent=int(config.get("kv_lora_rank") or 0) + int(config.get("qk_rope_head_dim") or 0)
             if config.get("kv_lora_rank")
+            else 0,
+            state=int(config["mamba_n_heads"]) * int(config["mamba_d_head"]) * int(config["mamba_d_state"])
+            if config.get("model_type") == "falcon_h1"
             else 0,
         )
     except KeyError as error:

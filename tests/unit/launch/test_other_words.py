@@ -1,11 +1,13 @@
 """Public models whose config.json has other words for their sizes, or of which vLLM keeps other keys and values. The
 configs are those of their makers, without what no size depends on."""
 
+import math
 from typing import Any
 
 import pytest
 
 from launch.proposal.context import longest_context
+from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from registry.files.shape import shape_of
@@ -102,3 +104,36 @@ def test_each_layer_of_a_longcat_has_two_attentions() -> None:
 def test_the_smallest_of_several_lengths_counts() -> None:
     """As vLLM has it: more is refused at the load."""
     assert longest_context({"max_position_embeddings": 8192, "max_sequence_length": 2048}) == 2048
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "layers", "heads", "head_dim", "mamba"),
+    [
+        ("Falcon-H1-0.5B-Instruct", 1024, 36, 8, 64, (24, 64, 128)),
+        ("Falcon-H1-1.5B-Instruct", 2048, 24, 8, 128, (48, 64, 256)),
+        ("Falcon-H1-7B-Instruct", 3072, 44, 12, 128, (24, 128, 256)),
+    ],
+)
+@pytest.mark.parametrize("gib", [20, 68])
+def test_the_cache_of_a_falcon_h1_holds_a_state_for_each_request(
+    name: str, hidden: int, layers: int, heads: int, head_dim: int, mamba: tuple[int, int, int], gib: int
+) -> None:
+    """vLLM refuses less at the load, before it captures CUDA graphs. Each block of its cache is one of each layer."""
+    from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator
+
+    number, size, values = mamba
+    config = {
+        "architectures": ["FalconH1ForCausalLM"], "model_type": "falcon_h1", "hidden_size": hidden,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 2, "head_dim": head_dim,
+        "mamba_n_heads": number, "mamba_d_head": size, "mamba_d_state": values, "mamba_d_ssm": number * size,
+        "mamba_n_groups": 1, "mamba_d_conv": 4, "intermediate_size": 4 * hidden, "vocab_size": 65537,
+        "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    listing = listing_of({"config.json": config}, {"model.safetensors": layers * 330 * 10**6})
+    source = HubSource(hub=f"tiiuae/{name}", revision="0" * 40)
+    machine = Machine("cuda", gib * 2**30, 90)
+    found = propose(listing, source, ModelRequest("x"), machine)
+    shapes = MambaStateShapeCalculator.mamba2_state_shape(1, number * size, 1, number, size, values, 4)
+    block = layers * 2 * sum(math.prod(one) for one in shapes)
+    assert found.estimate.kv_cache // block >= found.recipe.batching.sequences >= 8
+    assert found.estimate.total <= machine.budget
