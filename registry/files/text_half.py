@@ -41,9 +41,12 @@ DEFAULTS: Mapping[str, tuple[int | None, ...]] = {
 
 
 def places(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Where config.json may tell of the language model, from the outside in. That of Qwen-Omni is its thinker's."""
+    """Where config.json may tell of the language model, from the outside in.
+
+    That of Qwen-Omni is its thinker's. InternVL and DeepSeek-VL2 have words of their own for it.
+    """
     found = [config]
-    for name in ("thinker_config", "text_config"):
+    for name in ("thinker_config", "llm_config", "language_config", "text_config"):
         if (inner := found[-1].get(name)) and isinstance(inner, dict):
             found.append(inner)
     return found

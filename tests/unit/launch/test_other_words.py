@@ -61,6 +61,13 @@ PUBLIC: dict[str, tuple[dict[str, Any], tuple[int, int, int], int | None]] = {
          "thinker_config": {"model_type": "qwen2_5_omni_thinker", "torch_dtype": "bfloat16", "text_config": OMNI}},
         (28, 4, 128), 32768,
     ),
+    "InternVL3-1B": (
+        {"architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "torch_dtype": "bfloat16",
+         "llm_config": {"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864,
+                        "max_position_embeddings": 32768, "num_attention_heads": 14, "num_hidden_layers": 24,
+                        "num_key_value_heads": 2, "vocab_size": 151674}},
+        (24, 2, 64), 32768,
+    ),
     "c4ai-command-r-v01": (
         {"architectures": ["CohereForCausalLM"], "model_type": "cohere", "hidden_size": 8192,
          "intermediate_size": 22528, "max_position_embeddings": 8192, "model_max_length": 131072,
