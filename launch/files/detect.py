@@ -18,6 +18,7 @@ from launch.files.gguf import read_header
 from launch.files.listing import Listing
 from models.chat.vllm import source as vllm_source
 from registry.errors import Unfit
+from registry.files.text_half import places
 from registry.recipes.definition import Task
 from registry.wording import nearest
 
@@ -305,7 +306,7 @@ def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
             "Its card calls it a reranker, but it ranks by the words that it answers with: it is served as a chat "
             "model, and not at /v1/rerank. A reranker with a score of its own is a ...ForSequenceClassification."
         )
-    if any(key in config for key in ("vision_config", "audio_config")):
+    if any(key in place for place in places(config) for key in ("vision_config", "audio_config")):
         notes.append("It also takes images or sound in its own form; only text has been tried here.")
     return tuple(notes)
 

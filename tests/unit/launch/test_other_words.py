@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from launch.files.detect import detect
 from launch.proposal.context import longest_context
 from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
@@ -58,7 +59,8 @@ PUBLIC: dict[str, tuple[dict[str, Any], tuple[int, int, int], int | None]] = {
     ),
     "Qwen2.5-Omni-7B": (
         {"architectures": ["Qwen2_5OmniModel"], "model_type": "qwen2_5_omni",
-         "thinker_config": {"model_type": "qwen2_5_omni_thinker", "torch_dtype": "bfloat16", "text_config": OMNI}},
+         "thinker_config": {"model_type": "qwen2_5_omni_thinker", "torch_dtype": "bfloat16", "text_config": OMNI,
+                            "vision_config": {}, "audio_config": {}}},
         (28, 4, 128), 32768,
     ),
     "InternVL3-1B": (
@@ -92,6 +94,11 @@ def test_it_can_be_added_with_the_keys_and_values_that_vllm_keeps(name: str) -> 
     per_token = layers * 2 * heads * size * 2
     assert found.estimate.kv_cache >= found.recipe.context_length * per_token, "vLLM refuses less than one context"
     assert found.estimate.kv_cache <= max(8 * 4096, 32768 * 5 // 4) * per_token + 2**20
+
+
+def test_an_omni_model_is_said_to_take_more_than_text() -> None:
+    listing = listing_of({"config.json": PUBLIC["Qwen2.5-Omni-7B"][0]}, {"model.safetensors": 10**9})
+    assert any("images or sound" in note for note in detect(listing).notes)
 
 
 def test_layers_are_counted_where_their_number_is_not_told() -> None:
