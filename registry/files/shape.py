@@ -19,7 +19,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "head_dim": ("kv_channels", "attention_head_dim", "d_kv"), "vocab_size": ("padded_vocab_size",),
     "max_position_embeddings": ("n_positions", "model_max_length", "max_seq_len", "seq_length"),
 }  # fmt: skip
-"""Words of config.json and what others write in their place: GPT-2, DistilBERT, T5, Falcon, ChatGLM, DBRX, Step-3.5, Zamba2."""
+"""Words of config.json and what others write in their place, such as GPT-2, DistilBERT, T5, Falcon, ChatGLM, DBRX."""
 LISTS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
 """Of what kind each layer is. transformers writes no number of layers beside that of a Nemotron-H."""
 
