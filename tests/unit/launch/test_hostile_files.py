@@ -12,7 +12,7 @@ from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from registry.errors import RoundhouseError
 from registry.recipes.source import HubSource
-from tests.unit.launch.known_models import CHAT
+from tests.unit.launch.public.known_models import CHAT
 from tests.unit.launch.listings import listing_of
 
 GIB = 2**30

@@ -14,7 +14,7 @@ from registry.errors import BadRequest, Unfit
 from registry.processor import features
 from registry.recipes.loading import load_recipes
 from registry.recipes.source import HubSource, PackageSource, PathSource, Source
-from tests.unit.launch.known_models import CHAT
+from tests.unit.launch.public.known_models import CHAT
 from tests.unit.launch.listings import listing_of
 
 GIB = 2**30

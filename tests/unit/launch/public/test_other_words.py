@@ -14,7 +14,7 @@ from launch.request import ModelRequest
 from registry.files.shape import shape_of
 from registry.recipes.source import HubSource
 from tests.unit.launch.listings import listing_of
-from tests.unit.launch.test_known_models import MACHINE
+from tests.unit.launch.public.test_known_models import MACHINE
 
 FALCON = {"architectures": ["FalconForCausalLM"], "model_type": "falcon", "torch_dtype": "bfloat16"}
 OMNI = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4,

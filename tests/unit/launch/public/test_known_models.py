@@ -12,7 +12,7 @@ from models.estimate import kv_bytes_per_token
 from registry.files.shape import shape_of
 from registry.recipes.definition import Task
 from registry.recipes.source import HubSource
-from tests.unit.launch.known_models import CHAT, Known
+from tests.unit.launch.public.known_models import CHAT, Known
 from tests.unit.launch.listings import listing_of
 
 GIB = 2**30

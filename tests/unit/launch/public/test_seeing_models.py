@@ -12,7 +12,7 @@ from registry.files.text_half import DEFAULTS, FIELDS
 from registry.recipes.definition import Task
 from registry.recipes.source import HubSource
 from tests.unit.launch.listings import listing_of
-from tests.unit.launch.test_known_models import MACHINE
+from tests.unit.launch.public.test_known_models import MACHINE
 
 SIGLIP = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "model_type": "siglip_vision_model",
           "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False}  # fmt: skip
