@@ -12,8 +12,8 @@ from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from registry.errors import RoundhouseError
 from registry.recipes.source import HubSource
-from tests.unit.launch.public.known_models import CHAT
 from tests.unit.launch.listings import listing_of
+from tests.unit.launch.public.known_models import CHAT
 
 GIB = 2**30
 SOURCE = HubSource(hub="some/model", revision="0" * 40)

@@ -14,8 +14,8 @@ from registry.errors import BadRequest, Unfit
 from registry.processor import features
 from registry.recipes.loading import load_recipes
 from registry.recipes.source import HubSource, PackageSource, PathSource, Source
-from tests.unit.launch.public.known_models import CHAT
 from tests.unit.launch.listings import listing_of
+from tests.unit.launch.public.known_models import CHAT
 
 GIB = 2**30
 KNOWN = {known.name: known for known in CHAT}

@@ -12,8 +12,8 @@ from models.estimate import kv_bytes_per_token
 from registry.files.shape import shape_of
 from registry.recipes.definition import Task
 from registry.recipes.source import HubSource
-from tests.unit.launch.public.known_models import CHAT, Known
 from tests.unit.launch.listings import listing_of
+from tests.unit.launch.public.known_models import CHAT, Known
 
 GIB = 2**30
 MACHINE = Machine("cuda", 8 * 141 * GIB * 85 // 100, 90)
