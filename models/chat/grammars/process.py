@@ -192,7 +192,8 @@ def _judge(compiler: Compiler, asked: dict[str, Any]) -> Verdict:
     except Exception as error:  # the libraries raise what they like
         if "bad_alloc" in str(error):
             return _over_memory(compiler.bounds)
-        fault = _PLACE.sub("", str(error)).strip()
+        told, cause = str(error), str(error.__cause__ or "")  # vLLM tells that it is wrong, xgrammar why
+        fault = _PLACE.sub("", told if cause in told else f"{told} {cause}").strip()
         return Verdict(INVALID, f"The grammar or schema of this request cannot be used: {fault}"[:2000])
     held = getattr(getattr(grammar, "ctx", None), "memory_size_bytes", 0)
     if held > (most := compiler.bounds.compiled_bytes):
