@@ -14,8 +14,9 @@ from registry.errors import Unfit
 from registry.files.text_half import text_half
 from registry.recipes.fields import Flag
 
-AS_IT_IS = frozenset({"default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn",
-                       "deepseek_llama_scaling", ""})  # fmt: skip
+AS_IT_IS = frozenset(
+    ("default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "")
+)
 """Where the positions of the config are those after the stretching, or there is none."""
 KEYS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",

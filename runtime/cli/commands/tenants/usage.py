@@ -184,15 +184,16 @@ def prune(
 
     Example: roundhouse usage prune --keep 90
     """
-    before = time.time() - keep * 86_400
     with opened_database(data_dir, database) as tables:
+        from tenants.ledger.pruning import kept_since
         from tenants.ledger.pruning import prune as pruned
 
         gone = 0
-        for gone in pruned(tables, before):
+        for gone in pruned(tables, time.time() - keep * 86_400):
             if gone % 100_000 == 0:
                 note(f"{gone:,} requests are deleted")
-    since = int(before) // 3600 * 3600
+        with tables.read() as connection:
+            since = kept_since(connection)
     if as_json:
         emit({"object": "usage.pruned", "deleted": gone, "kept_since": since})
     else:

@@ -119,3 +119,5 @@ def test_old_requests_are_deleted_and_reports_stay(run: Run, database: Database)
     assert re.fullmatch(r"all sums since 20[-\d]+ \d\d:00 agree with their rows; 1 requests are under way\n", told)
     found = json.loads(run("usage", "prune", "--keep", "90", "--json").stdout)
     assert (found["object"], found["deleted"], found["kept_since"] % 3600) == ("usage.pruned", 0, 0)
+    longer = json.loads(run("usage", "prune", "--keep", "900", "--json").stdout)
+    assert longer["kept_since"] == found["kept_since"], "what is gone does not come back"
