@@ -16,18 +16,22 @@ def members(group: int) -> Iterator[psutil.Process]:
 
 
 def alive(group: int) -> bool:
-    """Whether any process of the group still runs (a zombie does not)."""
+    """Whether any process of the group has not `ended`."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return any(_runs(process) for process in members(group))
+    return not all(ended(process) for process in members(group))
 
 
-def _runs(process: psutil.Process) -> bool:
+def ended(process: psutil.Process) -> bool:
+    """Whether a process has let go of everything: memory, the accelerator's too, and ports.
+
+    A zombie has, its parent just has not asked yet; unless only its first thread ended and others are on their way out.
+    """
     try:
-        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.num_threads() == 1
     except psutil.NoSuchProcess:
-        return False
+        return True

@@ -199,7 +199,7 @@ async def _gone(group: int, slot_id: int) -> None:
 
 
 async def _ends(group: int, timeout: float, pause: float = 0.005) -> bool:
-    """Whether no process of a group is left, in so many seconds. A zombie holds no memory."""
+    """Whether no process of a group holds anything any more, in so many seconds."""
     deadline = time.monotonic() + timeout
     while group and process_group.alive(group):
         if time.monotonic() > deadline:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import STARTER, Server, alive
+from tests.system.serving import STARTER, Server, alive, is_free
 
 pytestmark = pytest.mark.real
 RECIPE = [STARTER / "starter-embed.yaml"]
@@ -34,17 +34,7 @@ def manager(server: Server) -> psutil.Process:
 def gone(server: Server, family: list[psutil.Process]) -> None:
     """No process, and the port is free."""
     eventually(lambda: not alive(family), lambda: [psutil.Process(pid).cmdline() for pid in alive(family)])
-    eventually(lambda: _is_free(server.port))  # a process's last thread may still be on its way out
-
-
-def _is_free(number: int) -> bool:
-    with socket.socket() as port:
-        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            port.bind(("127.0.0.1", number))
-        except OSError:
-            return False
-    return True
+    eventually(lambda: is_free(server.port))
 
 
 def told_of_the_end(server: Server) -> bool:

@@ -16,6 +16,7 @@ import httpx
 import psutil
 
 from models.parent import die_with_parent
+from models.process_group import ended
 from tests.eventually import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,16 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
+
+
+def is_free(number: int) -> bool:
+    with socket.socket() as port:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            port.bind(("127.0.0.1", number))
+        except OSError:
+            return False
+    return True
 
 
 class Server:
@@ -167,15 +178,8 @@ class Server:
 
 
 def alive(processes: Sequence[psutil.Process]) -> list[int]:
-    """Those that still run (zombies do not)."""
-    found = []
-    for process in processes:
-        try:
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except psutil.NoSuchProcess:
-            pass
-    return found
+    """Those that still run or hold anything (zombies do not, once their last thread has ended)."""
+    return [process.pid for process in processes if process.is_running() and not ended(process)]
 
 
 def zombies(server: Server, seconds: float = PATIENCE) -> list[str]:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import STARTER, Server, alive
+from tests.system.serving import STARTER, Server, alive, is_free
 
 pytestmark = pytest.mark.real
 RECIPE = [STARTER / "starter-embed.yaml"]
@@ -126,9 +126,7 @@ def test_a_server_whose_part_is_killed_ends_whole(tmp_path: Path, which: str) ->
         (gateway if which == "gateway" else _manager(server, gateway)).kill()
         assert server.process.wait(PATIENCE) == 4, server.tail()
         eventually(lambda: not alive(family), server.tail)
-        with socket.socket() as port:
-            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            port.bind(("127.0.0.1", server.port))
+        eventually(lambda: is_free(server.port), server.tail)
     finally:
         server.close()
 

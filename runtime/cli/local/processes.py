@@ -82,25 +82,14 @@ def is_tracker(process: "psutil.Process") -> bool:
         return False
 
 
-def ended(process: "psutil.Process") -> bool:
-    """Whether a process has let go of everything, ports included.
-
-    A zombie has, its parent just has not asked yet; unless it is only the first thread and others are still ending.
-    """
-    import psutil
-
-    try:
-        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.num_threads() == 1
-    except psutil.NoSuchProcess:
-        return True
-
-
 def sweep(run: str) -> int:
     """End what is left of a run and wait until it is gone; returns how many processes that were.
 
     New ones that appear meanwhile are ended too.
     """
     import psutil
+
+    from models.process_group import ended
 
     deadline, killed = time.monotonic() + SWEEP_SECONDS, set[psutil.Process]()
     while time.monotonic() < deadline:

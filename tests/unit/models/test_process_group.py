@@ -3,7 +3,10 @@
 import os
 import sys
 
+import psutil
+
 from models import process_group
+from tests.eventually import eventually
 
 
 def test_a_group_lives_until_its_last_process_ends() -> None:
@@ -32,3 +35,27 @@ def test_a_zombie_does_not_run() -> None:
     assert not process_group.alive(pid)
     os.waitpid(pid, 0)
     assert not process_group.alive(pid)
+
+
+def test_a_zombie_with_a_thread_that_runs_does() -> None:
+    """The kernel gives back memory and ports with the last thread, and shows a zombie from the first one's end on."""
+    read, write = os.pipe()
+    code = (
+        "import ctypes, os, platform, threading\n"
+        "threading.Thread(target=os.read, args=(0, 1)).start()\n"
+        "ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)"  # exit, of this thread only
+    )
+    process = psutil.Process(
+        os.posix_spawn(
+            sys.executable, [sys.executable, "-c", code], os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, read, 0), (os.POSIX_SPAWN_CLOSE, write)], setpgroup=0,
+        )
+    )  # fmt: skip
+    os.close(read)
+    try:
+        eventually(lambda: process.status() == psutil.STATUS_ZOMBIE)
+        assert process_group.alive(process.pid)
+    finally:
+        os.close(write)
+    eventually(lambda: not process_group.alive(process.pid))
+    os.waitpid(process.pid, 0)
