@@ -34,7 +34,6 @@ def register() -> None:
 def _patch_all() -> None:
     import vllm.lora.lora_model as lora_model
     import vllm.lora.model_manager as model_manager
-    from vllm.lora.peft_helper import PEFTHelper
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from vllm.platforms import current_platform
     from vllm.sampling_params import SamplingParams
@@ -43,13 +42,12 @@ def _patch_all() -> None:
     from vllm.v1.structured_output import StructuredOutputManager
 
     from models.chat.vllm import core, grammars
-    from models.chat.vllm.adapters import file, manager, read
+    from models.chat.vllm.adapters import file, manager
     from models.chat.vllm.cpu import punica
     from models.chat.vllm.sampling import typical
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     file.patch(lora_model)
-    read.patch(PEFTHelper)
     core.patch(EngineCore, process.enter)
     grammars.patch(StructuredOutputManager, SamplingParams)
     typical.patch(logits_processor)

@@ -49,12 +49,6 @@ REPLACED = (
     ),
     Touch("vllm.lora.lora_model:safetensors", "a mapped file that is cut short ends the engine", LORA),
     Touch(
-        "vllm.lora.peft_helper:PEFTHelper._match_pattern",
-        "a regular expression for each two modules: 0.2 s for 224 of them",
-        "tests/contract/vllm/test_plugin.py",
-        ("pattern", "name"),
-    ),
-    Touch(
         "vllm.platforms.cpu:CpuPlatform.get_punica_wrapper",
         "CPU: a base request in a mixed batch gets the last place's adapter; slow",
         "tests/contract/vllm/test_cpu_punica.py",

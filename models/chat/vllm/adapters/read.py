@@ -92,15 +92,3 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
     if faults := faults_of(lora.loras, manager.modules, manager.lora_config.max_lora_rank, workers):
         raise ValueError("\n".join(faults))
     return lora
-
-
-def patch(peft_helper: Any) -> None:
-    """`peft_helper`: vllm.lora.peft_helper.PEFTHelper. Stored adapters name modules in full where a rank is not the
-    adapter's own (`normalise`). vLLM tries each such name as a regular expression on each module: for the 224 modules
-    of an 8B model 0.2 to 0.6 s of Python, for whose lock a step waits meanwhile."""
-    peft_helper._match_pattern = staticmethod(by_name)
-
-
-def by_name(pattern: dict[str, Any], name: str) -> Any:
-    """What the pattern says of a module; None: nothing."""
-    return pattern.get(name)
