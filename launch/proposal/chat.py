@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from launch.files.detect import Detected
 from launch.files.listing import Listing
 from launch.files.weights import stored_dtype
+from launch.proposal.code import check_code, code_of_chat
 from launch.proposal.context import check_context, longest_context
 from launch.proposal.draft import Draft, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
@@ -42,7 +43,8 @@ class ChatFacts:
 
 
 def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: WorkingSet) -> None:
-    """Raises Unfit for a quantization or a context that cannot be."""
+    """Raises Unfit for a quantization or a context that cannot be, and for code that nobody said to trust."""
+    check_code(draft, facts.listing, code_of_chat(facts.listing))
     config = facts.listing.json("config.json")
     quantized = check_quantization(config, machine)
     shape = shape_of(config, f"config.json of {facts.listing.where}")

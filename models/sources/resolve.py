@@ -22,7 +22,8 @@ from registry.recipes.source import HubSource, PathSource, Source
 Fetched = Callable[[int, int | None], None]
 """Called from other threads while a download runs, with the bytes that have come and the bytes in all, if known."""
 
-WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "model.bin", "README.md")
+WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "model.bin", "README.md")
+"""Code is small, and only engine.flags.trust_remote_code runs it."""
 UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "model.fp*")
 """The same weights once more: for others, or in other widths (whisper-large-v3 has 6 GB of them)."""
 

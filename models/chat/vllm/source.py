@@ -56,6 +56,18 @@ def quantizations() -> frozenset[str]:
 
 
 @cache
+def config_kinds() -> frozenset[str]:
+    """`model_type` of models whose config vLLM has; empty when it cannot be told."""
+    for node in _tree("transformers_utils/config.py").body:
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "_CONFIG_REGISTRY":
+            words = [word for call in ast.walk(node) if isinstance(call, ast.Call) for word in call.keywords]
+            spread = [word.value.keys for word in words if not word.arg and isinstance(word.value, ast.Dict)]
+            keys = [key.value for keys in spread for key in keys if isinstance(key, ast.Constant)]
+            return frozenset(str(name) for name in [*(word.arg for word in words if word.arg), *keys])
+    return frozenset()
+
+
+@cache
 def takes_adapters(architecture: str) -> bool:
     """Whether vLLM's class of an architecture, or one above it, says that it supports LoRA."""
     module, name = architectures().get(architecture, ("", ""))

@@ -152,5 +152,6 @@ PARSED = {
         "_OOT_SUPPORTED_MODELS",
     ),
     "model_executor/layers/quantization/__init__.py": ("QuantizationMethods",),
+    "transformers_utils/config.py": ("_CONFIG_REGISTRY",),
 }
 """Read in vLLM's source by `source.py`, not imported. Without one of them that check is left to a load."""

@@ -77,6 +77,7 @@ def test_what_is_read_in_the_source_is_there(file: str, name: str) -> None:
     assert root is not None
     body = ast.parse((root / file).read_text()).body
     targets = [one for node in body if isinstance(node, ast.Assign) for one in node.targets]
+    targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
     assert name in [target.id for target in targets if isinstance(target, ast.Name)]
 
 

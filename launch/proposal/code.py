@@ -1,0 +1,110 @@
+"""What of a model is code of its repository, which nothing runs unless whoever runs the server trusts it."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from launch.files.listing import Listing
+from launch.proposal.draft import Draft
+from models.chat.vllm import source as vllm_source
+from registry.errors import Unfit
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    what: str
+    """'network', 'config' or 'tokenizer'."""
+    name: str
+    """Of a class, or of a kind of models."""
+    elsewhere: str = ""
+    """The repository that it is in, if that is another."""
+
+
+def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
+    """Raises Unfit where there is code and no trust: before a download, not by a failed load after it."""
+    if code is None or draft.asked.get("engine.flags.trust_remote_code"):
+        return
+    told = f"{code.name}, of {code.elsewhere}" if code.elsewhere else code.name
+    raise Unfit(
+        f"{listing.where} brings its {code.what} as code ({told}), which would be run. If you trust it: write a recipe "
+        "for it with engine.flags.trust_remote_code: true. Or add a model of a known kind.",
+        code="needs_code",
+        param="source",
+    )
+
+
+def code_of_text(listing: Listing, kind: str) -> Code | None:
+    """Of an embedding model or a reranker whose `model_type` is `kind`."""
+    types = [str(module.get("type") or "") for module in listing.array("modules.json") if isinstance(module, dict)]
+    if own := next((one for one in types if one and not one.startswith("sentence_transformers.")), ""):
+        return Code("network", own, _elsewhere(_auto_map(listing.json("config.json"))))
+    config = listing.json("config.json")
+    if "auto_map" not in config:
+        return None
+    code = _auto_map(config)
+    taken_in = _in_transformers(kind, code.get("AutoConfig", "").rpartition(".")[2])
+    known = taken_in and not config.get("moe_every_n_layers")  # transformers' NomicBert has no experts
+    return None if known else Code("network", kind, _elsewhere(code))
+
+
+def code_of_chat(listing: Listing) -> Code | None:
+    """Of a chat model. Its network is vLLM's own in any case; its config and its tokenizer may be code."""
+    config = listing.json("config.json")
+    code = _auto_map(config)
+    kind = str(config.get("model_type") or "")
+    theirs = vllm_source.config_kinds()
+    if not kind or "AutoConfig" not in code or kind in _kinds() or not theirs:
+        return None
+    if kind not in theirs:
+        return Code("config", kind, _elsewhere(code))
+    told = listing.json("tokenizer_config.json")
+    name = str(told.get("tokenizer_class") or "")
+    if "AutoTokenizer" in _auto_map(told) and name.removesuffix("Fast") not in _tokenizers():
+        return Code("tokenizer", name or kind)
+    return None
+
+
+def _auto_map(config: dict[str, Any]) -> dict[str, str]:
+    """By the class of transformers' own that it stands for; a tokenizer's may be two, the slow one and the fast one."""
+    found = config.get("auto_map")
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _elsewhere(code: dict[str, str]) -> str:
+    return next((one.partition("--")[0] for one in code.values() if "--" in one), "")
+
+
+def _in_transformers(kind: str, config_class: str) -> bool:
+    """Whether transformers' network is the one that the code was taken into.
+
+    Others give their code a kind that transformers has had for long, and what it would load by that is another network
+    with weights of chance: jina-embeddings-v2 says "bert". They have no config of transformers' name, or none at all.
+    """
+    name = kind.replace("-", "_")
+    if not name.isidentifier() or not config_class:
+        return False
+    return f"class {config_class}(" in _transformers(f"models/{name}/configuration_{name}.py")
+
+
+@cache
+def _kinds() -> frozenset[str]:
+    """Of models whose config transformers has."""
+    text = _transformers("models/auto/auto_mappings.py") + _transformers("models/auto/configuration_auto.py")
+    return frozenset(re.findall(r'"([\w-]+)"(?:, |: )"\w+Config"', text))
+
+
+@cache
+def _tokenizers() -> frozenset[str]:
+    """Classes that transformers has, without 'Fast' at their ends."""
+    text = _transformers("models/auto/tokenization_auto.py")
+    return frozenset({"PreTrainedTokenizer", *re.findall(r'"(\w+(?:Tokenizer|Backend))(?:Fast)?"', text)})
+
+
+def _transformers(file: str) -> str:
+    """The text of one of its files, '' without one. Its import takes seconds."""
+    found = find_spec("transformers")
+    paths = (Path(folder) / file for folder in (found.submodule_search_locations if found else None) or [])
+    return next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), "")
