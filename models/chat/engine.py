@@ -101,7 +101,8 @@ class VllmEngine:
             self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
             self._typical = launch.samples_typically(self._engine)
             self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
-            self._children.watch(launch.processes(self._engine), self._child_died)
+            running = launch.processes(self._engine)
+            self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
             await warm.warm(self._app, recipe.id)
             admission.guard(self._engine, self._checker)
             await self._checker.begin()
@@ -115,7 +116,8 @@ class VllmEngine:
         except RoundhouseError:
             raise
         except Exception as error:
-            raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
+            told = launch.cause(self._engine) or EngineFailed(str(error))
+            raise EngineFailed(f"{recipe.id} could not be loaded: {told.message}", code=told.code) from error
         finally:
             if self._state != "loaded":
                 await self.close()

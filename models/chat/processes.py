@@ -30,16 +30,22 @@ class Children:
     def __init__(self) -> None:
         self._processes: list[Any] = []
         self._sentinels: list[int] = []
+        self._told: Callable[[], EngineFailed | None] = lambda: None
         self._kills = Kills()
 
-    def watch(self, processes: list[Any], on_death: Callable[[EngineFailed], None]) -> None:
-        """On the running event loop. `on_death` hears how the first one ended."""
+    def watch(
+        self,
+        processes: list[Any],
+        on_death: Callable[[EngineFailed], None],
+        told: Callable[[], EngineFailed | None] = lambda: None,
+    ) -> None:
+        """On the running event loop. `on_death` hears how the first one ended; `told`: what it said of that itself."""
 
         def died() -> None:
             self.unwatch()
             on_death(self.how_ended())
 
-        self._processes = processes
+        self._processes, self._told = processes, told
         for process in processes:
             self._sentinels.append(process.sentinel)
             asyncio.get_running_loop().add_reader(process.sentinel, died)
@@ -56,14 +62,16 @@ class Children:
 
     def how_ended(self) -> EngineFailed:
         """What to tell of the one that has ended."""
-        words, killed = how_ended(self._processes)
-        if killed and self._kills.risen():
+        words, code = how_ended(self._processes)
+        if code == -signal.SIGKILL and self._kills.risen():
             return EngineFailed(f"{words}, by the kernel, because memory had run out", code="out_of_memory")
+        if code > 0 and (told := self._told()):
+            return EngineFailed(f"{words}: {told.message}", code=told.code)
         return EngineFailed(words)
 
 
-def how_ended(processes: list[Any]) -> tuple[str, bool]:
-    """In words, by the exit codes of EngineCore's processes, and whether by SIGKILL.
+def how_ended(processes: list[Any]) -> tuple[str, int]:
+    """In words, by the exit codes of EngineCore's processes, and the code of the one that it goes by; 0: not known.
 
     Waits up to a second for one that is just ending.
     """
@@ -74,8 +82,8 @@ def how_ended(processes: list[Any]) -> tuple[str, bool]:
         codes = [process.exitcode for process in processes]
         for code in codes:
             if code is not None and code < 0:
-                return f"the engine's process was ended by {signal.Signals(-code).name}", code == -signal.SIGKILL
+                return f"the engine's process was ended by {signal.Signals(-code).name}", code
             if code:
-                return f"the engine's process ended with status {code}", False
+                return f"the engine's process ended with status {code}", code
         if None not in codes or time.monotonic() > deadline:
-            return "the engine's process ended", False
+            return "the engine's process ended", 0

@@ -10,7 +10,9 @@ adapter on the disk waits for a running step as often as one in host memory: onc
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -23,6 +25,9 @@ from models.chat.vllm import brisk, process
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """In messages of errors that have no type of their own for it."""
+
+LONGEST_CAUSE = 1000
+"""Characters; errors of CUDA and of compilers are pages."""
 
 METHOD = "roundhouse"
 """The utility method's name in EngineCore."""
@@ -207,9 +212,20 @@ def _preprocess_add_request(self: Any, request: Any) -> Any:
 
 
 def _tell_cause(error: Exception) -> None:
-    """Leave [out of memory (0 or 1), what happened] for the slot: vLLM itself tells it 'initialization failed' only."""
+    """Leave [out of memory (0 or 1), what happened] for the slot: vLLM itself tells it 'initialization failed' only, or
+    that the engine is dead."""
     if path := os.environ.get(process.CAUSE):
-        Path(path).write_text(json.dumps([int(_is_out_of_memory(error)), f"{type(error).__name__}: {error}"]))
+        what = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
+        with contextlib.suppress(OSError):  # the slot is gone
+            Path(path).write_text(json.dumps([int(_is_out_of_memory(error)), what]))
+
+
+class _Fatal(logging.Handler):
+    """Hears what ends EngineCore's loop, which vLLM logs and hands to nobody."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and isinstance(error := record.exc_info[1], Exception):
+            _tell_cause(error)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -256,6 +272,7 @@ def patch(core: Any, begin: Callable[[], None]) -> None:
         except Exception as error:
             _tell_cause(error)
             raise
+        logging.getLogger(core.__module__).addHandler(_Fatal(logging.ERROR))
 
     core.__init__ = init
     setattr(core, METHOD, _dispatch)

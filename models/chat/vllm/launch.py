@@ -5,7 +5,6 @@ import logging
 import multiprocessing
 import os
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
@@ -131,25 +130,27 @@ def start_engine(
     os.environ[process.CRITICAL_TOKENS] = str(critical_tokens or "")
     os.environ[process.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, bounds.grammar_cache >> 20)))
-    with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
-        cause = Path(folder) / "cause"
-        os.environ[process.CAUSE] = str(cause)
-        try:
-            others = set(multiprocessing.active_children())
-            logger = counting.logger()
-            engine = AsyncLLM.from_vllm_config(
-                config, stat_loggers=[logger], disable_log_stats=arguments.disable_log_stats
-            )
-            engine.roundhouse_logger = logger
-            engine.roundhouse_processes = [one for one in multiprocessing.active_children() if one not in others]
-            return engine
-        except Exception as error:
-            if not cause.exists():
-                raise
-            memory, what = json.loads(cause.read_text())
-            raise EngineFailed(
-                f"vLLM's engine did not start: {what}", code="out_of_memory" if memory else "engine_failed"
-            ) from error
+    cause = process.Cause()
+    try:
+        others = set(multiprocessing.active_children())
+        logger = counting.logger()
+        engine = AsyncLLM.from_vllm_config(config, stat_loggers=[logger], disable_log_stats=arguments.disable_log_stats)
+        engine.roundhouse_logger = logger
+        engine.roundhouse_processes = [one for one in multiprocessing.active_children() if one not in others]
+        engine.roundhouse_cause = cause
+        return engine
+    except Exception as error:
+        told = cause.told()
+        cause.close()
+        if told is None:
+            raise
+        raise EngineFailed(f"vLLM's engine did not start: {told.message}", code=told.code) from error
+
+
+def cause(engine: Any) -> EngineFailed | None:
+    """What ended EngineCore, of an engine that `start_engine` gave, as far as it said; None also without an engine."""
+    found: EngineFailed | None = engine.roundhouse_cause.told() if engine else None
+    return found
 
 
 def stop_engine(engine: Any, children: list[Any], within: float) -> None:
@@ -160,6 +161,7 @@ def stop_engine(engine: Any, children: list[Any], within: float) -> None:
         if child.is_alive():
             child.kill()
         child.join(GONE_WITHIN)
+    engine.roundhouse_cause.close()
 
 
 def sleep_mode_available() -> bool:

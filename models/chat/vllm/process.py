@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 
 from models.parent import die_with_parent
+from registry.errors import EngineFailed
 
 ACTIVE = "ROUNDHOUSE_VLLM"
 """1: the plug-in is at work. A plain vLLM in the same environment stays as it was made."""
@@ -18,7 +20,25 @@ CRITICAL_TOKENS = "ROUNDHOUSE_VLLM_CRITICAL_TOKENS"
 FOLLOW = "ROUNDHOUSE_VLLM_FOLLOW"
 """Seconds of CPU to follow a grammar, and for each token (`grammars.Watched`)."""
 CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
-"""The file that takes the reason of a failed start."""
+"""The file that takes what ended EngineCore, at its start or later (`Cause`)."""
+
+
+class Cause:
+    """What ended EngineCore, as it left it for the slot: in a file without a name, which goes when the slot does."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("roundhouse-cause")
+        os.environ[CAUSE] = f"/proc/{os.getpid()}/fd/{self._file}"
+
+    def told(self) -> EngineFailed | None:
+        """In its words; None: it left nothing."""
+        if not (text := os.pread(self._file, 1 << 20, 0)):
+            return None
+        memory, what = json.loads(text)
+        return EngineFailed(what, code="out_of_memory" if memory else "engine_failed")
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 def enter() -> None:

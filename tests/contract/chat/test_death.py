@@ -16,6 +16,7 @@ from registry.errors import EngineFailed
 from tests.contract.chat import fixtures as chat_fixtures
 
 pytestmark = pytest.mark.real
+HEAD = {"head_dim": 16}
 
 
 def _begin(engine: VllmEngine, *, stream: bool) -> ChatCall:
@@ -69,6 +70,19 @@ async def test_killed_and_started_again(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed):
         await anext(call)
     assert not core.is_running()
+    assert set(psutil.Process().children()) <= set(others)
+
+
+async def test_an_engine_that_ends_at_its_first_step_says_why(tmp_path: Path) -> None:
+    """vLLM writes it to its log only, and its own answer to the request is an error of ours."""
+    others = psutil.Process().children()
+    base = chat_fixtures.write_base(tmp_path / "base")
+    config = json.loads((base / "config.json").read_text())
+    # heads that vLLM has no attention for on a CPU, which it does not see until it computes
+    (base / "config.json").write_text(json.dumps(config | {"num_attention_heads": 8, "num_key_value_heads": 4} | HEAD))
+    engine = VllmEngine()
+    with pytest.raises(EngineFailed, match=r"^tiny could not be loaded: RuntimeError: .*head_dim=16"):
+        await engine.load(chat_fixtures.recipe(base), base, "cpu", lambda progress: None)
     assert set(psutil.Process().children()) <= set(others)
 
 

@@ -39,7 +39,7 @@ def test_the_exit_code_tells(code: int | None, said: str) -> None:
     asking = [threading.Thread(target=child.join) for _ in range(4)]  # as vLLM's own threads do
     for thread in asking:
         thread.start()
-    assert how_ended([child]) == (said, code is None)
+    assert how_ended([child]) == (said, -signal.SIGKILL if code is None else code)
     for thread in asking:
         thread.join()
 
@@ -76,5 +76,19 @@ async def test_a_kill_for_want_of_memory_is_told(risen: bool, monkeypatch: pytes
     assert how.code == ("out_of_memory" if risen else "engine_failed")
 
 
+@pytest.mark.parametrize("code", [3, None], ids=["by itself", "by a signal"])
+async def test_what_it_said_of_its_end_is_told(code: int | None) -> None:
+    """What it left before it was killed may be of something that it had got over."""
+    child = FORK.Process(target=_child, args=(code,))
+    child.start()
+    told: asyncio.Future[EngineFailed] = asyncio.get_running_loop().create_future()
+    said = EngineFailed("RuntimeError: CUDA error: out of memory", code="out_of_memory")
+    Children().watch([child], told.set_result, lambda: said)
+    if code is None:
+        child.kill()
+    how = await asyncio.wait_for(told, 200)
+    assert (said.message in how.message, how.code == said.code) == (bool(code), bool(code))
+
+
 def test_a_late_exit_code_is_waited_for() -> None:
-    assert how_ended([_Late(8)]) == ("the engine's process was ended by SIGTERM", False)
+    assert how_ended([_Late(8)]) == ("the engine's process was ended by SIGTERM", -signal.SIGTERM)
