@@ -296,7 +296,7 @@ def _refuse_classes(listing: Listing, config: dict[str, Any]) -> None:
 
 def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
     notes = []
-    if not listing.chat_template():
+    if not listing.chat_template() and not listing.is_tekken():
         notes.append(
             "It has no chat template: a base model continues text (/v1/completions); for /v1/chat/completions set "
             "engine.flags.chat_template."

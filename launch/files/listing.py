@@ -70,6 +70,13 @@ class Listing:
         told = (self.json(name).get("chat_template") for name in ("tokenizer_config.json", "chat_template.json"))
         return self.text("chat_template.jinja") or next((str(one) for one in told if one), "")
 
+    def is_tekken(self) -> bool:
+        """Whether only Mistral's own tokenizer (tekken.json) reads its text right, or knows how its chats are written.
+
+        transformers makes another of that file, which parts words elsewhere and has no template.
+        """
+        return "tekken.json" in self and not ("tokenizer.json" in self and self.chat_template())
+
     def text(self, name: str) -> str:
         if name not in self.sizes or self.sizes[name] > SMALL:
             return ""

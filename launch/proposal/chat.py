@@ -145,11 +145,15 @@ def _probe(draft: Draft, facts: ChatFacts, dtype: str, machine: Machine) -> Reci
 
 def _parsers(draft: Draft, facts: ChatFacts) -> None:
     family = family_of(facts.name, facts.detected.architecture)
-    template = facts.listing.chat_template()
+    template, shows = facts.listing.chat_template(), "its chat template shows tools to the model"
+    if facts.listing.is_tekken():
+        template, shows = "tools", "Mistral's tokenizer shows tools to the model"
+        why = "tekken.json: Mistral's own tokenizer reads it, and knows how messages and tools are written"
+        draft.pick("engine.flags.tokenizer_mode", "mistral", why)
     if family is None or not template:
         return
     if family.tools and "tool" in template and has_parser("tool_call_parser", family.tools):
-        draft.pick("engine.flags.enable_auto_tool_choice", True, "its chat template shows tools to the model")
+        draft.pick("engine.flags.enable_auto_tool_choice", True, shows)
         draft.pick("engine.flags.tool_call_parser", family.tools, f"{family.words}: {TOOL_PAGE}")
     elif family.tools and "tool" not in template:
         draft.notes.append("Its chat template does not mention tools: the model would never see them.")

@@ -16,6 +16,7 @@ HARMLESS = frozenset({
 WORDS: Mapping[str, frozenset[str]] = {
     "attn_implementation": frozenset({"eager", "flash_attention_2", "sdpa"}),  # a hub's kernel is code, by its name
     "generation_config": frozenset({"auto", "vllm"}),  # else it is a folder
+    "tokenizer_mode": frozenset({"auto", "hf", "mistral", "slow"}),  # a plug-in may bring others
 }
 """Harmless where they are set to one of these."""
 

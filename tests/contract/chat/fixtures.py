@@ -46,13 +46,13 @@ def write_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def write_base(folder: Path, *, seed: int = 0, hidden_layers: int = LAYERS) -> Path:
+def write_base(folder: Path, *, seed: int = 0, hidden_layers: int = LAYERS, vocabulary: int = VOCABULARY) -> Path:
     """A random base; its answers mean nothing but are the same on every machine."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=HIDDEN,
         intermediate_size=FFN,
         num_hidden_layers=hidden_layers,

@@ -73,6 +73,28 @@ def test_a_template_may_lie_in_the_file_of_a_processor() -> None:
     assert not any("no chat template" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("files", "mode"),
+    [
+        ({}, "mistral"),  # Mistral Small 3.2, Devstral
+        ({"tokenizer.json": 17}, "mistral"),  # no template: nobody else knows how its chats are written
+        ({"tokenizer.json": 17, "chat_template.jinja": 17}, None),
+    ],
+)
+def test_a_tokenizer_that_only_mistral_reads_right_is_read_by_theirs(files: dict[str, int], mode: str | None) -> None:
+    config = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "head_dim": 128, "hidden_size": 5120,
+              "intermediate_size": 32768, "max_position_embeddings": 131072, "num_attention_heads": 32,
+              "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 131072}  # fmt: skip
+    small = {"config.json": config, **dict.fromkeys(files, "{% for tool in tools %}")}
+    listing = listing_of(small, {"model.safetensors": 48 * 10**9, "tekken.json": 19 * 10**6})
+    source = HubSource(hub="mistralai/Magistral-Small-2509", revision="0" * 40)
+    found = propose(listing, source, ModelRequest("x"), GPU)
+    flags = found.recipe.engine.flags
+    assert flags.get("tokenizer_mode") == mode
+    assert (flags["tool_call_parser"], flags["reasoning_parser"]) == ("mistral", "mistral")
+    assert not any("no chat template" in note for note in found.notes)
+
+
 def test_what_was_asked_for_wins_and_is_said_so() -> None:
     found = chat("Qwen3-8B", overrides={"context_length": 8192, "memory.kv_cache": "3GiB", "dtype": "float16",
                                         "engine.flags.seed": 7, "description": "mine"}, id="mine")  # fmt: skip
