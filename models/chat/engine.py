@@ -103,8 +103,8 @@ class VllmEngine:
             self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
             running = launch.processes(self._engine)
             self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
-            await warm.warm(self._app, recipe.id)
             admission.guard(self._engine, self._checker)
+            await warm.warm(self._app, recipe.id)
             await self._checker.begin()
             await self._engine.reset_prefix_cache()
             counting.count_from_now(self._engine)

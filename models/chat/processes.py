@@ -65,7 +65,7 @@ class Children:
         words, code = how_ended(self._processes)
         if code == -signal.SIGKILL and self._kills.risen():
             return EngineFailed(f"{words}, by the kernel, because memory had run out", code="out_of_memory")
-        if code > 0 and (told := self._told()):
+        if code >= 0 and (told := self._told()):
             return EngineFailed(f"{words}: {told.message}", code=told.code)
         return EngineFailed(words)
 

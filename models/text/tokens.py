@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from models.vocabulary import check_known
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 
 Going = Callable[[], None]
@@ -96,6 +97,7 @@ class Tokens:
         self._tokenizer.no_padding()
         self.context = context
         self.vocabulary = vocabulary
+        self._has_more = self._tokenizer.get_vocab_size() > vocabulary
         self.pad_id = int(tokenizer.pad_token_id or 0)
         self.pad_type_id = int(getattr(tokenizer, "pad_token_type_id", 0) or 0)
         self.pad_left = tokenizer.padding_side == "left"
@@ -116,6 +118,8 @@ class Tokens:
 
         For these only as much of a long text is tokenised as they can come from; see SPARSE for texts of next to no
         tokens. `going` is called every few milliseconds, and may raise.
+
+        Raises BadRequest for a token that the model does not have.
         """
         result: list[list[int]] = []
         short: list[str] = []
@@ -139,6 +143,8 @@ class Tokens:
             short.append(text)
             size += len(text)
         flush()
+        for ids in result if self._has_more else ():
+            check_known(ids, self.vocabulary, self._tokenizer.id_to_token(max(ids, default=0)))
         return result
 
     def _first(self, text: str, most: int, going: Going) -> list[int]:

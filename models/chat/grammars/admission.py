@@ -8,7 +8,8 @@ import msgspec
 
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.vllm import grammars
-from registry.errors import RoundhouseError
+from models.vocabulary import check_known
+from registry.errors import BadRequest, RoundhouseError
 from registry.json import NOT_JSON
 
 ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admission", default=None)
@@ -35,10 +36,14 @@ class GrammarAdmission:
                 await self._check(constraint)
                 self.constrained = bool(grammars.asked_of(constraint)[0])
         except RoundhouseError as error:
-            self.refusal = error
+            self.refuse(error)
             raise grammars.refused() from None
         finally:
             self.decided.set()
+
+    def refuse(self, error: RoundhouseError) -> None:
+        self.refusal = error
+        self.decided.set()
 
     async def _check(self, constraint: Any) -> None:
         check = asyncio.get_running_loop().create_task(self._checker.check(constraint))
@@ -100,13 +105,36 @@ def _text(raw: msgspec.Raw) -> str:
 
 
 def guard(engine: Any, checker: GrammarChecker) -> None:
-    """Make every request that enters `engine` in a call's context pass its `GrammarAdmission` first."""
-    add_request = engine.add_request
+    """Make every request that enters `engine` in a call's context pass its `GrammarAdmission` first, and every request
+    hold only tokens that the network has."""
+    add_request, known = engine.add_request, _Known(engine)
 
     async def admitted(request_id: str, prompt: Any, params: Any, *arguments: Any, **named: Any) -> Any:
-        if (admission := ADMISSION.get()) is not None:
+        admission = ADMISSION.get()
+        try:
+            known.check(prompt)
+        except BadRequest as error:
+            if admission is not None:
+                admission.refuse(error)
+            raise grammars.refused() from None
+        if admission is not None:
             admission.tokens = getattr(params, "max_tokens", None)
             await admission.admit(getattr(params, "structured_outputs", None))
         return await add_request(request_id, prompt, params, *arguments, **named)
 
     engine.add_request = admitted
+
+
+class _Known:
+    """vLLM takes what the tokenizer has as known, too: images have tokens there for which there is no row."""
+
+    def __init__(self, engine: Any) -> None:
+        self._tokenizer: Any = engine.get_tokenizer()
+        self._tokens = int(engine.model_config.get_vocab_size())
+        self._has_more = self._tokenizer.max_token_id >= self._tokens
+
+    def check(self, prompt: Any) -> None:
+        if self._has_more and isinstance(prompt, dict) and prompt.get("type") == "token":
+            ids = prompt["prompt_token_ids"]
+            word = self._tokenizer.convert_ids_to_tokens([max(ids, default=0)])[0]
+            check_known(ids, self._tokens, str(word or ""))

@@ -50,7 +50,7 @@ def refused() -> Exception:
     """vLLM takes it for a client's fault; another one it would take for the engine's."""
     from vllm.exceptions import VLLMValidationError
 
-    error: Exception = VLLMValidationError("the grammar was refused")
+    error: Exception = VLLMValidationError("refused")
     return error
 
 

@@ -130,7 +130,7 @@ def start_engine(
     os.environ[process.CRITICAL_TOKENS] = str(critical_tokens or "")
     os.environ[process.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, bounds.grammar_cache >> 20)))
-    cause = process.Cause()
+    cause = process.CauseFile()
     try:
         others = set(multiprocessing.active_children())
         logger = counting.logger()

@@ -20,10 +20,10 @@ CRITICAL_TOKENS = "ROUNDHOUSE_VLLM_CRITICAL_TOKENS"
 FOLLOW = "ROUNDHOUSE_VLLM_FOLLOW"
 """Seconds of CPU to follow a grammar, and for each token (`grammars.Watched`)."""
 CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
-"""The file that takes what ended EngineCore, at its start or later (`Cause`)."""
+"""The file that takes what ended EngineCore, at its start or later (`CauseFile`)."""
 
 
-class Cause:
+class CauseFile:
     """What ended EngineCore, as it left it for the slot: in a file without a name, which goes when the slot does."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from models.chat.call import ChatCall
 from models.chat.engine import VllmEngine
 from models.messages import Chunk, HttpCall, Progress
-from registry.errors import EngineFailed
+from registry.errors import BadRequest, EngineFailed
 from tests.contract.chat import fixtures as chat_fixtures
 
 pytestmark = pytest.mark.real
@@ -71,6 +71,27 @@ async def test_killed_and_started_again(tmp_path: Path) -> None:
         await anext(call)
     assert not core.is_running()
     assert set(psutil.Process().children()) <= set(others)
+
+
+async def test_a_token_without_a_row_in_the_embeddings_is_refused(tmp_path: Path) -> None:
+    """A fine-tune whose tokenizer was given words that its network was not: vLLM takes them as known."""
+    base = chat_fixtures.write_base(tmp_path / "base", vocabulary=256)  # its tokenizer has six more
+    engine = VllmEngine()
+    await engine.load(chat_fixtures.recipe(base), base, "cpu", lambda progress: None)  # which asks for chats, too
+    for path, body in (
+        ("/v1/completions", {"prompt": "a <|tool|>"}),
+        ("/v1/completions", {"prompt": [[97], [97, 261]]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/completions", {"prompt": "a"}),
+    ):
+        sent = json.dumps({"model": "tiny", "max_tokens": 2} | body).encode()
+        call = engine.call(HttpCall(path=path, body=sent, served="tiny", shown="tiny"))
+        if body["prompt" if "prompt" in body else "messages"] == "a":
+            assert [event async for event in call]
+            continue
+        with pytest.raises(BadRequest, match=r"Token '<\|\w+\|>' \(2\d\d\) .* has 256 tokens"):
+            _ = [event async for event in call]
+    await engine.close()
 
 
 async def test_an_engine_that_ends_at_its_first_step_says_why(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import psutil
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.grammars.process import Judge
 from models.chat.vllm.launch import stop_engine
+from models.chat.vllm.process import CauseFile
 from registry.bounds import USUAL
 from tests.eventually import PATIENCE
 
@@ -20,6 +21,9 @@ FORK = multiprocessing.get_context("fork")
 
 
 class _Engine:
+    def __init__(self) -> None:
+        self.roundhouse_cause = CauseFile()
+
     def shutdown(self, _within: float) -> None:
         """vLLM has given up on its process, and forgets it."""
 

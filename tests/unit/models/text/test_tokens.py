@@ -15,7 +15,7 @@ from tokenizers import Encoding, Tokenizer
 from models.messages import RerankRequest
 from models.text.pairs import CHUNKS, Pairs
 from models.text.tokens import DENSE, MARGIN, PIECE, SPARSE, THREADS, Going, Tokens, always, while_awaited
-from registry.errors import ContextLengthExceeded
+from registry.errors import BadRequest, ContextLengthExceeded
 
 CONTEXT = 32
 MEGABYTES = "An input of megabytes. " * 165_000
@@ -52,12 +52,12 @@ class Counted:
         return getattr(self.own, name)
 
 
-def wrapped(kind: str) -> tuple[Tokens, Counted, Any]:
+def wrapped(kind: str, vocabulary: int = 60_000) -> tuple[Tokens, Counted, Any]:
     counted = Counted(FILES[kind])
     whole = SimpleNamespace(
         backend_tokenizer=counted, pad_token_id=0, padding_side="right", model_input_names=(), all_special_ids=()
     )
-    tokens = Tokens(whole, 60_000, CONTEXT)
+    tokens = Tokens(whole, vocabulary, CONTEXT)
     counted.seen = counted.most = 0
     return tokens, counted, whole
 
@@ -99,6 +99,16 @@ def test_texts_keep_their_order_whatever_their_lengths(texts: list[str]) -> None
     tokens = TOKENS["WordPiece"]
     assert tokens.plain(texts) == [tokens.plain([text])[0] for text in texts]
     assert tokens.plain(texts, 5) == [tokens.plain([text])[0][:5] for text in texts]
+
+
+def test_a_token_that_only_the_tokenizer_has_is_refused() -> None:
+    """A fine-tune whose added <pad> has no row in the embeddings: the network would look behind their end."""
+    whole, _, _ = wrapped("WordPiece")
+    assert (ids := whole.plain(["a [MASK]"])[0]) == [1037, 103]
+    tokens, _, _ = wrapped("WordPiece", vocabulary=1037)
+    assert tokens.plain(["[MASK]"]) == [ids[1:]]
+    with pytest.raises(BadRequest, match=r"Token 'a' \(1037\) .* has 1037 tokens, up to 1036"):
+        tokens.inputs(["[MASK]", "a [MASK]"], "", truncate=True)
 
 
 def test_an_input_of_megabytes_is_refused_unread() -> None:
