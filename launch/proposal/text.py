@@ -32,6 +32,8 @@ def propose_text(draft: Draft, detected: Detected, listing: Listing, machine: Ma
     check_code(draft, listing, code_of_text(listing, kind))
     if machine.kind == "cpu":
         draft.pick("dtype", "auto", "a CPU computes in 32 bits, products in 16 bit integers where it can")
+    elif machine.capability is not None and machine.capability < 80 and kind not in HALF:
+        draft.pick("dtype", "float32", "this GPU computes no bfloat16, and networks of this kind overflow in float16")
     elif kind in HALF:
         draft.pick("dtype", "float16", "half the memory; networks of this kind compute well in it")
     else:
@@ -71,5 +73,5 @@ def _pooling(draft: Draft, listing: Listing) -> None:
     if "matryoshka" in card.lower() and not draft.wants("engine.flags.matryoshka_dimensions"):
         draft.notes.append(
             "Its card speaks of vectors that may be cut (Matryoshka): the sizes that clients may ask for are set with "
-            'engine.flags.matryoshka_dimensions: ["256", "512"].'
+            "engine.flags.matryoshka_dimensions: [256, 512]."
         )

@@ -136,7 +136,7 @@ def _flags(flags: dict[str, Flag], parser: Any) -> Iterator[str]:
                 faults.append(f"{key}: cannot be switched off")
             words += [option] if value else [negation] if negation in known else []
         elif isinstance(value, list):
-            words += [option, *value]
+            words += [option, *map(str, value)]
         else:
             words += [option, str(value)]
     if faults:

@@ -134,7 +134,7 @@ def _arrive(client: Client, model: str, shown: Bar) -> Json:
         shown.show(f"{model}: {progress['phase']} {progress['detail']}", progress["percent"] / 100)
         time.sleep(POLL_SECONDS)
     if found["failure"] and found["state"] == "failed":
-        raise ServerFailed(f"{model} was added, but its files did not come: {found['failure']['message']}")
+        raise ServerFailed(f"{model} was added, but cannot be used: {found['failure']['message']}")
     return found
 
 

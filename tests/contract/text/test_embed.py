@@ -34,7 +34,7 @@ async def engine() -> AsyncIterator[EmbeddingEngine]:
     with pytest.raises(EngineFailed, match="new"):
         await engine.embed(EmbedRequest(inputs=["x"]))
     reports = Reports()
-    flags = {"matryoshka_dimensions": ["128", "256"]}
+    flags = {"matryoshka_dimensions": [128, "256"]}
     loaded = await engine.load(recipe("embed", flags), minilm(), "cpu", reports)
     assert (loaded.dimensions, loaded.context_length) == (384, 256)
     assert 90_000_000 < loaded.weights_bytes < loaded.resident_bytes

@@ -29,10 +29,12 @@ T5: dict[str, Any] = {
 }  # fmt: skip
 
 
-def proposal(small: dict[str, object], large: dict[str, int] | None = None, **overrides: object) -> Proposal:
+def proposal(
+    small: dict[str, object], large: dict[str, int] | None = None, machine: Machine = GPU, **overrides: object
+) -> Proposal:
     listing = listing_of(small, large or WEIGHTS)
     wanted = ModelRequest("x", overrides=overrides)
-    return propose(listing, HubSource(hub="a/model", revision="0" * 40), wanted, GPU)
+    return propose(listing, HubSource(hub="a/model", revision="0" * 40), wanted, machine)
 
 
 @pytest.mark.parametrize("config", [DISTIL, T5], ids=lambda config: config["model_type"])
@@ -139,7 +141,16 @@ def test_a_card_that_speaks_of_vectors_to_cut_leads_to_the_flag() -> None:
     small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": "With Matryoshka learning"}
     flag = "engine.flags.matryoshka_dimensions"
     assert any(flag in note for note in proposal(small).notes)
-    assert not any(flag in note for note in proposal(small, **{flag: ["256"]}).notes)
+    asked = proposal(small, **{flag: [256, "512"]})
+    assert not any(flag in note for note in asked.notes)
+    assert asked.recipe.engine.flags["matryoshka_dimensions"] == [256, "512"]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("bert", "float16"), ("qwen3", "float32")])
+def test_an_old_gpu_computes_no_bfloat16(kind: str, dtype: str) -> None:
+    """And what was trained in it overflows in float16."""
+    small: dict[str, object] = {"config.json": {**BERT, "model_type": kind}, "modules.json": POOLED}
+    assert proposal(small, machine=Machine("cuda", 15 << 30, 75)).recipe.dtype == dtype
 
 
 def test_a_reranker_that_was_a_chat_model_may_want_words_around_its_texts() -> None:
