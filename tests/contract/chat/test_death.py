@@ -80,6 +80,7 @@ async def test_a_token_without_a_row_in_the_embeddings_is_refused(tmp_path: Path
     await engine.load(chat_fixtures.recipe(base), base, "cpu", lambda progress: None)  # which asks for chats, too
     for path, body in (
         ("/v1/completions", {"prompt": "a <|tool|>"}),
+        ("/v1/completions", {"prompt": "a <|tool|>", "stream": True}),
         ("/v1/completions", {"prompt": [[97], [97, 261]]}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
         ("/v1/completions", {"prompt": "a"}),
