@@ -75,6 +75,12 @@ class Bounds(BaseModel):
         "50,000 of the last kept all streams waiting for 0.5 s",
     )
     biases: int = _bound(2048, "`logit_bias` entries", ENTRIES, "300,000 kept all streams waiting for 0.4 s")
+    repetition_pattern: int = _bound(
+        64,
+        "tokens of a pattern that `repetition_detection` looks for",
+        "400 `invalid_value`",
+        "vLLM looks after each token, in its step: with 4,000 an answer of 16,000 tokens held all others up for 1.5 s",
+    )
     tools: int = _bound(128, "`tools`", ENTRIES, "OpenAI takes 128")
     prompt_logprobs: int = _bound(
         128,

@@ -112,7 +112,7 @@ def guard(engine: Any, checker: GrammarChecker) -> None:
     async def admitted(request_id: str, prompt: Any, params: Any, *arguments: Any, **named: Any) -> Any:
         admission = ADMISSION.get()
         try:
-            known.check(prompt)
+            known.check(prompt, params)
         except BadRequest as error:
             if admission is not None:
                 admission.refuse(error)
@@ -132,8 +132,18 @@ class _Known:
         self._tokenizer: Any = engine.get_tokenizer()
         self._tokens = int(engine.model_config.get_vocab_size())
         self._has_more = self._tokenizer.max_token_id >= self._tokens
+        told = engine.model_config.try_get_generation_config().get("eos_token_id")
+        ends = [self._tokenizer.eos_token_id, *(told if isinstance(told, list) else [told])]
+        self._end = max((one for one in ends if isinstance(one, int)), default=0)
 
-    def check(self, prompt: Any) -> None:
+    def check(self, prompt: Any, params: Any) -> None:
+        """Raises BadRequest."""
+        if self._end >= self._tokens and bool(getattr(params, "min_tokens", None)):
+            raise BadRequest(
+                f"This model's end has token {self._end}, which its network of {self._tokens} tokens does not have: "
+                "its answers end by max_tokens or stop only, and min_tokens cannot be asked for.",
+                param="min_tokens",
+            )
         if self._has_more and isinstance(prompt, dict) and prompt.get("type") == "token":
             ids = prompt["prompt_token_ids"]
             word = self._tokenizer.convert_ids_to_tokens([max(ids, default=0)])[0]

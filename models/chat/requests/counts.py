@@ -42,6 +42,8 @@ def check(path: str, body: bytes, context_length: int, bounds: Bounds) -> None:
     for name in OTHERS & data.keys():
         _within(_entries(data, name), bounds.entries, name)
     _answers(data, context_length, bounds)
+    if "repetition_detection" in data:
+        _pattern(data["repetition_detection"], bounds)
     if "logit_bias" in data:
         _within(_entries(data, "logit_bias"), bounds.biases, "logit_bias")
     if bytes(data.get("echo", b"null")) not in (b"null", b"0", b"false") and "logprobs" in data:
@@ -70,6 +72,16 @@ def _answers(data: Mapping[str, msgspec.Raw], context_length: int, bounds: Bound
             "stream, or for fewer answers, tokens ('max_tokens') or logprobs.",
             param=name,
             code="too_many_entries",
+        )
+
+
+def _pattern(raw: msgspec.Raw, bounds: Bounds) -> None:
+    told = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]) if bytes(raw)[:1] == b"{" else {}
+    if _number(told, "max_pattern_size", 0) > bounds.repetition_pattern:
+        raise BadRequest(
+            f"Patterns of up to {bounds.repetition_pattern} tokens are looked for.",
+            param="repetition_detection.max_pattern_size",
+            code="invalid_value",
         )
 
 
