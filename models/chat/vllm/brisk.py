@@ -1,11 +1,14 @@
-"""Shorter steps while somebody comes who waits for the running one: on a GPU, 0.2 s of a long prompt's.
+"""Shorter steps: while somebody comes who waits for the running one, on a GPU 0.2 s of a long prompt's; and while
+logprobs of a prompt are asked for, which take memory for each of a step's tokens and all of the vocabulary.
 
 | who                              | a step takes at most              |
 |----------------------------------|-----------------------------------|
 | a call that moves an adapter     | `batching.tokens_while_swapping`  |
 | a request of the class critical  | `batching.tokens_beside_critical` |
+| one with `prompt_logprobs`       | `launch.LOGPROBS_BYTES` of them   |
 
-until `LINGER` after the last one. They come in crowds: the first of them may still meet a long step.
+until `LINGER` after the last one, or its prompt is read. They come in crowds: the first of an adapter's calls may still
+meet a long step.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import threading
 import time
 from typing import Any
+from weakref import WeakSet
 
 from models.chat.vllm import process
 
@@ -29,10 +33,20 @@ def adapters_come(core: Any) -> None:
     _shorten(core, process.SWAP_TOKENS)
 
 
-def request_comes(core: Any, priority: int) -> None:
-    """Called by the thread that takes requests in."""
-    if priority <= CRITICAL:
+def request_comes(core: Any, request: Any) -> None:
+    """Called by the thread that takes requests in, before the engine's loop can see this one."""
+    if request.priority <= CRITICAL:
         _shorten(core, process.CRITICAL_TOKENS)
+    if getattr(getattr(request, "sampling_params", None), "prompt_logprobs", None) is not None:
+        with _one_at_a_time:
+            core.__dict__.setdefault("roundhouse_telling", WeakSet()).add(request)
+        _shorten(core, process.LOGPROBS_TOKENS)
+
+
+def _is_told(core: Any) -> bool:
+    """Whether the prompt of one that tells of it waits, or is not read whole."""
+    coming = core.__dict__.get("roundhouse_telling", ())
+    return any(one.num_computed_tokens < one.num_prompt_tokens and not one.is_finished() for one in coming)
 
 
 def _shorten(core: Any, variable: str) -> None:
@@ -61,6 +75,8 @@ def _look(core: Any) -> None:
     with _one_at_a_time:
         if (left := core.roundhouse_brisk_until - time.monotonic()) > 0:
             _look_in(core, left)
+        elif _is_told(core):
+            _look_in(core, LINGER)
         else:
             core.roundhouse_brisk = None
             core.scheduler.max_num_scheduled_tokens = core.roundhouse_step_tokens

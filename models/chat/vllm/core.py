@@ -207,8 +207,9 @@ def _preprocess_add_request(self: Any, request: Any) -> Any:
     lora = request.lora_request
     if lora is not None and lora.lora_int_id not in _placed(self):
         raise UnknownAdapter(f"adapter {lora.lora_name} is in no place")
-    brisk.request_comes(self, request.priority)
-    return self.roundhouse_preprocess_add_request(request)
+    taken = self.roundhouse_preprocess_add_request(request)
+    brisk.request_comes(self, taken[0])
+    return taken
 
 
 def _tell_cause(error: Exception) -> None:

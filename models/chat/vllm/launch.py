@@ -17,6 +17,10 @@ from registry.errors import EngineFailed
 
 GONE_WITHIN = 60.0
 """Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
+LOGPROBS_BYTES = (1 << 30, 1 << 28)
+"""Beside a GPU, on a CPU: for the logits of a step's tokens where a prompt's logprobs are asked for."""
+LOGIT_BYTES = 12
+"""Of each of them, measured: it, as float32, and its logprob. 2,000 tokens of a vocabulary of 131,072 took 3 GB."""
 TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
 """As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
 
@@ -128,6 +132,7 @@ def start_engine(
     os.environ[process.THREADS] = str(threads)
     os.environ[process.SWAP_TOKENS] = str(swap_tokens or "")
     os.environ[process.CRITICAL_TOKENS] = str(critical_tokens or "")
+    os.environ[process.LOGPROBS_TOKENS] = str(_logprobs_tokens(config, device))
     os.environ[process.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, bounds.grammar_cache >> 20)))
     cause = process.CauseFile()
@@ -145,6 +150,12 @@ def start_engine(
         if told is None:
             raise
         raise EngineFailed(f"vLLM's engine did not start: {told.message}", code=told.code) from error
+
+
+def _logprobs_tokens(config: Any, device: str) -> int:
+    """At least one for each request, or those that answer would wait."""
+    fits = LOGPROBS_BYTES[device == "cpu"] // (LOGIT_BYTES * config.model_config.get_vocab_size())
+    return max(int(fits), int(config.scheduler_config.max_num_seqs))
 
 
 def cause(engine: Any) -> EngineFailed | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.chat.vllm import brisk, process
+from models.chat.vllm import brisk, launch, process
 from models.chat.vllm import core as vllm_core
 from models.chat.vllm.adapters import manager as vllm_manager
 from tenants.classes import ServiceClass
@@ -80,8 +80,8 @@ class _Core:
         self.asked.append(method)
         return [self.outcomes.get(method, ["done"])]
 
-    def preprocess_add_request(self, request: Any) -> str:
-        return "taken in"
+    def preprocess_add_request(self, request: Any) -> tuple[Any, int]:
+        return request, 0
 
 
 def test_vllms_own_intake_takes_a_request_for_an_adapter_that_nobody_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,20 +138,21 @@ def test_the_reason_of_a_failed_start_reaches_the_slot(
 
 def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() -> None:
     request = SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=7, lora_name="seven"), priority=1)
-    assert _Core({}).preprocess_add_request(request) == "taken in", "vLLM's own intake lets it through"
+    assert _Core({}).preprocess_add_request(request) == (request, 0), "vLLM's own intake lets it through"
     kind = type("Core", (_Core,), {})
     begun: list[int] = []
     vllm_core.patch(kind, lambda: begun.append(1))
     core = kind({"place_adapter": ["running"], "poll_adapter": ["done", "placed"]})
     assert begun == [1]
-    assert core.preprocess_add_request(SimpleNamespace(lora_request=None, priority=1)) == "taken in"
+    base = SimpleNamespace(lora_request=None, priority=1)
+    assert core.preprocess_add_request(base) == (base, 0)
     with pytest.raises(vllm_core.UnknownAdapter):
         core.preprocess_add_request(request)
     assert vllm_core.place_adapter(core, 7, 0) == ["running"]
     with pytest.raises(vllm_core.UnknownAdapter):
         core.preprocess_add_request(request)
     vllm_core.poll_adapter(core, 7)
-    assert core.preprocess_add_request(request) == "taken in"
+    assert core.preprocess_add_request(request) == (request, 0)
     core.scheduler.requests["r"] = request
     assert vllm_core.drop_adapter(core, 7) == ["busy"]
     assert vllm_core.place_adapter(core, 8, 7) == ["busy"]
@@ -270,7 +271,7 @@ def brisk_time(monkeypatch: pytest.MonkeyPatch) -> _Time:
     found = _Time()
     monkeypatch.setattr("models.chat.vllm.brisk.threading.Timer", found.timer)
     monkeypatch.setattr("models.chat.vllm.brisk.time", found)
-    for variable in (process.SWAP_TOKENS, process.CRITICAL_TOKENS):
+    for variable in (process.SWAP_TOKENS, process.CRITICAL_TOKENS, process.LOGPROBS_TOKENS):
         monkeypatch.delenv(variable, raising=False)
     return found
 
@@ -311,3 +312,77 @@ def test_steps_are_shorter_while_critical_requests_come(monkeypatch: pytest.Monk
     assert core.scheduler.max_num_scheduled_tokens == 1024, "the shorter of both"
     brisk_time.pass_(brisk.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 8192
+
+
+class _Prompt:
+    """A request, of which the engine has read a part."""
+
+    lora_request, priority, num_prompt_tokens = None, 1, 3000
+
+    def __init__(self, prompt_logprobs: int | None) -> None:
+        self.sampling_params = SimpleNamespace(prompt_logprobs=prompt_logprobs)
+        self.num_computed_tokens, self.aborted = 0, False
+
+    def is_finished(self) -> bool:
+        return self.aborted
+
+
+@pytest.mark.parametrize("end", ["read", "aborted", "gone"])
+def test_steps_are_shorter_while_logprobs_of_a_prompt_are_worked_out(
+    end: str, monkeypatch: pytest.MonkeyPatch, brisk_time: _Time
+) -> None:
+    """However long that takes: each of a step's tokens takes 12 bytes for each word of the vocabulary meanwhile."""
+    monkeypatch.setenv(process.LOGPROBS_TOKENS, "170")
+    kind = type("Core", (_Core,), {})
+    vllm_core.patch(kind, lambda: None)
+    core = kind({})
+    core.scheduler.max_num_scheduled_tokens = 8192
+    core.preprocess_add_request(_Prompt(None))
+    assert (core.scheduler.max_num_scheduled_tokens, brisk_time.timers) == (8192, [])
+    prompt = _Prompt(0)
+    core.preprocess_add_request(prompt)
+    for computed in (0, 0, 170, 2999):
+        prompt.num_computed_tokens = computed
+        brisk_time.pass_(brisk.LINGER)
+        assert core.scheduler.max_num_scheduled_tokens == 170
+    if end == "read":
+        prompt.num_computed_tokens = 3000
+    prompt.aborted = end == "aborted"
+    if end == "gone":
+        del prompt
+    brisk_time.pass_(brisk.LINGER)
+    assert (core.scheduler.max_num_scheduled_tokens, brisk_time.timers) == (8192, [])
+
+
+def test_vllms_own_request_tells_how_much_of_its_prompt_is_read(
+    monkeypatch: pytest.MonkeyPatch, brisk_time: _Time
+) -> None:
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    monkeypatch.setenv(process.LOGPROBS_TOKENS, "170")
+    fresh = stock("vllm.v1.engine.core")
+    vllm_core.patch(fresh.EngineCore, lambda: None)
+    core = core_of(fresh)
+    core.scheduler = SimpleNamespace(max_num_scheduled_tokens=8192)
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    asked = EngineCoreRequest("r", [1, 2], None, params, None, 0.0, None, None, None, priority=1)
+    taken, _ = core.preprocess_add_request(asked)
+    brisk_time.pass_(brisk.LINGER)
+    assert core.scheduler.max_num_scheduled_tokens == 170
+    taken.num_computed_tokens = 2
+    brisk_time.pass_(brisk.LINGER)
+    assert core.scheduler.max_num_scheduled_tokens == 8192
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "device", "tokens"),
+    [(131_072, "cpu", 170), (151_936, "cuda", 588), (288, "cpu", 77_672), (10**9, "cpu", 18)],
+)
+def test_a_step_with_logprobs_of_prompts_takes_what_memory_there_is_for_them(
+    vocabulary: int, device: str, tokens: int
+) -> None:
+    """And one for each request at least."""
+    model = SimpleNamespace(get_vocab_size=lambda: vocabulary)
+    config = SimpleNamespace(model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=18))
+    assert launch._logprobs_tokens(config, device) == tokens
