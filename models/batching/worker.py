@@ -224,40 +224,46 @@ class Batcher(Generic[P, R]):
 
     def _step(self, batch: list[Picked[P]], tokens: int, alone: bool) -> None:
         began = time.perf_counter()
-        results: Sequence[R] = ()
-        broken: RoundhouseError | None = None
-        try:
-            if self.prepare is not None:
-                self.prepare(tokens, alone)
-            results = self.run([picked.item.payload for picked in batch])
-        except RoundhouseError as error:
-            broken = error
-        except Exception as error:  # the border: whatever the library raises fails these requests and no others
-            broken = EngineFailed(f"The engine failed: {type(error).__name__}: {error}")
-            self._examine()
+        outcomes = self._outcomes(batch, tokens, alone)
         seconds = time.perf_counter() - began
         done: dict[int, _Request[R]] = {}
         with self._wake:
             self._busy, self._running = self._busy - 1, self._running - tokens
             self._speed.learn(tokens, seconds, self.limits)
-            for place, picked in enumerate(batch):
+            for picked, outcome in zip(batch, outcomes, strict=True):
                 key = picked.key
                 request = self._requests.get(key)
                 if request is None:
                     continue  # cancelled meanwhile
                 request.left -= 1
                 request.batch = max(request.batch, len(batch))
-                if broken is not None:
-                    request.broken = broken
+                if isinstance(outcome, RoundhouseError):
+                    request.broken = outcome
                     self._turns.drop(key)
                 else:
-                    request.results[picked.item.index] = results[place]
+                    request.results[picked.item.index] = outcome
                     if request.each is not None:
-                        _call(request.loop, request.each, picked.item.index, results[place])
-                if not request.left or broken is not None:
+                        _call(request.loop, request.each, picked.item.index, outcome)
+                if not request.left or request.broken is not None:
                     done[key] = request
         for request in done.values():
             _tell(request.loop, request.future, Answers(request.results, request.batch), request.broken)
+
+    def _outcomes(self, batch: Sequence[Picked[P]], tokens: int, alone: bool) -> Sequence[R | RoundhouseError]:
+        """A result or an error for each item. What the library fails together runs again one by one: it may be one
+        item that it cannot do, and the others may be other clients'."""
+        try:
+            if self.prepare is not None:
+                self.prepare(tokens, alone)
+            return self.run([picked.item.payload for picked in batch])
+        except RoundhouseError as error:
+            return [error] * len(batch)
+        except Exception as error:  # the border: whatever the library raises fails these items and no others
+            failed = EngineFailed(f"The engine failed: {type(error).__name__}: {error}")
+            self._examine()
+        if len(batch) == 1 or self._state != "started":
+            return [failed] * len(batch)
+        return [outcome for picked in batch for outcome in self._outcomes([picked], picked.item.tokens, alone)]
 
     def _examine(self) -> None:
         if self.examine is None:

@@ -163,6 +163,23 @@ async def test_an_error_fails_its_batch_only_and_waiting_is_bounded() -> None:
     batcher.close()
 
 
+async def test_what_the_library_cannot_do_fails_alone() -> None:
+    """A BART that ranks raises where one text of a step names its end token: other clients' texts are not to fail."""
+    gate = Gate()
+    batcher = batcher_of(gate, tokens=100)
+    first = await started(batcher, gate, 1)
+    broken = asyncio.create_task(batcher.submit(items(-1)))
+    others = [asyncio.create_task(batcher.submit(items(number, number + 1))) for number in (5, 7)]
+    await asyncio.sleep(0)
+    gate.open.set()
+    with pytest.raises(EngineFailed, match="ValueError"):
+        await broken
+    assert [(await other).results for other in others] == [[50, 60], [70, 80]]
+    assert [-1, 5, 6, 7, 8] in map(sorted, gate.batches)
+    await first
+    batcher.close()
+
+
 class Card:
     """A network on a device that may be short of memory, or lost: then every later use of it fails."""
 
