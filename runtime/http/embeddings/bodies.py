@@ -29,11 +29,11 @@ Dimensions = Annotated[
 ]
 
 PROMPTS = {
-    "query": ["query"],
-    "search_query": ["query"],
-    "document": ["document", "passage", "corpus"],
-    "search_document": ["document", "passage", "corpus"],
-    "passage": ["passage", "document", "corpus"],
+    "query": ["query", "search_query"],
+    "search_query": ["query", "search_query"],
+    "document": ["document", "passage", "corpus", "search_document"],
+    "search_document": ["document", "passage", "corpus", "search_document"],
+    "passage": ["passage", "document", "corpus", "search_document"],
 }
 """`input_type` as several vendors write it, and the names that models have for the prompt that it means."""
 

@@ -169,6 +169,10 @@ async def test_a_model_without_prompts_takes_inputs_as_they_are(engine: Embeddin
         ({"query": "ask: ", "passage": "read: "}, {"document": "read: ", "passage": "read: ", "query": "ask: "}),
         ({"corpus": "read: "}, {"document": "read: ", "passage": "read: ", "query": ""}),
         ({"document": "d: ", "passage": "p: "}, {"document": "d: ", "passage": "p: "}),
+        (
+            {"search_query": "ask: ", "search_document": "read: "},
+            {"document": "read: ", "search_document": "read: ", "query": "ask: ", "search_query": "ask: "},
+        ),
         ({}, {"document": "", "passage": "", "query": ""}),
     ],
 )

@@ -116,15 +116,15 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
 @pytest.mark.parametrize(
     ("said", "names"),
     [
-        ("query", ["query"]),
-        ("search_query", ["query"]),
-        ("document", ["document", "passage", "corpus"]),
-        ("search_document", ["document", "passage", "corpus"]),
-        ("passage", ["passage", "document", "corpus"]),
+        ("query", ["query", "search_query"]),
+        ("search_query", ["query", "search_query"]),
+        ("document", ["document", "passage", "corpus", "search_document"]),
+        ("search_document", ["document", "passage", "corpus", "search_document"]),
+        ("passage", ["passage", "document", "corpus", "search_document"]),
         (None, [None]),
     ],
 )
-async def test_models_call_their_prompt_for_documents_by_several_names(
+async def test_models_call_their_prompts_by_several_names(
     client: httpx.AsyncClient, gateway: FakeGateway, said: str | None, names: list[str | None]
 ) -> None:
     await client.post("/v1/embeddings", json={"model": "embed", "input": "x", "input_type": said})
