@@ -207,6 +207,13 @@ def _sentence_transformers(listing: Listing) -> Detected | None:
             code="unknown_architecture",
             param="source",
         )
+    if "message" in (listing.json("sentence_bert_config.json").get("modality_config") or ()):
+        raise Unfit(
+            f"{listing.where} writes each text into its chat template first (modality_config in "
+            "sentence_bert_config.json), which is not done here: add a model of plain texts.",
+            code="unknown_architecture",
+            param="source",
+        )
     if kind == CROSS_ENCODER or any("cross_encoder" in one for one in types):
         _refuse_classes(listing, listing.json("config.json"))
         return Detected(Task.RERANK, "sentence-transformers", architecture, "sentence-transformers' CrossEncoder")
@@ -218,6 +225,14 @@ def _sentence_transformers(listing: Listing) -> Detected | None:
             f"{listing.where} begins with {first} (modules.json); only embedding models that begin with a Transformer "
             "are served: add one of those.",
             code="unknown_architecture",
+            param="source",
+        )
+    if "config.json" not in listing:
+        raise Unfit(
+            f"{listing.where} has no config.json beside its modules.json: its network is in a folder of its own, as "
+            "old versions of sentence-transformers saved it. Save it anew, SentenceTransformer(OLD).save(NEW), and "
+            "add what comes of it.",
+            code="bad_config",
             param="source",
         )
     _refuse_pickled_steps(listing)
