@@ -27,7 +27,7 @@ from models.text.loading import (
     weights_bytes,
 )
 from models.text.sleep import ModuleSleeper
-from models.text.tokens import Going, Ids, Tokens, always, while_awaited
+from models.text.tokens import Going, Ids, Tokens, always, check_template, while_awaited
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
@@ -88,6 +88,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
 
     def _prepare(self, recipe: Recipe, model: Any) -> Any:
         """Set up our way of calling the model; what the library's own gives for PROBE, which warms up, too."""
+        check_template(model.tokenizer, vocabulary_of(model))
         expected = model.encode(PROBE, show_progress_bar=False)  # before Tokens: it sets truncation
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
         self._embedder = Embedder(model, tokens, self._device, packs(recipe))

@@ -29,7 +29,7 @@ from models.text.loading import (
 )
 from models.text.pairs import Pairs
 from models.text.sleep import ModuleSleeper
-from models.text.tokens import Ids, Tokens, while_awaited
+from models.text.tokens import Ids, Tokens, check_template, while_awaited
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
@@ -110,6 +110,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
 
         if model.num_labels != 1:
             raise EngineFailed(f"this cross-encoder gives {model.num_labels} scores for a pair; a reranker gives one")
+        check_template(model.tokenizer, vocabulary_of(model))
         expected = model.predict(list(PROBE), activation_fn=torch.nn.Identity(), show_progress_bar=False)
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
         self._pairs = Pairs(model.tokenizer, tokens)

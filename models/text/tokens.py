@@ -68,6 +68,16 @@ async def while_awaited(work: Callable[[Going], _Result], longest: int) -> _Resu
         left.set()
 
 
+def check_template(tokenizer: Any, vocabulary: int) -> None:
+    """Raises EngineFailed where every text gets a token that the network does not have."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and (largest := max(backend.encode("a", "a").ids, default=0)) >= vocabulary:
+        raise EngineFailed(
+            f"its tokenizer writes '{backend.id_to_token(largest)}' ({largest}) into every text, but its network has "
+            f"{vocabulary} tokens, up to {vocabulary - 1}: the tokenizer is another model's, or has grown since"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """Special tokens around one sequence, as the tokenizer's post-processor puts them."""

@@ -14,8 +14,19 @@ from tokenizers import Encoding, Tokenizer
 
 from models.messages import RerankRequest
 from models.text.pairs import CHUNKS, Pairs
-from models.text.tokens import DENSE, MARGIN, PIECE, SPARSE, THREADS, Going, Tokens, always, while_awaited
-from registry.errors import BadRequest, ContextLengthExceeded
+from models.text.tokens import (
+    DENSE,
+    MARGIN,
+    PIECE,
+    SPARSE,
+    THREADS,
+    Going,
+    Tokens,
+    always,
+    check_template,
+    while_awaited,
+)
+from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 
 CONTEXT = 32
 MEGABYTES = "An input of megabytes. " * 165_000
@@ -109,6 +120,14 @@ def test_a_token_that_only_the_tokenizer_has_is_refused() -> None:
     assert tokens.plain(["[MASK]"]) == [ids[1:]]
     with pytest.raises(BadRequest, match=r"Token 'a' \(1037\) .* has 1037 tokens, up to 1036"):
         tokens.inputs(["[MASK]", "a [MASK]"], "", truncate=True)
+
+
+def test_a_token_of_every_text_that_only_the_tokenizer_has_is_told_before_any_text() -> None:
+    """The library's own first step looked behind the end of the embeddings: 'index out of range in self'."""
+    _, _, whole = wrapped("WordPiece")
+    check_template(whole, vocabulary=1038)
+    with pytest.raises(EngineFailed, match=r"writes 'a' \(1037\) into every text, but its network has 1037 tokens"):
+        check_template(whole, vocabulary=1037)
 
 
 def test_an_input_of_megabytes_is_refused_unread() -> None:
