@@ -13,6 +13,7 @@ import psutil
 from models import importing, nvml
 from models.batching import engine as batched_engine
 from models.batching.worker import SHARE, STEP_SECONDS, BatchLimits
+from models.text import unsaid
 from registry.errors import EngineFailed
 from registry.files.context import NO_LIMIT
 from registry.processor import cores
@@ -57,13 +58,15 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype or ("float32" if device == "cpu" else "auto")}
     if "attn_implementation" in flags:
         arguments["attn_implementation"] = flags["attn_implementation"]
-    model = make(
-        str(path),
-        device=device,
-        local_files_only=True,
-        trust_remote_code=bool(flags.get("trust_remote_code", False)),
-        model_kwargs=arguments,
-    )
+    with unsaid.lacking() as missing:
+        model = make(
+            str(path),
+            device=device,
+            local_files_only=True,
+            trust_remote_code=bool(flags.get("trust_remote_code", False)),
+            model_kwargs=arguments,
+        )
+    unsaid.refuse_lacking(missing, type(model[0].model).__name__)
     return model.eval().requires_grad_(False)
 
 

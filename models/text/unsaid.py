@@ -1,0 +1,37 @@
+"""What the files of a model leave unsaid, and the library takes for granted or only logs."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from registry.errors import EngineFailed
+
+
+@contextlib.contextmanager
+def lacking() -> Iterator[set[str]]:
+    """Collects the weights that transformers makes by chance because no file has them: it only logs them."""
+    from transformers import PreTrainedModel
+
+    missing: set[str] = set()
+    own = PreTrainedModel.__dict__["from_pretrained"]
+
+    def from_pretrained(kind: Any, *arguments: Any, **named: Any) -> Any:
+        asked = named.pop("output_loading_info", False)
+        model, info = own.__func__(kind, *arguments, output_loading_info=True, **named)
+        missing.update(info["missing_keys"])
+        return (model, info) if asked else model
+
+    PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+    try:
+        yield missing
+    finally:
+        PreTrainedModel.from_pretrained = own
+
+
+def refuse_lacking(missing: Iterable[str], network: str) -> None:
+    """Many embedding models come without BERT's pooler, which nothing reads there. A classifier's has a longer name."""
+    if lost := sorted(key for key in missing if not key.startswith("pooler.")):
+        raise EngineFailed(
+            f"its files lack {len(lost)} of the weights of a {network}, such as {lost[0]}, which would be made by "
+            "chance: they were saved under other names, or config.json is another model's"
+        )
