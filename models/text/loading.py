@@ -67,6 +67,7 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
             model_kwargs=arguments,
         )
     unsaid.refuse_lacking(missing, type(model[0].model).__name__)
+    unsaid.lend_padding(model.tokenizer, vocabulary_of(model))
     return model.eval().requires_grad_(False)
 
 
@@ -142,6 +143,18 @@ def _first_position(network: Any) -> int:
 def vocabulary_of(model: Any) -> int:
     """Rows of the token embeddings."""
     return int(model[0].model.get_input_embeddings().weight.shape[0])
+
+
+def padding_of(model: Any) -> int | None:
+    """The padding token that the network knows, which need not be the tokenizer's."""
+    own: int | None = model[0].model.config.get_text_config().pad_token_id
+    return own if own is not None and 0 <= own < vocabulary_of(model) else None
+
+
+def runs_alone(model: Any) -> bool:
+    """Whether each input must be a step of its own: a classifier made from a chat model reads the last token, and one
+    that knows no padding token would read the padding."""
+    return type(model[0].model).__name__.endswith("ForSequenceClassification") and padding_of(model) is None
 
 
 def examination(device: str) -> Callable[[], None] | None:

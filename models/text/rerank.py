@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from models.text.loading import (
     limits_of,
     open_model,
     packs,
+    padding_of,
     release,
     resident_bytes,
+    runs_alone,
     spread,
     vocabulary_of,
     weights_bytes,
@@ -88,6 +91,8 @@ class RerankingEngine(BatchedEngine[Ids, float]):
             with phases.phase("warming", 0.8):
                 scorer, expected = await asyncio.to_thread(self._prepare, recipe, model)
                 limits = limits_of(recipe, path, device, scorer.packed)
+                if runs_alone(model):
+                    limits = replace(limits, items=1)
                 prepare = spread if limits.workers > 1 else None
                 self._batcher = Batcher("rerank", scorer.run, limits, prepare, examination(device))
                 self._batcher.start()
@@ -111,8 +116,10 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         if model.num_labels != 1:
             raise EngineFailed(f"this cross-encoder gives {model.num_labels} scores for a pair; a reranker gives one")
         check_template(model.tokenizer, vocabulary_of(model))
-        expected = model.predict(list(PROBE), activation_fn=torch.nn.Identity(), show_progress_bar=False)
-        tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
+        expected = model.predict(  # one by one: without the tokenizer's padding, which may not be the network's
+            list(PROBE), batch_size=1, activation_fn=torch.nn.Identity(), show_progress_bar=False
+        )
+        tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model), padding_of(model))
         self._pairs = Pairs(model.tokenizer, tokens)
         return Scorer(model, tokens, self._device, packs(recipe)), [float(value) for value in expected]
 

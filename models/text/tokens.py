@@ -97,9 +97,10 @@ class Tokens:
         tokenizer: the model's own; it must be a fast one. Its padding and truncation are switched off for good.
         vocabulary: number of rows of the model's token embeddings.
         context: tokens that the model takes, special tokens included.
+        padding: the padding token that the network knows, if that matters; None: the tokenizer's.
     """
 
-    def __init__(self, tokenizer: Any, vocabulary: int, context: int) -> None:
+    def __init__(self, tokenizer: Any, vocabulary: int, context: int, padding: int | None = None) -> None:
         self._tokenizer: Any = getattr(tokenizer, "backend_tokenizer", None)
         if self._tokenizer is None:
             raise EngineFailed(f"{type(tokenizer).__name__} is a slow tokenizer: convert it to tokenizer.json.")
@@ -108,7 +109,7 @@ class Tokens:
         self.context = context
         self.vocabulary = vocabulary
         self._has_more = self._tokenizer.get_vocab_size() > vocabulary
-        self.pad_id = int(tokenizer.pad_token_id or 0)
+        self.pad_id = int(tokenizer.pad_token_id or 0) if padding is None else padding
         self.pad_type_id = int(getattr(tokenizer, "pad_token_type_id", 0) or 0)
         self.pad_left = tokenizer.padding_side == "left"
         self.wants_types = "token_type_ids" in tokenizer.model_input_names

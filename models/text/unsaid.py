@@ -35,3 +35,16 @@ def refuse_lacking(missing: Iterable[str], network: str) -> None:
             f"its files lack {len(lost)} of the weights of a {network}, such as {lost[0]}, which would be made by "
             "chance: they were saved under other names, or config.json is another model's"
         )
+
+
+def lend_padding(tokenizer: Any, vocabulary: int) -> None:
+    """Give a tokenizer without a padding token one, without which the library takes no text at all; and another one to
+    a tokenizer whose own is none of the network's, behind whose embeddings a padded step would look.
+
+    Which one does not matter where padding is masked; for other networks `models.text.loading.padding_of` tells.
+    """
+    if tokenizer is None or (tokenizer.pad_token_id is not None and tokenizer.pad_token_id < vocabulary):
+        return
+    named = (tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id)
+    lent = next((token for token in named if token is not None and token < vocabulary), 0)
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(lent)

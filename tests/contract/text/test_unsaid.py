@@ -57,6 +57,15 @@ def bert_scorer() -> Any:
     return BertForSequenceClassification(BertConfig(**SIZES, num_labels=1))
 
 
+def llama_scorer() -> Any:
+    """It reads the last token that is no padding."""
+    import torch
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    torch.manual_seed(3)
+    return LlamaForSequenceClassification(LlamaConfig(**SIZES, num_labels=1))
+
+
 def rename(folder: Path, change: Callable[[str], str | None]) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -84,6 +93,20 @@ async def logits(folder: Path) -> list[float]:
         await engine.close()
 
 
+def scored(network: Any, folder: Path, types: bool = False) -> list[float]:
+    """The network's own scores, pair by pair."""
+    import torch
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    found = []
+    for document in DOCUMENTS:
+        pair = tokenizer.encode(QUERY, document)
+        more = {"token_type_ids": torch.tensor([pair.type_ids])} if types else {}
+        with torch.inference_mode():
+            found.append(float(network.eval()(torch.tensor([pair.ids]), **more).logits))
+    return found
+
+
 async def test_weights_that_no_file_has_are_not_made_by_chance(tmp_path: Path) -> None:
     """As when a whole SentenceTransformer's state was saved, or a head was left out."""
     folder = write(tmp_path / "prefix", bert())
@@ -98,6 +121,35 @@ async def test_weights_that_no_file_has_are_not_made_by_chance(tmp_path: Path) -
     folder = write(tmp_path / "unread", bert())
     rename(folder, lambda name: None if name.startswith("pooler.") else name)
     np.testing.assert_allclose(await vectors(folder, ["steam"]), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("padding", [None, "<added>"])
+async def test_a_tokenizer_without_padding_of_the_networks_embeds(tmp_path: Path, padding: str | None) -> None:
+    texts = ["steam", text(20)]
+    whole = await vectors(write(tmp_path / "padded", bert(hidden_act="relu")), texts)  # which our own BERT leaves alone
+    found = await vectors(write(tmp_path / "other", bert(hidden_act="relu"), {"pad_token": padding}), texts)
+    np.testing.assert_allclose(found, whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "config"),
+    [
+        ({}, {"pad_token_id": 0}),
+        ({}, {"pad_token_id": None}),
+        ({"pad_token": None}, {"pad_token_id": None}),
+        ({"pad_token": None}, {"pad_token_id": 0}),
+        ({"pad_token": "<added>"}, {"pad_token_id": None}),
+        ({}, {"pad_token_id": -1}),
+        ({}, {"pad_token_id": 103}),
+        ({"padding_side": "left"}, {"pad_token_id": None}),
+    ],
+)
+async def test_a_reranker_of_a_chat_models_kind_scores_each_pair_as_if_alone(
+    tmp_path: Path, tokenizer: dict[str, Any], config: dict[str, Any]
+) -> None:
+    network = llama_scorer()
+    folder = write(tmp_path / "model", network, tokenizer, **config)
+    np.testing.assert_allclose(await logits(folder), scored(network, folder), atol=1e-4)
 
 
 async def test_a_token_in_every_text_that_the_network_lacks_is_told_at_the_load(tmp_path: Path) -> None:
