@@ -1,7 +1,9 @@
 """What the files of a model leave unsaid, and the library takes for granted or only logs."""
 
 import contextlib
+import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from registry.errors import EngineFailed
@@ -48,3 +50,25 @@ def lend_padding(tokenizer: Any, vocabulary: int) -> None:
     named = (tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id)
     lent = next((token for token in named if token is not None and token < vocabulary), 0)
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(lent)
+
+
+def read_plainly(transformer: Any, path: Path) -> None:
+    """Keep the library from writing texts into the chat template that a model has from its base.
+
+    It does so on its own for rerankers that it did not save itself, which were trained on plain pairs: Qwen's template
+    knows no pairs, and nothing could be scored. Raises EngineFailed for a model that was saved to be used so.
+    """
+    ways = getattr(transformer, "modality_config", {})
+    if "message" not in ways:
+        return
+    try:
+        said = "modality_config" in json.loads((path / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        said = False
+    if said:
+        raise EngineFailed(
+            "it writes each text into its chat template first (modality_config in sentence_bert_config.json), which "
+            "is not done here: add a model of plain texts"
+        )
+    transformer.modality_config = {way: how for way, how in ways.items() if way != "message"}
+    transformer.input_formatter.supported_modalities = list(transformer.modality_config)

@@ -22,6 +22,10 @@ SIZES = {
 }  # fmt: skip
 QUERY, DOCUMENTS = "which brake stops the engine?", ["steam", text(30), text(9, 4)]
 ASKED = RerankRequest(query=QUERY, documents=DOCUMENTS)
+CHATML = (
+    "{% for m in messages %}{% if m.role in ('user', 'assistant', 'system') %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+)
 
 
 def write(folder: Path, network: Any, tokenizer: dict[str, Any] | None = None, **config: Any) -> Path:
@@ -142,6 +146,7 @@ async def test_a_tokenizer_without_padding_of_the_networks_embeds(tmp_path: Path
         ({}, {"pad_token_id": -1}),
         ({}, {"pad_token_id": 103}),
         ({"padding_side": "left"}, {"pad_token_id": None}),
+        ({"chat_template": CHATML}, {"pad_token_id": 0}),
     ],
 )
 async def test_a_reranker_of_a_chat_models_kind_scores_each_pair_as_if_alone(
@@ -156,3 +161,12 @@ async def test_a_token_in_every_text_that_the_network_lacks_is_told_at_the_load(
     folder = write(tmp_path / "model", bert(vocab_size=102))
     with pytest.raises(EngineFailed, match=r"writes '.*' \(\d+\) into every text, but its network has 102"):
         await vectors(folder, ["steam"])
+
+
+async def test_texts_that_go_into_a_chat_template_first_are_told_at_the_load(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = write(tmp_path / "bare", bert(), {"chat_template": CHATML})
+    SentenceTransformer(str(folder), device="cpu").save_pretrained(str(tmp_path / "saved"))
+    with pytest.raises(EngineFailed, match="writes each text into its chat template first"):
+        await vectors(tmp_path / "saved", ["steam"])
