@@ -131,7 +131,8 @@ def _pair(tokenizer: Any) -> PairTemplate:
         raise EngineFailed("this tokenizer does not put a query before a document: it cannot be served")
     query, document = sides.index(0), sides.index(1)
     end_query, end_document = len(sides) - sides[::-1].index(0), len(sides) - sides[::-1].index(1)
-    ids, types = encoded.ids, encoded.type_ids
+    ids = encoded.ids
+    types = encoded.type_ids if "token_type_ids" in tokenizer.model_input_names else [0] * len(ids)
 
     def kind(start: int, end: int) -> int:
         return int(types[start]) if start < end else 0

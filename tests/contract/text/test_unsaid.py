@@ -157,6 +157,13 @@ async def test_a_reranker_of_a_chat_models_kind_scores_each_pair_as_if_alone(
     np.testing.assert_allclose(await logits(folder), scored(network, folder), atol=1e-4)
 
 
+async def test_a_bert_whose_tokenizer_gives_no_types_scores_without_them(tmp_path: Path) -> None:
+    network = bert_scorer()
+    folder = write(tmp_path / "model", network)
+    np.testing.assert_allclose(await logits(folder), scored(network, folder), atol=1e-4)
+    assert abs(np.subtract(scored(network, folder, types=True), scored(network, folder))).max() > 1e-2
+
+
 async def test_a_token_in_every_text_that_the_network_lacks_is_told_at_the_load(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", bert(vocab_size=102))
     with pytest.raises(EngineFailed, match=r"writes '.*' \(\d+\) into every text, but its network has 102"):
