@@ -74,7 +74,7 @@ class Embedder:
             else:
                 for module in list(self.model)[1:]:
                     features = module(features)
-            return list(features["sentence_embedding"].float().cpu().numpy())
+            return list(features["sentence_embedding"][:, : self.model.truncate_dim].float().cpu().numpy())
 
 
 def finish(rows: Sequence[Row], dimensions: int | None, normalize: bool) -> npt.NDArray[np.float32]:

@@ -170,6 +170,17 @@ async def test_a_token_in_every_text_that_the_network_lacks_is_told_at_the_load(
         await vectors(folder, ["steam"])
 
 
+async def test_vectors_are_cut_where_the_model_says_so(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    whole = SentenceTransformer(str(write(tmp_path / "bare", bert())), device="cpu", truncate_dim=8)
+    whole.save_pretrained(str(tmp_path / "saved"))
+    texts = ["steam", text(20)]
+    expected = whole.encode(texts)
+    assert expected.shape == (2, 8)
+    np.testing.assert_allclose(await vectors(tmp_path / "saved", texts), expected, atol=1e-5)
+
+
 async def test_texts_that_go_into_a_chat_template_first_are_told_at_the_load(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
