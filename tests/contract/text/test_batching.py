@@ -164,7 +164,7 @@ async def test_an_error_fails_its_batch_only_and_waiting_is_bounded() -> None:
 
 
 async def test_what_the_library_cannot_do_fails_alone() -> None:
-    """A BART that ranks raises where one text of a step names its end token: other clients' texts are not to fail."""
+    """A T5 that ranks raises where one text of a step names its end token: other clients' texts are not to fail."""
     gate = Gate()
     batcher = batcher_of(gate, tokens=100)
     first = await started(batcher, gate, 1)
