@@ -6,7 +6,7 @@ The base is the operator's, so its files are trusted to be well meant; they may 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +22,9 @@ _LLAMA_LIKE = {
     "seed_oss",
 }  # fmt: skip
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")
+"""What the names of layers begin with in a model that also sees: in transformers since 4.52, and so in peft's files;
+before, and in the files of most models still; in Qwen2-VL's files."""
 _SOURCE_DTYPES = frozenset({"F32", "F16", "BF16", "F64", "F8_E4M3"})
 _MAX_HEADER = 256 << 20
 
@@ -45,6 +48,22 @@ def layer_of(module: str) -> int | None:
     """Number of the decoder layer that a module is in."""
     match = _LAYER.search(module)
     return int(match.group(1)) if match else None
+
+
+def as_spelled(base: BaseShapes, modules: Iterable[str]) -> tuple[BaseShapes, dict[str, str]]:
+    """The base with its text half called as an adapter's modules call it, and the base's own names of those layers.
+
+    Only for a base that also sees: an adapter of such a one does not fit a text model of the same shapes.
+    """
+    half = next((half for half in _TEXT_HALVES[:2] if any(name.startswith(half) for name in modules)), "")
+    seeing = any(not name.startswith("model.layers.") for name in base.linear)
+    named = [own for own in _TEXT_HALVES if seeing and any(name.startswith(own + "layers.") for name in base.linear)]
+    if not half or not named or half in named:
+        return base, {}
+    own = named[0]
+    names = {name: half + name.removeprefix(own) if name.startswith(own) else name for name in base.linear}
+    linear = {names[name]: shape for name, shape in base.linear.items()}
+    return BaseShapes(linear, base.layers), {spelled: name for name, spelled in names.items()}
 
 
 def read_base(folder: Path) -> BaseShapes:

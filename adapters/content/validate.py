@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adapters.content.base_shapes import BaseShapes, UnknownBase, read_base
+from adapters.content.base_shapes import BaseShapes, UnknownBase, as_spelled, read_base
 from adapters.content.config import AdapterConfig, read_config
 from adapters.content.faults import Faults, shown
 from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
@@ -37,7 +37,7 @@ that an engine computes, gate·up then down behind a norm, stays below 1e18, so 
 
 @dataclass(slots=True)
 class Pair:
-    """The two halves of one layer's adapter: A (rank, in), B (out, rank)."""
+    """The two halves of one layer's adapter: A (rank, in), B (out, rank). `module`: as the base's files call it."""
 
     module: str
     a: TensorInfo
@@ -138,8 +138,9 @@ def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, bo
         faults.add(f"{TENSORS} holds no tensors: this adapter would answer as the base does.")
     halves = _pair_up(tensors, faults)
     shapes: BaseShapes | None = None
+    own: dict[str, str] = {}
     try:
-        shapes = read_base(base.path)
+        shapes, own = as_spelled(read_base(base.path), halves)
         found.layers = shapes.layers
     except UnknownBase as error:
         faults.add(f"The adapter cannot be checked against model '{base.id}': {error}.")
@@ -150,7 +151,7 @@ def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, bo
             elif a is None or b is None:
                 faults.at(module, f"lora_{'A' if a is None else 'B'} is missing: each layer needs both halves.")
             elif _check_shapes(module, a, b, config, base, shapes, faults):
-                found.pairs.append(Pair(module, a, b, config.scale(module) if config else 1.0))
+                found.pairs.append(Pair(own.get(module, module), a, b, config.scale(module) if config else 1.0))
         if config is not None and shapes is not None:
             _check_targets(config, shapes, set(halves), faults)
     _check_values(found, tensors)

@@ -1,12 +1,18 @@
-"""Shapes that are told from config.json are those of transformers' own models."""
+"""Shapes that are told from config.json are those of transformers' own models; layers of models that also see are found
+under peft's names for them, which are those of transformers now, and most files have other ones."""
 
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from adapters.check_process import CheckAnswer, Job, check
 from adapters.content.base_shapes import _LLAMA_LIKE, UnknownBase, layer_of, read_base
+from adapters.types import Base
+from registry.bounds import Bounds
+from tests.unit.adapters.makers import tensors, write_adapter, write_base
 
 SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -43,3 +49,56 @@ def test_a_changed_base_is_read_again(tmp_path: Path) -> None:
     assert read_base(tmp_path).layers == 2
     (tmp_path / "config.json").write_text(json.dumps({**SMALL, "model_type": "llama", "num_hidden_layers": 30}))
     assert read_base(tmp_path).layers == 30
+
+
+NOW = "model.language_model.layers."
+TOWERS = {"language_model.model.layers.": "vision_tower.vision_model.encoder.layers.0.mlp.fc1",
+          "model.layers.": "visual.blocks.0.attn.qkv", NOW: "model.visual.blocks.0.attn.qkv"}  # fmt: skip
+"""What layers of the text half are called in files (Gemma 3, Qwen2.5-VL, Qwen3-VL), and a layer of what sees."""
+
+
+def seeing(folder: Path, prefix: str) -> Base:
+    file = write_base(folder) / "model.safetensors"
+    weights = {name.replace("model.layers.", prefix): tensor for name, tensor in load_file(file).items()}
+    save_file(weights | {f"{TOWERS[prefix]}.weight": torch.zeros(8, 8)}, file)
+    return Base("seeing", folder, max_rank=16)
+
+
+def write(folder: Path, prefix: str, **settings: object) -> None:
+    weights = {name.replace("model.layers.", prefix): tensor for name, tensor in tensors().items()}
+    write_adapter(folder, weights=weights, settings=settings)
+
+
+def judge(folder: Path, base: Base, out: Path | None = None) -> CheckAnswer:
+    if out is not None:
+        out.mkdir()
+    return check(Job(source=folder, base=base, bounds=Bounds(), out=out))
+
+
+@pytest.mark.parametrize("prefix", TOWERS)
+def test_pefts_names_are_kept_as_the_bases(prefix: str, folder: Path, tmp_path: Path) -> None:
+    base = seeing(tmp_path / "base", prefix)
+    patterns = r"model\.language_model\.layers\.1\.self_attn\.q_proj"
+    write(folder, NOW, target_modules=r".*language_model.*_proj", alpha_pattern={patterns: 64})
+    answer = judge(folder, base, tmp_path / "out")
+    assert (answer.outcome, answer.faults) == ("fit", ())
+    stored = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    assert {name.split("0.")[0].split("1.")[0] for name in stored} == {f"base_model.model.{prefix}"}
+    made = tensors()
+    for layer, scale in ((0, 2), (1, 8)):  # the pattern counts, as peft spells it
+        tensor = f"{layer}.self_attn.q_proj.lora_B.weight"
+        assert torch.equal(
+            stored[f"base_model.model.{prefix}{tensor}"], made[f"base_model.model.model.layers.{tensor}"] * scale
+        )
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"] == "seeing"
+
+
+def test_names_of_before_fit_files_of_now(folder: Path, tmp_path: Path) -> None:
+    write(folder, "language_model.model.layers.")
+    base = seeing(tmp_path / "base", NOW)
+    assert judge(folder, base).faults == ()
+
+
+def test_a_text_model_of_the_same_shapes_is_another_base(folder: Path, base: Base) -> None:
+    write(folder, NOW)
+    assert any("no such linear layer" in fault for fault in judge(folder, base).faults)
