@@ -24,6 +24,14 @@ PATHS = frozenset(
 CUT = b'"truncate_prompt_tokens"'
 TOKENIZING = frozenset({"/tokenize", "/detokenize"})
 LONGEST_ERROR = 4 << 10
+NO_TEMPLATE = (
+    b"As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template if the "
+    b"tokenizer does not define one."
+)
+HOW_WITHOUT = (
+    b"This model has no chat template: continue a text with /v1/completions, or let its recipe name a template in "
+    b"engine.flags.chat_template."
+)
 
 
 class _Asked(msgspec.Struct):
@@ -78,7 +86,9 @@ class _Error(msgspec.Struct):
 
 
 def shortened(data: bytes) -> bytes:
-    """An error body of vLLM's with a message that is no longer than ours: it may quote a whole request."""
+    """An error body of vLLM's with a message that is no longer than ours: it may quote a whole request. Of a model
+    without a chat template it tells what can be done here."""
+    data = data.replace(NO_TEMPLATE, HOW_WITHOUT)
     if len(data) <= LONGEST_ERROR:
         return data
     try:

@@ -1,6 +1,7 @@
 """What a body may hold: counted before the engine sees it."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,6 +146,22 @@ def test_errors_are_short(error: Any) -> None:
 
 def test_a_short_error_stays_as_it_is() -> None:
     assert guard.shortened(b'{"error": 1}') == b'{"error": 1}'
+
+
+def test_of_a_model_without_a_chat_template_it_is_told_what_can_be_done() -> None:
+    words = guard.NO_TEMPLATE.decode()
+    told = json.loads(guard.shortened(json.dumps({"error": {"message": words, "code": "invalid_value"}}).encode()))
+    assert "/v1/completions" in told["error"]["message"]
+    assert "engine.flags.chat_template" in told["error"]["message"]
+    assert told["error"]["code"] == "invalid_value"
+
+
+@pytest.mark.real
+def test_vllm_still_says_it_in_these_words() -> None:
+    from vllm.renderers import hf
+
+    lines = (line.strip().strip('"') for line in Path(hf.__file__).read_text().splitlines())
+    assert guard.NO_TEMPLATE.decode() in "".join(lines)
 
 
 def test_our_own_are_short_too() -> None:
