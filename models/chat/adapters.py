@@ -20,7 +20,7 @@ from typing import Any
 
 from models.chat.vllm import core, launch
 from models.messages import AdapterRef
-from registry.errors import Conflict, EngineFailed, Unfit
+from registry.errors import Conflict, EngineFailed, Unfit, short
 from registry.names import DIGEST
 
 POLL_FIRST, POLL_LAST = 0.0005, 0.004
@@ -68,7 +68,9 @@ class EngineAdapters:
                 await asyncio.shield(self._call(core.drop_adapter, number))
                 if outcome[0] == "full":
                     raise Conflict("no host room for another adapter: drop one first", code="adapters_full")
-                raise Unfit(f"adapter {adapter.digest} cannot be loaded", outcome[1:])
+                told, more = "; ".join(outcome[1:4]), len(outcome) - 4
+                why = told.replace(adapter.path, "its folder") + (f"; {more} more" if more > 0 else "")
+                raise Unfit(f"adapter {adapter.digest} cannot be loaded: {short(why, 500)}", outcome[1:])
             self._held[adapter.digest] = StagedAdapter(number)
 
     async def place(self, adapter: AdapterRef, evict: str | None) -> None:

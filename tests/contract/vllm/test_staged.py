@@ -170,6 +170,26 @@ def test_what_is_not_finite_is_refused_with_its_module(
     assert sorted(str(fault.value).split("\n")) == [f"{name}: values that are not finite" for name in wanted]
 
 
+def test_one_pair_for_a_layer_of_several_parts_is_parted(tmp_path: Path) -> None:
+    """Mamba-2's `in_proj` is one layer to peft, and five parts to vLLM: such adapters were refused."""
+    worker, name = fixtures.worker_manager(RANK), "model.layers.0.in_proj"
+    manager = worker._adapter_manager
+    manager.modules[name] = manager.modules.pop("model.layers.0.gate_up_proj")
+    manager.packed_modules.pop("model.layers.0.gate_up_proj")
+    manager.supported_lora_modules.append("in_proj")
+    a, b = torch.randn(8, fixtures.INPUT).bfloat16(), torch.randn(2 * fixtures.WIDTHS["up_proj"], 8).bfloat16()
+    path = fixtures.write_tensors(tmp_path / "a", {f"{name}.lora_A": a, f"{name}.lora_B": b}, r=8, lora_alpha=8)
+    (gate, up) = tensors(read_adapter(worker, 1, str(path)).loras[name])
+    for (own_a, own_b), rows in zip((gate, up), b.split(fixtures.WIDTHS["up_proj"]), strict=True):
+        assert own_a is not None
+        assert own_b is not None
+        assert torch.equal(bits(own_a), bits(a))
+        assert torch.equal(bits(own_b), bits(rows))
+    narrow = {f"{name}.lora_A": a, f"{name}.lora_B": b[1:].contiguous()}
+    with pytest.raises(ValueError, match="1 parts where the layer has 2"):
+        read_adapter(worker, 2, str(fixtures.write_tensors(tmp_path / "b", narrow, r=8, lora_alpha=8)))
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_gone_is_named(tmp_path: Path, name: str) -> None:
     path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)

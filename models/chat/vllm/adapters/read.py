@@ -68,6 +68,19 @@ def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int, wor
     return faults
 
 
+def part(loras: dict[str, Any], modules: dict[str, Any]) -> None:
+    """Part what is one pair in the file and several parts in the layer (Mamba-2's `in_proj`), as vLLM's layer would
+    when it is put in: all of A for each, and the rows of B that are its own. With one worker: else the layer has a part
+    of the rows."""
+    for name, weights in loras.items():
+        layer = modules.get(name)
+        if layer is None or isinstance(weights.lora_a, list) or getattr(layer, "tp_size", 1) > 1:
+            continue
+        rows = [place.shape[-2] for place in layer.lora_b_stacked]
+        if len(rows) > 1 and weights.lora_b.shape[0] == sum(rows):
+            weights.lora_a, weights.lora_b = [weights.lora_a] * len(rows), list(weights.lora_b.split(rows))
+
+
 def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
     """Read a folder into vLLM's packed form, in memory of its own (see `file`).
 
@@ -88,6 +101,7 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
     if not lora.loras:
         raise ValueError("the adapter has no weights")
     manager._create_merged_loras_inplace(lora)
+    part(lora.loras, manager.modules)
     workers = max((getattr(module, "tp_size", 1) for module in manager.modules.values()), default=1)
     if faults := faults_of(lora.loras, manager.modules, manager.lora_config.max_lora_rank, workers):
         raise ValueError("\n".join(faults))
