@@ -65,11 +65,13 @@ def read_weights(folder: Path) -> Weights:
         return _ctranslate2(folder / "model.bin")
     elements: Counter[str] = Counter()
     linear: list[tuple[int, int]] = []
+    names: set[str] = set()
     files = _weight_files(folder)
     for file in files:
         try:
             with safe_open(file, framework="numpy") as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (no mapping: it cannot be iterated)
+                    names.add(name)
                     view = tensors.get_slice(name)
                     shape, kind = view.get_shape(), view.get_dtype()
                     if kind not in BITS:
@@ -82,6 +84,7 @@ def read_weights(folder: Path) -> Weights:
                         linear.append((shape[0], shape[1]))
         except (SafetensorError, OSError) as error:
             raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
+    _refuse_headless(folder, names)
     return Weights(dict(elements), tuple(linear), tuple(str(file.relative_to(folder)) for file in files))
 
 
@@ -113,6 +116,21 @@ def _weight_files(folder: Path) -> list[Path]:
             )
         raise Unfit(f"{folder} holds no weights: no *.safetensors and no model.bin of CTranslate2", code="bad_weights")
     return root + sorted(folder.glob("*/model.safetensors"))
+
+
+def _refuse_headless(folder: Path, names: set[str]) -> None:
+    """A chat model saved without the head that its config says it has: vLLM takes whatever is in that memory for it."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        head = config["tie_word_embeddings"] is False and config["architectures"][0].endswith("ForCausalLM")
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        return
+    if head and "model.embed_tokens.weight" in names and all(name.startswith("model.") for name in names):
+        raise Unfit(
+            f"{folder} has no lm_head.weight, and its config.json says that it needs one (tie_word_embeddings is "
+            "false): it would answer by chance. Save the whole model, or set that to true if its head is its embedding",
+            code="bad_weights",
+        )
 
 
 def _ctranslate2(file: Path) -> Weights:

@@ -56,6 +56,26 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
             read_weights(tmp_path)
 
 
+def test_a_chat_model_that_was_saved_without_its_head_is_refused(tmp_path: Path) -> None:
+    """vLLM would answer with whatever is in that memory."""
+    embedding = {"model.embed_tokens.weight": np.zeros((2, 2), np.float32)}
+    llama = {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
+
+    def write(config: object, tensors: dict[str, Any]) -> Path:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        save_file(tensors, tmp_path / "model.safetensors")
+        return tmp_path
+
+    with pytest.raises(Unfit, match=r"no lm_head\.weight.*tie_word_embeddings is false"):
+        read_weights(write(llama, embedding))
+    whole = {**embedding, "lm_head.weight": np.zeros((2, 2), np.float32)}
+    assert read_weights(write(llama, whole)).parameters == 8
+    for other in ({"tie_word_embeddings": True}, {"architectures": ["LlamaModel"]}, {"architectures": []}):
+        assert read_weights(write({**llama, **other}, embedding)).parameters == 4
+    assert read_weights(write({"architectures": llama["architectures"]}, embedding)).parameters == 4
+    assert read_weights(write([], embedding)).parameters == 4
+
+
 KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "U8": np.uint8, "BOOL": np.bool_}
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
