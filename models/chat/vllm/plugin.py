@@ -43,7 +43,7 @@ def _patch_all() -> None:
 
     from models.chat.vllm import core, grammars
     from models.chat.vllm.adapters import file, manager
-    from models.chat.vllm.cpu import punica
+    from models.chat.vllm.cpu import experts, punica
     from models.chat.vllm.sampling import typical
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
@@ -53,3 +53,4 @@ def _patch_all() -> None:
     typical.patch(logits_processor)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
+        experts.register()

@@ -18,10 +18,10 @@ TIE = 2e-3
 class Oracle:
     def __init__(self, base: Path, adapters: list[AdapterRef]) -> None:
         from peft import PeftModel
-        from transformers import AutoTokenizer, LlamaForCausalLM
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(base)
-        model = LlamaForCausalLM.from_pretrained(base, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self._model = PeftModel.from_pretrained(model, adapters[0].path, adapter_name=_name(adapters[0]))
         for adapter in adapters[1:]:
             self._model.load_adapter(adapter.path, adapter_name=_name(adapter))

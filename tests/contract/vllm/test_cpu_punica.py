@@ -115,6 +115,28 @@ def test_head_and_embedding_adapters_have_no_way_in() -> None:
     assert model_manager is not fresh
 
 
+def test_a_layer_that_has_two_names_is_known_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen2-MoE's `shared_expert_gate` is asked as `expert_gate` of the shared expert: vLLM gives the second name the
+    layer with the adapter only where it knows it. Experts have none on a CPU; DeepSeek's `kv_b_proj`, which is folded
+    into other weights, has none anywhere."""
+    from vllm.model_executor.layers.fused_moe import MoERunner
+    from vllm.model_executor.layers.linear import LinearBase
+
+    def layer(kind: type) -> torch.nn.Module:
+        made: torch.nn.Module = kind.__new__(type(kind.__name__, (kind,), {"__abstractmethods__": frozenset()}))
+        torch.nn.Module.__init__(made)
+        return made
+
+    fresh = stock("vllm.lora.model_manager")
+    model, gate = torch.nn.Module(), layer(LinearBase)
+    model.shared_expert_gate, model.shared_expert = gate, torch.nn.Module()
+    model.shared_expert.expert_gate = gate
+    model.experts, model.kv_b_proj = layer(MoERunner), layer(LinearBase)
+    assert set(fresh.get_supported_lora_modules(model)) == {"shared_expert_gate", "experts", "kv_b_proj"}
+    monkeypatch.setattr(manager, "_stock_supported_lora_modules", fresh.get_supported_lora_modules)
+    assert manager._supported_lora_modules(model) == ["expert_gate", "shared_expert_gate"]
+
+
 def test_nothing_reads_the_tables_that_are_no_longer_kept() -> None:
     """Layers call what our wrapper has itself; the one table that they read is that of the embedding's layer, which is
     never made (`manager`)."""

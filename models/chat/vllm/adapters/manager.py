@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from models.chat.vllm.cpu import experts
+
+FOLDED = {"kv_b_proj"}
+"""Layers of DeepSeek's attention (MLA) whose weights vLLM folds into others at the load: each token that is answered
+would leave the adapter out, and only the prompt's would not."""
+
 
 class NotPlaced(RuntimeError):
     """A step names an adapter that is in no device place: `core` refuses such requests before they get here."""
@@ -25,8 +31,16 @@ def _add_adapter(self: Any, lora_request: Any) -> bool:
 
 
 def _supported_lora_modules(model: Any) -> list[str]:
-    embedding = {name for module in model.modules() for name in getattr(module, "embedding_modules", None) or ()}
-    return [name for name in _stock_supported_lora_modules(model) if name not in embedding]
+    """Linear layers by all of their names, where vLLM knows each by its first: Qwen2-MoE's `shared_expert_gate` is
+    asked as `expert_gate`, and under that name it would stay the base's. Without the embedding, the head, experts, and
+    `FOLDED`.
+    """
+    from vllm.model_executor.layers.linear import LinearBase
+
+    modules = list(model.named_modules(remove_duplicate=False))
+    linear = {name.rpartition(".")[2] for name, module in modules if isinstance(module, LinearBase)}
+    embedding = {name for _, module in modules for name in getattr(module, "embedding_modules", None) or ()}
+    return sorted(linear.union(_stock_supported_lora_modules(model)) - embedding - experts.names(model) - FOLDED)
 
 
 _stock_supported_lora_modules: Any = None

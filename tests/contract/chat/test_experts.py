@@ -1,0 +1,68 @@
+"""A model of experts, whose shared expert has a gate of its own: adapters of attention and gate answer as peft's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.chat.engine import VllmEngine
+from models.messages import AdapterRef, Chunk, HttpCall
+from tests.contract.chat import fixtures
+from tests.contract.chat.oracle import Oracle
+
+pytestmark = pytest.mark.real
+PROMPT = "a fox and a dog"
+LAYERS = {"self_attn.q_proj": (128, 128), "mlp.shared_expert_gate": (128, 1)}
+"""(in, out)."""
+
+
+def write_base(folder: Path) -> Path:
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2MoeConfig(
+        vocab_size=fixtures.VOCABULARY, hidden_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+        shared_expert_intermediate_size=64, max_position_embeddings=fixtures.CONTEXT, eos_token_id=fixtures.END,
+        initializer_range=0.15,
+    )  # fmt: skip
+    Qwen2MoeForCausalLM(config).save_pretrained(folder)
+    fixtures.write_tokenizer(folder)
+    return folder
+
+
+def adapter(folder: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> AdapterRef:
+    monkeypatch.setattr(fixtures, "SHAPES", LAYERS)
+    return fixtures.write_adapter(folder, seed=len(module), modules=(module,))
+
+
+async def answer(engine: VllmEngine, served: AdapterRef | None) -> tuple[list[int], list[int]]:
+    """Tokens of the prompt and of the answer."""
+    name = served.digest if served else "tiny"
+    body = {"model": name, "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "return_token_ids": True}
+    sent = json.dumps(body).encode()
+    call = engine.call(HttpCall(path="/v1/completions", body=sent, served=name, shown=name, adapter=served))
+    told: dict[str, Any] = json.loads(b"".join([event.data async for event in call if isinstance(event, Chunk)]))
+    choice = told["choices"][0]
+    return choice["prompt_token_ids"], choice["token_ids"]
+
+
+async def test_adapters_of_a_model_of_experts_equal_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = write_base(tmp_path / "base")
+    adapters = [adapter(tmp_path / module, module, monkeypatch) for module in LAYERS]
+    oracle = Oracle(base, adapters)
+    engine = VllmEngine()
+    await engine.load(fixtures.recipe(base), base, "cpu", lambda progress: None)
+    try:
+        prompt, plain = await answer(engine, None)
+        assert oracle.agrees(None, prompt, plain)
+        for one in adapters:
+            await engine.stage(one)
+            await engine.place(one, None)
+            prompt, given = await answer(engine, one)
+            assert oracle.agrees(one, prompt, given), one.path
+            assert not oracle.agrees(None, prompt, given), "the base's answer"
+    finally:
+        await engine.close()
