@@ -40,9 +40,14 @@ def why_no_lora(name: str) -> str:
 
 def layer_fault(module: str, base: BaseShapes) -> str | None:
     """Why the base has no such layer to adapt; None when it has."""
+    last = module.rpartition(".")[2]
+    if last == "kv_b_proj":
+        return (
+            f"{module}: LoRA on kv_b_proj is not supported: the engine folds its weights into the attention at the "
+            "load, and an adapter would be left out. Leave it untrained."
+        )
     if module in base.linear:
         return None
-    last = module.rpartition(".")[2]
     if last in ("lm_head", "embed_out"):
         return f"{module}: LoRA on the head is not supported: all adapters of a base share it. Leave it untrained."
     if "embed" in last or last == "wte":

@@ -182,6 +182,7 @@ ZOO: list[Bad] = [
     _changed("copy-of-the-head", lambda w: w.update({"base_model.model.lm_head.weight": torch.zeros(256, HIDDEN)}),
              "save_embedding_layers"),
     _changed("experts", _add("model.layers.0.mlp.experts.3.gate_proj"), "experts"),
+    _changed("folded", _add("model.layers.0.self_attn.kv_b_proj"), "kv_b_proj", "folds"),
     _changed("magnitude", lambda w: w.update({Q0A.replace("lora_A.weight", "lora_magnitude_vector"): torch.ones(8)}),
              "DoRA"),
     _changed("bias-tensor", lambda w: w.update({Q0B.replace("weight", "bias"): torch.zeros(HIDDEN)}), "is a bias"),
