@@ -39,11 +39,11 @@ def _convert(folder: Path, out: Path) -> Answer:
         TransformersConverter(str(folder), copy_files=beside, low_cpu_mem_usage=True).convert(
             str(out), quantization="float16"
         )
-        _keep_alignment_heads(folder, out)
         if "tokenizer.json" not in beside:
             from transformers import WhisperTokenizerFast
 
             WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
+        _complete(folder, out)
     except OSError as error:
         if error.errno in FULL:
             return FetchFailed(503, "disk_full", f"The disk has no room for the converted {folder}: {error.strerror}.")
@@ -53,13 +53,34 @@ def _convert(folder: Path, out: Path) -> Answer:
     return FetchDone(str(out))
 
 
-def _keep_alignment_heads(folder: Path, out: Path) -> None:
-    """The converter may guess them; times of words need those that were trained for it."""
+def _complete(folder: Path, out: Path) -> None:
+    """What the converter guesses, leaves out, or takes over though it does not fit."""
     told = folder / "generation_config.json"
-    heads = json.loads(told.read_text()).get("alignment_heads") if told.is_file() else None
-    if heads:
-        config = json.loads((out / "config.json").read_text())
-        (out / "config.json").write_text(json.dumps({**config, "alignment_heads": heads}))
+    generation = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    config["alignment_heads"] = alignment_heads(
+        generation.get("alignment_heads"), json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    )
+    if not generation.get("lang_to_id"):  # of older or no generation configs: without them no language is detected
+        config["lang_ids"] = languages(out / "tokenizer.json")
+    (out / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def alignment_heads(told: list[list[int]] | None, network: dict[str, int]) -> list[list[int]]:
+    """Times of words need those that were trained for it. Of a distilled model they may be the larger one's, which end
+    the process that hears with them: then, and where none are told, all of the last half of the layers."""
+    layers, heads = network["decoder_layers"], network["decoder_attention_heads"]
+    if told and all(0 <= layer < layers and 0 <= head < heads for layer, head in told):
+        return told
+    return [[layer, head] for layer in range(layers // 2, layers) for head in range(heads)]
+
+
+def languages(tokenizer: Path) -> list[int]:
+    from faster_whisper.tokenizer import _LANGUAGE_CODES
+    from tokenizers import Tokenizer
+
+    known = Tokenizer.from_file(str(tokenizer))
+    return sorted(one for code in _LANGUAGE_CODES if (one := known.token_to_id(f"<|{code}|>")) is not None)
 
 
 def _failed(folder: Path, error: Exception) -> Answer:

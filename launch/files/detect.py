@@ -281,6 +281,13 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
             param="source",
         )
     if config.get("model_type") == "whisper":
+        if "tokenizer.json" not in listing and not ("vocab.json" in listing and "merges.txt" in listing):
+            raise Unfit(
+                f"{listing.where} has no tokenizer (tokenizer.json, or vocab.json and merges.txt), as trainers may "
+                "leave it: copy the tokenizer's files from the Whisper that it was made from.",
+                code="bad_config",
+                param="source",
+            )
         return Detected(Task.TRANSCRIBE, "faster-whisper", name, f"{told}, converted to CTranslate2", convert=True)
     if name.endswith("ForSequenceClassification"):
         _refuse_classes(listing, config)

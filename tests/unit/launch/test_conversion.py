@@ -1,6 +1,7 @@
 """Whisper checkpoints of transformers become CTranslate2 models, in a process of its own, once."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,9 @@ async def test_it_is_converted_once_and_kept(checkpoint: Path, tmp_path: Path) -
     assert {"config.json", "model.bin", "tokenizer.json", "preprocessor_config.json"} <= {
         file.name for file in both[0].iterdir()
     }
+    config = json.loads((both[0] / "config.json").read_text())
+    known = json.loads((SPEECH / "tokenizer.json").read_text())["added_tokens"]
+    assert config["lang_ids"] == [one["id"] for one in known if one["content"] == "<|en|>"], "as the tokenizer has them"
     assert [path.name for path in (tmp_path / "converted").iterdir()] == [both[0].name], "nothing half is left"
 
 

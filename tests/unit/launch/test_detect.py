@@ -14,6 +14,7 @@ from registry.recipes.definition import Task
 from tests.unit.launch.listings import listing_of
 
 WEIGHTS = {"model.safetensors": 1000}
+WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}
 POOLED = [{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Pooling"}]
 
 DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
@@ -60,8 +61,8 @@ def test_half_a_character_is_in_no_answer() -> None:
          "sentence-transformers"),
         ({"config.json": {"alignment_heads": []}, "vocabulary.json": [], "tokenizer.json": {}}, {"model.bin": 9},
          Task.TRANSCRIBE, "faster-whisper"),
-        ({"config.json": {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}}, WEIGHTS,
-         Task.TRANSCRIBE, "faster-whisper"),
+        ({"config.json": WHISPER}, {**WEIGHTS, "tokenizer.json": 9}, Task.TRANSCRIBE, "faster-whisper"),
+        ({"config.json": WHISPER}, {**WEIGHTS, "vocab.json": 9, "merges.txt": 9}, Task.TRANSCRIBE, "faster-whisper"),
         # a merged model may still have its adapter's config beside it
         ({"config.json": {"architectures": ["LlamaForCausalLM"]}, "adapter_config.json": {}}, WEIGHTS, Task.CHAT,
          "vllm"),
@@ -100,6 +101,7 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
         ({"readme.txt": "x"}, {}, "not_a_model", "readme.txt"),
         ({"config.json": {"alignment_heads": []}, "vocabulary.json": []}, {"model.bin": 9}, "bad_config",
          "has no tokenizer.json"),
+        ({"config.json": WHISPER, "preprocessor_config.json": {}}, WEIGHTS, "bad_config", "has no tokenizer"),
         ({"vocabulary.txt": "x", "config.json": {}}, {"model.bin": 9}, "not_whisper", "only Whisper"),
         ({"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}},
          WEIGHTS, "is_classifier", "2 labels"),

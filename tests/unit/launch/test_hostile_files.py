@@ -58,7 +58,8 @@ def test_whatever_its_files_say(seed: int) -> None:
                 (*ODD, '{"a":' * 5_000, "\ufeff{}", "[", {"modules": 5}, [{"type": 5}])
             )
         weights = random.choice(("model.safetensors", "model.bin", "model-00001-of-00002.safetensors"))
-        listing = listing_of({name: json.dumps(value) for name, value in small.items()}, {weights: 10**9})
+        large = {weights: 10**9, "tokenizer.json": 9}
+        listing = listing_of({name: json.dumps(value) for name, value in small.items()}, large)
         machine = random.choice((Machine("cuda", 68 * GIB, 90), Machine("cpu", 16 * GIB)))
         with contextlib.suppress(RoundhouseError):
             propose(listing, SOURCE, ModelRequest("x", id="m"), machine)
