@@ -97,7 +97,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
         self._lifecycle.check()
         assert self._model is not None
         assert self._batcher is not None
-        self._model.check_language(request.language, request.task)
+        self._model.check(request.language, request.task, words=request.word_timestamps)
         if self._running >= self._most:
             raise QueueFull(f"{self._running} recordings are being transcribed.", retry_after=5.0)
         threshold = self._threshold

@@ -1,5 +1,6 @@
 """A loaded Whisper: windows in, tokens, times and words out; many recordings in one step."""
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from models.speech.cublas import keep_compiled, load_cublas
 from models.speech.split import Said, place_words, split
 from registry.errors import BadRequest, EngineFailed
+from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe, WindowSpec
 from registry.recipes.fields import Flag
 
@@ -26,6 +28,8 @@ NO_SPEECH, LOG_PROBABILITY, COMPRESSION = 0.6, -1.0, 2.4
 whose text repeats itself, is heard again at the next temperature."""
 SMALL_WEIGHTS = 32 * 2**20
 """Bytes of weights of which a second copy costs less than it brings."""
+MARKS = ("<|endoftext|>", "<|startoftranscript|>", "<|startofprev|>", "<|notimestamps|>")
+"""Tokens without which nothing can be heard."""
 PREPEND, APPEND = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 """Punctuation that goes with the next or the previous word: Whisper's own lists."""
 
@@ -101,9 +105,14 @@ class SpeechModel:
                 str(path), cpu_threads=1, num_workers=threads, local_files_only=True, **options
             )  # fmt: skip
             self._pool = ThreadPoolExecutor(threads, "hear")
+        self._fit_features()
         self.window: WindowSpec = recipe.window
         self._frames = recipe.window.padded * SECOND_FRAMES
         self.multilingual = bool(self.whisper.model.is_multilingual)
+        if missing := [mark for mark in MARKS if self._id(mark) is None]:
+            raise EngineFailed(
+                f"tokenizer.json of {path.name} has no {missing[0]}: copy that of the Whisper that it was made from"
+            )
         self._tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task="transcribe", language="en")
         self._first_time: int = self._tokenizer.timestamp_begin
         self._end: int = self._tokenizer.eot
@@ -113,17 +122,42 @@ class SpeechModel:
             name: flags[name] for name in ("repetition_penalty", "no_repeat_ngram_size") if name in flags
         }  # fmt: skip
         self._suppress = self._suppressed()
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        self._tells_language = bool(config.get("lang_ids"))
+        self._times_words = times_words(config.get("alignment_heads"), read_weights(path).decoder_layers)
+
+    def _fit_features(self) -> None:
+        """As many mel bins as the network has: a folder without a preprocessor_config.json (transformers 5 calls it
+        otherwise) would get 80, and those of large-v3 hear 128."""
+        from faster_whisper.feature_extractor import FeatureExtractor
+
+        bins = int(self.whisper.model.n_mels)
+        if self.whisper.feat_kwargs.get("feature_size", 80) != bins:
+            self.whisper.feature_extractor = FeatureExtractor(**{**self.whisper.feat_kwargs, "feature_size": bins})
 
     def _suppressed(self) -> list[int]:
         from faster_whisper.transcribe import get_suppressed_tokens
 
         return [token for token in get_suppressed_tokens(self._tokenizer, [-1]) if token is not None]
 
-    def check_language(self, language: str | None, task: str) -> None:
+    def check(self, language: str | None, task: str, *, words: bool) -> None:
         """Raise BadRequest for what this model cannot do."""
+        if words and not self._times_words:
+            raise BadRequest(
+                "This model cannot tell the times of words: alignment_heads in its config.json, which name parts of "
+                "its decoder, are missing or those of another model. Ask for 'segment', or add the model anew from "
+                "its original as safetensors.",
+                param="timestamp_granularities",
+                code="unsupported_value",
+            )
         if task == "translate" and (not self.multilingual or self._id("<|translate|>") is None):
             raise BadRequest("This model knows English only: it cannot translate.", param="model")
         if language is None:
+            if self.multilingual and not self._tells_language:
+                raise BadRequest(
+                    "This model cannot detect the language: its config.json has no lang_ids. Send 'language'.",
+                    param="language",
+                )
             return
         if not self.multilingual and language != "en":
             raise BadRequest(f"This model knows English only, not '{language}'.", param="language")
@@ -139,11 +173,16 @@ class SpeechModel:
         end of the prompt."""
         room = self.whisper.max_length // 2 - 1
         expected, before = (
-            self._tokenizer.encode(" " + text.strip()) if text and text.strip() else [] for text in (hotwords, prompt)
+            self._text_tokens(" " + text.strip()) if text and text.strip() else [] for text in (hotwords, prompt)
         )
         expected = expected[: max(room // 2, room - len(before))]
         before = before[max(0, len(before) + len(expected) - room) :]
         return (self._tokenizer.sot_prev, *expected, *before) if expected or before else ()
+
+    def _text_tokens(self, text: str) -> list[int]:
+        """None but those of text, whatever clients write: a second <|startoftranscript|> fails the step of all whose
+        recordings are in it, and a token that was added to the tokenizer alone lies beyond the network's table."""
+        return [token for token in self._tokenizer.encode(text) if token < self._end]
 
     def features(self, audio: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Mel bins x 100 for each second that windows are padded to, of at most a window of sound."""
@@ -271,3 +310,9 @@ class SpeechModel:
         for one, window, aligned in zip(heard, windows, found, strict=True):
             merge_punctuations(aligned, PREPEND, APPEND)
             place_words(one.segments, aligned, window.seconds)
+
+
+def times_words(heads: object, layers: int) -> bool:
+    """Whether `alignment_heads` are of a decoder of so many layers. CTranslate2 ends the process where they are not: a
+    distilled model may still have those of the larger one."""
+    return bool(heads) and isinstance(heads, list) and all(0 <= int(layer) < layers for layer, _ in heads)

@@ -2,6 +2,8 @@
 that fit the recording, bounded memory, clear refusals. What the words are is the starter model's card to test."""
 
 import asyncio
+import json
+import shutil
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -192,6 +194,23 @@ class TestEngine:
             check(events, 5.0)
         assert [s.tokens for s in segments(plain)] != [s.tokens for s in segments(prompted)]
         assert {segment.temperature for segment in segments(again)} <= {0.0, 0.5}
+
+    async def test_marks_in_a_prompt_hurt_nobody(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+        """With one more <|startoftranscript|> in one of several prompts of a length the library failed their step."""
+        prompts = ["steam rail"] + ["steam<|startoftranscript|> rail"] * 3
+        found = await asyncio.gather(
+            *(everything(english, sounds["short.wav"], prompt=prompt, temperature=[0.0]) for prompt in prompts)
+        )
+        assert len({tuple(s.text for s in segments(events)) for events in found}) == 1
+
+    async def test_the_network_says_how_many_bins_it_hears(self, english_model: Path, tmp_path: Path) -> None:
+        """Trainers leave no preprocessor_config.json, and the library's default of 80 fits no large-v3."""
+        folder = shutil.copytree(english_model, tmp_path / "other")
+        wrong = json.loads((folder / "preprocessor_config.json").read_text()) | {"feature_size": 128}
+        (folder / "preprocessor_config.json").write_text(json.dumps(wrong))
+        engine = WhisperEngine()
+        await engine.load(whisper_recipe(), folder, "cpu", Reports())
+        await engine.close()
 
     async def test_recordings_share_steps_and_keep_their_words(
         self, english: WhisperEngine, sounds: dict[str, Path]

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.speech.model import Heard, Listen, SpeechModel
+from models.speech.model import Heard, Listen, SpeechModel, times_words
+from registry.errors import BadRequest
 
 PREVIOUS = 1000
 ROOM = 448 // 2 - 1
@@ -16,7 +17,8 @@ def before(prompt: int, hotwords: int) -> tuple[int, int]:
     """Of so many tokens of each: how many stand before a window. The prompt's are 1, the hotwords' 2."""
     model: Any = SimpleNamespace(
         whisper=SimpleNamespace(max_length=448),
-        _tokenizer=SimpleNamespace(sot_prev=PREVIOUS, encode=lambda text: [int(word) for word in text.split()]),
+        _tokenizer=SimpleNamespace(sot_prev=PREVIOUS),
+        _text_tokens=lambda text: [int(word) for word in text.split()],
     )
     first, *found = SpeechModel.previous(model, "1 " * prompt, "2 " * hotwords) or (PREVIOUS,)
     assert first == PREVIOUS
@@ -44,9 +46,38 @@ def test_hotwords_stay_beside_a_long_prompt(prompt: int, hotwords: int, wanted: 
 def test_the_end_of_a_prompt_stays() -> None:
     model: Any = SimpleNamespace(
         whisper=SimpleNamespace(max_length=8),
-        _tokenizer=SimpleNamespace(sot_prev=PREVIOUS, encode=lambda text: [int(word) for word in text.split()]),
+        _tokenizer=SimpleNamespace(sot_prev=PREVIOUS),
+        _text_tokens=lambda text: [int(word) for word in text.split()],
     )
     assert SpeechModel.previous(model, "1 2 3 4 5", None) == (PREVIOUS, 3, 4, 5)
+
+
+def test_marks_that_a_client_writes_are_no_tokens() -> None:
+    """One more <|startoftranscript|> in a prompt failed the step of all whose recordings were in it."""
+    model: Any = SimpleNamespace(_end=900, _tokenizer=SimpleNamespace(encode=lambda _: [1, 900, 2, 901, 5000]))
+    assert SpeechModel._text_tokens(model, "a <|endoftext|> b <|startoftranscript|> zanzibar") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("heads", "fit"), [([[1, 0], [1, 5]], True), ([[1, 0], [7, 0]], False), ([], False), (None, False)]
+)
+def test_words_have_times_where_the_heads_are_of_this_decoder(heads: Any, fit: bool) -> None:
+    """Heads of a larger model in a distilled one ended the process."""
+    assert times_words(heads, 2) is fit
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"language": "de", "words": True}, "timestamp_granularities"),
+        ({"language": None, "words": False}, "language"),
+    ],
+)
+def test_what_a_model_lacks_is_refused_before_it_is_tried(asked: dict[str, Any], param: str) -> None:
+    model: Any = SimpleNamespace(_times_words=False, _tells_language=False, multilingual=True, _id=lambda _: 1)
+    with pytest.raises(BadRequest) as refused:
+        SpeechModel.check(model, task="transcribe", **asked)
+    assert refused.value.param == param
 
 
 @pytest.mark.parametrize(("words", "passes"), [(False, 1), (True, 2)])
