@@ -177,6 +177,13 @@ def _ctranslate2(listing: Listing) -> Detected | None:
                 code="bad_config",
                 param="source",
             )
+        if "vocabulary.json" not in listing and "vocabulary.txt" not in listing:
+            raise Unfit(
+                f"{listing.where} has no vocabulary.json (nor vocabulary.txt), which CTranslate2 writes beside its "
+                "model.bin: copy the whole folder, or add the Whisper that it was made from.",
+                code="bad_config",
+                param="source",
+            )
         why = "model.bin of CTranslate2, with Whisper's config.json"
         return Detected(Task.TRANSCRIBE, "faster-whisper", "", why)
     if any(name.startswith("vocabulary") for name in listing.sizes):

@@ -101,6 +101,8 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
         ({"readme.txt": "x"}, {}, "not_a_model", "readme.txt"),
         ({"config.json": {"alignment_heads": []}, "vocabulary.json": []}, {"model.bin": 9}, "bad_config",
          "has no tokenizer.json"),
+        ({"config.json": {"alignment_heads": []}, "tokenizer.json": {}}, {"model.bin": 9}, "bad_config",
+         "has no vocabulary.json"),
         ({"config.json": WHISPER, "preprocessor_config.json": {}}, WEIGHTS, "bad_config", "has no tokenizer"),
         ({"vocabulary.txt": "x", "config.json": {}}, {"model.bin": 9}, "not_whisper", "only Whisper"),
         ({"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}},
