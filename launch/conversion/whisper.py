@@ -26,6 +26,9 @@ from registry.recipes.definition import Recipe, Task
 
 _ROOT = Path(__file__).resolve().parents[2]
 """Where the process starts: a folder `launch` of the operator's must not stand before ours."""
+FORM = 2
+"""Of what a conversion makes; those of an earlier one are made anew. 2: with the languages of checkpoints that do not
+tell them, and only alignment_heads that are there."""
 SECONDS = 1800.0
 """Longest conversion. large-v3 takes about a minute on two cores."""
 
@@ -73,7 +76,7 @@ class Conversions:
         return freed
 
     def _place(self, folder: Path) -> Path:
-        return self._root / digest(folder)
+        return self._root / f"{digest(folder)}-{FORM}"
 
     async def _convert(self, folder: Path) -> Path:
         place = await asyncio.to_thread(self._place, folder)
@@ -104,4 +107,6 @@ class Conversions:
         if not isinstance(answer, FetchDone):
             raise EngineFailed(f"The process that converted {folder} was ended. Ask again.", code="conversion_failed")
         await asyncio.to_thread(os.replace, half, place)  # whole, or not at all
+        former = self._root / place.name.partition("-")[0]
+        await asyncio.to_thread(shutil.rmtree, former, ignore_errors=True)
         return place

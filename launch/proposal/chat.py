@@ -15,6 +15,7 @@ from launch.request import WorkingSet
 from models.chat.vllm import source as vllm_source
 from models.engines import MIB
 from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
+from registry.errors import Unfit
 from registry.files.dtypes import settle_by_size
 from registry.files.shape import Shape, shape_of
 from registry.files.weights import Weights
@@ -43,11 +44,18 @@ class ChatFacts:
 
 
 def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: WorkingSet) -> None:
-    """Raises Unfit for a quantization or a context that cannot be, and for code that nobody said to trust."""
+    """Raises Unfit for a quantization, an attention or a context that cannot be, and for code that nobody trusts."""
     check_code(draft, facts.listing, code_of_chat(facts.listing))
     config = facts.listing.json("config.json")
     quantized = check_quantization(config, machine)
     shape = shape_of(config, f"config.json of {facts.listing.where}")
+    if shape.latent and machine.kind == "cpu":
+        raise Unfit(
+            f"{facts.listing.where} has latent attention (MLA, as DeepSeek-V2 and later), which vLLM's CPU build gets "
+            "wrong: what it answers there is not what the model says. Serve it on a GPU.",
+            code="not_on_cpu",
+            param="source",
+        )
     dtype = _dtype(draft, facts, machine, quantized)
     draft.pick("batching.max_requests", _requests(shape, machine), "requests that run at once")
     draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens of one step on a {_device(machine)}")

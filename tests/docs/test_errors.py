@@ -143,6 +143,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (422, "is_trainer_output"): "unit/launch/test_detect.py",
     (422, "needs_code"): "unit/launch/test_proposal.py",
     (422, "not_a_model"): "unit/launch/test_detect.py",
+    (422, "not_on_cpu"): "unit/launch/public/test_known_models.py",
     (422, "not_whisper"): "unit/launch/test_detect.py",
     (422, "quantization_not_here"): "unit/launch/test_proposal.py",
     (422, "quantized"): "unit/launch/test_detect.py",

@@ -9,6 +9,7 @@ import pytest
 from launch.conversion.whisper import Conversions, needs_conversion
 from launch.files.detect import detect
 from launch.files.listing import list_folder
+from models.sources.digest import digest
 from registry.errors import EngineFailed, RoundhouseError
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
@@ -31,6 +32,8 @@ async def test_it_is_converted_once_and_kept(checkpoint: Path, tmp_path: Path) -
     assert needs_conversion(checkpoint)
     assert detect(list_folder(checkpoint)).convert
     conversions = Conversions(tmp_path / "converted")
+    former = tmp_path / "converted" / digest(checkpoint)  # as it was before languages were read from the tokenizer
+    former.mkdir(parents=True)
     assert conversions.find(RECIPE, checkpoint) is None
     both = await asyncio.gather(conversions.make(RECIPE, checkpoint), conversions.make(RECIPE, checkpoint))
     assert both[0] == both[1] == conversions.find(RECIPE, checkpoint)

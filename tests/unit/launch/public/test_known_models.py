@@ -9,6 +9,7 @@ from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
 from launch.request import ModelRequest
 from models.estimate import kv_bytes_per_token
+from registry.errors import Unfit
 from registry.files.shape import shape_of
 from registry.recipes.definition import Task
 from registry.recipes.source import HubSource
@@ -68,6 +69,15 @@ def test_its_kv_cache_is_what_vllm_counts(known: Known) -> None:
     cache = found.recipe.memory.kv_cache
     assert cache is not None
     assert cache >= per_token * (found.recipe.context_length or 0), "vLLM refuses less than one whole context"
+
+
+def test_latent_attention_is_refused_on_a_cpu() -> None:
+    """There vLLM gives a token other logprobs as the next one than as one of a prompt; of a Llama they are the same."""
+    known = next(k for k in CHAT if k.name == "DeepSeek-V2-Lite-Chat")
+    with pytest.raises(Unfit, match="MLA") as refused:
+        proposal(known, Machine("cpu", 200 * GIB))
+    assert refused.value.code == "not_on_cpu"
+    assert proposal(known).recipe.id == "deepseek-v2-lite-chat"
 
 
 def test_deepseek_keeps_one_latent_vector_for_each_token() -> None:
