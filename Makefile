@@ -42,10 +42,10 @@ check: install-test ## for daily work: lint and the short tests without an engin
 	@$(MAKE) --no-print-directory -j 2 lint short-tests
 
 all-tests: # without lint
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 short-tests: # those of tests/unit and tests/docs
-	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real and not long' -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real and not long' -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: install-test ## ruff, mypy --strict and the layers' import rules
 	@$(BIN)/ruff check .
