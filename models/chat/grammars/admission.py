@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from models.chat.grammars.checker import GrammarChecker
+from models.chat.known_tokens import KnownTokens
 from models.chat.vllm import grammars
-from models.vocabulary import check_known
 from registry.errors import BadRequest, RoundhouseError
 from registry.json import NOT_JSON
 
@@ -107,7 +107,7 @@ def _text(raw: msgspec.Raw) -> str:
 def guard(engine: Any, checker: GrammarChecker) -> None:
     """Make every request that enters `engine` in a call's context pass its `GrammarAdmission` first, and every request
     hold only tokens that the network has."""
-    add_request, known = engine.add_request, _Known(engine)
+    add_request, known = engine.add_request, KnownTokens(engine)
 
     async def admitted(request_id: str, prompt: Any, params: Any, *arguments: Any, **named: Any) -> Any:
         admission = ADMISSION.get()
@@ -123,28 +123,3 @@ def guard(engine: Any, checker: GrammarChecker) -> None:
         return await add_request(request_id, prompt, params, *arguments, **named)
 
     engine.add_request = admitted
-
-
-class _Known:
-    """vLLM takes what the tokenizer has as known, too: images have tokens there for which there is no row."""
-
-    def __init__(self, engine: Any) -> None:
-        self._tokenizer: Any = engine.get_tokenizer()
-        self._tokens = int(engine.model_config.get_vocab_size())
-        self._has_more = self._tokenizer.max_token_id >= self._tokens
-        told = engine.model_config.try_get_generation_config().get("eos_token_id")
-        ends = [self._tokenizer.eos_token_id, *(told if isinstance(told, list) else [told])]
-        self._end = max((one for one in ends if isinstance(one, int)), default=0)
-
-    def check(self, prompt: Any, params: Any) -> None:
-        """Raises BadRequest."""
-        if self._end >= self._tokens and bool(getattr(params, "min_tokens", None)):
-            raise BadRequest(
-                f"This model's end has token {self._end}, which its network of {self._tokens} tokens does not have: "
-                "its answers end by max_tokens or stop only, and min_tokens cannot be asked for.",
-                param="min_tokens",
-            )
-        if self._has_more and isinstance(prompt, dict) and prompt.get("type") == "token":
-            ids = prompt["prompt_token_ids"]
-            word = self._tokenizer.convert_ids_to_tokens([max(ids, default=0)])[0]
-            check_known(ids, self._tokens, str(word or ""))

@@ -17,8 +17,8 @@ from registry.errors import EngineFailed
 
 GONE_WITHIN = 60.0
 """Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
-LOGPROBS_BYTES = (1 << 30, 1 << 28)
-"""Beside a GPU, on a CPU: for the logits of a step's tokens where a prompt's logprobs are asked for."""
+LOGPROBS_BYTES = {"cuda": 1 << 30, "cpu": 1 << 28}
+"""By device, for the logits of a step's tokens where a prompt's logprobs are asked for."""
 LOGIT_BYTES = 12
 """Of each of them, measured: it, as float32, and its logprob. 2,000 tokens of a vocabulary of 131,072 took 3 GB."""
 TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
@@ -154,7 +154,7 @@ def start_engine(
 
 def _logprobs_tokens(config: Any, device: str) -> int:
     """At least one for each request, or those that answer would wait."""
-    fits = LOGPROBS_BYTES[device == "cpu"] // (LOGIT_BYTES * config.model_config.get_vocab_size())
+    fits = LOGPROBS_BYTES["cpu" if device == "cpu" else "cuda"] // (LOGIT_BYTES * config.model_config.get_vocab_size())
     return max(int(fits), int(config.scheduler_config.max_num_seqs))
 
 
