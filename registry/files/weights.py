@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from safetensors import SafetensorError, safe_open
 
 from registry.errors import Unfit
+from registry.files.lost import refuse_lost
 
 BITS: Mapping[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
@@ -84,7 +85,7 @@ def read_weights(folder: Path) -> Weights:
                         linear.append((shape[0], shape[1]))
         except (SafetensorError, OSError) as error:
             raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
-    _refuse_headless(folder, names)
+    refuse_lost(folder, names)
     return Weights(dict(elements), tuple(linear), tuple(str(file.relative_to(folder)) for file in files))
 
 
@@ -116,21 +117,6 @@ def _weight_files(folder: Path) -> list[Path]:
             )
         raise Unfit(f"{folder} holds no weights: no *.safetensors and no model.bin of CTranslate2", code="bad_weights")
     return root + sorted(folder.glob("*/model.safetensors"))
-
-
-def _refuse_headless(folder: Path, names: set[str]) -> None:
-    """A chat model saved without the head that its config says it has: vLLM takes whatever is in that memory for it."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        head = config["tie_word_embeddings"] is False and config["architectures"][0].endswith("ForCausalLM")
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        return
-    if head and "model.embed_tokens.weight" in names and all(name.startswith("model.") for name in names):
-        raise Unfit(
-            f"{folder} has no lm_head.weight, and its config.json says that it needs one (tie_word_embeddings is "
-            "false): it would answer by chance. Save the whole model, or set that to true if its head is its embedding",
-            code="bad_weights",
-        )
 
 
 def _ctranslate2(file: Path) -> Weights:

@@ -1,6 +1,7 @@
 """What is read of folders of weights without loading them: bytes by their headers, configs, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,39 @@ def test_a_chat_model_that_was_saved_without_its_head_is_refused(tmp_path: Path)
         assert read_weights(write({**llama, **other}, embedding)).parameters == 4
     assert read_weights(write({"architectures": llama["architectures"]}, embedding)).parameters == 4
     assert read_weights(write([], embedding)).parameters == 4
+
+
+def layers(*, without: str = "", config: dict[str, Any] | None = None, folder: Path) -> Path:
+    """A model of two layers with gates and two experts, and without the named weight."""
+    heads = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"]
+    experts = [f"mlp.experts.{number}.{part}" for number in range(3) for part in ("w1", "w2", "w3")]
+    names = [f"model.layers.{layer}.{part}.weight" for layer in range(2) for part in heads + experts]
+    (folder / "config.json").write_text(json.dumps(config or {}))
+    save_file(
+        {name: np.zeros(2, np.float32) for name in names if name != f"{without}.weight"}, folder / "model.safetensors"
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    "lost",
+    ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj",
+     "mlp.experts.1.w2", "mlp.experts.0.w1"],
+)  # fmt: skip
+def test_a_model_that_lost_one_of_several_weights_that_are_packed_is_refused(lost: str, tmp_path: Path) -> None:
+    """vLLM packs them into one layer, and asks only whether that got anything."""
+    with pytest.raises(Unfit, match=rf"has no model\.layers\.1\.{re.escape(lost)}, "):
+        read_weights(layers(without=f"model.layers.1.{lost}", folder=tmp_path))
+
+
+def test_networks_that_are_made_otherwise_have_lost_nothing(tmp_path: Path) -> None:
+    assert read_weights(layers(folder=tmp_path)).parameters == 2 * 14 * 2
+    gemma = {"text_config": {"attention_k_eq_v": True}}
+    read_weights(layers(without="model.layers.1.self_attn.v_proj", config=gemma, folder=tmp_path))
+    plain = ["mlp.up_proj", "mlp.down_proj", "self_attn.q_proj", "self_attn.gate_proj", "self_attn.kv_a_proj_with_mqa"]
+    save_file({f"model.layers.0.{name}.weight": np.zeros(2, np.float32) for name in plain},
+              tmp_path / "model.safetensors")  # fmt: skip
+    assert read_weights(tmp_path).parameters == 10
 
 
 KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "U8": np.uint8, "BOOL": np.bool_}
