@@ -24,14 +24,25 @@ PATHS = frozenset(
 CUT = b'"truncate_prompt_tokens"'
 TOKENIZING = frozenset({"/tokenize", "/detokenize"})
 LONGEST_ERROR = 4 << 10
-NO_TEMPLATE = (
+ADVICE = {
     b"As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template if the "
-    b"tokenizer does not define one."
-)
-HOW_WITHOUT = (
-    b"This model has no chat template: continue a text with /v1/completions, or let its recipe name a template in "
-    b"engine.flags.chat_template."
-)
+    b"tokenizer does not define one.": (
+        b"This model has no chat template: continue a text with /v1/completions, or let its recipe name a template in "
+        b"engine.flags.chat_template."
+    ),
+    b"tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set": (
+        b"tool choice needs a parser of this model's calls: leave 'tools' out, or let its recipe name one in "
+        b"engine.flags.tool_call_parser, with engine.flags.enable_auto_tool_choice: true."
+    ),
+    b" requires --tool-call-parser to be set": (
+        b" needs a parser of this model's calls: leave 'tools' out, or let its recipe name one in "
+        b"engine.flags.tool_call_parser."
+    ),
+    b"--trust-request-chat-template is not set. Refused request with untrusted chat template.": (
+        b"a template is a program: let the model's recipe name it in engine.flags.chat_template."
+    ),
+}
+"""What vLLM advises to whoever starts it from a shell, and what can be done here."""
 
 
 class _Asked(msgspec.Struct):
@@ -86,9 +97,10 @@ class _Error(msgspec.Struct):
 
 
 def shortened(data: bytes) -> bytes:
-    """An error body of vLLM's with a message that is no longer than ours: it may quote a whole request. Of a model
-    without a chat template it tells what can be done here."""
-    data = data.replace(NO_TEMPLATE, HOW_WITHOUT)
+    """An error body of vLLM's with a message that is no longer than ours: it may quote a whole request. What it
+    advises can be done here."""
+    for shell, here in ADVICE.items():
+        data = data.replace(shell, here)
     if len(data) <= LONGEST_ERROR:
         return data
     try:

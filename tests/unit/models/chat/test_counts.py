@@ -1,5 +1,6 @@
 """What a body may hold: counted before the engine sees it."""
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -148,20 +149,24 @@ def test_a_short_error_stays_as_it_is() -> None:
     assert guard.shortened(b'{"error": 1}') == b'{"error": 1}'
 
 
-def test_of_a_model_without_a_chat_template_it_is_told_what_can_be_done() -> None:
-    words = guard.NO_TEMPLATE.decode()
-    told = json.loads(guard.shortened(json.dumps({"error": {"message": words, "code": "invalid_value"}}).encode()))
-    assert "/v1/completions" in told["error"]["message"]
-    assert "engine.flags.chat_template" in told["error"]["message"]
+@pytest.mark.parametrize("words", guard.ADVICE)
+def test_what_vllm_advises_can_be_done_here(words: bytes) -> None:
+    given = {"error": {"message": f'"auto" {words.decode()}', "code": "invalid_value"}}
+    told = json.loads(guard.shortened(json.dumps(given).encode()))
+    assert "engine.flags." in told["error"]["message"]
+    assert "--" not in told["error"]["message"]
     assert told["error"]["code"] == "invalid_value"
 
 
 @pytest.mark.real
 def test_vllm_still_says_it_in_these_words() -> None:
-    from vllm.renderers import hf
+    from vllm.renderers import hf, online_renderer
 
-    lines = (line.strip().strip('"') for line in Path(hf.__file__).read_text().splitlines())
-    assert guard.NO_TEMPLATE.decode() in "".join(lines)
+    trees = (ast.parse(Path(module.__file__).read_text()) for module in (hf, online_renderer))
+    said = [part.value for tree in trees for part in ast.walk(tree) if isinstance(part, ast.Constant)]
+    texts = "\n".join(filter(lambda value: isinstance(value, str), said))
+    for words in guard.ADVICE:
+        assert words.decode() in texts
 
 
 def test_our_own_are_short_too() -> None:
