@@ -243,11 +243,20 @@ class ResidencyManager:
                 self._give_up(entry, plan)
                 continue
             if plan.verdict == "wait":
-                if plan.retry_at is not None:
-                    delay = max(0.01, plan.retry_at - entry.clock())
-                    self._timer = asyncio.get_running_loop().call_later(delay, self.decide)
+                self._decide_later(plan.retry_at, entry.clock())
                 return
             self.loader.start(entry, plan)
+
+    def _decide_later(self, at: float | None, now: float) -> None:
+        """Once more, at the earliest time that is asked for. None or for ever: it changes by an event only."""
+        if at is None or math.isinf(at):
+            return
+        loop, delay = asyncio.get_running_loop(), max(0.01, at - now)
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + delay:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(delay, self.decide)
 
     def _relieve(self) -> None:
         """A load or a full step took more than was planned, and a budget is overdrawn: idle models leave."""
@@ -257,6 +266,7 @@ class ResidencyManager:
             plan = policy.plan(snapshot, nothing)
             if plan.free >= 0 and plan.host_free >= 0:
                 continue
+            self._decide_later(plan.retry_at, snapshot.now)  # all who could leave came a moment ago
             for victim in self.drainer.dismiss_all(plan.victims):
                 self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 

@@ -241,6 +241,20 @@ async def test_a_budget_overdrawn_by_a_working_margin_is_brought_back(world: Wor
     assert world.manager.held() == 155
 
 
+async def test_an_overdrawn_budget_is_brought_back_though_nobody_asks_any_more(world: World) -> None:
+    """Who was idle when it was seen had come a moment before."""
+    least = {"residency": world.manager.entries["a"].recipe.residency.model_copy(update={"min_resident": 0.5})}
+    for entry in world.manager.entries.values():
+        entry.recipe = entry.recipe.model_copy(update=least)
+    await world.ask("a")
+    await world.ask("b")
+    await holds(world, "b", 155)
+    async with asyncio.timeout(200):
+        while world.state("a") is not ModelState.ABSENT:
+            await asyncio.sleep(0.001)
+    assert world.manager.held() == 155
+
+
 @pytest.mark.parametrize("pinned", [True, False])
 async def test_a_load_whose_room_another_grows_into_goes_back_into_the_line(world: World, pinned: bool) -> None:
     """`c` leaves for `b`; then `a`, which stays in use, holds 155 of 250 bytes."""
