@@ -41,6 +41,9 @@ test: install-test ## ruff, mypy, import rules and all tests, real engines inclu
 check: install-test ## for daily work: lint and the short tests without an engine
 	@$(MAKE) --no-print-directory -j 2 lint short-tests
 
+# Tests and their servers share the cores: threads of a computation that wait for one another sleep, and do not spin.
+all-tests short-tests: export OMP_WAIT_POLICY ?= PASSIVE
+
 all-tests: # without lint
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
