@@ -36,7 +36,7 @@ async def _outcome(bench: Bench, path: str, body: dict[str, Any]) -> tuple[int, 
 
 async def test_each_is_refused_or_served_and_a_stream_goes_on(bench: Bench) -> None:
     """The stream's tokens come on while a grammar is tried out, in the order that they have without any."""
-    body = {"prompt": "on and on", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
+    body = {"prompt": "on and on", "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
     alone = _text(await bench.ask(TEXT, body))
     before = bench.engine._host_bytes()
     for name, attack in (ATTACKS | TOOLS).items():
