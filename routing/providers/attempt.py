@@ -26,7 +26,7 @@ from registry.errors import BadRequest, ProviderFailed
 from registry.recipes.definition import Task
 from registry.recipes.provider import ProviderModel, Surface
 from routing.providers import faults, tasks
-from routing.providers.connection import FOREVER, Body, Reply, Until
+from routing.providers.connection import FOREVER, Body, Reply, Until, without_key
 from routing.providers.passing import AnswerSoFar, BadAnswer, ErrorEvent, Passing, another
 from routing.providers.plan import Planned, audio, plan
 from routing.providers.upstream import Upstream
@@ -144,11 +144,14 @@ class Attempt:
             quiet = 0.0 if self._asked_at is None else asyncio.get_running_loop().time() - self._asked_at
             self._upstream.ended(self._model, permit, error or self._refusal, self.begun, quiet)
 
-    def _failure(self, broken: Exception) -> ProviderFailed:
+    def _failure(self, broken: Exception) -> ProviderFailed | BadRequest:
         provider = self._upstream.provider.id
         match broken:
             case ErrorEvent():
-                return faults.failure(provider, 200, broken.data, {})
+                told = without_key(self._upstream.provider, broken.data)
+                if faults.is_the_clients(200, told):
+                    return self._refused_with(faults.read(told))
+                return faults.failure(provider, 200, told, {})
             case BadAnswer():
                 return faults.bad_answer(provider, str(broken))
             case _:
@@ -185,18 +188,19 @@ class Attempt:
                     yield event
 
     async def _refused(self, reply: Reply) -> tuple[bytes, BadRequest]:
-        """The body of what is the client's own fault, and that as an error. Raises what is not."""
+        """What is the client's own fault, as a body however it was written, and as an error. Raises what is not."""
         body = await reply.error_body()
-        if faults.is_the_clients(reply.status, body):
-            words = faults.read(body)
-            self._refusal = BadRequest(
-                words.message or f"The provider refused this request with status {reply.status}.",
-                code=words.code if isinstance(words.code, str) else None,
-                param=words.param,
-            )
-            told = msgspec.json.encode({"error": words}) if words.message else body  # however it writes errors
-            return told, self._refusal
-        raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
+        if not faults.is_the_clients(reply.status, body):
+            raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
+        words = faults.read(body)
+        words.message = words.message or f"The provider refused this request with status {reply.status}."
+        return msgspec.json.encode({"error": words}), self._refused_with(words)
+
+    def _refused_with(self, words: faults.Words) -> BadRequest:
+        self._refusal = BadRequest(
+            words.message, code=words.code if isinstance(words.code, str) else None, param=words.param
+        )
+        return self._refusal
 
     async def _object(self, reply: Reply) -> tuple[bytes, Usage]:
         """A whole answer, and what it has used. Raises BadAnswer, ErrorEvent."""

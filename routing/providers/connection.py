@@ -33,6 +33,8 @@ BUFFER = 64 * 1024
 """Bytes that may wait for us, twice over, before the provider is held back."""
 ERROR_BODY = 64 * 1024
 """Bytes of an error's body that are read."""
+LEAST_KEY = 6
+"""Characters of what is kept secret: some servers without keys are given a letter as one."""
 VERSION = "2023-06-01"
 """Of Anthropic's interface."""
 
@@ -107,7 +109,7 @@ class Reply:
             found += chunk
             if len(found) > ERROR_BODY:
                 break
-        return bytes(found[:ERROR_BODY])
+        return without_key(self._provider, bytes(found[:ERROR_BODY]))
 
     async def spare(self) -> None:
         """The answer is over: if its connection is, too, others can use it."""
@@ -238,6 +240,12 @@ class Connection:
 def key_of(provider: Provider) -> str:
     """Its key, if there is one. Those that come from files often end with a line's end, which no header may have."""
     return os.environ.get(provider.key_env or "", "").strip()
+
+
+def without_key(provider: Provider, told: bytes) -> bytes:
+    """An error as a client may read it: some servers tell the headers that they were sent."""
+    key = key_of(provider).encode(errors="replace")
+    return told.replace(key, b"***") if len(key) >= LEAST_KEY else told
 
 
 async def _is_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:

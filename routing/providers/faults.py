@@ -3,7 +3,7 @@
 | status                | words (type or code)                | error              | again | breaker |
 |-----------------------|-------------------------------------|--------------------|-------|---------|
 | any                   | of money, such as insufficient_quota; or 402 | provider_no_credit | no    | -       |
-| 401, 403              |                                     | provider_key       | no    | -       |
+| 401, 403              | or of the key, such as invalid_api_key | provider_key    | no    | -       |
 | 404                   |                                     | provider_model     | no    | -       |
 | 429                   |                                     | provider_busy      | yes   | -       |
 | 503, 529              | or overloaded_error in a 200        | provider_overloaded | yes  | counts  |
@@ -11,6 +11,7 @@
 | 3xx                   |                                     | provider_answer    | no    | counts  |
 | other 4xx             |                                     | the client's own: passed on as it is | no | - |
 
+An error in a 200 that tells a status as its code, as OpenRouter's and vLLM's do, is of that status.
 `x-should-retry: false` makes each of them final. What no answer came of: `connection`.
 """
 
@@ -35,6 +36,8 @@ MONEY = frozenset(
         "project_spend_limit_exceeded",
     }
 )
+KEY = frozenset({"API_KEY_INVALID", "invalid_api_key"})
+"""Google says it with a 400, which is no fault of a client."""
 LIMITED = frozenset({"rate_limit_error", "rate_limit_exceeded", "requests", "tokens"})
 OVERLOADED = frozenset({"overloaded_error", "overloaded"})
 QUOTED = 300
@@ -42,51 +45,94 @@ QUOTED = 300
 
 
 class Words(msgspec.Struct):
-    message: str | None = None
+    message: str = ""
     type: str | None = None
     code: str | int | None = None
     param: str | None = None
+    reason: str | None = None
+    """Google's, in an error's details."""
 
     @property
     def names(self) -> set[str]:
-        return {name for name in (self.type, self.code) if isinstance(name, str)}
-
-
-class _Body(msgspec.Struct):
-    error: Words | str | None = None
-    detail: str | None = None
-    message: str | None = None
+        return {name for name in (self.type, self.code, self.reason) if isinstance(name, str)}
 
 
 def read(body: bytes) -> Words:
-    """An error's body, of OpenAI's or Anthropic's shape, of FastAPI's, or Google's list of one; else empty."""
+    """An error's body, of OpenAI's or Anthropic's shape, of FastAPI's, Mistral's, or Google's list of one; or a text.
+
+    Empty for a page, such as a proxy's.
+    """
     try:
-        told = msgspec.json.decode(body, type=_Body | list[_Body])
+        told = msgspec.json.decode(body)
     except NOT_JSON:
-        return Words()
-    found = told if isinstance(told, _Body) else next(iter(told), _Body())
-    if isinstance(found.error, Words):
-        return found.error
-    return Words(found.error or found.detail or found.message or "")
+        text = body.decode(errors="replace").strip()
+        return Words("" if text.startswith("<") or "\ufffd" in text else text[:QUOTED])
+    if isinstance(told, list):
+        told = next(iter(told), None)
+    if not isinstance(told, dict):
+        return Words(_text(told))
+    error = told.get("error")
+    named = error if isinstance(error, dict) else told
+    code, details = named.get("code"), named.get("details")
+    reasons = (_named(one, "reason") for one in details) if isinstance(details, list) else ()
+    return Words(
+        _text(told),
+        _named(named, "type"),
+        code if type(code) in (str, int) else None,
+        _named(named, "param"),
+        next(filter(None, reasons), None),
+    )
+
+
+def _named(told: object, name: str) -> str | None:
+    found = told.get(name) if isinstance(told, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _text(told: object, depth: int = 4) -> str:
+    """What an error says, however deep: FastAPI lists what is wrong and where."""
+    match told:
+        case str():
+            return told
+        case list() if depth:
+            return "; ".join(filter(None, (_text(one, depth - 1) for one in told)))
+        case {"error": inner} | {"detail": inner} | {"message": inner} if inner and depth:
+            return _text(inner, depth - 1)
+        case {"msg": str(said), **more}:
+            where = more.get("loc")
+            return f"{'.'.join(map(str, where))}: {said}" if isinstance(where, list) else said
+    return ""
 
 
 def is_the_clients(status: int, body: bytes) -> bool:
     """Would the same request be refused anywhere?"""
-    return 400 <= status < 500 and status not in (401, 402, 403, 404, 408, 409, 429) and not read(body).names & MONEY
+    words = read(body)
+    status = _status(status, words)
+    others = (401, 402, 403, 404, 408, 409, 429)
+    return 400 <= status < 500 and status not in others and not words.names & (MONEY | KEY)
+
+
+def _status(status: int, words: Words) -> int:
+    """Of an error in a 200: the one that it tells, if it does."""
+    is_told = status == 200 and isinstance(words.code, int) and 400 <= words.code < 600
+    return words.code if is_told and isinstance(words.code, int) else status
 
 
 def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str]) -> ProviderFailed:
     """The error of an answer that is none; status 200: of an event in mid-answer."""
     words = read(body)
+    where = "in mid-answer" if status == 200 else f"with status {status}"
+    status = _status(status, words)
     said = f" It said: {words.message[:QUOTED]}" if words.message else ""
     after, again = retry_after(headers), headers.get("x-should-retry", "").lower() != "false"
     if status == 402 or words.names & MONEY:
         return ProviderFailed(
             f"Provider '{provider}' has no credit left for this server.{said}", code="provider_no_credit", counts=False
         )
-    if status in (401, 403):
+    if status in (401, 403) or words.names & KEY:
+        quoted = said if status == 403 else ""  # it may be about what was asked; of a 401, parts of a key are told
         return ProviderFailed(
-            f"Provider '{provider}' refused this server's key: the operator has to look at its variable.",
+            f"Provider '{provider}' refused this server's key: the operator has to look at its variable.{quoted}",
             code="provider_key",
             counts=False,
         )
@@ -106,7 +152,6 @@ def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str])
         return ProviderFailed(
             f"Provider '{provider}' answered with a redirect, which is not followed.", code="provider_answer"
         )
-    where = "in mid-answer" if status == 200 else f"with status {status}"
     return ProviderFailed(f"Provider '{provider}' failed {where}.{said}", retry_after=after, again=again)
 
 

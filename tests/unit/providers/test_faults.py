@@ -90,6 +90,17 @@ async def test_an_error_in_a_200_is_that_error_where_a_stream_was_asked_for_too(
         assert rig.gateway.providers.upstreams["there"].breakers["big"].run == 0
 
 
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_refusal_in_a_200_is_the_clients_fault(tmp_path: Path, is_stream: bool) -> None:
+    """As vLLM's streams tell one. Whoever was refused five times closed the model to all others."""
+    refused = b'{"error": {"message": "bad grammar", "type": "BadRequestError", "code": 400}}'
+    play = stream(b"data: " + refused + b"\n\n", EVENTS[-1]) if is_stream else Play([refused])
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        found = await rig.chat(stream=is_stream)
+        assert (found.status_code, found.json()["error"]["message"]) == (400, "bad grammar")
+        assert rig.gateway.providers.upstreams["there"].breakers["big"].run == 0
+
+
 async def test_a_stream_that_is_called_something_else_is_not_read_to_its_end(tmp_path: Path) -> None:
     """Who asked had to wait until it was over, and the provider went on for nobody."""
     async with rigged(tmp_path, lambda seen: Play([*EVENTS, HANG], content_type="text/plain"), timeouts=LONG) as rig:

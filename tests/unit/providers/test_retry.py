@@ -84,7 +84,12 @@ MONEY = b'{"type":"error","error":{"type":"billing_error","message":"m"}}'
         (500, b'{"error":"text"}', {}, "provider_failed", True, True),
         (529, b"", {}, "provider_overloaded", True, True),
         (307, b"", {}, "provider_answer", False, True),
+        (400, b'{"error":{"code":"invalid_api_key"}}', {}, "provider_key", False, False),
+        (400, b'[{"error":{"code":400,"details":[{"reason":"API_KEY_INVALID"}]}}]', {}, "provider_key", False, False),
         (200, b'{"error":{"type":"rate_limit_error"}}', {}, "provider_busy", True, False),
+        (200, b'{"error":{"code":429,"message":"m"}}', {}, "provider_busy", True, False),
+        (200, b'{"error":{"code":503,"message":"m"}}', {}, "provider_overloaded", True, True),
+        (200, b'{"error":{"code":1302,"message":"m"}}', {}, "provider_failed", True, True),
     ],
 )  # fmt: skip
 def test_what_a_failure_is(
@@ -98,6 +103,8 @@ def test_what_a_failure_is(
 @pytest.mark.parametrize("status", [400, 405, 413, 415, 422])
 def test_what_is_the_clients_own_fault(status: int) -> None:
     assert is_the_clients(status, b'{"error":{"type":"invalid_request_error"}}')
+    assert is_the_clients(200, b'{"error":{"code":%d}}' % status)
+    assert not is_the_clients(200, b'{"error":{"type":"invalid_request_error"}}')
 
 
 def test_only_so_often_and_only_what_may_be() -> None:

@@ -266,16 +266,34 @@ async def test_the_clients_own_fault_is_told_in_its_dialect(tmp_path: Path) -> N
         {"error": {"message": "too long", "type": "invalid_request_error", "code": None}},
         {"object": "error", "message": "too long", "type": "BadRequestError", "param": None, "code": 400},
         {"detail": "too long"},
+        {"detail": [{"type": "missing", "msg": "too long", "input": {}}]},
+        {"object": "error", "message": {"detail": [{"msg": "too long"}]}, "type": "invalid_request_error"},
+        "too long",
         [{"error": {"code": 400, "message": "too long", "status": "INVALID_ARGUMENT"}}],
         {"type": "error", "error": {"type": "invalid_request_error", "message": "too long"}},
     ],
-    ids=["OpenAI", "SGLang", "FastAPI", "Google", "Anthropic"],
+    ids=["OpenAI", "SGLang", "FastAPI", "FastAPI's list", "Mistral", "a text", "Google", "Anthropic"],
 )
 async def test_an_error_is_told_however_its_provider_writes_it(tmp_path: Path, body: Any) -> None:
-    async with rigged(tmp_path, lambda seen: Play([json.dumps(body).encode()], status=400)) as rig:
+    told = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    async with rigged(tmp_path, lambda seen: Play([told], status=400)) as rig:
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["message"]) == (400, "too long")
         assert found.json()["error"]["type"]
+        asked = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        found = await rig.http.post("/v1/messages", json=asked)
+        assert (found.json()["type"], found.json()["error"]["message"]) == ("error", "too long")
+        found = await rig.http.post("/api/chat", json=asked)
+        assert (found.status_code, found.json()) == (400, {"error": "too long"})
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>nginx</html>", b"\xff\xfe"])
+async def test_a_page_that_refuses_is_no_answer_of_an_api(tmp_path: Path, body: bytes) -> None:
+    async with rigged(tmp_path, lambda seen: Play([body], status=413, content_type="text/html")) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["message"]) == (
+            413, "The provider refused this request with status 413.",
+        )  # fmt: skip
 
 
 async def test_names(tmp_path: Path) -> None:

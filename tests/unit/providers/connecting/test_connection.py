@@ -76,6 +76,21 @@ async def test_a_key_is_in_no_line_of_the_log(tmp_path: Path, caplog: pytest.Log
     assert not [record for record in caplog.records if KEY in record.getMessage() + repr(record.__dict__)]
 
 
+@pytest.mark.parametrize("status", [200, 400, 403, 429, 500])
+@pytest.mark.parametrize("shape", ['{"error": {"message": "you sent %s"}}', "you sent %s"])
+async def test_a_key_that_a_provider_repeats_is_not_told(tmp_path: Path, status: int, shape: str) -> None:
+    """Whoever asked with a key of this server read the operator's own."""
+    told = Play([(shape % f"Bearer {KEY}").encode()], status=status)
+    async with rigged(tmp_path, lambda seen: told) as rig:
+        for path in ("/v1/chat/completions", "/v1/messages", "/api/chat"):
+            body = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+            found = await rig.http.post(path, json=body)
+            assert found.status_code >= 400
+            assert KEY not in found.text
+        found = await rig.http.post("/v1/embeddings", json={"model": "there/embed", "input": "a"})
+        assert KEY not in found.text
+
+
 @pytest.mark.parametrize(("after", "waits"), [("7", True), ("20", True), ("21", False)])
 async def test_a_retry_after_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str, waits: bool
