@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_END = re.compile(rb"\n\n|\r\n\r\n|\r\r|\n\r\n|\r\n\n")
+_BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
 
 
@@ -20,12 +21,16 @@ class Splitter:
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._buffer = most, bytearray()
+        self._most, self._buffer, self._begun = most, bytearray(), False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Each event that is whole now, with its end. Raises TooLong."""
         seen = max(0, len(self._buffer) - 3)
         self._buffer += data
+        if not self._begun and len(self._buffer) >= len(_BOM):
+            self._begun = True
+            if self._buffer.startswith(_BOM):
+                del self._buffer[: len(_BOM)]
         start = 0
         for end in _END.finditer(self._buffer, seen):
             yield bytes(self._buffer[start : end.end()])
@@ -61,7 +66,7 @@ def data_of(event: bytes) -> bytes:
 def with_data(event: bytes, data: bytes) -> bytes:
     """The same event, saying something else."""
     kept = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
-    return b"\n".join([*kept, b"data: " + data, b"", b""])
+    return b"\n".join([*kept, *(b"data: " + line for line in data.splitlines()), b"", b""])
 
 
 def event(data: object, name: str | None = None) -> bytes:
