@@ -5,6 +5,7 @@
 connection.py  the one place with I/O: connections, time-outs, bounds; address.py checks where they go
 plan.py        which path answers a call, and whether its dialect has to be translated; tasks.py all but chat
 passing.py     an answer in the client's own dialect: bytes as they come, but for the model's name
+calls.py       the numbers of calls in a stream, where a server gives none
 translation/   OpenAI's chat from and to Anthropic's messages; bytes and values only
 faults.py      what a failure is; retry.py whether it is tried again; breaker.py when nobody is sent there
 upstream.py    one provider with all of that; attempt.py one call to it

@@ -163,7 +163,7 @@ class Attempt:
         async with self._upstream.connection.post(
             surface, body, self._request_id, self._until, self._trace, self._is_sent
         ) as reply:
-            self._asked_at, self._is_read = None, reply.status == 200
+            self._asked_at, self._is_read = None, reply.is_answer
             yield reply
 
     def _is_sent(self) -> None:
@@ -172,7 +172,7 @@ class Attempt:
     # --- the chat family --------------------------------------------------------------------------------------------
     async def _chat(self, planned: Planned) -> Events:
         async with self._asked(planned.surface, planned.body) as reply:
-            if reply.status != 200:
+            if not reply.is_answer:
                 body, _ = await self._refused(reply)
                 yield Started(reply.status, JSON)
                 yield Chunk(body)
@@ -267,7 +267,7 @@ class Attempt:
     # --- the other tasks --------------------------------------------------------------------------------------------
     async def _answer(self, surface: Surface, body: Body) -> bytes:
         async with self._asked(surface, body) as reply:
-            if reply.status == 200:
+            if reply.is_answer:
                 return await reply.whole()
             _, refusal = await self._refused(reply)
             raise refusal

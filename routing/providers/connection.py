@@ -66,7 +66,12 @@ class Reply:
         self._provider, self._response, self._first, self._whole = provider, response, first, whole
         self.status = response.status
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
-        self.content_type = response.headers.get("content-type", "")
+        self.content_type = response.headers.get("content-type", "").lower()
+
+    @property
+    def is_answer(self) -> bool:
+        """201 is what some frameworks say to every POST."""
+        return self.status in (200, 201)
 
     @property
     def is_stream(self) -> bool:

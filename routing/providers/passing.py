@@ -1,10 +1,13 @@
-"""An answer in the client's own dialect: its bytes go on as they are, with the name that the client used.
+"""An answer in the client's own dialect: its bytes go on as they are, with the name that the client used, and with
+numbers of calls by which clients can tell them apart.
 
 What is read on the way: usage, whether the answer has begun and ended, errors in mid-answer, and which model answered.
 """
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -12,6 +15,7 @@ from models import sse
 from models.messages import Usage
 from registry.json import NOT_JSON
 from registry.recipes.provider import Surface
+from routing.providers.calls import CallNumbers
 
 NESTED = ("response", "message")
 """Where Responses and Messages have the model's name and usage in events."""
@@ -121,16 +125,27 @@ class AnswerSoFar:
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
+class _Named(msgspec.Struct):
+    name: str | None = None
+
+
+class _Call(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Named | None = None
+
+
 class _Delta(msgspec.Struct):
     content: str | list[msgspec.Raw] | None = None
     """Parts, where Mistral's models think."""
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
+    tool_calls: list[_Call] | None = None
 
 
 class _Choice(msgspec.Struct):
+    index: int = 0
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
@@ -156,14 +171,17 @@ class Passing:
         """Words have come."""
         self.ended = False
         self._finished = False
+        self._numbers: defaultdict[int, CallNumbers] = defaultdict(CallNumbers)
+        """Of each choice."""
         self.pieces = 0
         """Events with words: what is known of the length of an answer that broke off."""
 
     def take(self, event: bytes) -> bytes | None:
         """Raises BadAnswer or ErrorEvent."""
         data = sse.data_of(event)
-        if not data:
-            return event
+        if not data:  # no event for any client, but OpenAI's takes one with a name for JSON
+            comments = [line for line in event.splitlines() if line.startswith(b":")]
+            return b"\n".join([*comments, b"", b""]) if comments else None
         if data == sse.DONE:
             self.ended = True
             return event
@@ -177,14 +195,31 @@ class Passing:
             choices = _choices(parts.get("choices"))
             self._finished = self._finished or any(choice.finish_reason for choice in choices)
             says = any(choice.says for choice in choices)
-            if not choices and "usage" in parts and not self._usage_wanted:
+            if not choices and bytes(parts.get("usage", b"null")) != b"null" and not self._usage_wanted:
                 return None
+            new = self._numbered(choices, parts, new)
         else:
             says = kind not in QUIET
             self.ended = self.ended or kind in ENDS
         self.begun = self.begun or says
         self.pieces += says
         return event if new is data else sse.with_data(event, new)
+
+    def _numbered(self, choices: list[_Choice], parts: dict[str, msgspec.Raw], data: bytes) -> bytes:
+        """The chunk with the numbers of its calls put right."""
+        is_changed = False
+        for choice in choices:
+            for call in (choice.delta and choice.delta.tool_calls) or ():
+                named = bool(call.function and call.function.name)
+                number = self._numbers[choice.index].number(call.index, call.id or "", named=named)
+                is_changed, call.index = is_changed or number != call.index, number
+        if not is_changed:
+            return data
+        told = msgspec.json.decode(parts["choices"])
+        for choice, raw in zip(choices, told, strict=True):
+            for call, piece in zip((choice.delta and choice.delta.tool_calls) or (), _calls(raw), strict=True):
+                piece["index"] = call.index
+        return msgspec.json.encode({**parts, "choices": told})
 
     def at_end(self) -> None:
         """The connection has ended. Raises BadAnswer if the answer has not."""
@@ -209,6 +244,10 @@ def _choices(raw: msgspec.Raw | None) -> list[_Choice]:
         return msgspec.json.decode(raw, type=list[_Choice] | None) or []
     except NOT_JSON:
         raise BadAnswer("answered with a chunk whose choices are none") from None
+
+
+def _calls(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    return (choice.get("delta") or {}).get("tool_calls") or []
 
 
 def _failed(parts: dict[str, msgspec.Raw], data: bytes) -> bytes:

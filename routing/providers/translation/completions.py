@@ -1,9 +1,17 @@
 """What is read of a chat completion, whole or in pieces."""
 
+import secrets
+from typing import Any
+
 import msgspec
 
 from registry.json import NOT_JSON
 from routing.providers.passing import BadAnswer
+
+CUT = frozenset({"length", "model_length"})
+"""Reasons to end before the answer did: a bound was reached, the request's or, as Mistral calls it, the model's."""
+GAVE_UP = frozenset({"abort", "error", "insufficient_system_resource"})
+"""Reasons that tell that there is no whole answer: vLLM's, OpenRouter's and DeepSeek's."""
 
 
 class Details(msgspec.Struct):
@@ -13,7 +21,7 @@ class Details(msgspec.Struct):
 
 
 class ChatUsage(msgspec.Struct):
-    prompt_tokens: int = 0
+    prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
@@ -21,7 +29,14 @@ class ChatUsage(msgspec.Struct):
 
 class ToolFunction(msgspec.Struct):
     name: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+    @property
+    def given(self) -> str:
+        """The arguments, which some servers give as what they are and not as a text."""
+        if isinstance(self.arguments, dict):
+            return msgspec.json.encode(self.arguments).decode()
+        return self.arguments or ""
 
 
 class ChatToolCall(msgspec.Struct):
@@ -30,10 +45,18 @@ class ChatToolCall(msgspec.Struct):
     function: ToolFunction = msgspec.field(default_factory=ToolFunction)
 
 
+class SpokenPart(msgspec.Struct):
+    """Of a content that is a list, as Mistral's models give it where they think."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: "str | list[SpokenPart] | None" = None
+
+
 class Spoken(msgspec.Struct):
     """A message, or a piece of one."""
 
-    content: str | None = None
+    content: str | list[SpokenPart] | None = None
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -41,11 +64,22 @@ class Spoken(msgspec.Struct):
 
     @property
     def thought(self) -> str:
-        return self.reasoning_content or self.reasoning or ""
+        parts = self.content if isinstance(self.content, list) else ()
+        return self.reasoning_content or self.reasoning or "".join(_words(part.thinking) for part in parts)
+
+    @property
+    def words(self) -> str:
+        return _words(self.content)
 
     @property
     def said(self) -> str:
-        return self.content or self.refusal or ""
+        return self.words or self.refusal or ""
+
+
+def _words(content: str | list[SpokenPart] | None) -> str:
+    if isinstance(content, list):
+        return "".join(part.text or "" for part in content if part.type == "text")
+    return content or ""
 
 
 class ChatChoice(msgspec.Struct):
@@ -59,15 +93,22 @@ class ChatChoice(msgspec.Struct):
 class ChatCompletion(msgspec.Struct):
     """A whole one or a chunk."""
 
-    id: str = ""
+    id: str | None = None
     model: str = ""
     choices: list[ChatChoice] = []
     usage: ChatUsage | None = None
 
 
 def read(data: bytes) -> ChatCompletion:
-    """Raises BadAnswer."""
+    """Raises BadAnswer. It has an id, and so have whole calls: a number."""
     try:
-        return msgspec.json.decode(data, type=ChatCompletion)
+        found = msgspec.json.decode(data, type=ChatCompletion)
     except NOT_JSON:
         raise BadAnswer("answered with a completion that is none") from None
+    found.id = found.id or f"chatcmpl-{secrets.token_hex(12)}"
+    for choice in found.choices:
+        if choice.finish_reason in GAVE_UP:
+            raise BadAnswer(f"ended its answer before it was complete: {choice.finish_reason}")
+        for index, call in enumerate((choice.message and choice.message.tool_calls) or ()):
+            call.index = index
+    return found

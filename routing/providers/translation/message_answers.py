@@ -8,6 +8,7 @@ from models import sse
 from registry.json import NOT_JSON
 from routing.providers.passing import BadAnswer
 from routing.providers.translation.completions import (
+    CUT,
     ChatChoice,
     ChatCompletion,
     ChatToolCall,
@@ -20,7 +21,7 @@ from routing.providers.translation.fields.reading import Json
 
 REASONS = {
     "stop": "end_turn",
-    "length": "max_tokens",
+    **dict.fromkeys(CUT, "max_tokens"),
     "tool_calls": "tool_use",
     "function_call": "tool_use",
     "content_filter": "refusal",
@@ -66,12 +67,12 @@ class MessageAnswers:
         if not data or data == sse.DONE:
             return b""
         told, parts = read(data), []
-        if self._first is None:
+        self._usage = told.usage or self._usage
+        if self._first is None and told.choices:  # Azure's first chunk has none, and no id
             self._first = told
             message = {**_head(told), "content": [], "stop_reason": None, "stop_sequence": None}
-            began = usage(told.usage or ChatUsage())
+            began = usage(self._usage)
             parts.append(_event("message_start", message={**message, "usage": {**began, "output_tokens": 0}}))
-        self._usage = told.usage or self._usage
         for choice in told.choices[:1]:
             parts += self._piece(choice.delta or Spoken())
             if choice.finish_reason:
@@ -92,8 +93,8 @@ class MessageAnswers:
                 raise BadAnswer("answered with tool calls that are mixed up")
             self._calls.add(call.index)
             parts += self._block(kind, {**_tool_use(call), "input": {}})
-            if call.function.arguments:
-                parts.append(self._delta(type="input_json_delta", partial_json=call.function.arguments))
+            if given := call.function.given:
+                parts.append(self._delta(type="input_json_delta", partial_json=given))
         return parts
 
     def _block(self, kind: str, block: Json) -> list[bytes]:
@@ -138,7 +139,7 @@ def _tool_use(call: ChatToolCall) -> Json:
 
 def _arguments(call: ChatToolCall) -> Any:
     try:
-        return msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
+        return msgspec.json.decode(call.function.given or "{}", type=dict[str, Any])
     except NOT_JSON:
         raise BadAnswer("answered with a tool call whose arguments are no JSON") from None
 
@@ -151,7 +152,7 @@ def usage(told: ChatUsage) -> Json:
     details = told.prompt_tokens_details or Details()
     cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
     return {
-        "input_tokens": max(0, told.prompt_tokens - cached - written),
+        "input_tokens": max(0, (told.prompt_tokens or 0) - cached - written),
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": told.completion_tokens or 0,

@@ -9,10 +9,18 @@ import msgspec
 
 from models import sse
 from routing.providers.passing import BadAnswer
-from routing.providers.translation.completions import ChatCompletion, ChatToolCall, ChatUsage, Details, Spoken, read
+from routing.providers.translation.completions import (
+    CUT,
+    ChatCompletion,
+    ChatToolCall,
+    ChatUsage,
+    Details,
+    Spoken,
+    read,
+)
 from routing.providers.translation.fields.reading import Json
 
-INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+INCOMPLETE = {**dict.fromkeys(CUT, "max_output_tokens"), "content_filter": "content_filter"}
 TEXTS = {"reasoning_text": "text", "output_text": "text", "refusal": "refusal"}
 """Kinds of content that are said, and their field."""
 DEFAULTS: Mapping[str, Any] = {
@@ -80,10 +88,7 @@ class ResponseAnswers:
         if not found.choices or found.choices[0].message is None:
             raise BadAnswer("answered with a completion that says nothing")
         self._usage, self._finish = found.usage or ChatUsage(), found.choices[0].finish_reason or ""
-        spoken = found.choices[0].message
-        for index, call in enumerate(spoken.tool_calls or ()):
-            call.index = index  # whole answers do not number them
-        self._piece(spoken)
+        self._piece(found.choices[0].message)
         self._close(self._status)
         return msgspec.json.encode(self._response(self._status))
 
@@ -92,7 +97,7 @@ class ResponseAnswers:
         if not data or data == sse.DONE:
             return b""
         told, events = read(data), []
-        if self._first is None:
+        if self._first is None and told.choices:  # Azure's first chunk has none, and no id
             self._first = told
             events += [self._told(f"response.{name}", response=self._response("in_progress"))
                        for name in ("created", "in_progress")]  # fmt: skip
@@ -114,7 +119,7 @@ class ResponseAnswers:
     def _piece(self, spoken: Spoken) -> list[bytes]:
         events = []
         for kind, said in (
-            ("reasoning_text", spoken.thought), ("output_text", spoken.content), ("refusal", spoken.refusal),
+            ("reasoning_text", spoken.thought), ("output_text", spoken.words), ("refusal", spoken.refusal),
         ):  # fmt: skip
             if said:
                 events += self._say(kind, said)
@@ -123,7 +128,7 @@ class ResponseAnswers:
             if call.index in self._calls and (self._item is None or self._item.kind != kind):
                 raise BadAnswer("answered with tool calls that are mixed up")
             self._calls.add(call.index)
-            events += self._say(kind, call.function.arguments or "", call)
+            events += self._say(kind, call.function.given, call)
         return events
 
     def _say(self, kind: str, said: str, call: ChatToolCall | None = None) -> list[bytes]:
@@ -189,12 +194,12 @@ class ResponseAnswers:
 def usage(told: ChatUsage) -> Json:
     details = told.prompt_tokens_details or Details()
     cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
-    output = told.completion_tokens or 0
+    prompt, output = told.prompt_tokens or 0, told.completion_tokens or 0
     thought = (told.completion_tokens_details.reasoning_tokens or 0) if told.completion_tokens_details else 0
     return {
-        "input_tokens": told.prompt_tokens,
+        "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "output_tokens": output,
         "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": told.prompt_tokens + output,
+        "total_tokens": prompt + output,
     }

@@ -14,34 +14,12 @@ import msgspec
 
 from registry.errors import EngineFailed, by_status
 from registry.json import NOT_JSON
+from routing.providers.translation.completions import CUT, GAVE_UP, ChatToolCall, ChatUsage, Spoken, ToolFunction
 
 Clock = Callable[[], int]
 
 
 # --- vLLM's ----------------------------------------------------------------------------------------------------------
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Call(msgspec.Struct):
-    index: int = 0
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Part(msgspec.Struct):
-    content: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    """The same, as other servers call it."""
-    tool_calls: list[_Call] | None = None
-
-    @property
-    def thought(self) -> str | None:
-        return self.reasoning or self.reasoning_content or None
-
-
 class TopLogprob(msgspec.Struct):
     token: str
     logprob: float
@@ -56,16 +34,11 @@ class _Logprobs(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    message: _Part | None = None
-    delta: _Part | None = None
+    message: Spoken | None = None
+    delta: Spoken | None = None
     text: str | None = None
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
 
 
 class _Error(msgspec.Struct):
@@ -77,7 +50,7 @@ class EngineAnswer(msgspec.Struct):
     """A whole answer or one event of a stream."""
 
     choices: list[_Choice] = []
-    usage: _Usage | None = None
+    usage: ChatUsage | None = None
     error: _Error | None = None
 
 
@@ -174,11 +147,11 @@ class Writer:
     model: str
     is_chat: bool
     watch: Timings
-    usage: _Usage = field(default_factory=_Usage)
+    usage: ChatUsage = field(default_factory=ChatUsage)
     reason: str = "stop"
     finished: bool = False
     """The engine has said why it ended."""
-    _calls: dict[int, _Call] = field(default_factory=dict)
+    _calls: dict[int, ChatToolCall] = field(default_factory=dict)
 
     def whole(self, data: bytes) -> Answer:
         """The answer to a request that is no stream. Raises EngineFailed for a completion that is none."""
@@ -187,7 +160,7 @@ class Writer:
             raise EngineFailed("The engine's answer holds no text.")
         choice = found.choices[0]
         self._note(found, choice)
-        part = choice.message or _Part(choice.text)
+        part = choice.message or Spoken(choice.text)
         for index, call in enumerate(part.tool_calls or ()):
             self._calls[index] = call
         return self._last(part, choice, self._called())
@@ -197,10 +170,10 @@ class Writer:
         found = read(data)
         choice = found.choices[0] if found.choices else _Choice()
         self._note(found, choice)
-        part = choice.delta or _Part(choice.text)
+        part = choice.delta or Spoken(choice.text)
         for call in part.tool_calls or ():
             self._add(call)
-        if not (part.content or part.thought):
+        if not (part.said or part.thought):
             if self.watch.first is None and part.tool_calls:
                 self.watch.first = self.watch.clock()
             return None
@@ -210,59 +183,57 @@ class Writer:
 
     def calls(self) -> Answer | None:
         """A line with the functions that are called, whole; None: there are none."""
-        return self._made(_Part(""), _Choice(), self._called(), done=False) if self._calls else None
+        return self._made(Spoken(""), _Choice(), self._called(), done=False) if self._calls else None
 
     def last(self) -> Answer:
         """A stream's last line."""
-        return self._last(_Part(""), _Choice())
+        return self._last(Spoken(""), _Choice())
 
     def only(self, reason: str) -> Answer:
         """The answer to a request that asks for nothing but a load."""
-        return self._made(_Part(""), _Choice(), done=True, done_reason=reason)
+        return self._made(Spoken(""), _Choice(), done=True, done_reason=reason)
 
     def _note(self, found: EngineAnswer, choice: _Choice) -> None:
         if found.usage is not None:
             self.usage = found.usage
         if choice.finish_reason is not None:
             self.finished = True
-            self.reason = "length" if choice.finish_reason == "length" else "stop"
-            if choice.finish_reason in ("error", "abort"):
+            self.reason = "length" if choice.finish_reason in CUT else "stop"
+            if choice.finish_reason in GAVE_UP:
                 raise EngineFailed(f"The answer ended before it was complete: {choice.finish_reason}.")
 
-    def _add(self, call: _Call) -> None:
+    def _add(self, call: ChatToolCall) -> None:
         """A piece of a call: the first has its name, and all have a piece of its arguments."""
-        known = self._calls.setdefault(call.index, _Call(call.index, call.id, _Function("", "")))
-        if known.function is not None and call.function is not None:
-            known.function.name = known.function.name or call.function.name
-            known.function.arguments = (known.function.arguments or "") + (call.function.arguments or "")
+        known = self._calls.setdefault(call.index, ChatToolCall(call.index, call.id, ToolFunction("", ""))).function
+        known.name = known.name or call.function.name
+        known.arguments = known.given + call.function.given
 
     def _called(self) -> list[Called] | None:
         """Calls are told when all their pieces have come, never with the text that comes between them."""
         return [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
 
-    def _last(self, part: _Part, choice: _Choice, calls: list[Called] | None = None) -> Answer:
-        counts = {"prompt_eval_count": self.usage.prompt_tokens, "eval_count": self.usage.completion_tokens or 0}
+    def _last(self, part: Spoken, choice: _Choice, calls: list[Called] | None = None) -> Answer:
+        counts = {"prompt_eval_count": self.usage.prompt_tokens or 0, "eval_count": self.usage.completion_tokens or 0}
         return self._made(part, choice, calls, done=True, done_reason=self.reason, **counts, **self.watch.durations())
 
     def _made(
-        self, part: _Part, choice: _Choice, calls: list[Called] | None = None, *, done: bool, **more: Any
+        self, part: Spoken, choice: _Choice, calls: list[Called] | None = None, *, done: bool, **more: Any
     ) -> Answer:
         told: dict[str, Any] = {"model": self.model, "created_at": now(), "done": done, **more}
         if choice.logprobs is not None:
             told["logprobs"] = choice.logprobs.content
-        text, thinking = part.content or "", part.thought
+        text, thinking = part.said, part.thought or None
         if self.is_chat:
             return OllamaChat(message=AnswerMessage("assistant", text, thinking, calls), **told)
         return OllamaGeneration(response=text, thinking=thinking, tool_calls=calls, **told)
 
 
-def _called(call: _Call, reason: str) -> Called | None:
+def _called(call: ChatToolCall, reason: str) -> Called | None:
     """None: the answer's length ended within it. Raises EngineFailed for arguments that are no object."""
-    function = call.function or _Function()
     try:
-        arguments = msgspec.json.decode(function.arguments or "{}", type=dict[str, Any])
+        arguments = msgspec.json.decode(call.function.given or "{}", type=dict[str, Any])
     except NOT_JSON:
         if reason == "length":
             return None
         raise EngineFailed("The model's call of a function holds no JSON object.") from None
-    return Called(call.id or "", CalledFunction(function.name or "", arguments))
+    return Called(call.id or "", CalledFunction(call.function.name or "", arguments))

@@ -1,0 +1,205 @@
+"""What servers of OpenAI's dialect write otherwise than OpenAI does, to each dialect's clients, with the SDKs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes import traces
+from tests.fakes.provider import Play, Seen
+from tests.unit.providers.rig import Rig, rigged
+
+Json = dict[str, Any]
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+CHAT: Json = {"speaks": ["chat/completions"], "models": [{"name": "big"}]}
+END = b"data: [DONE]\n\n"
+
+
+def said(chunk: Json) -> bytes:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "big"}
+    return b"data: " + json.dumps(head | chunk).encode() + b"\n\n"
+
+
+def piece(delta: Json, finish: str | None = None, **more: Any) -> bytes:
+    return said({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more})
+
+
+def whole(message: Json, finish: str = "stop", **more: Any) -> Json:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "big"}
+    return {**head, "choices": [choice], "usage": USAGE, **more}
+
+
+def plays(stream: list[bytes], answer: Json) -> Any:
+    def script(seen: Seen) -> Play:
+        if seen.body.get("stream"):
+            return Play([*stream, END], content_type=traces.EVENTS)
+        return Play([json.dumps(answer).encode()])
+
+    return script
+
+
+async def answers(rig: Rig) -> list[tuple[str, list[tuple[str, Json]]]]:
+    """Words and calls, as the clients of messages, Responses and Ollama have them; streamed and not."""
+    found = []
+    async with rig.anthropic() as claude, rig.openai() as gpt:
+        message = await claude.messages.create(model="there/big", max_tokens=9, messages=HI)
+        async with claude.messages.stream(model="there/big", max_tokens=9, messages=HI) as stream:
+            for told in (message, await stream.get_final_message()):
+                calls = [block for block in told.content if block.type == "tool_use"]
+                assert len({block.id for block in calls}) == len(calls)
+                words = "".join(block.text for block in told.content if block.type == "text")
+                found.append((words, [(block.name, dict(block.input)) for block in calls]))
+        response = await gpt.responses.create(model="there/big", input="hi", store=False)
+        async with gpt.responses.stream(model="there/big", input="hi", store=False) as responses:
+            for whole_ in (response, await responses.get_final_response()):
+                items = [item for item in whole_.output if item.type == "function_call"]
+                assert whole_.id.startswith("resp_chatcmpl-")
+                found.append((whole_.output_text, [(item.name, json.loads(item.arguments)) for item in items]))
+    for is_stream in (False, True):
+        lines = await rig.http.post("/api/chat", json={"model": "there/big", "messages": HI, "stream": is_stream})
+        told_ = [json.loads(line)["message"] for line in lines.text.splitlines()]
+        functions = [call["function"] for one in told_ for call in one.get("tool_calls", ())]
+        calls_ = [(one["name"], one["arguments"]) for one in functions]
+        found.append(("".join(one["content"] for one in told_), calls_))
+    return found
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+def call(name: str, arguments: Any, **more: Any) -> Json:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+A, B = '{"a": 1}', '{"b": 2}'
+CALLS: dict[str, list[list[Json]]] = {
+    "no numbers": [[call("f", A, id="")], [call("g", B, id="")]],
+    "no numbers, in one piece": [[call("f", A, id="x"), call("g", B, id="y")]],
+    "no numbers, in pieces": [[call("f", A[:3], id="x")], [{"function": {"arguments": A[3:]}}], [call("g", B, id="y")]],
+    "all are the first": [[call("f", A, id="x", index=0)], [call("g", B[:3], id="y", index=0)],
+                          [{"index": 0, "function": {"arguments": B[3:]}}]],
+    "the id again": [[call("f", A[:3], id="x", index=0)], [call("f", A[3:], id="x", index=0)],
+                     [call("g", B, id="y", index=1)]],
+    "another id for each piece": [[call("f", A[:3], id="x", index=0)],
+                                  [{"index": 0, "id": "z", "function": {"arguments": A[3:]}}],
+                                  [call("g", B, id="y", index=1)]],
+    "arguments that are no text": [[call("f", {"a": 1}, id="x", index=0)], [call("g", {"b": 2}, id="y", index=1)]],
+}  # fmt: skip
+"""As Gemini's, older vLLMs' and others' chunks have them."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_calls_are_told_apart(tmp_path: Path, name: str) -> None:
+    chunks = [piece({"tool_calls": pieces}) for pieces in CALLS[name]]
+    arguments: list[Any] = [{"a": 1}, {"b": 2}] if name == "arguments that are no text" else [A, B]
+    answer = whole({"content": None, "tool_calls": [call("f", arguments[0], id=""), call("g", arguments[1], id="")]})
+    async with rigged(tmp_path, plays([*chunks, piece({}, "stop", usage=USAGE)], answer), **CHAT) as rig:
+        assert await answers(rig) == [("", [("f", {"a": 1}), ("g", {"b": 2})])] * 6
+        if name == "arguments that are no text":
+            return
+        async with rig.openai() as client, client.chat.completions.stream(model="there/big", messages=HI) as stream:
+            message = (await stream.get_final_completion()).choices[0].message
+        called = [(one.function.name, one.function.arguments) for one in message.tool_calls or ()]
+        assert called == [("f", A), ("g", B)] if name != "the id again" else len(called) == 2
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+THINKS: Json = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+FIRST = {"id": "", "model": "", "object": "", "choices": [], "prompt_filter_results": [], "usage": None}
+NULLS = dict.fromkeys(USAGE)
+WORDS: dict[str, tuple[list[bytes], Json]] = {
+    "Azure": (
+        [
+            said(FIRST),
+            piece({"content": "Hello"}),
+            piece({}, "stop", usage=None),
+            said({"choices": [], "usage": USAGE}),
+        ],
+        whole({"content": "Hello"}, prompt_filter_results=[]),
+    ),
+    "Mistral": (
+        [piece({"content": [THINKS]}), piece({"content": "Hello"}), piece({}, "stop", usage=USAGE)],
+        whole({"content": [THINKS, {"type": "text", "text": "Hello"}]}),
+    ),
+    "no id, no counts": (
+        [piece({"content": "Hello"}, id=None), piece({}, "stop", id=None, usage=NULLS)],
+        whole({"content": "Hello"}, id=None, usage=NULLS),
+    ),
+    "a refusal": ([piece({"refusal": "Hello"}), piece({}, "stop")], whole({"content": None, "refusal": "Hello"})),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+async def test_words_arrive(tmp_path: Path, name: str) -> None:
+    async with rigged(tmp_path, plays(*WORDS[name]), **CHAT) as rig:
+        words = "" if name == "a refusal" else "Hello"  # Responses have a word of their own for it
+        assert [told for told, _ in await answers(rig)] == ["Hello", "Hello", words, words, "Hello", "Hello"]
+
+
+async def test_a_first_chunk_without_choices_is_passed_on(tmp_path: Path) -> None:
+    """It tells what Azure's filters found in the prompt; with a usage of null it was taken for the last one."""
+    async with rigged(tmp_path, plays(*WORDS["Azure"]), **CHAT) as rig, rig.openai() as client:
+        chunks = [
+            one async for one in await client.chat.completions.create(model="there/big", messages=HI, stream=True)
+        ]
+        assert [len(one.choices) for one in chunks] == [0, 1, 1]
+        assert chunks[0].model_extra == {"prompt_filter_results": []}
+
+
+async def test_an_event_without_data_is_none(tmp_path: Path) -> None:
+    """OpenAI's SDK reads it as JSON; a comment is for nobody, and keeps the connection alive."""
+    events = [b"retry: 9\n\n", b": wait\nevent: ping\n\n", piece({"content": "x"}), b"data: \n\n", piece({}, "stop")]
+    async with rigged(tmp_path, plays(events, {}), **CHAT) as rig, rig.openai() as client:
+        stream = await client.chat.completions.create(model="there/big", messages=HI, stream=True)
+        assert [one.choices[0].delta.content async for one in stream] == ["x", None]
+        assert (await rig.chat(stream=True)).text.startswith(": wait\n\ndata: {")
+
+
+# --- ends ------------------------------------------------------------------------------------------------------------
+ASKED: dict[str, Json] = {
+    "/v1/messages": {"max_tokens": 9, "messages": HI},
+    "/v1/responses": {"input": "hi", "store": False},
+    "/api/chat": {"messages": HI},
+}
+
+
+@pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource"])
+@pytest.mark.parametrize("path", ASKED)
+async def test_an_answer_that_was_given_up_is_none(tmp_path: Path, path: str, reason: str) -> None:
+    script = plays([piece({"content": "Hel"}), piece({}, reason)], whole({"content": "Hel"}, reason))
+    async with rigged(tmp_path, script, **CHAT) as rig:
+        asked = {"model": "there/big", **ASKED[path], "stream": False}
+        found = await rig.http.post(path, json=asked)
+        assert found.status_code in (500, 502)
+        assert reason in found.text
+        found = await rig.http.post(path, json={**asked, "stream": True})
+        last = found.text.strip().splitlines()[-1]
+        assert "error" in last
+        assert reason in last
+
+
+@pytest.mark.parametrize(("path", "told"), [*zip(ASKED, ["max_tokens", "max_output_tokens", "length"], strict=True)])
+async def test_mistrals_word_for_a_full_context(tmp_path: Path, path: str, told: str) -> None:
+    script = plays([piece({"content": "Hel"}), piece({}, "model_length")], whole({"content": "Hel"}, "model_length"))
+    async with rigged(tmp_path, script, **CHAT) as rig:
+        for stream in (False, True):
+            found = await rig.http.post(path, json={"model": "there/big", **ASKED[path], "stream": stream})
+            assert f'"{told}"' in found.text
+
+
+@pytest.mark.parametrize(("status", "kind"), [(201, "application/json"), (200, "Application/JSON; Charset=UTF-8")])
+async def test_other_ways_to_say_that_it_is_an_answer(tmp_path: Path, status: int, kind: str) -> None:
+    answer, stream = json.dumps(whole({"content": "Hello"})).encode(), [piece({"content": "Hello"}, "stop"), END]
+    events = kind.replace("Application/JSON", "Text/Event-Stream").replace("application/json", traces.EVENTS)
+
+    def script(seen: Seen) -> Play:
+        if seen.body.get("stream"):
+            return Play(list(stream), status, events)
+        return Play([answer], status, kind)
+
+    async with rigged(tmp_path, script, **CHAT) as rig:
+        for is_stream in (False, True):
+            found = await rig.chat(stream=is_stream)
+            assert found.status_code == 200, found.text
+            assert "Hello" in found.text
