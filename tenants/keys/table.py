@@ -150,13 +150,17 @@ class KeyTable:
 
         The old key goes on for `grace` seconds, and never longer than it had.
 
-        Raises NotFound; Conflict for a key that is not active.
+        Raises NotFound; Conflict for a key that is not active, or was rotated: another successor would end with its
+        grace.
         """
         now = self._clock()
         with self._database.write() as connection:
             old = self._key(connection, id_)
             if (state := old.state(now)) != "active":
                 raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
+            later = connection.execute(sa.select(KEYS.c.id).where(KEYS.c.replaces == id_)).scalars().first()
+            if later is not None:
+                raise Conflict(f"The key {id_} was rotated already: rotate its successor {later}, or make a new one.")
             end = now + grace if old.expires is None else min(now + grace, old.expires)
             connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(expires=end))
             wanted = KeyRequest(

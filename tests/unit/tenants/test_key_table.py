@@ -116,6 +116,8 @@ def test_rotation_has_a_grace_period(table: KeyTable, clock: Clock) -> None:
     assert (new.replaces, new.name, new.scopes, new.models) == (old.id, old.name, old.scopes, old.models)
     assert new.expires == old.expires
     assert {ring(table, clock).who([text]).key for text in (before, after)} == {old.id, new.id}
+    with pytest.raises(Conflict, match=f"already: rotate its successor {new.id}"):
+        table.rotate(old.id, 60.0)  # its successor would have no more than the grace that is left
     clock.now += 60
     with pytest.raises(Unauthorized, match="expired"):
         ring(table, clock).who([before])
@@ -131,7 +133,8 @@ def test_a_successor_is_of_the_same_account(table: KeyTable, database: Database,
     account = AccountTable(database, clock).create("default", "nightly")
     key, _ = table.create(KeyRequest("default", account=account.id))
     assert key.account == account.id
-    (new, text), (newest, last) = table.rotate(key.id, 60.0), table.rotate(key.id, 60.0)
+    new, text = table.rotate(key.id, 60.0)
+    newest, last = table.rotate(new.id, 60.0)
     assert new.account == newest.account == account.id
     AccountTable(database, clock).delete("default", account.id)
     for shown in (text, last):
