@@ -48,8 +48,10 @@ def report(
         raise UsageError("Choose --json or --csv.")
     with opened_database(data_dir, database) as tables:
         from tenants.ledger.dates import span
-        from tenants.ledger.report import Question, parsed_by, used
+        from tenants.ledger.report import Question, check_team, parsed_by, used
 
+        if team is not None:
+            check_team(tables, team)
         first, last = span(day, begin, end, time.time())
         question = Question(first, last, parsed_by([by]), team)
         found = used(tables, question)
@@ -126,7 +128,10 @@ def compare(
     with opened_database(data_dir, database) as tables:
         from tenants.costs.compare import compared, read
         from tenants.ledger.dates import span
+        from tenants.ledger.report import check_team
 
+        if team is not None:
+            check_team(tables, team)
         first, last = span(None, begin, end, time.time())
         found = compared(tables, read(prices), first, last, team)
     rows = [(one.provider, one.model, one.theirs / 1e6, one.ours / 1e6, one.saving, one.own / 1e6) for one in found]

@@ -68,6 +68,13 @@ def yesterday(zone: str) -> str:
     return (datetime.now(ZoneInfo(zone)).date() - timedelta(days=1)).isoformat()
 
 
+def test_a_team_that_is_not_there_has_used_nothing_in_no_report(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "prices.yaml").write_text("[]")
+    for asked in (["report"], ["compare", str(tmp_path / "prices.yaml")]):
+        mistyped = run("usage", *asked, "--team", "serch")
+        assert (mistyped.exit_code, "There is no team 'serch'" in mistyped.stderr) == (1, True)
+
+
 def test_what_a_day_cannot_be_of(run: Run) -> None:
     unknown = run("usage", "daily", "nobody")
     assert (unknown.exit_code, "nobody" in unknown.stderr) == (1, True)
