@@ -16,7 +16,7 @@ from registry.wording import quoted
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
-from runtime.http.organization.pages import After, Count, page
+from runtime.http.organization.pages import After, Count, Order, page
 from runtime.http.organization.projects import ONE, team_of
 from runtime.http.sending import Route
 from tenants.caller import EVERYBODY
@@ -76,10 +76,14 @@ async def list_rates(
     project: str, gateway: CurrentGateway, after: After = None, before: str | None = None, limit: Count = 100
 ) -> Response:
     """Of each model, and of all of them together (`*`)."""
-    if before is not None:
-        raise BadRequest("Pages go forward: use after.", param="before")
+    _check_forward(before)
     found = await gateway.administration.do(lambda tables: tables.limits.all("team", team_of(tables, project).id))
     return page(_rates(gateway, found), after, limit)
+
+
+def _check_forward(before: str | None) -> None:
+    if before is not None:
+        raise BadRequest("Pages go forward: use after.", param="before")
 
 
 async def set_rate(project: str, rate_limit: str, body: RateBody, gateway: CurrentGateway) -> Response:
@@ -170,9 +174,17 @@ def _find_alert(tables: "Tables", project: str, id_: str) -> Limit:
     raise NotFound(f"There is no spend alert {quoted(id_)}.", code="limit_not_found", param="alert_id")
 
 
-async def list_alerts(project: str, gateway: CurrentGateway, after: After = None, limit: Count = 20) -> Response:
+async def list_alerts(
+    project: str,
+    gateway: CurrentGateway,
+    after: After = None,
+    before: str | None = None,
+    limit: Count = 20,
+    order: Order = "asc",
+) -> Response:
+    _check_forward(before)
     found = await gateway.administration.do(lambda tables: _alerts(tables, project))
-    return page([_alert(one, gateway) for one in found], after, limit)
+    return page([_alert(one, gateway) for one in (found if order == "asc" else found[::-1])], after, limit)
 
 
 async def create_alert(project: str, body: AlertBody, gateway: CurrentGateway) -> Response:

@@ -217,6 +217,11 @@ async def test_spend_limits_and_alerts(served: Served) -> None:
     assert [one.id async for one in alerts.list("search")] == [made.id]
     await alerts.delete(made.id, project_id="search")
     served.check(*[ProjectSpendAlert] * 4, ProjectSpendAlertDeleted)
+    made, later = [await alerts.create("search", threshold_amount=n, **asked) for n in (1, 2)]
+    assert [one.id async for one in alerts.list("search", limit=1)] == [made.id, later.id]
+    assert [one.id async for one in alerts.list("search", limit=1, order="desc")] == [later.id, made.id]
+    with pytest.raises(openai.BadRequestError, match="use after"):
+        await alerts.list("search", before=later.id)
     await spend.delete("search")
     served.check(ProjectSpendLimitDeleted)
     with pytest.raises(openai.BadRequestError) as error:
