@@ -11,6 +11,8 @@ class TargetFacts:
     usable: bool = True
     why_not: str = ""
     """In words, where it is not usable: unknown, not for this task, not for this key."""
+    is_allowed: bool = True
+    """Where not, it is not for this key, to which its name is not told."""
     is_local: bool = True
     """It answers on this machine."""
     is_resident: bool = True

@@ -15,7 +15,8 @@ long as another may give it.
 
 from collections.abc import Sequence
 
-from registry.errors import Unavailable
+from registry.errors import Forbidden, Unavailable
+from registry.wording import quoted
 from routing.deciding.preference import order, usable
 from routing.decision import Decision
 from routing.facts import NOWHERE, Facts
@@ -30,7 +31,7 @@ TOP = 3
 
 
 def decide(features: Features, router: Router, facts: Facts) -> Decision:
-    """Raises Unavailable (no_route) where no target may answer."""
+    """Raises Unavailable (no_route) where no target may answer, Forbidden where the caller may use none."""
     return _Deciding(features, router, facts).decision()
 
 
@@ -79,6 +80,12 @@ class _Deciding:
         self.saw |= {f"not:{name}": why for name, why in why_not.items()}
         if self.inside:
             self.saw["inside"] = "only what is on this machine"
+        if not self.left and not why_not:
+            raise Forbidden(
+                f"This key may not use {quoted(self.spec.id)}. GET /v1/models lists what it may use.",
+                code="model_not_allowed",
+                param="model",
+            )
         if not self.left:
             told = "; ".join(f"{name}: {why}" for name, why in why_not.items())
             raise Unavailable(
@@ -102,7 +109,8 @@ class _Deciding:
         wanted = set(names)
         left = [name for name in self.left if name in wanted]
         if not left:
-            self.saw[f"passed:{stage}"] = f"{', '.join(names)} cannot answer"
+            told = [name for name in names if self.facts.targets.get(name, NOWHERE).is_allowed]
+            self.saw[f"passed:{stage}"] = f"{', '.join(told) or 'what is not for this key'} cannot answer"
             return False
         self.left = left
         return True

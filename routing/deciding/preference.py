@@ -7,10 +7,12 @@ from routing.features import Features
 
 
 def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool) -> tuple[list[str], dict[str, str]]:
-    """Targets that can answer this request at all, and why the others cannot."""
+    """Targets that can answer this request at all, and why the others cannot that the caller may know of."""
     left, why_not = list[str](), dict[str, str]()
     for name in names:
         target = facts.targets.get(name, NOWHERE)
+        if not target.is_allowed:
+            continue
         if not target.usable:
             why_not[name] = target.why_not
         elif inside and not target.is_local:

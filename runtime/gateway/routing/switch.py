@@ -46,7 +46,7 @@ class Switch:
     ) -> Target:
         """The target of a request, which remembers who chose it. The conversation stays there.
 
-        Raises Unavailable (no_route), BadRequest (wrong_task), and what resolving the target raises.
+        Raises Unavailable (no_route), Forbidden, BadRequest (wrong_task), and what resolving the target raises.
         """
         asked, decision = await self.explain(router, endpoint, calls, wanted, context)
         target = self._resolve(Wanted(wanted.task, decision.target, written_by=DEFAULT_TEAM), context.caller)

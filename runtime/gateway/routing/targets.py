@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from registry.errors import RoundhouseError
+from registry.errors import Forbidden, RoundhouseError
 from registry.files.abilities import Ability
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
@@ -41,7 +41,7 @@ class Targets:
         try:
             target = self._resolve(Wanted(task, one.name, written_by=DEFAULT_TEAM), caller)
         except RoundhouseError as error:
-            return TargetFacts(usable=False, why_not=error.code)
+            return TargetFacts(usable=False, why_not=error.code, is_allowed=not isinstance(error, Forbidden))
         is_local = target.backend == LOCAL
         queue = self._queues.get(target.model) if is_local else None
         return TargetFacts(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from registry.errors import Unavailable
+from registry.errors import Forbidden, Unavailable
 from registry.recipes.router import RouterSpec
 from routing.deciding import rules
 from routing.deciding.decide import decide
@@ -247,6 +247,18 @@ def test_fallbacks_are_in_the_routers_order_and_keep_its_bounds() -> None:
 
 def test_nobody_may_answer() -> None:
     made = router()
-    with pytest.raises(Unavailable, match=r"small: takes no images.*away: model_not_allowed") as refused:
-        decide(Features(images=True), made, facts(away=TargetFacts(False, "model_not_allowed")))
+    with pytest.raises(Unavailable, match=r"small: takes no images.*away: model_not_found") as refused:
+        decide(Features(images=True), made, facts(away=TargetFacts(False, "model_not_found")))
     assert refused.value.code == "no_route"
+
+
+def test_a_target_that_is_not_for_this_key_is_not_named_to_it() -> None:
+    made, hidden = router(), TargetFacts(False, "model_not_allowed", is_allowed=False)
+    with pytest.raises(Unavailable, match="small: takes no images") as refused:
+        decide(Features(images=True), made, facts(away=hidden))
+    assert "away" not in refused.value.message
+    ruled = router(rules=[{"name": "r", "to": ["away"]}])
+    assert "away" not in str(decide(Features(), ruled, facts(away=hidden)).saw)
+    with pytest.raises(Forbidden, match="may not use") as nothing:
+        decide(Features(), made, facts(small=hidden, big=hidden, away=hidden))
+    assert nothing.value.code == "model_not_allowed"
