@@ -1,5 +1,6 @@
 """What commands print: results on standard output, everything else on standard error."""
 
+import contextlib
 import json
 import sys
 import time
@@ -33,11 +34,11 @@ def failed(failure: Failure, as_json: bool) -> None:
         if fault in failure.message:  # the only one
             continue
         note(f"  {fault}")
-    if as_json and failure.document is not None:
-        emit(failure.document)
-    elif as_json:
+    if as_json:
         found = {"message": failure.message, "status": failure.status, "code": failure.code}
-        emit({"error": {**found, "faults": list(failure.faults), "exit_code": failure.exit_code}})
+        error = {"error": {**found, "faults": list(failure.faults), "exit_code": failure.exit_code}}
+        with contextlib.suppress(OSError):  # what failed may be standard output itself: a full disk
+            emit(error if failure.document is None else failure.document)
 
 
 def console() -> "Console":

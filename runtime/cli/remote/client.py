@@ -46,7 +46,7 @@ class Client:
         host, key = _host(url), os.environ.get(KEY)
         if not host:
             raise UsageError(f"'{url}' is not an address. Write one such as http://127.0.0.1:8000.")
-        if key and not (key.isascii() and key.isprintable()):
+        if key and not (key.isascii() and key.isprintable() and " " not in key):
             raise UsageError(f"{KEY} holds a character that is in no key: set it to the key alone, as it was shown.")
         import httpx  # 0.1 s: only for commands that talk to a server
 
@@ -195,6 +195,7 @@ def only_model(client: Client, task: str) -> str:
     data = client.get("/v1/models")["data"]
     models = [one for one in data if not one.get("parent") and one.get("kind") != "router"]
     ids = [model["id"] for model in models if model.get("task") == task]
+    ids = [id_ for id_ in ids if id_.rpartition("@")[0] not in ids]  # without former versions, such as mine@1
     if len(ids) == 1:
         return str(ids[0])
     if not ids:

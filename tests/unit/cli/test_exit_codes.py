@@ -1,5 +1,6 @@
 """The exit codes that the help promises."""
 
+import errno
 import json
 import socket
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.cli import output
 from runtime.cli.commands import inspect
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, FakeServer
@@ -37,7 +39,7 @@ def test_an_address_that_is_none(run: Run, url: str) -> None:
     assert "is not an address" in result.stderr
 
 
-@pytest.mark.parametrize("key", ["rh-\u00fcber", "rh-a\nb"])
+@pytest.mark.parametrize("key", ["rh-\u00fcber", "rh-a\nb", "rh-a "])
 def test_a_key_that_no_header_holds(run: Run, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_API_KEY", key)
     result = run("status", "--url", "http://127.0.0.1:1")
@@ -108,6 +110,18 @@ def test_a_foreign_error_body_still_tells_the_status(server: FakeServer, run: Ru
     result = run("status")
     assert result.exit_code == 4
     assert "502" in result.stderr
+
+
+def test_a_full_disk_below_json(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error cannot be written there either: it is told on standard error alone."""
+
+    def full(_data: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    server.on("GET", "/v1/status", Answer({"error": {"message": "So it is.", "code": "x"}}, 404))
+    monkeypatch.setattr(output, "emit", full)
+    result = run("status", "--json")
+    assert (result.exit_code, result.stderr) == (1, "error: So it is.\n")
 
 
 def test_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,13 @@ def test_chat_reads_standard_input_and_finds_the_only_model(server: FakeServer, 
     assert server.asked[-1].json["messages"] == [{"role": "user", "content": "from a pipe"}]
 
 
+def test_a_former_version_is_no_second_model(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/v1/models", {"data": [model("m", task="chat"), model("m@1", task="chat")]})
+    server.on("POST", CHAT, stream("ok"))
+    assert run("chat", "hi").stdout == "ok\n"
+    assert server.asked[-1].json["model"] == "m"
+
+
 def test_chat_never_guesses_a_model(server: FakeServer, run: Run) -> None:
     serves(server, "chat", "chat")
     result = run("chat", "hi")
