@@ -6,7 +6,7 @@ an answer's header and the log say so. Its recipients are kept and told; no mail
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -43,7 +43,7 @@ class RateBody(BaseModel):
 class Channel(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: Literal["email"]
-    recipients: tuple[str, ...] = Field(max_length=50)
+    recipients: tuple[Annotated[str, Field(max_length=320)], ...] = Field(max_length=50)
     subject_prefix: str | None = Field(default=None, max_length=128)
 
 

@@ -1,5 +1,6 @@
 """Teams, keys, limits and feedback: fields that are nobody's, truths that are no numbers, amounts without end."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,15 @@ async def test_what_is_no_number_is_none(
     for value in wrong:
         answer = await client.post(path, json={**body, field: value})
         assert answer.status_code == 400, (value, answer.text)
+
+
+@pytest.mark.parametrize("whom", ["a\\ud800b", "x" * 321])
+async def test_a_recipient_that_is_no_text_is_not_kept(client: httpx.AsyncClient, whom: str) -> None:
+    """Half a surrogate pair was kept: a 500, and from then on one for each list of that project's alerts."""
+    body = json.dumps({**ALERT, "notification_channel": {"type": "email", "recipients": ["WHOM"]}})
+    path, kind = f"{PROJECTS}/fuzz/spend_alerts", {"Content-Type": "application/json"}
+    assert (await client.post(path, content=body.replace("WHOM", whom), headers=kind)).status_code == 400
+    assert (await client.get(path)).json()["data"] == []
 
 
 @pytest.mark.parametrize(
