@@ -20,8 +20,8 @@ Prices = Annotated[
     Path | None,
     typer.Option("--provider-prices", envvar="ROUNDHOUSE_PROVIDER_PRICES", help="To compare with; see docs/costs.md."),
 ]
-MIN_KEEP = 35
-"""Days. A month's budget reads the requests of its first and last hour."""
+MIN_KEEP, MAX_KEEP = 35, 10_000
+"""Days. A month's budget reads the requests of its first and last hour; before 1970 there is none."""
 app = typer.Typer(no_args_is_help=True, help="What teams used, and whether the ledger's sums agree.")
 
 
@@ -177,7 +177,9 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
 
 @app.command()
 def prune(
-    keep: Annotated[int, typer.Option("--keep", min=MIN_KEEP, help="Days whose requests stay.", show_default=False)],
+    keep: Annotated[
+        int, typer.Option("--keep", min=MIN_KEEP, max=MAX_KEEP, help="Days whose requests stay.", show_default=False)
+    ],
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,

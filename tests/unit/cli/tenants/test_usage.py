@@ -117,6 +117,7 @@ def test_old_requests_are_deleted_and_reports_stay(run: Run, database: Database)
     report = ("usage", "report", "--date", "1970-01-01")
     before = run(*report).stdout
     refused = run("usage", "prune", "--keep", "30")
+    assert run("usage", "prune", "--keep", "99999999").exit_code == 2, "the year 271764 before our era was told"
     assert (refused.exit_code, "35" in refused.output) == (2, True), "a month's budget needs them"
     assert run("usage", "prune").exit_code == 2
     shown = run("usage", "prune", "--keep", "90").stdout
