@@ -12,12 +12,14 @@ from registry.errors import Conflict, NotFound
 from registry.state.formats import bring_up
 from registry.state.tables import COUNTED, METADATA, VERSION_TABLE
 from registry.storage.database import SQLITE, Database, url_of
-from registry.storage.files import make_private
+from registry.storage.files import make_private, make_private_file
 from registry.storage.migration import alone, newest, revision, upgrade
 from registry.storage.server_id import FILE as SERVER_ID
 from registry.storage.server_id import server_id
 
 FILE = "state.db"
+ELSEWHERE = "elsewhere"
+"""In a data directory whose server began with a PostgreSQL: its `state.db`, if there is one, is of before."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -28,6 +30,7 @@ def open_state(directory: Path, url: str | None = None) -> Database:
     """
     make_private(directory)
     if url is None or not is_elsewhere(url):
+        (directory / ELSEWHERE).unlink(missing_ok=True)
         return open_file(directory / FILE)
     database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
     try:
@@ -35,6 +38,7 @@ def open_state(directory: Path, url: str | None = None) -> Database:
         upgrade(database, MIGRATIONS, VERSION_TABLE)
         if (directory / FILE).is_file() and is_empty(database):
             _take_along(directory / FILE, database)
+        make_private_file(directory / ELSEWHERE)
     except BaseException:
         database.close()
         raise

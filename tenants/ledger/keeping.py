@@ -31,7 +31,8 @@ class Ledger:
         from tenants.ledger.writer import LedgerWriter
 
         table = LedgerTable(database, await asyncio.to_thread(server_id, self._data_dir), self._currency)
-        if interrupted := await asyncio.to_thread(table.interrupt):
+        alone = database.is_sqlite and Path(database.url.database or "").parent == self._data_dir.absolute()
+        if interrupted := await asyncio.to_thread(table.interrupt, alone=alone):
             log.warning("requests that the last run did not end", extra={"requests": interrupted})
         self.database, self._writer = database, LedgerWriter(table)
 

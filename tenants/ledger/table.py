@@ -100,9 +100,13 @@ class LedgerTable:
                 told = {"version": entry.price_version, "currency": self._currency, "created": entry.at}
                 connection.execute(self._price, {**asdict(entry.price), **told})
 
-    def interrupt(self) -> int:
-        """End the rows that an earlier run of this server left open. Returns how many there were."""
-        mine = (LEDGER.c.server == self._server) & (LEDGER.c.state == "open")
+    def interrupt(self, *, alone: bool = False) -> int:
+        """End the rows that an earlier run of this server left open. Returns how many there were.
+
+        alone: no other server has the database, so that those of another are of the one that a backup was made of.
+        """
+        whose = sa.true() if alone else LEDGER.c.server == self._server
+        mine = whose & (LEDGER.c.state == "open")
         with self._database.write() as connection:
             rows = connection.execute(sa.select(LEDGER).where(mine).with_for_update()).all()
             connection.execute(sa.update(LEDGER).where(mine).values(state="interrupted", end="interrupted"))

@@ -11,7 +11,7 @@
 |                          | found wherever the copy is restored                                             |
 
 What is left out is made again (`converted/`), belongs to one run (`incoming/`, `lock`, `server.json`) or to one server
-(`server-id`), or is fetched.
+(`server-id`, `elsewhere`), or is fetched.
 """
 
 import contextlib
@@ -29,9 +29,8 @@ import yaml
 from filelock import FileLock, Timeout
 
 from registry.errors import RoundhouseError
-from registry.state.opening import copy, is_elsewhere, look, open_file
+from registry.state.opening import ELSEWHERE, copy, is_elsewhere, look, open_file
 from registry.storage.files import give_all, make_private, make_private_file
-from registry.storage.server_id import FILE as SERVER_ID
 from runtime.cli.failures import Refused
 from runtime.cli.local.data_dir import LOCK, STATE, was_served
 
@@ -46,10 +45,10 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
     """Make the new folder `target`, whole or not at all; returns its bytes. url: as `--database`. Raises Refused."""
     if not was_served(data_dir):
         raise Refused(f"No server has used the data directory {data_dir}. See --data-dir.")
-    if url is None and (data_dir / SERVER_ID).is_file():
+    if url is None and ((data_dir / ELSEWHERE).is_file() or not (data_dir / STATE).is_file()):
         raise Refused(
             f"A server kept what {data_dir} has no file for in PostgreSQL. Name it: ROUNDHOUSE_DATABASE or --database. "
-            f"If that is over and `state.db` counts again, remove {data_dir / SERVER_ID}."
+            "If that is over, start the server once without it: then its `state.db` counts again."
         )
     _free(target)
     try:

@@ -148,6 +148,22 @@ async def test_a_second_start_ends_what_the_first_left(tmp_path: Path) -> None:
     assert (tmp_path / "server-id").stat().st_mode & 0o777 == 0o600
 
 
+async def test_a_restored_server_ends_what_was_under_way_at_its_backup(tmp_path: Path) -> None:
+    """It has a name of its own, and nobody else ends those rows."""
+    database = open_tables(tmp_path)
+    saved = Ledger(tmp_path)
+    await saved.keep(database)
+    await saved.begin(entry())
+    await saved.close()
+    (tmp_path / "server-id").unlink()
+    restored = Ledger(tmp_path)
+    await restored.keep(database)
+    (found,) = used(database, Question(0, HOUR))
+    assert (found.requests, found.interrupted) == (1, 1)
+    await restored.close()
+    database.close()
+
+
 async def test_after_its_end_nobody_waits_for_it(gate: Gate) -> None:
     """A look at the keys that comes while the server stops."""
     writer = over(gate)

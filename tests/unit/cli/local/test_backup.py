@@ -16,6 +16,8 @@ import yaml
 from launch.shelf import Shelf
 from registry.recipes.source import PathSource
 from registry.state.database import State
+from registry.state.opening import ELSEWHERE
+from registry.storage.server_id import server_id
 from runtime.cli.failures import Refused
 from runtime.cli.local import backup
 from runtime.cli.local.backup import back_up, restore
@@ -31,6 +33,8 @@ def test_what_a_postgresql_has_of_a_server_is_copied(tmp_path: Path, postgres_ur
         state.adapters.register(KEY, first, "prod")
         state.adapters.delete_version(KEY, "v1")
         (data / "store" / first.digest.removeprefix("sha256:")).mkdir(parents=True)
+        with pytest.raises(Refused, match="ROUNDHOUSE_DATABASE"):
+            back_up(data, tmp_path / "copy", pepper=False)
         back_up(data, tmp_path / "copy", pepper=False, url=postgres_url)
         kept = state.adapters.all()
     restore(tmp_path / "copy", tmp_path / "new")
@@ -71,10 +75,22 @@ def test_a_backup_that_is_not_told_of_the_postgresql_is_refused(tmp_path: Path) 
     data = tmp_path / "data"
     with State(data):
         pass
-    (data / "server-id").write_text("0123456789abcdef")
+    (data / ELSEWHERE).touch()
     with pytest.raises(Refused, match="ROUNDHOUSE_DATABASE"):
         back_up(data, tmp_path / "copy", pepper=False)
     assert not (tmp_path / "copy").exists()
+    with State(data):
+        pass
+    back_up(data, tmp_path / "copy", pepper=False)
+
+
+def test_a_server_with_a_ledger_is_copied(tmp_path: Path) -> None:
+    """Its ledger gave it a name, as a PostgreSQL does."""
+    data = tmp_path / "data"
+    with State(data):
+        server_id(data)
+        back_up(data, tmp_path / "copy", pepper=False)
+    assert not (tmp_path / "copy" / "server-id").exists()
 
 
 def full(*_: Any, **__: Any) -> None:
