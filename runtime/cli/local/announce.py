@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from runtime.cli.failures import Failure, Refused
 from runtime.cli.output import emit, note
-from runtime.cli.remote.client import KEY, Client, Json
+from runtime.cli.remote.client import Client, Json
 from runtime.cli.remote.progress import Bar, bar
 from runtime.cli.remote.tries import tries
 
@@ -26,13 +26,13 @@ def wait_until_ready(client: Client, server: int, shown: Bar) -> Json | None:
     return None
 
 
-def wait_for_loads(client: Client, server: int, shown: Bar) -> list[Json]:
-    """The models, once none is loading any more; none where our key does not show them."""
+def wait_for_loads(client: Client, server: int, shown: Bar) -> list[Json] | None:
+    """The models, once none is loading any more; None where our key does not show them."""
     try:
         models: list[Json] = client.get("/v1/models")["data"]
     except Refused as error:
-        note(f"{error.message} Commands take it from {KEY}.")
-        return []
+        note(error.message)
+        return None
     while os.getppid() == server:
         loading = [model for model in models if model.get("state") == "loading"]
         if not loading:
@@ -58,16 +58,16 @@ def main(arguments: Sequence[str]) -> int:
         models = wait_for_loads(client, server, shown)
     for name, fault in ready.get("faults", {}).items():
         note(f"warning: adapter {name} was refused: {fault}")
-    for model in models:
+    for model in models or ():
         if model.get("problem"):
             note(f"warning: {model['problem']}")
     if as_json:
-        emit({"url": url, "pid": server, "models": {model["id"]: model["state"] for model in models}})
+        emit({"url": url, "pid": server, "models": {model["id"]: model["state"] for model in models or ()}})
         return 0
     print(f"\nRoundhouse is ready after {time.monotonic() - began:.1f} s: {url}  (documentation: {url}/docs)")
-    if not models:
+    if models == []:
         print("\nThere is no model yet. Add one: roundhouse models add SOURCE (a folder, or ORG/NAME of a hub)")
-    for title, command in tries(url, models):
+    for title, command in tries(url, models or ()):
         print(f"\n# {title}\n{command}")
     print("\nCtrl-C stops it: running requests finish first.", flush=True)
     return 0

@@ -336,6 +336,18 @@ def test_the_announcement_waits_for_loads(server: FakeServer, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["models"]["starter-chat"] == "ready"
 
 
+def test_the_announcement_without_a_key_does_not_say_that_there_is_no_model(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.on("GET", "/health/ready", Answer({"status": "ready", "faults": {}}))
+    server.on("GET", "/v1/models", Answer({"error": {"message": "No key was sent.", "code": "no_key"}}, 401))
+    assert announce.main([server.url, str(os.getppid())]) == 0
+    told = capsys.readouterr()
+    assert "No key was sent. Commands take it from the variable ROUNDHOUSE_API_KEY.\n" in told.err
+    assert "Roundhouse is ready" in told.out
+    assert "no model" not in told.out
+
+
 def test_the_announcement_ends_with_its_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert announce.main(["http://127.0.0.1:9", "1" if os.getppid() != 1 else "2"]) == 0
     assert capsys.readouterr().out == ""
