@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -40,9 +41,11 @@ def import_library() -> Any:
     environment()
     with importing.quickly():
         import sentence_transformers
+        import tqdm
         from transformers.utils import logging
 
     logging.disable_progress_bar()
+    tqdm.tqdm.set_lock(threading.RLock())  # its own is a semaphore in /dev/shm, which a slot's end leaves there
     return sentence_transformers
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
+from tqdm import tqdm
 
 from models.engines import create
 from models.messages import EmbedRequest, EmbedResult
@@ -69,6 +71,12 @@ async def test_vectors_are_the_librarys_own_in_order(engine: EmbeddingEngine, li
     assert usage.prompt_tokens == sum(result.tokens)
     assert usage.batch >= 1
     await engine.ping()
+
+
+async def test_no_semaphore_is_left_in_shared_memory(engine: EmbeddingEngine) -> None:
+    """By a slot that is killed, as all are: the lock of the library's progress bar was one."""
+    await engine.embed(EmbedRequest(inputs=["x"]))
+    assert isinstance(tqdm.get_lock(), type(threading.RLock()))
 
 
 async def test_many_requests_at_once_get_their_own(engine: EmbeddingEngine, library: Any) -> None:
