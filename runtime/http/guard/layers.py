@@ -51,8 +51,13 @@ def _most(usual: int, fitted: int, path: str) -> int:
 
 
 def uvicorn_options(settings: Settings) -> dict[str, Any]:
-    """Our connections, no WebSockets, and how long an idle connection is kept."""
-    idle: Idle[Guarded] = Idle(settings.max_idle, settings.max_idle_per_address)
+    """Our connections, no WebSockets, and how long an idle connection is kept.
+
+    Where the system allows few descriptors (`more_files` comes before), half of them are not for idle ones.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = FILES if files == resource.RLIM_INFINITY else files // 2
+    idle: Idle[Guarded] = Idle(min(settings.max_idle, room), min(settings.max_idle_per_address, room))
     bounds = ConnectionBounds(
         settings.max_headers, settings.header_seconds, settings.unread_seconds, settings.bounds.pipelined, idle
     )

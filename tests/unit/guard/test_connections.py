@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,19 @@ async def test_two_thousand_idle_connections_leave_room_for_the_next(tmp_path: P
             assert await wire.ended() == b""
         assert (await server.ask(READ)).status == 200
         for wire in (first, *wires):
+            wire.close()
+
+
+async def test_idle_connections_leave_room_where_the_system_allows_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        wires = [await server.connect() for _ in range(40)]
+        for wire in wires[:7]:
+            assert await wire.ended() == b""
+        assert (await server.ask(READ)).status == 200
+        for wire in wires:
             wire.close()
 
 
