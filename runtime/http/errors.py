@@ -128,7 +128,7 @@ class _Told(msgspec.Struct):
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
-    """A number, vLLM's, is the status again, and no code of OpenAI's."""
+    """A number, vLLM's, is the status again, and no code of OpenAI's; its type is then a class of vLLM's."""
 
 
 class _Foreign(msgspec.Struct):
@@ -150,7 +150,9 @@ def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
         told.message = cut(told.message, LONGEST)
         told.param = None if told.param is None else cut(told.param, LONGEST_PARAM)
         ours = by_status(status)
-        told.type, told.code = told.type or ours.type, ours.code if isinstance(told.code, int) else told.code
+        if isinstance(told.code, int):
+            told.type, told.code = None, ours.code
+        told.type = told.type or ours.type
         return msgspec.json.encode(_Foreign(told))
     error = RoundhouseError(told.message)
     error.status = status

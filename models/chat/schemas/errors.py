@@ -1,4 +1,4 @@
-"""Errors inside a stream: vLLM's `code` is a status again, where OpenAI and its clients have a word."""
+"""Errors inside a stream: vLLM's `code` is a status again and its `type` a class, where OpenAI's clients have words."""
 
 import re
 from collections.abc import Callable
@@ -39,6 +39,7 @@ def _event(found: re.Match[bytes], fault: Fault) -> bytes:
     if told.code == RoundhouseError.status and (cause := fault()) is not None:
         told = _Told(cause.message, cause.type, cause.param, cause.code)
     elif isinstance(told.code, int):
-        told.code = by_status(told.code).code
+        kind = by_status(told.code)
+        told.type, told.code = kind.type, kind.code
     told.message = short(told.message)
     return b"data: " + msgspec.json.encode(_Event(told))

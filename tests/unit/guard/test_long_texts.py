@@ -43,7 +43,7 @@ def test_faults_are_cut_and_counted() -> None:
     assert http_errors.body(Unfit("no", ["x", "y"]))["error"]["faults"] == ["x", "y"]
 
 
-@pytest.mark.parametrize(("path", "kind"), [("/v1/chat/completions", "BadRequestError"), ("/v1/messages", None)])
+@pytest.mark.parametrize(("path", "kind"), [("/v1/chat/completions", "invalid_request_error"), ("/v1/messages", None)])
 async def test_what_an_engine_repeats_is_cut_too(tmp_path: Path, path: str, kind: str | None) -> None:
     refusal = {"error": {"message": "no " + "x" * 4_600_000, "type": "BadRequestError", "param": "p", "code": 400}}
     gateway = FakeGateway(tmp_path)

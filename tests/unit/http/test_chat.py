@@ -56,7 +56,7 @@ async def test_vllms_errors_have_openais_fields(client: httpx.AsyncClient, gatew
     error = {"message": "m", "type": "invalid_request_error", "param": None, "code": "invalid_value"}
     assert (await client.post("/v1/chat/completions", json=ASKED)).json() == {"error": error}
     answers(gateway, 404, b'{"error":{"message":"m","type":"NotFoundError","param":"p","code":404}}')
-    error = {"message": "m", "type": "NotFoundError", "param": "p", "code": "model_not_found"}
+    error = {"message": "m", "type": "invalid_request_error", "param": "p", "code": "model_not_found"}
     assert (await client.post("/v1/responses", json=ASKED)).json() == {"error": error}
 
 

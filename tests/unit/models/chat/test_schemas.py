@@ -132,16 +132,21 @@ def test_other_paths_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "word"), [(400, "invalid_value"), (500, "engine_failed"), ("invalid_prompt", "invalid_prompt")]
+    ("code", "word", "kind"),
+    [
+        (400, "invalid_value", "invalid_request_error"),
+        (500, "engine_failed", "server_error"),
+        ("invalid_prompt", "invalid_prompt", "BadRequestError"),
+    ],
 )
-def test_an_error_in_a_stream_has_a_word_as_its_code(code: int | str, word: str) -> None:
+def test_an_error_in_a_stream_has_words_as_its_code_and_type(code: int | str, word: str, kind: str) -> None:
     """As vLLM writes it, with blanks; and what a client sent never passes for one."""
     told = {"message": 'no \n\ndata: {"error"', "type": "BadRequestError", "param": None, "code": code}
     before = b'data: {"choices":[{"delta":{"content":"data: {\\"error\\": {\\"code\\": 400}}"}}]}\n\n'
     stream = before + b"data: " + json.dumps({"error": told}).encode() + b"\n\ndata: [DONE]\n\n"
     kept, event, done, _ = schemas.fitted("/v1/chat/completions", stream).split(b"\n\n")
     assert kept + b"\n\n" == before
-    assert json.loads(event.removeprefix(b"data: ")) == {"error": told | {"code": word}}
+    assert json.loads(event.removeprefix(b"data: ")) == {"error": told | {"code": word, "type": kind}}
     assert done == b"data: [DONE]"
 
 
