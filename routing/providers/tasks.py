@@ -54,13 +54,14 @@ def _unsupported(param: str, model: str) -> BadRequest:
 
 # --- embeddings ------------------------------------------------------------------------------------------------------
 class _Vector(msgspec.Struct):
-    index: int
     embedding: str | list[float]
+    index: int = 0
+    """Left out by some, who keep the order of the inputs."""
 
 
 class _TextUsage(msgspec.Struct):
-    prompt_tokens: int = 0
-    total_tokens: int = 0
+    prompt_tokens: int | None = None
+    total_tokens: int | None = None
 
 
 class _Vectors(msgspec.Struct):
@@ -91,7 +92,7 @@ def embedded(data: bytes, inputs: int) -> tuple[EmbedResult, Usage, str | None]:
         raise BadAnswer("answered with vectors that are none") from None
     if len(rows) != inputs or len({len(row) for row in rows}) != 1 or not len(rows[0]):
         raise BadAnswer(f"answered {inputs} inputs with {len(rows)} vectors, or with ones of several lengths")
-    tokens = max(0, found.usage.prompt_tokens or found.usage.total_tokens) if found.usage else 0
+    tokens = max(0, found.usage.prompt_tokens or found.usage.total_tokens or 0) if found.usage else 0
     result = EmbedResult(np.stack(rows).tobytes(), len(rows[0]), [tokens, *([0] * (inputs - 1))])
     return result, Usage(prompt_tokens=tokens), found.model
 
@@ -107,9 +108,22 @@ class _Scored(msgspec.Struct):
     relevance_score: float
 
 
+class _Billed(msgspec.Struct):
+    input_tokens: int | None = None
+
+
+class _Meta(msgspec.Struct):
+    """Cohere's, where SiliconFlow tells tokens."""
+
+    tokens: _Billed | None = None
+
+
 class _Ranked(msgspec.Struct):
-    results: list[_Scored]
+    results: list[_Scored] = []
+    data: list[_Scored] = []
+    """The same, at Voyage."""
     usage: _TextUsage | None = None
+    meta: _Meta | None = None
     model: str | None = None
 
 
@@ -129,11 +143,14 @@ def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None
         found = msgspec.json.decode(data, type=_Ranked)
     except NOT_JSON:
         raise BadAnswer("answered with a ranking that is none") from None
-    scores = {item.index: item.relevance_score for item in found.results}
+    scores = {item.index: item.relevance_score for item in found.results or found.data}
     if sorted(scores) != list(range(documents)) or not all(map(math.isfinite, scores.values())):
         raise BadAnswer("answered with a ranking that does not score each document")
     as_logit = logit if all(0 <= score <= 1 for score in scores.values()) else bounded
-    tokens = max(0, found.usage.total_tokens or found.usage.prompt_tokens) if found.usage else 0
+    tokens = (found.usage.total_tokens or found.usage.prompt_tokens or 0) if found.usage else 0
+    if found.meta and found.meta.tokens:
+        tokens = tokens or found.meta.tokens.input_tokens or 0
+    tokens = max(0, tokens)
     logits = [as_logit(scores[index]) for index in range(documents)]
     result = RerankResult(logits, [1] * documents, [tokens, *([0] * (documents - 1))])
     return result, Usage(prompt_tokens=tokens), found.model
@@ -160,15 +177,19 @@ class _Word(msgspec.Struct):
 
 
 class _Segment(msgspec.Struct):
+    """What a server does not know may be null, as vLLM's `no_speech_prob` is."""
+
     start: float = 0.0
     end: float = 0.0
     text: str = ""
-    tokens: list[int] = []
-    temperature: float = 0.0
-    avg_logprob: float = 0.0
-    compression_ratio: float = 0.0
-    no_speech_prob: float = 0.0
-    seek: int = 0
+    tokens: list[int] | None = None
+    temperature: float | None = None
+    avg_logprob: float | None = None
+    compression_ratio: float | None = None
+    no_speech_prob: float | None = None
+    seek: int | None = None
+    words: list[_Word] | None = None
+    """Where whisper.cpp has them."""
 
 
 class _AudioUsage(msgspec.Struct):
@@ -181,8 +202,9 @@ class _AudioUsage(msgspec.Struct):
 
 class _Transcript(msgspec.Struct):
     text: str
-    language: str = ""
-    duration: float | None = None
+    language: str | None = None
+    duration: float | str | None = None
+    """Older vLLMs write it as a text."""
     segments: list[_Segment] | None = None
     words: list[_Word] | None = None
     usage: _AudioUsage | None = None
@@ -227,14 +249,15 @@ def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str 
         raise BadAnswer("answered with a transcript that is none") from None
     told = found.usage or _AudioUsage()
     ends = [segment.end for segment in found.segments or ()]
-    seconds = max(0.0, found.duration or told.seconds or max(ends, default=0.0))
+    seconds = max(0.0, _seconds(found.duration) or told.seconds or max(ends, default=0.0))
     if seconds > LONGEST:
         raise BadAnswer("answered with a transcript of a recording that is longer than any")
     pieces = found.segments or ([_Segment(0.0, seconds, found.text)] if found.text else [])
     segments = [
         Segment(
-            number, piece.seek, piece.start, piece.end, piece.text, piece.tokens, piece.temperature, piece.avg_logprob,
-            piece.compression_ratio, piece.no_speech_prob, _words(piece, found.words, number == len(pieces) - 1),
+            number, piece.seek or 0, piece.start, piece.end, piece.text, piece.tokens or [], piece.temperature or 0.0,
+            piece.avg_logprob or 0.0, piece.compression_ratio or 0.0, piece.no_speech_prob or 0.0,
+            _words(piece, found.words, number == len(pieces) - 1),
         )
         for number, piece in enumerate(pieces)
     ]  # fmt: skip
@@ -243,11 +266,19 @@ def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str 
         completion_tokens=max(0, told.output_tokens or 0),
         audio_seconds=seconds,
     )
-    return TranscriptInfo(found.language, 1.0, seconds, seconds), segments, usage, found.model
+    return TranscriptInfo(found.language or "", 1.0, seconds, seconds), segments, usage, found.model
+
+
+def _seconds(told: float | str | None) -> float:
+    try:
+        found = float(told or 0.0)
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
 
 
 def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word] | None:
     if words is None:
-        return None
+        return None if piece.words is None else [Word(w.start, w.end, w.word, 1.0) for w in piece.words]
     inside = (w for w in words if piece.start <= w.start and (last or w.start < piece.end))
     return [Word(w.start, w.end, w.word, 1.0) for w in inside]

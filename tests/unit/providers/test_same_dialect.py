@@ -156,6 +156,26 @@ async def test_rerank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "told",
+    [
+        {"results": None, "usage": {"total_tokens": 9}},
+        {"data": None, "usage": {"total_tokens": 9}},
+        {"results": None, "meta": {"tokens": {"input_tokens": 9}}},
+        {"results": None, "usage": {"prompt_tokens": 9, "total_tokens": None}},
+    ],
+    ids=["Jina", "Voyage", "SiliconFlow", "null"],
+)
+async def test_rankings_as_others_write_them(tmp_path: Path, told: dict[str, Any]) -> None:
+    rows = [{"index": 1, "relevance_score": 0.75}, {"index": 0, "relevance_score": 0.25}]
+    answer = {name: rows if value is None else value for name, value in told.items()}
+    async with rigged(tmp_path, lambda seen: Play([json.dumps(answer).encode()])) as rig:
+        asked = {"model": "there/rerank", "query": "q", "documents": ["a", "b"]}
+        found = (await rig.http.post("/v1/rerank", json=asked)).json()
+        assert [item["index"] for item in found["results"]] == [1, 0]
+        assert rig.gateway.records.all[0].usage.prompt_tokens == 9
+
+
+@pytest.mark.parametrize(
     ("scores", "told"),
     [
         ([-11.5, 0.5, 3.0], [1 / (1 + math.exp(11.5)), 1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(-3.0))]),
@@ -188,6 +208,28 @@ async def test_transcription(tmp_path: Path) -> None:
         assert b"RIFFdata" in rig.fake.seen[0].body
         assert b"verbose_json" in rig.fake.seen[0].body
         assert rig.gateway.records.all[-1].usage.audio_seconds == 1.5
+
+
+NULLS = dict.fromkeys(["tokens", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob", "seek"])
+TIMED = [{"word": " two", "start": 0.0, "end": 0.7, "probability": 0.9}, {"word": " words", "start": 0.7, "end": 1.5}]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"language": "en", "duration": 1.5, "segments": [{"end": 1.5, "text": "two words", **NULLS}]}, []),
+        ({"language": None, "duration": "1.5", "segments": None, "words": None}, []),
+        ({"duration": 1.5, "segments": [{"end": 1.5, "text": "two words", "words": TIMED}]}, ["two", "words"]),
+    ],
+    ids=["vLLM", "older ones", "whisper.cpp"],
+)
+async def test_transcripts_as_others_write_them(tmp_path: Path, told: dict[str, Any], words: list[str]) -> None:
+    async with rigged(tmp_path, lambda seen: Play([json.dumps({"text": "two words", **told}).encode()])) as rig:
+        form = {"model": "there/transcribe", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
+        found = await rig.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFFdata")})
+        assert found.status_code == 200, found.text
+        assert (found.json()["text"], found.json()["duration"]) == ("two words", 1.5)
+        assert [word["word"] for word in found.json().get("words", [])] == words
 
 
 @pytest.mark.parametrize(
