@@ -37,6 +37,8 @@ HELD = 2**20
 """Bytes of events before the first words that are held back: until then an error can still be an error's status."""
 BYTES_PER_TOKEN = 4
 """Of a prompt, where the answer broke off before the provider told."""
+SAID = ("choices", "content", "output")
+"""Where whole answers of each dialect have their words."""
 INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
 """Pictures and sound within a prompt."""
 INLINE_TOKENS = 1000
@@ -202,17 +204,25 @@ class Attempt:
         )
         return self._refusal
 
-    async def _object(self, reply: Reply) -> tuple[bytes, Usage]:
-        """A whole answer, and what it has used. Raises BadAnswer, ErrorEvent."""
+    async def _object(self, reply: Reply) -> tuple[bytes, dict[str, msgspec.Raw]]:
+        """A whole answer, and its parts. Raises BadAnswer, ErrorEvent."""
         heard = self._heard = AnswerSoFar(self._shown)
         data, parts = heard.object(await reply.whole())
         if bytes(parts.get("error", b"null")) != b"null":
             raise ErrorEvent(data)
-        return data, heard.usage
+        return data, parts
+
+    def _counted(self, told: Usage, said: int = 0) -> Usage:
+        """As the provider told; where it told nothing, what can be seen of it. said: bytes of words."""
+        if told.prompt_tokens or told.completion_tokens:
+            return told
+        return msgspec.structs.replace(told, prompt_tokens=self._estimated, completion_tokens=said // BYTES_PER_TOKEN)
 
     async def _whole(self, planned: Planned, reply: Reply) -> Events:
-        data, usage = await self._object(reply)
-        warning = self._other_model()
+        data, parts = await self._object(reply)
+        usage, warning = self._heard.usage if self._heard else Usage(), self._other_model()
+        if planned.surface is not Surface.COUNT_TOKENS:
+            usage = self._counted(usage, sum(len(bytes(parts.get(name, b""))) for name in SAID))
         if planned.translator is not None:
             data = planned.translator.whole(data)
         self._usage = usage
@@ -280,7 +290,7 @@ class Attempt:
 
     async def _embed(self, request: EmbedRequest, body: bytes) -> Events:
         result, usage, said = tasks.embedded(await self._answer(Surface.EMBEDDINGS, body), len(request.inputs))
-        self._usage = usage
+        self._usage = usage = self._counted(usage)
         for started in self._answered_by(said):
             yield started
         yield result
@@ -288,7 +298,7 @@ class Attempt:
 
     async def _rerank(self, request: RerankRequest, body: bytes) -> Events:
         result, usage, said = tasks.ranked(await self._answer(Surface.RERANK, body), len(request.documents))
-        self._usage = usage
+        self._usage = usage = self._counted(usage)
         for started in self._answered_by(said):
             yield started
         yield result

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from models.messages import Usage
 from routing.providers.attempt import INLINE_TOKENS, estimated
 from routing.providers.passing import another
 from runtime.gateway.record import End
 from tests.fakes import traces
-from tests.fakes.provider import CUT, HANG, Play
+from tests.fakes.provider import CUT, HANG, Play, Seen
 from tests.unit.http.fakes import Wire
 from tests.unit.providers.plays import AFTER, BEFORE, EVENTS, FIRST, LONG, SHORT, WORDS, bounds, huge, stream
 from tests.unit.providers.rig import rigged
@@ -295,6 +296,36 @@ async def test_a_prompt_that_was_read_is_charged(tmp_path: Path, play: Play, is_
         (record,) = rig.gateway.records.all
         assert record.usage.completion_tokens == 0
         assert (1000 < record.usage.prompt_tokens < 1050) if is_read else record.usage.prompt_tokens == 0
+
+
+@pytest.mark.parametrize("usage", [{}, {"usage": None}, {"usage": {"prompt_tokens": None, "completion_tokens": None}}])
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_an_answer_without_usage_is_not_free(tmp_path: Path, usage: dict[str, Any], is_stream: bool) -> None:
+    """Budgets never bound what a whole answer, or vectors, of such a server cost."""
+
+    def script(seen: Seen) -> Play:
+        told: dict[str, Any] = {"model": "big", **usage}
+        if seen.path.endswith("embeddings"):
+            told["data"] = [{"embedding": [1.0, 0.0]}]
+        else:
+            told["choices"] = [{"delta" if is_stream else "message": {"content": "hello"}, "finish_reason": "stop"}]
+        data = json.dumps(told).encode()
+        return stream(b"data: " + data + b"\n\n", EVENTS[-1]) if seen.body.get("stream") else Play([data])
+
+    async with rigged(tmp_path, script) as rig:
+        found = await rig.chat(stream=is_stream, messages=[{"role": "user", "content": "x" * 4000}])
+        assert found.status_code == 200
+        await rig.http.post("/v1/embeddings", json={"model": "there/embed", "input": "x" * 4000})
+        for record in rig.gateway.records.all:
+            assert 1000 < record.usage.prompt_tokens < 1050
+        assert 0 < rig.gateway.records.all[0].usage.completion_tokens < 50
+
+
+async def test_counting_tokens_uses_none(tmp_path: Path) -> None:
+    async with rigged(tmp_path, lambda seen: Play([b'{"input_tokens": 5}']), "anthropic") as rig:
+        body = {"model": "there/big", "messages": [{"role": "user", "content": "x" * 4000}]}
+        assert (await rig.http.post("/v1/messages/count_tokens", json=body)).json() == {"input_tokens": 5}
+        assert rig.gateway.records.all[0].usage == Usage()
 
 
 async def test_what_never_arrived_costs_nothing(tmp_path: Path) -> None:
