@@ -1,5 +1,6 @@
 """A chat completion's request as Anthropic's messages take it."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from routing.providers.translation.fields.chat import FIELDS
 from routing.providers.translation.fields.reading import Json, mapping, objects, text, unsupported, wrong
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
@@ -107,7 +109,10 @@ def _tool_choice(body: Mapping[str, Any]) -> Json | None:
 
 # --- messages --------------------------------------------------------------------------------------------------------
 def _messages(value: object) -> tuple[list[Json], list[Json]]:
-    """The system's blocks, and the turns; neighbours of one role are one turn."""
+    """The system's blocks, and the turns; neighbours of one role are one turn.
+
+    A message that says nothing is none: Anthropic refuses one, and sometimes ends a turn without a word itself.
+    """
     system: list[Json] = []
     turns: list[Json] = []
     held = Values(USUAL.json_values)
@@ -115,7 +120,7 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
     def add(role: str, blocks: list[Json]) -> None:
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
-        else:
+        elif blocks:
             turns.append({"role": role, "content": blocks})
 
     for where, message in objects(value, "messages"):
@@ -134,7 +139,7 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
                 add("assistant", _assistant(message, where, held))
             case "tool":
                 FIELDS["messages[] (tool)"].check(message, where)
-                called = text(message.get("tool_call_id"), f"{where}.tool_call_id")
+                called = _id(text(message.get("tool_call_id"), f"{where}.tool_call_id"))
                 told = _parts(content, f"{where}.content")
                 add("user", [{"type": "tool_result", "tool_use_id": called} | ({"content": told} if told else {})])
             case _:
@@ -160,8 +165,13 @@ def _assistant(message: Json, where: str, held: Values) -> list[Json]:
             given = msgspec.json.decode(arguments, type=dict[str, Any])
         except (TypeError, AttributeError, *NOT_JSON):
             raise wrong(f"{at}.function.arguments", "an object as JSON in a string") from None
-        blocks.append({"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given})
+        blocks.append({"type": "tool_use", "id": _id(call.get("id")), "name": function.get("name"), "input": given})
     return blocks
+
+
+def _id(given: Any) -> Any:
+    """In letters that Anthropic takes; other servers' ids have more, such as Kimi's `functions.f:0`."""
+    return _NOT_IN_IDS.sub("_", given) if isinstance(given, str) else given
 
 
 def _parts(content: object, where: str, *, texts_only: bool = False) -> list[Json]:

@@ -122,3 +122,31 @@ def test_a_text_that_says_nothing_is_no_block() -> None:
         [{"type": "tool_use", "id": "1", "name": "look", "input": {}}],
         [{"type": "tool_result", "tool_use_id": "1"}],
     ]
+
+
+def test_a_message_that_says_nothing_is_none() -> None:
+    """Anthropic refuses one, and with it every later turn of a conversation in which an answer was empty."""
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": ""},
+        {"role": "user", "content": "b"},
+    ]
+    sent, _ = from_chat.translated({"messages": messages}, 9)
+    said = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert sent["messages"] == [{"role": "user", "content": said}]
+
+
+def test_ids_of_calls_that_another_server_gave() -> None:
+    """A router may send the next turn of a conversation to Anthropic."""
+    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "functions.f:0", "content": "b"},
+    ]
+    sent, _ = from_chat.translated({"messages": messages}, 9)
+    assert [turn["content"][0].get("id") or turn["content"][0].get("tool_use_id") for turn in sent["messages"][1:]] == [
+        "functions_f_0",
+        "functions_f_0",
+    ]
