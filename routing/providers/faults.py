@@ -11,7 +11,8 @@
 | 3xx                   |                                     | provider_answer    | no    | counts  |
 | other 4xx             |                                     | the client's own: passed on as it is | no | - |
 
-An error in a 200 that tells a status as its code, as OpenRouter's and vLLM's do, is of that status.
+An error in a 200 that tells a status as its code, as OpenRouter's and vLLM's do, is of that status; one whose words are
+of a request, such as invalid_prompt, is a 400.
 `x-should-retry: false` makes each of them final. What no answer came of: `connection`.
 """
 
@@ -40,6 +41,29 @@ KEY = frozenset({"API_KEY_INVALID", "invalid_api_key"})
 """Google says it with a 400, which is no fault of a client."""
 LIMITED = frozenset({"rate_limit_error", "rate_limit_exceeded", "requests", "tokens"})
 OVERLOADED = frozenset({"overloaded_error", "overloaded"})
+REFUSED = frozenset(
+    [
+        "invalid_request_error",
+        "invalid_prompt",
+        "bio_policy",
+        "misalignment_policy_violation",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_base64_image",
+        "invalid_image_url",
+        "image_too_large",
+        "image_too_small",
+        "image_parse_error",
+        "image_content_policy_violation",
+        "invalid_image_mode",
+        "image_file_too_large",
+        "unsupported_image_media_type",
+        "empty_image_file",
+        "failed_to_download_image",
+        "image_file_not_found",
+    ]
+)
+"""Of a request, in a 200: as Responses tell it."""
 QUOTED = 300
 """Characters of a provider's own words that are passed on."""
 
@@ -114,8 +138,11 @@ def is_the_clients(status: int, body: bytes) -> bool:
 
 def _status(status: int, words: Words) -> int:
     """Of an error in a 200: the one that it tells, if it does."""
-    is_told = status == 200 and isinstance(words.code, int) and 400 <= words.code < 600
-    return words.code if is_told and isinstance(words.code, int) else status
+    if status != 200:
+        return status
+    if isinstance(words.code, int) and 400 <= words.code < 600:
+        return words.code
+    return 400 if words.names & REFUSED and not words.names & (LIMITED | OVERLOADED) else status
 
 
 def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str]) -> ProviderFailed:

@@ -87,6 +87,8 @@ MONEY = b'{"type":"error","error":{"type":"billing_error","message":"m"}}'
         (400, b'{"error":{"code":"invalid_api_key"}}', {}, "provider_key", False, False),
         (400, b'[{"error":{"code":400,"details":[{"reason":"API_KEY_INVALID"}]}}]', {}, "provider_key", False, False),
         (200, b'{"error":{"type":"rate_limit_error"}}', {}, "provider_busy", True, False),
+        (200, b'{"error":{"type":"invalid_request_error","code":"requests"}}', {}, "provider_busy", True, False),
+        (200, b'{"error":{"type":"invalid_request_error","code":"invalid_api_key"}}', {}, "provider_key", False, False),
         (200, b'{"error":{"code":429,"message":"m"}}', {}, "provider_busy", True, False),
         (200, b'{"error":{"code":503,"message":"m"}}', {}, "provider_overloaded", True, True),
         (200, b'{"error":{"code":1302,"message":"m"}}', {}, "provider_failed", True, True),
@@ -104,7 +106,7 @@ def test_what_a_failure_is(
 def test_what_is_the_clients_own_fault(status: int) -> None:
     assert is_the_clients(status, b'{"error":{"type":"invalid_request_error"}}')
     assert is_the_clients(200, b'{"error":{"code":%d}}' % status)
-    assert not is_the_clients(200, b'{"error":{"type":"invalid_request_error"}}')
+    assert is_the_clients(200, b'{"error":{"code":"invalid_image_url"}}')
 
 
 def test_only_so_often_and_only_what_may_be() -> None:
