@@ -111,12 +111,12 @@ class Providers:
             raise NotFound(f"There is no provider {quoted(name)}. There are: {there}.", code="provider_not_found")
         began = time.monotonic()
         try:
-            told = msgspec.json.decode(await upstream.connection.models(), type=_Listed)
+            told = msgspec.json.decode(await upstream.connection.models(), type=_Listed | list[_Named])
         except RoundhouseError as error:
             return ProviderCheckView(name, False, round(time.monotonic() - began, 3), error.message, [])
         except NOT_JSON:
             return ProviderCheckView(name, False, round(time.monotonic() - began, 3), "It tells no list of models.", [])
-        has = {one.id for one in told.data}
+        has = {one.id for one in (told.data if isinstance(told, _Listed) else told)}  # Together's is a bare list
         names = (model.name for model in upstream.provider.models)
         missing = [name for name in names if all(another(name, one) for one in has)]  # some list dated names only
         message = f"It has {len(has)} models."

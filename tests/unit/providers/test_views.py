@@ -69,6 +69,14 @@ async def test_a_provider_is_tried(tmp_path: Path) -> None:
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "provider_not_found")
 
 
+async def test_a_list_that_is_in_no_object_is_read(tmp_path: Path) -> None:
+    """As Together's."""
+    play = Play([b'[{"id": "big", "object": "model"}]'])
+    async with rigged(tmp_path, lambda seen: play, models=[{"name": "big"}]) as rig:
+        found = (await rig.http.post("/v1/providers/there/test")).json()
+        assert (found["ok"], found["message"]) == (True, "It has 1 models.")
+
+
 async def test_a_model_that_is_listed_under_its_date_is_there(tmp_path: Path) -> None:
     """Anthropic lists no other names, and no more than 20 unless it is asked to."""
     queries = []
