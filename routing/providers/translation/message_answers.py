@@ -52,7 +52,9 @@ class MessageAnswers:
         if spoken.said:
             content.append({"type": "text", "text": spoken.said})
         for call in spoken.tool_calls or ():
-            content.append({**_tool_use(call), "input": _arguments(call)})
+            given = _arguments(call, is_cut=choice.finish_reason in (*CUT, "content_filter"))
+            if given is not None:
+                content.append({**_tool_use(call), "input": given})
         return msgspec.json.encode(
             {
                 **_head(found),
@@ -137,10 +139,13 @@ def _tool_use(call: ChatToolCall) -> Json:
     return {"type": "tool_use", "id": call.id or f"toolu_{call.index}", "name": call.function.name or ""}
 
 
-def _arguments(call: ChatToolCall) -> Any:
+def _arguments(call: ChatToolCall, *, is_cut: bool) -> Json | None:
+    """None: the answer's length ended within them."""
     try:
         return msgspec.json.decode(call.function.given or "{}", type=dict[str, Any])
     except NOT_JSON:
+        if is_cut:
+            return None
         raise BadAnswer("answered with a tool call whose arguments are no JSON") from None
 
 

@@ -104,6 +104,15 @@ async def test_calls_are_told_apart(tmp_path: Path, name: str) -> None:
         assert called == [("f", A), ("g", B)] if name != "the id again" else len(called) == 2
 
 
+async def test_a_call_that_was_cut_is_no_failure(tmp_path: Path) -> None:
+    """It was a 502, and five of them closed the model to all."""
+    answer = whole({"content": "Hm", "tool_calls": [call("f", A), call("g", B[:3])]}, "length")
+    async with rigged(tmp_path, plays([], answer), **CHAT) as rig, rig.anthropic() as client:
+        message = await client.messages.create(model="there/big", max_tokens=9, messages=HI)
+        assert [block.type for block in message.content] == ["text", "tool_use"]
+        assert message.stop_reason == "max_tokens"
+
+
 # --- words -----------------------------------------------------------------------------------------------------------
 THINKS: Json = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
 FIRST = {"id": "", "model": "", "object": "", "choices": [], "prompt_filter_results": [], "usage": None}
