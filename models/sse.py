@@ -40,11 +40,6 @@ class Splitter:
         if len(self._buffer) > self._most:
             raise TooLong
 
-    @property
-    def has_rest(self) -> bool:
-        """Is there a piece of an event that has not ended?"""
-        return bool(self._buffer.strip())
-
 
 class Reader:
     """The data of each event of an engine, however the bytes were cut. Comments are passed over."""

@@ -197,6 +197,19 @@ async def test_mistrals_word_for_a_full_context(tmp_path: Path, path: str, told:
             assert f'"{told}"' in found.text
 
 
+@pytest.mark.parametrize("end", [b"data: [DONE]\n", b"data: [DONE]", piece({}, "stop").strip()])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_an_end_without_an_empty_line(tmp_path: Path, path: str, end: bytes) -> None:
+    """The whole answer had come, and an error came behind it."""
+    words = [piece({"content": "Hello"}), *([piece({}, "stop")] if b"DONE" in end else [])]
+    play = Play([*words, end], content_type=traces.EVENTS)
+    async with rigged(tmp_path, lambda seen: play, **CHAT) as rig:
+        asked = {"model": "there/big", "max_tokens": 9, "messages": HI, "stream": True}
+        found = await rig.http.post(path, json=asked)
+        assert "Hello" in found.text
+        assert "error" not in found.text
+
+
 @pytest.mark.parametrize(("status", "kind"), [(201, "application/json"), (200, "Application/JSON; Charset=UTF-8")])
 async def test_other_ways_to_say_that_it_is_an_answer(tmp_path: Path, status: int, kind: str) -> None:
     answer, stream = json.dumps(whole({"content": "Hello"})).encode(), [piece({"content": "Hello"}, "stop"), END]
