@@ -32,6 +32,12 @@ _VERSION = re.compile(r"([-@](\d{4}-\d\d-\d\d|\d\d-\d\d|\d{3,8}|latest|preview|b
 also a number and a shorter date, and of twenty of them there would be a million readings."""
 
 
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+"""Of a character such as an emoji, which servers in JavaScript may cut in two, a chunk each."""
+
+
 class BadAnswer(Exception):
     """The message ends 'Provider x ...'."""
 
@@ -103,7 +109,10 @@ class AnswerSoFar:
         try:
             parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except NOT_JSON:
-            raise BadAnswer("answered with what is no JSON object") from None
+            whole = _HALF.sub(rb"\\ufffd", data)
+            if whole == data:
+                raise BadAnswer("answered with what is no JSON object") from None
+            return self.object(whole)
         return (msgspec.json.encode(parts) if self._in(parts) else data), parts
 
     def _in(self, parts: dict[str, msgspec.Raw]) -> bool:

@@ -156,6 +156,19 @@ async def test_a_first_chunk_without_choices_is_passed_on(tmp_path: Path) -> Non
         assert chunks[0].model_extra == {"prompt_filter_results": []}
 
 
+async def test_half_a_character_is_no_end(tmp_path: Path) -> None:
+    """All of the answer behind an emoji was lost."""
+    halves = [
+        piece({"content": half}).replace(b"HALF", code)
+        for half, code in (("a HALF", b"\\ud83d"), ("HALF b", b"\\ude00"))
+    ]
+    kept = piece({"content": "c HALF"}, "stop").replace(b"HALF", b"\\ud83d\\ude00")
+    async with rigged(tmp_path, plays([*halves, kept], {}), **CHAT) as rig, rig.openai() as client:
+        stream = await client.chat.completions.create(model="there/big", messages=HI, stream=True)
+        words = [one.choices[0].delta.content async for one in stream]
+        assert words == ["a \ufffd", "\ufffd b", "c \U0001f600"]
+
+
 async def test_an_event_without_data_is_none(tmp_path: Path) -> None:
     """OpenAI's SDK reads it as JSON; a comment is for nobody, and keeps the connection alive."""
     events = [b"retry: 9\n\n", b": wait\nevent: ping\n\n", piece({"content": "x"}), b"data: \n\n", piece({}, "stop")]
