@@ -27,7 +27,7 @@ def wait_until_ready(client: Client, server: int, shown: Bar) -> Json | None:
 
 
 def wait_for_loads(client: Client, server: int, shown: Bar) -> list[Json] | None:
-    """The models, once none is loading any more; None where our key does not show them."""
+    """What can be named, once no model is loading any more; None where our key does not show it."""
     try:
         models: list[Json] = client.get("/v1/models")["data"]
     except Refused as error:
@@ -42,7 +42,7 @@ def wait_for_loads(client: Client, server: int, shown: Bar) -> list[Json] | None
         shown.show(f"loading {model['id']}: {progress['phase']}", progress["percent"] / 100)
         time.sleep(POLL_SECONDS)
         models = client.get("/v1/models")["data"]
-    return [model for model in models if "state" in model]  # neither adapters, nor routers, nor what answers elsewhere
+    return models
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,19 +55,21 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         if not as_json:
             note(f"answering at {url} after {time.monotonic() - began:.1f} s; models load when they are asked for")
-        models = wait_for_loads(client, server, shown)
+        named = wait_for_loads(client, server, shown)
+    # neither adapters, nor routers, nor what answers elsewhere
+    models = [model for model in named or () if "state" in model]
     for name, fault in ready.get("faults", {}).items():
         note(f"warning: adapter {name} was refused: {fault}")
-    for model in models or ():
+    for model in models:
         if model.get("problem"):
             note(f"warning: {model['problem']}")
     if as_json:
-        emit({"url": url, "pid": server, "models": {model["id"]: model["state"] for model in models or ()}})
+        emit({"url": url, "pid": server, "models": {model["id"]: model["state"] for model in models}})
         return 0
     print(f"\nRoundhouse is ready after {time.monotonic() - began:.1f} s: {url}  (documentation: {url}/docs)")
-    if models == []:
+    if named == []:
         print("\nThere is no model yet. Add one: roundhouse models add SOURCE (a folder, or ORG/NAME of a hub)")
-    for title, command in tries(url, models or ()):
+    for title, command in tries(url, models):
         print(f"\n# {title}\n{command}")
     print("\nCtrl-C stops it: running requests finish first.", flush=True)
     return 0

@@ -348,6 +348,19 @@ def test_the_announcement_without_a_key_does_not_say_that_there_is_no_model(
     assert "no model" not in told.out
 
 
+def test_only_a_server_that_has_nothing_is_told_to_add_a_model(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One whose models answer elsewhere has some, and so may one whose key we have not."""
+    server.on("GET", "/health/ready", lambda _: Answer({"status": "ready"}))
+    elsewhere = {"id": "there/big", "object": "model", "owned_by": "there"}
+    refused = Answer({"error": {"message": "A key is needed.", "code": "invalid_api_key"}}, 401)
+    for answer, is_told in ((Answer({"data": []}), True), (Answer({"data": [elsewhere]}), False), (refused, False)):
+        server.on("GET", "/v1/models", lambda _, answer=answer: answer)  # type: ignore[misc]
+        assert announce.main([server.url, str(os.getppid())]) == 0
+        assert ("There is no model yet" in capsys.readouterr().out) is is_told
+
+
 def test_the_announcement_ends_with_its_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert announce.main(["http://127.0.0.1:9", "1" if os.getppid() != 1 else "2"]) == 0
     assert capsys.readouterr().out == ""
