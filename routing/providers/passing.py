@@ -202,6 +202,9 @@ class Passing:
             raise ErrorEvent(_failed(parts, data))
         if self._surface in (Surface.CHAT, Surface.COMPLETIONS):
             choices = _choices(parts.get("choices"))
+            if bytes(parts.get("choices", b"")) == b"null":  # clients go through them
+                parts["choices"] = msgspec.Raw(b"[]")
+                new = msgspec.json.encode(parts)
             self._finished = self._finished or any(choice.finish_reason for choice in choices)
             says = any(choice.says for choice in choices)
             if not choices and bytes(parts.get("usage", b"null")) != b"null" and not self._usage_wanted:

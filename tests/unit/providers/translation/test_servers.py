@@ -135,6 +135,10 @@ WORDS: dict[str, tuple[list[bytes], Json]] = {
         [piece({"content": "Hello"}, id=None), piece({}, "stop", id=None, usage=NULLS)],
         whole({"content": "Hello"}, id=None, usage=NULLS),
     ),
+    "counts without choices": (
+        [piece({"content": "Hello"}), piece({}, "stop"), said({"choices": None, "usage": USAGE})],
+        whole({"content": "Hello"}),
+    ),
     "a refusal": ([piece({"refusal": "Hello"}), piece({}, "stop")], whole({"content": None, "refusal": "Hello"})),
 }
 
