@@ -61,6 +61,7 @@ class _Usage(msgspec.Struct):
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -85,12 +86,19 @@ def merged(before: Usage, raw: msgspec.Raw) -> Usage:
     if told.input_tokens is not None:
         prompt = told.input_tokens + (told.cache_creation_input_tokens or 0) + (told.cache_read_input_tokens or 0)
     completion = told.completion_tokens if told.output_tokens is None else told.output_tokens
+    if told.prompt_tokens is not None and told.total_tokens is not None and told.output_tokens is None:
+        completion = with_thoughts(told.prompt_tokens, completion or 0, told.total_tokens)
     return Usage(
         prompt_tokens=max(0, before.prompt_tokens if prompt is None else prompt),
         completion_tokens=max(0, before.completion_tokens if completion is None else completion),
         cached_tokens=max(0, cached or before.cached_tokens),
         written_tokens=max(0, written or before.written_tokens),
     )
+
+
+def with_thoughts(prompt: int, completion: int, total: int) -> int:
+    """Tokens of an answer: xAI and Gemini leave those of thoughts out of the completion, and have them in the total."""
+    return max(completion, total - prompt)
 
 
 # --- one object ------------------------------------------------------------------------------------------------------
@@ -151,6 +159,10 @@ class _Delta(msgspec.Struct):
     reasoning_content: str | None = None
     refusal: str | None = None
     tool_calls: list[_Call] | None = None
+    audio: Any = None
+    function_call: Any = None
+    images: Any = None
+    reasoning_details: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -163,7 +175,8 @@ class _Choice(msgspec.Struct):
     def says(self) -> bool:
         delta = self.delta or _Delta()
         said = delta.content or delta.reasoning or delta.reasoning_content or delta.refusal or delta.tool_calls
-        return bool(said or self.text or self.finish_reason)
+        more = delta.audio or delta.function_call or delta.images or delta.reasoning_details
+        return bool(said or more or self.text or self.finish_reason)
 
 
 class Passing:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from registry.json import NOT_JSON
-from routing.providers.passing import BadAnswer
+from routing.providers.passing import BadAnswer, with_thoughts
 
 CUT = frozenset({"length", "model_length"})
 """Reasons to end before the answer did: a bound was reached, the request's or, as Mistral calls it, the model's."""
@@ -23,8 +23,16 @@ class Details(msgspec.Struct):
 class ChatUsage(msgspec.Struct):
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
+    total_tokens: int | None = 0
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
+
+    @property
+    def said(self) -> int:
+        completion = self.completion_tokens or 0
+        return (
+            with_thoughts(self.prompt_tokens, completion, self.total_tokens or 0) if self.prompt_tokens else completion
+        )
 
 
 class ToolFunction(msgspec.Struct):

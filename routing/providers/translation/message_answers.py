@@ -160,5 +160,5 @@ def usage(told: ChatUsage) -> Json:
         "input_tokens": max(0, (told.prompt_tokens or 0) - cached - written),
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
-        "output_tokens": told.completion_tokens or 0,
+        "output_tokens": told.said,
     }

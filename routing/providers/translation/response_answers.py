@@ -194,7 +194,7 @@ class ResponseAnswers:
 def usage(told: ChatUsage) -> Json:
     details = told.prompt_tokens_details or Details()
     cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
-    prompt, output = told.prompt_tokens or 0, told.completion_tokens or 0
+    prompt, output = told.prompt_tokens or 0, told.said
     thought = (told.completion_tokens_details.reasoning_tokens or 0) if told.completion_tokens_details else 0
     return {
         "input_tokens": prompt,

@@ -213,7 +213,7 @@ class Writer:
         return [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
 
     def _last(self, part: Spoken, choice: _Choice, calls: list[Called] | None = None) -> Answer:
-        counts = {"prompt_eval_count": self.usage.prompt_tokens or 0, "eval_count": self.usage.completion_tokens or 0}
+        counts = {"prompt_eval_count": self.usage.prompt_tokens or 0, "eval_count": self.usage.said}
         return self._made(part, choice, calls, done=True, done_reason=self.reason, **counts, **self.watch.durations())
 
     def _made(

@@ -1,5 +1,6 @@
 """What servers of OpenAI's dialect write otherwise than OpenAI does, to each dialect's clients, with the SDKs."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.fakes import traces
-from tests.fakes.provider import Play, Seen
+from tests.fakes.provider import GATE, Play, Seen
+from tests.unit.http.fakes import Wire
 from tests.unit.providers.rig import Rig, rigged
 
 Json = dict[str, Any]
@@ -158,6 +160,32 @@ async def test_a_first_chunk_without_choices_is_passed_on(tmp_path: Path) -> Non
         ]
         assert [len(one.choices) for one in chunks] == [0, 1, 1]
         assert chunks[0].model_extra == {"prompt_filter_results": []}
+
+
+async def test_thoughts_are_counted(tmp_path: Path) -> None:
+    """xAI and Gemini have them in the total alone: they were charged to nobody."""
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 30}
+    script = plays([piece({"content": "x"}), piece({}, "stop", usage=usage)], whole({"content": "x"}, usage=usage))
+    async with rigged(tmp_path, script, **CHAT) as rig, rig.anthropic() as client:
+        message = await client.messages.create(model="there/big", max_tokens=9, messages=HI)
+        async with client.messages.stream(model="there/big", max_tokens=9, messages=HI) as stream:
+            final = await stream.get_final_message()
+        assert (message.usage.output_tokens, final.usage.output_tokens) == (23, 23)
+        assert (await rig.http.post("/api/chat", json={"model": "there/big", **ASKED["/api/chat"]})).status_code == 200
+        assert [record.usage.completion_tokens for record in rig.gateway.records.all] == [23, 23, 23]
+
+
+async def test_a_sound_begins_with_its_first_piece(tmp_path: Path) -> None:
+    """It was held back until all of it had come."""
+    play = Play([piece({"audio": {"data": "AA"}}), GATE, piece({}, "stop"), END], content_type=traces.EVENTS)
+    body = json.dumps({"model": "there/big", "messages": HI, "stream": True}).encode()
+    async with rigged(tmp_path, lambda seen: play, **CHAT) as rig:
+        wire = Wire(rig.app, "/v1/chat/completions", [body], {"content-type": "application/json"})
+        task = asyncio.create_task(wire.run())
+        async with asyncio.timeout(60):
+            await wire.first.wait()
+        rig.fake.gate.set()
+        await task
 
 
 async def test_half_a_character_is_no_end(tmp_path: Path) -> None:
