@@ -20,6 +20,12 @@ from registry.storage.files import make_private, make_private_file
 SQLITE, POSTGRES = "sqlite", "postgresql+psycopg"
 BUSY_SECONDS = 5.0
 """How long a writer waits for another one: each holds the file for milliseconds."""
+SILENCE = {
+    "connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5,
+    "keepalives_count": 2,
+}  # fmt: skip
+"""How long a PostgreSQL whose machine has gone is waited for, as libpq is told: by itself it waits a quarter of an hour
+for what it has sent, and two hours for what it is to be sent. What the address says counts before it."""
 _READS = {"roundhouse_reads": True}
 PRAGMAS = ("foreign_keys = ON", "journal_mode = WAL", "synchronous = NORMAL")
 
@@ -60,7 +66,8 @@ class Database:
             sa.event.listen(self.engine, "connect", partial(_prepare, PRAGMAS[:1] if read_only else PRAGMAS))
             sa.event.listen(self.engine, "begin", _begin)
             return
-        given = {"connect_timeout": 5} | ({} if schema is None else {"options": f"-csearch_path={schema}"})
+        given: dict[str, Any] = {name: value for name, value in SILENCE.items() if name not in url.query}
+        given |= {} if schema is None else {"options": f"-csearch_path={schema}"}
         try:
             self.engine = sa.create_engine(url, pool_pre_ping=True, connect_args=given)
         except (NoSuchModuleError, ImportError):

@@ -1,5 +1,6 @@
 """Teams and keys in both databases."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +279,19 @@ def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
     assert error.value.code == "database_unavailable"
     assert "hidden" not in str(error.value)
     assert error.value.retry_after
+
+
+def test_a_postgresql_whose_machine_has_gone_is_not_waited_for_without_end() -> None:
+    """Who writes to it may hold up all others: by itself libpq waits from a quarter of an hour to two."""
+    asked: list[dict[str, object]] = []
+    database = Database(url_of("postgresql+psycopg://u@db.example/d?keepalives_idle=60"))
+
+    @sa.event.listens_for(database.engine, "do_connect")
+    def connect(_dialect: object, _record: object, _args: object, given: dict[str, object]) -> None:
+        asked.append(given)
+        raise sqlite3.OperationalError
+
+    with pytest.raises(Unavailable), database.read():
+        pass
+    assert asked[0]["tcp_user_timeout"] == 10_000
+    assert asked[0]["keepalives_idle"] == "60", "what the address says counts"
