@@ -1,6 +1,7 @@
 """What is known of a router's targets now."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from registry.errors import Forbidden, RoundhouseError
 from registry.files.abilities import Ability
@@ -12,7 +13,7 @@ from runtime.gateway.backend import LOCAL, Call, Target
 from runtime.gateway.names import Wanted
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
-from tenants.caller import Caller
+from tenants.caller import EVERYBODY, Caller
 from tenants.costs.prices import MILLION, PriceList
 
 Resolve = Callable[[Wanted, Caller], Target]
@@ -38,10 +39,12 @@ class Targets:
         return entry is None or entry.is_ready
 
     def _fact(self, one: RouterTarget, task: Task, caller: Caller, afforded: Afforded) -> TargetFacts:
+        wanted = Wanted(task, one.name, written_by=DEFAULT_TEAM)
         try:
-            target = self._resolve(Wanted(task, one.name, written_by=DEFAULT_TEAM), caller)
+            target = self._resolve(wanted, caller)
         except RoundhouseError as error:
-            return TargetFacts(usable=False, why_not=error.code, is_allowed=not isinstance(error, Forbidden))
+            is_allowed = not isinstance(error, Forbidden) and not self._is_others(wanted, caller)
+            return TargetFacts(usable=False, why_not=error.code, is_allowed=is_allowed)
         is_local = target.backend == LOCAL
         queue = self._queues.get(target.model) if is_local else None
         return TargetFacts(
@@ -53,6 +56,15 @@ class Targets:
             takes_images=Ability.VISION in target.abilities,
             calls_tools=Ability.TOOLS in target.abilities,
         )
+
+    def _is_others(self, wanted: Wanted, caller: Caller) -> bool:
+        """It is there, and not for this caller's team."""
+        if caller.team == DEFAULT_TEAM:
+            return False
+        with suppress(RoundhouseError):
+            self._resolve(wanted, EVERYBODY)
+            return True
+        return False
 
 
 def price_of(price: PriceList | None) -> float:

@@ -190,6 +190,22 @@ async def test_a_budget_that_has_no_room_leaves_the_targets_that_cost_nothing() 
     assert (await switch.explain(Router(spec), CHAT, calls, Wanted(Task.CHAT), context))[1].target == "small"
 
 
+def test_a_target_that_is_another_teams_is_not_named() -> None:
+    """One that nobody has is: who wrote the router looks for it."""
+    world = World(gone={"big"})
+
+    def resolve(wanted: Wanted, caller: Caller) -> Target:
+        if wanted.name == "small" and caller.team != "default":
+            raise NotFound("another team's")
+        return world.resolve(wanted, caller)
+
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}, {"name": "big"}]})
+    targets = Targets(resolve, world, {}, world.budgets)  # type: ignore[arg-type]
+    for team, named in (("default", {"small", "big"}), ("legal", {"big"})):
+        facts = targets.facts(spec, Caller(team)).targets
+        assert {name for name, fact in facts.items() if fact.is_allowed} == named
+
+
 async def test_a_version_for_which_each_request_stands_for_itself_holds_none() -> None:
     """Conversations are a router's, whichever version of it has begun them."""
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
