@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from registry.errors import Conflict
+from registry.storage.database import told
 
 MIGRATIONS: Sequence[str] = (
     """
@@ -90,11 +91,11 @@ MIGRATIONS: Sequence[str] = (
 def bring_up(path: Path) -> None:
     """To the last of these formats, in one transaction; a file that is new, or Alembic's, stays as it is.
 
-    Raises Conflict where rows of it refer to nothing.
+    Raises Conflict where rows of it refer to nothing, Unavailable.
     """
     if not path.is_file():
         return
-    with closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as connection:
+    with told(), closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as connection:
         connection.execute("PRAGMA foreign_keys = OFF")  # a table that is built anew takes nothing with it
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -102,7 +103,7 @@ def bring_up(path: Path) -> None:
             if 0 < version < len(MIGRATIONS):
                 _migrate(connection, version, path)
         except BaseException:
-            connection.execute("ROLLBACK")
+            connection.rollback()
             raise
         connection.execute("COMMIT")
 

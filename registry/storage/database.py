@@ -94,7 +94,7 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """A transaction; rolled back when the block raises. Raises Unavailable."""
-        with _told(), self.engine.begin() as connection:
+        with told(), self.engine.begin() as connection:
             if self._schema is not None:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(self._schema))))
             yield connection
@@ -103,7 +103,7 @@ class Database:
     def read(self) -> Iterator[sa.Connection]:
         """A transaction that keeps no writer waiting, and sees one state throughout. Raises Unavailable."""
         options = _READS if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
-        with _told(), self.engine.connect() as connection:
+        with told(), self.engine.connect() as connection:
             yield connection.execution_options(**options)
 
     def sync(self) -> None:
@@ -111,7 +111,7 @@ class Database:
         if not self.is_sqlite:
             return
         try:
-            with _told(), closing(self.engine.raw_connection()) as connection:
+            with told(), closing(self.engine.raw_connection()) as connection:
                 rows = connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             [(busy, logged, copied)] = rows
             stays = busy or logged != copied  # somebody reads what was before, or copies
@@ -140,22 +140,37 @@ def put(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
     """What the database cannot do now, in our words. Its own may hold what was to be written."""
     try:
         yield
     except sqlite3.Error as error:  # of a connection without SQLAlchemy
         raise _unavailable(error) from error
     except DBAPIError as error:
-        if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or error.connection_invalidated:
+        unreachable = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or error.connection_invalidated
+        if unreachable or _code(error.orig) in _DAMAGED:
             raise _unavailable(error.orig) from error
         if isinstance(error, sa.exc.DataError):  # PostgreSQL's texts hold no NUL, and no more letters than their column
             raise BadRequest("The database does not take such a text or number. Nothing was changed.") from error
         raise
 
 
+_DAMAGED = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB
+
+
+def _code(error: BaseException | None) -> int:
+    """SQLite's, without what it is about; 0: another's."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
 def _unavailable(error: BaseException | None) -> Unavailable:
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+    if _code(error) in _DAMAGED:
+        return Unavailable(
+            "A database file of the server is damaged. Bring a backup back into a new data directory: roundhouse "
+            "restore.",
+            code="database_damaged",
+        )
+    if _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return Unavailable(
             "The disk that holds the server's state is full or broken. Nothing was changed.", code="disk_full"
         )

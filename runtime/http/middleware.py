@@ -9,7 +9,7 @@ from fastapi import Depends, Request, Response
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from registry.errors import BadRequest
+from registry.errors import BadRequest, RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http import errors as http_errors
@@ -119,9 +119,17 @@ class ContextMiddleware:
                 await self._stop()
             return message
 
+        refused: list[str] = []
+
         async def start_and_send(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
-                await self._start()
+                try:
+                    await self._start()
+                except (RoundhouseError, OSError) as error:
+                    refused.append(str(error))
+                    raise
+            elif message["type"] == "lifespan.startup.failed" and refused:
+                message = {**message, "message": refused[0]}  # Starlette has put the whole traceback there
             await send(message)
 
         await self.app(scope, receive_and_stop, start_and_send)

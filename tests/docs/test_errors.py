@@ -100,6 +100,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (404, "request_not_found"): "unit/http/tenants/test_usage.py",
     (409, "request_running"): "unit/tenants/costs/test_costs.py",
     (503, "no_route"): "unit/routing/test_decide.py",
+    (503, "database_damaged"): "unit/registry/state/test_durable.py",
     (503, "database_unavailable"): "unit/tenants/test_key_table.py",
     (503, "keys_unreadable"): "unit/tenants/test_watch.py",
     (503, "ledger_unavailable"): "unit/tenants/test_ledger_writer.py",

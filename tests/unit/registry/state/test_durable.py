@@ -88,6 +88,18 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         assert state.models.pins() == {"m": True}
 
 
+def test_a_damaged_file_is_told_as_one(tmp_path: Path) -> None:
+    """At the start, before Alembic looks at it, and while it is in use."""
+    with State(tmp_path) as state:
+        state.adapters.register(KEY, new(1))
+    whole = (tmp_path / FILE).read_bytes()
+    for damaged in (b"x" * len(whole), whole[:100] + b"x" * (len(whole) - 100)):
+        (tmp_path / FILE).write_bytes(damaged)
+        with pytest.raises(Unavailable) as refused, State(tmp_path):
+            pass
+        assert refused.value.code == "database_damaged"
+
+
 def test_the_migrations_make_what_the_tables_say(state: State) -> None:
     assert _differences(state) == []
 
