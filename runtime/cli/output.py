@@ -23,8 +23,9 @@ def emit(data: Any) -> None:
 
 
 def note(text: str) -> None:
-    """A line on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """A line on standard error. Where it cannot be written, as on a full disk, what it tells of goes on."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def failed(failure: Failure, as_json: bool) -> None:

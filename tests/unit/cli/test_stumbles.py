@@ -210,3 +210,11 @@ def test_a_reader_that_has_enough_is_no_error(server: FakeServer) -> None:
         child.stdout.close()
         assert child.stderr.read() == b""
         assert child.wait() == 0
+
+
+def test_a_log_on_a_full_disk_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is started again with its log there has more to do than to say so."""
+    full = io.StringIO()
+    monkeypatch.setattr(full, "write", lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    monkeypatch.setattr(sys, "stderr", full)
+    output.note("starting")
