@@ -142,14 +142,12 @@ class AnswerSoFar:
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
-class _Named(msgspec.Struct):
-    name: str | None = None
-
-
 class _Call(msgspec.Struct):
-    index: int | None = None
-    id: str | None = None
-    function: _Named | None = None
+    """A piece of one, however odd: it is passed on."""
+
+    index: Any = None
+    id: Any = None
+    function: Any = None
 
 
 class _Delta(msgspec.Struct):
@@ -166,7 +164,7 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    index: int = 0
+    index: int | None = 0
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
@@ -193,7 +191,7 @@ class Passing:
         """Words have come."""
         self.ended = False
         self._finished = False
-        self._numbers: defaultdict[int, CallNumbers] = defaultdict(CallNumbers)
+        self._numbers: defaultdict[int | None, CallNumbers] = defaultdict(CallNumbers)
         """Of each choice."""
         self.pieces = 0
         """Events with words: what is known of the length of an answer that broke off."""
@@ -235,8 +233,10 @@ class Passing:
         is_changed = False
         for choice in choices:
             for call in (choice.delta and choice.delta.tool_calls) or ():
-                named = bool(call.function and call.function.name)
-                number = self._numbers[choice.index].number(call.index, call.id or "", named=named)
+                given = call.index if isinstance(call.index, int) else None
+                call_id = call.id if isinstance(call.id, str) else ""
+                named = isinstance(call.function, dict) and bool(call.function.get("name"))
+                number = self._numbers[choice.index].number(given, call_id, named=named)
                 is_changed, call.index = is_changed or number != call.index, number
         if not is_changed:
             return data

@@ -79,6 +79,7 @@ CALLS: dict[str, list[list[Json]]] = {
     "no numbers": [[call("f", A, id="")], [call("g", B, id="")]],
     "no numbers, in one piece": [[call("f", A, id="x"), call("g", B, id="y")]],
     "no numbers, in pieces": [[call("f", A[:3], id="x")], [{"function": {"arguments": A[3:]}}], [call("g", B, id="y")]],
+    "numbers that are texts": [[call("f", A, id="x", index="0"), call("g", B, id="y", index="1")]],
     "all are the first": [[call("f", A, id="x", index=0)], [call("g", B[:3], id="y", index=0)],
                           [{"index": 0, "function": {"arguments": B[3:]}}]],
     "the id again": [[call("f", A[:3], id="x", index=0)], [call("f", A[3:], id="x", index=0)],
