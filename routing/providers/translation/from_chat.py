@@ -175,11 +175,11 @@ def _id(given: Any) -> Any:
 
 
 def _parts(content: object, where: str, *, texts_only: bool = False) -> list[Json]:
-    """Without empty texts, which Anthropic refuses: many tools have nothing to tell."""
+    """Without texts of nothing but white space, which Anthropic refuses: many tools have nothing to tell."""
     if isinstance(content, str):
-        return [{"type": "text", "text": content}] if content else []
+        return [{"type": "text", "text": content}] if content.strip() else []
     blocks = [_part(part, at, texts_only=texts_only) for at, part in objects(content, where)]
-    return [block for block in blocks if block.get("text") != ""]
+    return [block for block in blocks if block["type"] != "text" or block["text"].strip()]
 
 
 def _part(part: Json, at: str, *, texts_only: bool) -> Json:

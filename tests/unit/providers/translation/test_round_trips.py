@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from routing.providers.translation import from_chat, from_messages
 
-texts = st.text(min_size=1, max_size=8)
+texts = st.text(min_size=1, max_size=8).filter(str.strip)
 names = st.text("abcdefgh_-", min_size=1, max_size=8)
 objects = st.dictionaries(names, st.recursive(st.integers() | texts | st.none(), st.lists, max_leaves=4), max_size=3)
 text_parts = texts.map(lambda text: {"type": "text", "text": text})
@@ -113,7 +113,7 @@ def test_a_text_that_says_nothing_is_no_block() -> None:
         {"role": "system", "content": ""},
         {"role": "user", "content": [{"type": "text", "text": ""}, {"type": "text", "text": "look"}]},
         {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
-        {"role": "tool", "tool_call_id": "1", "content": ""},
+        {"role": "tool", "tool_call_id": "1", "content": "\n"},
     ]
     sent, _ = from_chat.translated({"messages": messages}, 10)
     assert "system" not in sent
