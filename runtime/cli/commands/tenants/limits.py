@@ -21,7 +21,14 @@ Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"One of {KINDS}.", sh
 Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="A number; money as 12.50.", show_default=False)]
 Team = Annotated[str | None, typer.Option("--team", help="Whose limit it is.", show_default=False)]
 Key = Annotated[str | None, typer.Option("--key", help="The same, one key: its id.", show_default=False)]
-Model = Annotated[str, typer.Option("--model", help="Only what is asked of this model.", show_default="all together")]
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="Only what is asked of this model, by its id: names of aliases and adapters count nothing.",
+        show_default="all together",
+    ),
+]
 Begin = Annotated[str | None, typer.Option("--from", help="A day in UTC, or seconds since the epoch.")]
 End = Annotated[str | None, typer.Option("--to", help="The same; not part of it.")]
 
