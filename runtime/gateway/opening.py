@@ -127,11 +127,12 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         wanted_at_once(settings, recipes),
         lambda: residency.decide(),
     )
+    figures = ResidencyRecord(metrics, state, device, console.decisions)
     residency = ResidencyManager(
         entries,
         pool,
         device.budgets,
-        ResidencyRecord(metrics, state, device, console.decisions),
+        figures,
         memory_of(device),
         settings.patience,
         NO_LIMIT if device.kind == "cpu" else device.host_budget,
@@ -215,5 +216,6 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         await service.close()
         await ledger.close()
         await keys.close()
+        await asyncio.to_thread(figures.close)
         await asyncio.to_thread(state.close)
         shutil.rmtree(settings.run_dir, ignore_errors=True)

@@ -1,8 +1,8 @@
 """What the residency manager did, as metrics, log lines and figures that are kept for the next start."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from console.decisions import Decisions
 from models.messages import Loaded
@@ -20,11 +20,19 @@ log = logging.getLogger("roundhouse.gateway")
 
 
 class ResidencyRecord:
-    """The manager's `Observer`. Never raises: a full disk must not fail a load."""
+    """The manager's `Observer`. Never raises: a full disk must not fail a load.
+
+    Figures are kept by a thread of its own, one after another: a database that hangs holds nobody up.
+    """
 
     def __init__(self, metrics: Metrics, state: State, device: Device, decisions: Decisions | None = None) -> None:
         self._metrics, self._state, self._device = metrics, state, device
         self._decisions = decisions or Decisions(lambda: None)
+        self._keeping = ThreadPoolExecutor(1, "figures")
+
+    def close(self) -> None:
+        """What was measured is kept now. Blocks."""
+        self._keeping.shutdown()
 
     def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
         self._metrics.load.labels(entry.id).observe(seconds)
@@ -33,8 +41,8 @@ class ResidencyRecord:
             self._metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
         if needed:
             self._metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
-        with self._kept(entry) as key:
-            self._state.models.record_load(key, loaded.resident_bytes, loaded.seconds, loaded.host_bytes)
+        keep = self._state.models.record_load
+        self._keep(entry, lambda key: keep(key, loaded.resident_bytes, loaded.seconds, loaded.host_bytes))
         log.info(
             "loaded",
             extra={
@@ -51,8 +59,8 @@ class ResidencyRecord:
         self._metrics.load_retries.labels(entry.id, reason).inc()
 
     def grew(self, entry: ModelEntry) -> None:
-        with self._kept(entry) as key:
-            self._state.models.record_margin(key, entry.margin)
+        keep, margin = self._state.models.record_margin, entry.margin
+        self._keep(entry, lambda key: keep(key, margin))
         log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
@@ -64,8 +72,8 @@ class ResidencyRecord:
         self._metrics.sleep.labels(entry.id, reason.split()[0]).observe(seconds)
         freed_words = f"{reason}; {freed / 2**20:,.0f} MiB are free again"
         self._decisions.told("sleep", entry.id, entry.id, "sleeps in host memory", more=freed_words, seconds=seconds)
-        with self._kept(entry) as key:
-            self._state.models.record_sleep(key, entry.bytes, entry.host_bytes, seconds)
+        keep, held = self._state.models.record_sleep, (entry.bytes, entry.host_bytes)
+        self._keep(entry, lambda key: keep(key, *held, seconds))
         log.info(
             "asleep",
             extra={
@@ -77,9 +85,9 @@ class ResidencyRecord:
     def woke(self, entry: ModelEntry, seconds: float) -> None:
         self._metrics.wake.labels(entry.id).observe(seconds)
         self._decisions.told("wake", entry.id, entry.id, "is awake", more=f"after {seconds:.2f} s", seconds=seconds)
-        if entry.measured_wake is not None:
-            with self._kept(entry) as key:
-                self._state.models.record_wake(key, entry.measured_wake)
+        if (measured := entry.measured_wake) is not None:
+            keep = self._state.models.record_wake
+            self._keep(entry, lambda key: keep(key, measured))
         log.info("awake", extra={"model": entry.id, "seconds": round(seconds, 3), "host_bytes": entry.host_bytes})
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
@@ -89,9 +97,15 @@ class ResidencyRecord:
         self._metrics.deaths.labels(entry.id, reason).inc()
         self._decisions.told("died", entry.id, entry.id, "died and will come back", more=reason)
 
-    @contextmanager
-    def _kept(self, entry: ModelEntry) -> Iterator[LoadKey]:
+    def _keep(self, entry: ModelEntry, write: Callable[[LoadKey], object]) -> None:
+        key = load_key(entry.recipe, self._device)
+        self._keeping.submit(self._write, entry.id, key, write)
+
+    @staticmethod
+    def _write(model: str, key: LoadKey, write: Callable[[LoadKey], object]) -> None:
         try:
-            yield load_key(entry.recipe, self._device)
+            write(key)
         except RoundhouseError as error:
-            log.warning("measured figures not kept", extra={"model": entry.id, "cause": error.message})
+            log.warning("measured figures not kept", extra={"model": model, "cause": error.message})
+        except Exception:
+            log.exception("measured figures not kept", extra={"model": model})

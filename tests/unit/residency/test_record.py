@@ -1,13 +1,16 @@
 """Measured figures that outlive a restart: what the next server plans and decides with."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from models.messages import Held, Loaded
+from registry.records import LoadKey
 from registry.state.database import State
 from registry.state.formats import MIGRATIONS
 from registry.state.opening import FILE
@@ -20,6 +23,7 @@ from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device
+from tests.eventually import PATIENCE
 from tests.unit.residency.scripted import recipe
 
 GPU = Device("cuda", "cuda:0", "NVIDIA H200", 1000, 110, 1000, 180)
@@ -54,6 +58,7 @@ def live_once(state: State) -> None:
     first.measured_wake = 0.5
     record.woke(first, 3.0)
     record.slept(first, "idle", 1.0, 95)
+    record.close()
 
 
 def test_loads_and_sleeps_of_the_life_before_replace_the_estimates(state: State) -> None:
@@ -106,6 +111,7 @@ def test_growth_without_a_load_that_was_kept_tells_nothing(state: State) -> None
     record, grown = ResidencyRecord(Metrics(), state, GPU), entry()
     grown.margin = 20
     record.grew(grown)
+    record.close()
     again = entry()
     recall(again, state, GPU)
     assert (again.needed, again.load_seconds) == (150, 10.0)
@@ -115,7 +121,9 @@ def test_a_working_margin_outlives_a_restart_and_is_forgotten_with_the_rest(stat
     live_once(state)
     grown = entry()
     grown.margin = 20
-    ResidencyRecord(Metrics(), state, GPU).grew(grown)
+    record = ResidencyRecord(Metrics(), state, GPU)
+    record.grew(grown)
+    record.close()
     again = entry()
     recall(again, state, GPU)
     assert (again.needed, again.after_load, again.margin) == (120, 100, 20)
@@ -158,3 +166,24 @@ def test_a_data_directory_that_a_runaway_has_poisoned_heals_by_itself(tmp_path: 
         state.models.record_load(load_key(chat.recipe, cpu), 900_000_000, {})
         recall(chat, state, cpu)
         assert chat.needed == 900_000_000
+
+
+def test_a_database_that_hangs_holds_nobody_up_and_loses_nothing(state: State) -> None:
+    """What is told of meanwhile is kept once it answers again."""
+    record, one, hangs = ResidencyRecord(Metrics(), state, GPU), entry(), threading.Event()
+    keep = state.models.record_load
+
+    def later(key: LoadKey, *figures: Any) -> Any:
+        assert hangs.wait(PATIENCE)
+        return keep(key, *figures)
+
+    state.models.record_load = later  # type: ignore[method-assign]
+    record.loaded(one, CAN_SLEEP, 2.0, 10.0, 150)
+    one.margin = 20
+    record.grew(one)
+    assert state.models.measured(load_key(one.recipe, GPU)) is None
+    hangs.set()
+    record.close()
+    again = entry()
+    recall(again, state, GPU)
+    assert (again.needed, again.margin) == (120, 20)
