@@ -14,7 +14,7 @@ from models.messages import EmbedRequest, RerankRequest
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
 from registry.json import NOT_JSON
-from registry.wording import size_words
+from registry.wording import quoted, size_words
 from runtime.gateway.backend import Call
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -24,7 +24,16 @@ _PLACE = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises TooLarge over `limit` bytes, before reading on. How slow it may be: `guard.bodies`."""
+    """The whole body. Raises TooLarge over `limit` bytes, before reading on; BadRequest for one that is compressed.
+
+    How slow it may be: `guard.bodies`.
+    """
+    if (encoding := request.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
+        raise BadRequest(
+            f"The body is compressed ({quoted(encoding)}), and this server takes it as it is: send it without "
+            "Content-Encoding.",
+            code="invalid_json",
+        )
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large(limit)
