@@ -266,7 +266,7 @@ class ResidencyManager:
             plan = policy.plan(snapshot, nothing)
             if plan.free >= 0 and plan.host_free >= 0:
                 continue
-            self._decide_later(plan.retry_at, snapshot.now)  # all who could leave came a moment ago
+            self._decide_later(plan.retry_at, snapshot.now)  # where all who could leave have just come
             for victim in self.drainer.dismiss_all(plan.victims):
                 self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
