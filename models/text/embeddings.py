@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from models.batching.engine import BatchedEngine
 from models.batching.plan import Item
 from models.batching.worker import Batcher
@@ -38,6 +40,8 @@ TOLERANCE = 1e-4
 """Largest difference of a value between our path and the library's, both with float32."""
 TOLERANCE_16_BIT = 0.02
 """The same with 16 bits, where the order of sums shows."""
+LIKE_ALONE, LIKE_ALONE_16_BIT = 0.99999, 0.998
+"""Cosine of what an input gives beside a longer one to what it gives alone, or each is a step of its own."""
 
 
 class EmbeddingEngine(BatchedEngine[Ids, Row]):
@@ -89,21 +93,25 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
     def _prepare(self, recipe: Recipe, model: Any) -> Any:
         """Set up our way of calling the model; what the library's own gives for PROBE, which warms up, too."""
         check_template(model.tokenizer, vocabulary_of(model))
-        expected = model.encode(PROBE, show_progress_bar=False)  # before Tokens: it sets truncation
+        # one by one, without padding; and before Tokens, which sets truncation
+        expected = model.encode(PROBE, batch_size=1, show_progress_bar=False)
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
         self._embedder = Embedder(model, tokens, self._device, packs(recipe))
         self._prompts, self._default = dict(model.prompts), model.default_prompt_name
         return expected
 
     async def _check(self, expected: Any, single: bool) -> None:
-        """See that our way gives what the library's own `encode` gives. Models that need more than token ids differ."""
-        import numpy as np
-
-        found = await self._known()
-        self._dimensions = int(found.shape[1])
+        """See that our way gives what the library's own `encode` gives, and inputs of one step what they give alone.
+        Models that need more than token ids differ."""
+        alone = np.concatenate([await self._known([text]) for text in PROBE])
+        self._dimensions = int(alone.shape[1])
         tolerance = TOLERANCE if single else TOLERANCE_16_BIT
-        if found.shape != expected.shape or not np.allclose(found, expected, atol=tolerance, rtol=tolerance):
+        if alone.shape != expected.shape or not np.allclose(alone, expected, atol=tolerance, rtol=tolerance):
             raise EngineFailed("this model does not embed plain text by its token ids: it cannot be served here")
+        least = LIKE_ALONE if single else LIKE_ALONE_16_BIT
+        if not all(cosine(*both) >= least for both in zip(await self._known(), alone, strict=True)):
+            assert self._batcher is not None
+            self._batcher.limits.items = 1  # the network sees the padding that a longer input of its step makes
 
     async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
         self._lifecycle.check()
@@ -160,15 +168,20 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         # the library gives each model a 'query' and a 'document', which are empty where its own have other names
         return next(filter(None, map(self._prompts.get, names)), "")
 
-    async def _known(self) -> Any:
-        """What it gives for PROBE, to be compared before and after a sleep."""
-        return (await self._vectors(EmbedRequest(inputs=list(PROBE), normalize=False)))[0]
+    async def _known(self, texts: Sequence[str] = PROBE) -> Any:
+        """What it gives for texts; for PROBE, to be compared before and after a sleep."""
+        return (await self._vectors(EmbedRequest(inputs=list(texts), truncate=True, normalize=False)))[0]
 
     def _let_go(self) -> None:
         self._embedder = None
 
     def _free(self) -> None:
         release(self._device)
+
+
+def cosine(one: Row, other: Row) -> float:
+    lengths = np.linalg.norm(one) * np.linalg.norm(other)
+    return float(one @ other / lengths) if lengths else 1.0
 
 
 def _listed(value: object) -> list[object]:

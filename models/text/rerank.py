@@ -124,12 +124,20 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         return Scorer(model, tokens, self._device, packs(recipe)), [float(value) for value in expected]
 
     async def _check(self, expected: Sequence[float], single: bool) -> None:
-        """See that our way gives what the library's own `predict` gives."""
-        for (query, document), wanted in zip(PROBE, expected, strict=True):
-            found, _, _ = await self._score(RerankRequest(query=query, documents=[document]))
+        """See that our way gives what the library's own `predict` gives, and pairs of one step what they give alone."""
+
+        def differs(found: float, wanted: float) -> bool:
             allowed = TOLERANCE if single else TOLERANCE_16_BIT + STEPS_16_BIT * abs(wanted)
-            if not abs(found[0] - wanted) <= allowed:  # nor may one be no number
-                raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
+            return not abs(found - wanted) <= allowed  # nor may one be no number
+
+        if any(map(differs, await self._known(), expected)):
+            raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
+        query, documents = PROBE[0][0], [document for _, document in PROBE]
+        alone = [(await self._score(RerankRequest(query=query, documents=[one])))[0][0] for one in documents]
+        together, _, _ = await self._score(RerankRequest(query=query, documents=documents))
+        if any(map(differs, together, alone)):
+            assert self._batcher is not None
+            self._batcher.limits.items = 1  # the network sees the padding that a longer pair of its step makes
 
     async def rerank(self, request: RerankRequest) -> tuple[RerankResult, Usage]:
         self._lifecycle.check()

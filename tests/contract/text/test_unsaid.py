@@ -188,3 +188,31 @@ async def test_texts_that_go_into_a_chat_template_first_are_told_at_the_load(tmp
     SentenceTransformer(str(folder), device="cpu").save_pretrained(str(tmp_path / "saved"))
     with pytest.raises(EngineFailed, match="writes each text into its chat template first"):
         await vectors(tmp_path / "saved", ["steam"])
+
+
+def convbert() -> Any:
+    """Its convolution reaches from a text's last token into the padding behind it."""
+    import torch
+    from transformers import ConvBertConfig, ConvBertModel
+
+    torch.manual_seed(3)
+    return ConvBertModel(ConvBertConfig(**SIZES, embedding_size=32))
+
+
+async def test_a_text_has_the_same_vector_whoever_shares_its_step(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = write(tmp_path / "model", convbert())
+    texts = ["steam", text(40), text(3)]
+    library = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(await vectors(folder, texts), [library.encode([one])[0] for one in texts], atol=1e-4)
+
+
+async def test_a_pair_has_the_same_score_whoever_shares_its_step(tmp_path: Path) -> None:
+    import torch
+    from transformers import FNetConfig, FNetForSequenceClassification
+
+    torch.manual_seed(3)  # it mixes all tokens of a step, those of the padding too
+    network = FNetForSequenceClassification(FNetConfig(**SIZES, num_labels=1))
+    folder = write(tmp_path / "model", network)
+    np.testing.assert_allclose(await logits(folder), scored(network, folder), atol=1e-3)
