@@ -61,6 +61,8 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype or ("float32" if device == "cpu" else "auto")}
     if "attn_implementation" in flags:
         arguments["attn_implementation"] = flags["attn_implementation"]
+    if not flags.get("trust_remote_code"):
+        unsaid.refuse_other_functions(path)
     with unsaid.lacking() as missing:
         model = make(
             str(path),

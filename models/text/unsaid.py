@@ -72,3 +72,21 @@ def read_plainly(transformer: Any, path: Path) -> None:
         )
     transformer.modality_config = {way: how for way, how in ways.items() if way != "message"}
     transformer.input_formatter.supported_modalities = list(transformer.modality_config)
+
+
+def refuse_other_functions(path: Path) -> None:
+    """A Dense whose activation is no class of torch is given a Tanh by the library, which only logs it."""
+    try:
+        modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    for module in modules:
+        file = path / str(module.get("path") or "") / "config.json"
+        if str(module.get("type")).rpartition(".")[2] != "Dense" or not file.is_file():
+            continue
+        named = str(json.loads(file.read_text(encoding="utf-8")).get("activation_function") or "torch.")
+        if not named.startswith("torch."):
+            raise EngineFailed(
+                f"its step {module['path']} ends in {named}, which is code that would be run: if you trust it, set "
+                "engine.flags.trust_remote_code: true"
+            )

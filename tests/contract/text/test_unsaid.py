@@ -216,3 +216,17 @@ async def test_a_pair_has_the_same_score_whoever_shares_its_step(tmp_path: Path)
     network = FNetForSequenceClassification(FNetConfig(**SIZES, num_labels=1))
     folder = write(tmp_path / "model", network)
     np.testing.assert_allclose(await logits(folder), scored(network, folder), atol=1e-3)
+
+
+async def test_a_step_that_ends_in_code_of_others_is_not_served_with_another_function(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense
+
+    whole = SentenceTransformer(str(write(tmp_path / "bare", bert())), device="cpu")
+    whole.append(Dense(32, 8))
+    whole.save_pretrained(str(tmp_path / "saved"))
+    assert (await vectors(tmp_path / "saved", ["steam"])).shape == (1, 8)
+    file = tmp_path / "saved" / "2_Dense" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": "transformers.activations.Mish"}))
+    with pytest.raises(EngineFailed, match=r"2_Dense ends in transformers\.activations\.Mish"):
+        await vectors(tmp_path / "saved", ["steam"])
