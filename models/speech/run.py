@@ -162,7 +162,7 @@ class TranscriptionRun:
             heard = await self._one(window)
             move = len(audio)
             if len(audio) == self._window and len(heard.segments) > 1 and not heard.segments[-1].closed:
-                cut_off = int(heard.segments[-1].start * RATE)
+                cut_off = int(heard.segments[-1].told * RATE)
                 if cut_off >= SEEK_STEP:
                     move = cut_off
                     heard.segments.pop()

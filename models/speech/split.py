@@ -9,13 +9,18 @@ STEP = 0.02
 
 @dataclass(slots=True)
 class Said:
-    """A segment. `closed`: the network said when it ends."""
+    """A segment. `closed`: the network said when it ends. `told`: its start as the network said it, which `start` no
+    longer is once its words have times."""
 
     start: float
     end: float
     tokens: list[int]
     closed: bool = True
+    told: float = field(init=False)
     words: list["SaidWord"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.told = self.start
 
 
 @dataclass(frozen=True, slots=True)

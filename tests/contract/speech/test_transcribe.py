@@ -170,6 +170,16 @@ class TestEngine:
         check(events, 40.0)
         assert all(segment.words is not None for segment in segments(events))
 
+    async def test_who_asks_for_words_gets_the_same_text(
+        self, short_windows: WhisperEngine, sounds: dict[str, Path]
+    ) -> None:
+        """Without voice detection a window begins where the network said, not where the first word was found."""
+        plain, timed = [
+            [segment.tokens for segment in segments(await everything(short_windows, sounds["long.flac"], **asked))]
+            for asked in ({"vad": False}, {"vad": False, "word_timestamps": True})
+        ]
+        assert plain == timed
+
     async def test_words_of_next_to_nothing_harm_nobody(self, english: WhisperEngine) -> None:
         """All windows of a step are aligned together, and the library cannot align by a single frame."""
         model = english._model
