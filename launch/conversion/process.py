@@ -11,6 +11,7 @@ import msgspec
 
 from models.parent import die_with_parent
 from models.sources.answers import Answer, FetchDone, FetchFailed
+from models.text.unsaid import lacking
 
 BESIDE = ("tokenizer.json", "preprocessor_config.json")
 """What the engine reads beside the weights; a tokenizer.json is made where there is none."""
@@ -35,10 +36,18 @@ def _convert(folder: Path, out: Path) -> Answer:
         from ctranslate2.converters import TransformersConverter
 
         beside = [name for name in BESIDE if (folder / name).is_file()]
-        # float16 is what the published ones hold; the engine casts to what it computes in
-        TransformersConverter(str(folder), copy_files=beside, low_cpu_mem_usage=True).convert(
-            str(out), quantization="float16"
-        )
+        with lacking() as missing:
+            # float16 is what the published ones hold; the engine casts to what it computes in
+            TransformersConverter(str(folder), copy_files=beside, low_cpu_mem_usage=True).convert(
+                str(out), quantization="float16"
+            )
+        if missing:
+            return FetchFailed(
+                422,
+                "bad_weights",
+                f"{folder} lacks {len(missing)} of a Whisper's weights, such as {min(missing)}, which would be made by "
+                "chance: they were saved under other names, or it is a part of a Whisper that writes no text.",
+            )
         if "tokenizer.json" not in beside:
             from transformers import WhisperTokenizerFast
 

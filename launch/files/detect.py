@@ -34,6 +34,8 @@ NO_TRANSFORMER = frozenset({"StaticEmbedding", "CLIPModel", "WordEmbeddings", "B
 BASE = re.compile(r"^base_model:\s*(?:- *)?([\w.-]+/[\w.-]+) *$", re.MULTILINE)
 RANKS = re.compile(r"^pipeline_tag: *text-ranking *$", re.MULTILINE)
 """Both in a card's head."""
+HALF_WHISPERS = frozenset({"WhisperForAudioClassification", "WhisperForCausalLM"})
+"""One half with a head that tells classes, or a decoder that goes before a larger one."""
 CT2_WHISPER = frozenset({"suppress_ids", "suppress_ids_begin", "lang_ids", "alignment_heads"})
 """Keys of the config.json that CTranslate2 writes beside a Whisper."""
 ENCODERS = re.compile(
@@ -288,6 +290,13 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
             param="source",
         )
     if config.get("model_type") == "whisper":
+        if name in HALF_WHISPERS:
+            raise Unfit(
+                f"{listing.where} ({name}) is half a Whisper, which writes no text: add a "
+                "WhisperForConditionalGeneration.",
+                code="not_whisper",
+                param="source",
+            )
         if "tokenizer.json" not in listing and not ("vocab.json" in listing and "merges.txt" in listing):
             raise Unfit(
                 f"{listing.where} has no tokenizer (tokenizer.json, or vocab.json and merges.txt), as trainers may "

@@ -84,3 +84,16 @@ async def test_a_broken_checkpoint_says_why(checkpoint: Path, tmp_path: Path) ->
     with pytest.raises(RoundhouseError, match="cannot be converted") as refused:
         await Conversions(tmp_path / "converted").make(RECIPE, broken)
     assert (refused.value.status, refused.value.code) == (422, "conversion_failed")
+
+
+async def test_weights_that_no_file_has_are_not_made_by_chance(checkpoint: Path, tmp_path: Path) -> None:
+    """As of one that tells classes of recordings: it has no decoder, and would write text of chance."""
+    from transformers import WhisperConfig, WhisperForAudioClassification
+
+    folder = tmp_path / "classes"
+    WhisperForAudioClassification(WhisperConfig.from_pretrained(checkpoint)).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
+        (folder / name).write_bytes((checkpoint / name).read_bytes())
+    with pytest.raises(RoundhouseError, match=r"lacks \d+ of a Whisper's weights, such as model\.") as refused:
+        await Conversions(tmp_path / "converted").make(RECIPE, folder)
+    assert (refused.value.status, refused.value.code) == (422, "bad_weights")

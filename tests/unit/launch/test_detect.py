@@ -98,6 +98,8 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
         ({"adapter_config.json": {"base_model_name_or_path": "BAAI/bge-m3", "task_type": "FEATURE_EXTRACTION"}},
          {"adapter_model.safetensors": 9}, "is_adapter", "only chat models take adapters: merge it"),
         ({"config.json": {"architectures": ["Wav2Vec2ForCTC"]}}, WEIGHTS, "not_whisper", "only Whisper is served"),
+        ({"config.json": {"architectures": ["WhisperForAudioClassification"], "model_type": "whisper"}}, WEIGHTS,
+         "not_whisper", "half a Whisper"),
         ({"readme.txt": "x"}, {}, "not_a_model", "readme.txt"),
         ({"config.json": {"alignment_heads": []}, "vocabulary.json": []}, {"model.bin": 9}, "bad_config",
          "has no tokenizer.json"),
