@@ -161,8 +161,9 @@ class TranscriptionRun:
             window = Window(audio, (Piece(0.0, (offset + place) / RATE, len(audio) / RATE),))
             heard = await self._one(window)
             move = len(audio)
-            if len(audio) == self._window and len(heard.segments) > 1 and not heard.segments[-1].closed:
-                cut_off = int(heard.segments[-1].told * RATE)
+            last = heard.segments[-1] if len(heard.segments) > 1 else None
+            if last and not last.closed and (len(audio) == self._window or not last.tokens):
+                cut_off = round(last.before * RATE)
                 if cut_off >= SEEK_STEP:
                     move = cut_off
                     heard.segments.pop()

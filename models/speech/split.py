@@ -9,18 +9,15 @@ STEP = 0.02
 
 @dataclass(slots=True)
 class Said:
-    """A segment. `closed`: the network said when it ends. `told`: its start as the network said it, which `start` no
-    longer is once its words have times."""
+    """A segment. `closed`: the network said when it ends. `before`: when the one before it ended, as the network said,
+    whatever times words have."""
 
     start: float
     end: float
     tokens: list[int]
     closed: bool = True
-    told: float = field(init=False)
+    before: float = 0.0
     words: list["SaidWord"] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.told = self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,8 @@ class SaidWord:
 
 
 def split(tokens: Sequence[int], first_time: int, end_of_text: int, seconds: float) -> list[Said]:
-    """Segments between time tokens. Text after the last time token is kept as a segment up to the window's end.
+    """Segments between time tokens. Text after the last time token is kept as a segment up to the window's end; one
+    without text is what the network says begins there and does not write: two time tokens at the end.
 
     Args:
         tokens: as the network gave them.
@@ -41,18 +39,18 @@ def split(tokens: Sequence[int], first_time: int, end_of_text: int, seconds: flo
         seconds: length of the window.
     """
     found: list[Said] = []
-    start, text = 0.0, list[int]()
+    start, before, text = 0.0, 0.0, list[int]()
     for token in tokens:
         if token >= first_time:
             time = min(max((token - first_time) * STEP, start), seconds)
             if text:
-                found.append(Said(start, max(time, start), text))
-                text = []
+                found.append(Said(start, max(time, start), text, before=before))
+                before, text = time, []
             start = time
         elif token < end_of_text:
             text.append(token)
-    if text:
-        found.append(Said(start, max(seconds, start), text, closed=False))
+    if text or (found and min(tokens[-2:]) >= first_time):
+        found.append(Said(start, max(seconds, start), text, closed=False, before=before))
     return found
 
 

@@ -170,6 +170,24 @@ class TestEngine:
         check(events, 40.0)
         assert all(segment.words is not None for segment in segments(events))
 
+    async def test_without_voice_detection_windows_are_the_librarys_own(
+        self, multilingual: WhisperEngine, folder: Path
+    ) -> None:
+        """Each begins where the last finished segment of the one before ended."""
+        from faster_whisper import WhisperModel
+
+        path = write(folder / "longer.wav", voice(47))
+        library = WhisperModel(str(folder / "multilingual"), device="cpu", cpu_threads=1)
+        bounds = dict.fromkeys(("compression_ratio_threshold", "log_prob_threshold", "no_speech_threshold"))
+        expected, _ = library.transcribe(
+            str(path), beam_size=1, temperature=0.0, language="en", condition_on_previous_text=False, **bounds
+        )
+        found = segments(await everything(multilingual, path, language="en", vad=False))
+        seeks = sorted({segment.seek for segment in found})
+        assert seeks == sorted({segment.seek for segment in expected})
+        assert len(seeks) > 1
+        assert seeks[1] < 2900, "not at its end"
+
     async def test_who_asks_for_words_gets_the_same_text(
         self, short_windows: WhisperEngine, sounds: dict[str, Path]
     ) -> None:

@@ -1,6 +1,7 @@
 """One recording from its samples to its segments, with a network and steps that are scripted."""
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +38,7 @@ class Steps:
 
     async def submit(self, items: Sequence[Item[Listen]]) -> Any:
         self.windows += [item.payload for item in items]
-        return SimpleNamespace(results=[self.script[item.payload.temperature] for item in items])
+        return SimpleNamespace(results=[deepcopy(self.script[item.payload.temperature]) for item in items])
 
 
 def heard(text: str, likelihood: float = -0.1, ratio: float = 1.0, temperature: float = 0.0) -> Heard:
@@ -92,3 +93,14 @@ async def test_a_rest_in_which_nothing_can_be_said_is_not_heard(seconds: float, 
     assert len(steps.windows) == windows
     assert isinstance(found[-1], Usage)
     assert found[-1].audio_seconds == seconds
+
+
+@pytest.mark.parametrize(("begun", "starts"), [(4.0, [0.0, 4.0, 8.0, 12.0]), (None, [0.0, 10.0])])
+async def test_what_begins_in_a_window_and_is_not_written_is_heard_with_the_next(
+    begun: float | None, starts: list[float]
+) -> None:
+    said = [Said(0.0, 1.0, [1]), *([] if begun is None else [Said(9.0, 10.0, [], closed=False, before=begun)])]
+    texts = ["x", ""][: len(said)]
+    steps = Steps({0.0: Heard(said, "en", 1.0, 0.0, -0.1, 0.0, 1.0, texts)})
+    found = [one for one in await events(steps, 12.6) if isinstance(one, Segment)]
+    assert [segment.start for segment in found] == starts

@@ -54,6 +54,9 @@ def test_split_keeps_all_text_within_the_window() -> None:
     ]
     assert split([100, 1, 5000], zero, end, 3.0)[0].end == 3.0
     assert split([], zero, end, 3.0) == []
+    assert [s.before for s in split([100, 1, 150, 175], zero, end, 3.0) if not s.tokens] == [1.0], "something begins"
+    assert all(s.tokens for s in split([100, 1, 150], zero, end, 3.0)), "nothing does"
+    assert split([100, 150], zero, end, 3.0) == []
 
 
 def test_words_go_to_the_segment_of_their_tokens() -> None:
