@@ -161,6 +161,12 @@ class RerankingEngine(BatchedEngine[Ids, float]):
             longest = max(map(len, (request.query, *request.documents)))
             inputs = await while_awaited(lambda going: make(request, going), longest)
         flat = [part for parts in inputs for part in parts]
+        if not all(part.ids for part in flat):
+            raise BadRequest(
+                "The query and a document have no tokens: this model's tokenizer drops all that is in them. Send other "
+                "text.",
+                param="query",
+            )
         answers = await self._batcher.submit([Item(place, len(part.ids), part) for place, part in enumerate(flat)])
         scores = iter(answers.results)
         return [max(next(scores) for _ in parts) for parts in inputs], inputs, answers.batch

@@ -180,7 +180,7 @@ class Tokens:
         Token lists may hold the special tokens already, as the model's tokenizer puts them, or leave them out.
 
         Raises:
-            BadRequest: an input is empty, or an id is not in the vocabulary.
+            BadRequest: an input is empty or has no tokens, or an id is not in the vocabulary.
             ContextLengthExceeded: an input is too long and `truncate` is False.
         """
         for index, given in enumerate(inputs):
@@ -204,6 +204,11 @@ class Tokens:
                     )
                 ids = ids[:room]
             result.append([*self.template.before, *ids, *self.template.after])
+            if not result[-1]:
+                raise BadRequest(
+                    f"Input {index} has no tokens: this model's tokenizer drops all that is in it. Send other text.",
+                    param="input",
+                )
         return result
 
     def _checked(self, ids: list[int], index: int) -> list[int]:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from models.messages import EmbedRequest, RerankRequest
 from models.text.embeddings import EmbeddingEngine
 from models.text.rerank import RerankingEngine
-from registry.errors import EngineFailed
+from registry.errors import BadRequest, EngineFailed
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -230,3 +230,27 @@ async def test_a_step_that_ends_in_code_of_others_is_not_served_with_another_fun
     file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": "transformers.activations.Mish"}))
     with pytest.raises(EngineFailed, match=r"2_Dense ends in transformers\.activations\.Mish"):
         await vectors(tmp_path / "saved", ["steam"])
+
+
+def bare(folder: Path) -> Path:
+    """Without the special tokens that others put around each text."""
+    tokenizer = folder / "tokenizer.json"
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"post_processor": None}))
+    return folder
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+async def test_a_text_of_no_tokens_is_the_clients_to_change(tmp_path: Path, act: str) -> None:
+    folder = bare(write(tmp_path / "model", bert(hidden_act=act)))
+    assert (await vectors(folder, ["steam"])).shape == (1, 32)
+    with pytest.raises(BadRequest, match="Input 1 has no tokens"):
+        await vectors(folder, ["steam", "\u200b"])
+
+
+async def test_a_pair_of_no_tokens_is_the_clients_to_change(tmp_path: Path) -> None:
+    engine = RerankingEngine()
+    await engine.load(recipe("rerank"), bare(write(tmp_path / "model", bert_scorer())), "cpu", Reports())
+    with pytest.raises(BadRequest, match="have no tokens"):
+        await engine.rerank(RerankRequest(query=" ", documents=["steam", "\u200b"]))
+    assert len((await engine.rerank(RerankRequest(query="steam", documents=["", "\u200b"])))[0].logits) == 2
+    await engine.close()
