@@ -124,7 +124,8 @@ def context_of(recipe: Recipe, model: Any) -> int:
     network = model[0].model
     positions = getattr(network.config, "max_position_embeddings", None)
     most = positions - _first_position(network) if positions else None
-    own: int | None = model.max_seq_length
+    told = getattr(model[0], "processing_kwargs", {}).get("text", {})
+    own: int | None = told.get("max_length", model.max_seq_length)
     if own is None or own > NO_LIMIT:
         own = most or 512
     if most is not None:

@@ -254,3 +254,20 @@ async def test_a_pair_of_no_tokens_is_the_clients_to_change(tmp_path: Path) -> N
         await engine.rerank(RerankRequest(query=" ", documents=["steam", "\u200b"]))
     assert len((await engine.rerank(RerankRequest(query="steam", documents=["", "\u200b"])))[0].logits) == 2
     await engine.close()
+
+
+async def test_a_text_is_cut_where_the_processing_says_so(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    whole = SentenceTransformer(str(write(tmp_path / "bare", bert())), device="cpu")
+    whole.save_pretrained(str(tmp_path / "saved"))
+    file = tmp_path / "saved" / "sentence_bert_config.json"
+    told = json.loads(file.read_text()) | {"processing_kwargs": {"text": {"max_length": 24}}}
+    file.write_text(json.dumps(told))
+    engine = EmbeddingEngine()
+    loaded = await engine.load(recipe("embed"), tmp_path / "saved", "cpu", Reports())
+    found, _ = await engine.embed(EmbedRequest(inputs=[text(40)], truncate=True, normalize=False))
+    await engine.close()
+    assert (loaded.context_length, found.tokens) == (24, [24])
+    expected = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode([text(40)])
+    np.testing.assert_allclose(np.frombuffer(found.vectors, "<f4"), expected[0], atol=1e-4)
