@@ -54,6 +54,8 @@ class Scorer:
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
         self.model, self.tokens, self.device = model, tokens, device
         self.bert: Bert | None = of_scorer(model, device) if packs else None
+        self.generates = getattr(model[0], "transformer_task", "") == "text-generation"
+        """It scores by a word that it would say next."""
 
     @property
     def packed(self) -> bool:
@@ -64,7 +66,10 @@ class Scorer:
 
         with torch.inference_mode():
             if self.bert is None:
-                scores = self.model(tensors(inputs, self.tokens, self.device))["scores"]
+                features = tensors(inputs, self.tokens, self.device)
+                if self.generates:
+                    features["logits_to_keep"] = 1  # else the whole vocabulary's for each token: gigabytes
+                scores = self.model(features)["scores"]
             else:
                 network = self.model[0].model
                 scores = network.classifier(network.bert.pooler(self.bert.states(inputs)[:, None]))

@@ -271,3 +271,28 @@ async def test_a_text_is_cut_where_the_processing_says_so(tmp_path: Path) -> Non
     assert (loaded.context_length, found.tokens) == (24, [24])
     expected = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode([text(40)])
     np.testing.assert_allclose(np.frombuffer(found.vectors, "<f4"), expected[0], atol=1e-4)
+
+
+async def test_a_reranker_that_scores_by_the_next_word_computes_that_word_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.modules import LogitScore
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(3)
+    folder = write(tmp_path / "bare", LlamaForCausalLM(LlamaConfig(**SIZES)))
+    library = CrossEncoder(str(folder), device="cpu")
+    library.save_pretrained(str(tmp_path / "saved"))
+    expected = library.predict([(QUERY, one) for one in DOCUMENTS], batch_size=1, activation_fn=torch.nn.Identity())
+    shapes: list[tuple[int, ...]] = []
+    forward = LogitScore.forward
+
+    def watched(module: Any, features: Any, **more: Any) -> Any:
+        shapes.append(tuple(features["causal_logits"].shape[1:]))
+        return forward(module, features, **more)
+
+    monkeypatch.setattr(LogitScore, "forward", watched)
+    np.testing.assert_allclose(await logits(tmp_path / "saved"), expected, atol=1e-3)
+    assert set(shapes) == {(1, SIZES["vocab_size"])}
