@@ -39,6 +39,18 @@ def refuse_lacking(missing: Iterable[str], network: str) -> None:
         )
 
 
+def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
+    """Where the tokenizer's files are missing, transformers makes one that knows no word: all texts would be one."""
+    names = dict(getattr(tokenizer, "vocab_files_names", {}))
+    whole = names.pop("tokenizer_file", "tokenizer.json")
+    lost = [name for name in names.values() if not (path / name).is_file()]
+    if lost and not (path / whole).is_file():
+        raise EngineFailed(
+            f"it has no {whole}, nor {' and '.join(lost)}, as trainers may leave it: copy the tokenizer's files from the "
+            "model that it was made from"
+        )
+
+
 def lend_padding(tokenizer: Any, vocabulary: int) -> None:
     """Give a tokenizer without a padding token one, without which the library takes no text at all; and another one to
     a tokenizer whose own is none of the network's, behind whose embeddings a padded step would look.

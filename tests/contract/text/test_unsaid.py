@@ -296,3 +296,19 @@ async def test_a_reranker_that_scores_by_the_next_word_computes_that_word_alone(
     monkeypatch.setattr(LogitScore, "forward", watched)
     np.testing.assert_allclose(await logits(tmp_path / "saved"), expected, atol=1e-3)
     assert set(shapes) == {(1, SIZES["vocab_size"])}
+
+
+@pytest.mark.parametrize("told", [{"tokenizer_class": "BertTokenizer"}, None])
+async def test_a_tokenizer_that_no_file_has_is_not_made_up(tmp_path: Path, told: dict[str, str] | None) -> None:
+    """The library makes one of five special tokens: every text of three words would have the same vector."""
+    folder = write(tmp_path / "model", bert())
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    if told:
+        (folder / "tokenizer_config.json").write_text(json.dumps(told))
+    with pytest.raises(EngineFailed, match=r"has no tokenizer\.json, nor vocab\.txt"):
+        await vectors(folder, ["steam", "rail"])
+    words = Tokenizer.from_file(str(minilm() / "tokenizer.json")).get_vocab()
+    (folder / "vocab.txt").write_text("\n".join(sorted(words, key=words.__getitem__)))
+    one, other = await vectors(folder, ["steam", "rail"])
+    assert abs(one - other).max() > 1e-2
