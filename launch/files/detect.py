@@ -16,7 +16,9 @@ from typing import Any, NoReturn
 
 from launch.files.gguf import read_header
 from launch.files.listing import Listing
+from launch.files.weights import INDEX, weight_files
 from models.chat.vllm import source as vllm_source
+from models.sources.repository import is_wanted
 from registry.errors import Unfit
 from registry.files.text_half import places
 from registry.recipes.definition import Task
@@ -320,7 +322,25 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
     known = vllm_source.architectures()
     if known and name not in known:
         _refuse_architecture(listing, name)
+    _refuse_two_models(listing)
     return Detected(Task.CHAT, "vllm", name, told, notes=_chat_notes(listing, config))
+
+
+def _refuse_two_models(listing: Listing) -> None:
+    """vLLM reads what an index names; without one it reads all, one file over the other. transformers prefers
+    model.safetensors to both. What is never fetched from a hub is in nobody's way."""
+    known, here = set(weight_files(listing)), listing.where.startswith("/")
+    indexed = isinstance(listing.json(INDEX).get("weight_map"), dict)
+    there = [name for name in listing.names(*WEIGHTS) if name == "model.safetensors" or not indexed]
+    others = [name for name in there if name not in known and (here or is_wanted(name))]
+    if others and known:
+        where = "" if here else ", in a folder, and add that"
+        raise Unfit(
+            f"{listing.where} has {others[0]} beside {min(known)}: which of the two is the model is not told, and vLLM "
+            f"may answer with parts of both. Keep one{where}.",
+            code="bad_weights",
+            param="source",
+        )
 
 
 def _refuse_classes(listing: Listing, config: dict[str, Any]) -> None:

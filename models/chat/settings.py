@@ -93,6 +93,8 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     yield from ("--scheduling-policy", "priority")
     if not {"allowed_media_domains", "allowed-media-domains"} & recipe.engine.flags.keys():
         yield from ("--allowed-media-domains", NO_DOMAIN)
+    if any(path.glob("consolidated*.safetensors")):  # vLLM would take Mistral's layout of the weights for the model
+        yield from ("--config-format", "hf", "--load-format", "safetensors", "--tokenizer-mode", "hf")
     yield "--no-use-tqdm-on-load"
     yield from ("--disable-log-stats", "--disable-uvicorn-access-log", "--disable-fastapi-docs")
 

@@ -24,8 +24,8 @@ Fetched = Callable[[int, int | None], None]
 
 WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "model.bin", "README.md")
 """Code is small, and only engine.flags.trust_remote_code runs it."""
-UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "model.fp*")
-"""The same weights once more: for others, or in other widths (whisper-large-v3 has 6 GB of them)."""
+UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "model.fp*", "adapter_model*")
+"""The same weights once more: for others, in other widths (whisper-large-v3 has 6 GB), or as they were trained."""
 
 
 def resolve(source: Source, base_dir: Path, *, fetched: Fetched | None = None, download: bool = True) -> Path:

@@ -156,6 +156,34 @@ def test_what_is_refused_is_told_what_would_work(
     assert words in refused.value.message
 
 
+INDEX = {"model.safetensors.index.json": {"weight_map": {"a": "model-00001-of-00002.safetensors"}}}
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "where", "words"),
+    [
+        ({}, {**WEIGHTS, "model_ema.safetensors": 9}, "/srv/m", "has model_ema.safetensors beside model.safetensors"),
+        ({}, {**WEIGHTS, "model_ema.safetensors": 9}, "a/m", "Keep one, in a folder, and add that."),
+        ({}, {**WEIGHTS, "consolidated.safetensors": 9}, "/srv/m", "has consolidated.safetensors beside"),
+        ({}, {**WEIGHTS, "consolidated.safetensors": 9}, "a/m", ""),
+        ({}, {**WEIGHTS, "adapter_model.safetensors": 9}, "/srv/m", "has adapter_model.safetensors beside"),
+        ({}, {**WEIGHTS, "adapter_model.safetensors": 9}, "a/m", ""),
+        (INDEX, {**WEIGHTS, "model-00001-of-00002.safetensors": 9}, "/srv/m", "beside model-00001-of-00002"),
+        (INDEX, {"model-00001-of-00002.safetensors": 9, "consolidated.safetensors": 9, "x.safetensors": 9}, "/m", ""),
+    ],
+)  # fmt: skip
+def test_a_chat_model_is_one_model(small: dict[str, object], large: dict[str, int], where: str, words: str) -> None:
+    """vLLM put one file over the other, and answered with a mixture."""
+    listing = listing_of({"config.json": {"architectures": ["LlamaForCausalLM"]}, **small}, large, where)
+    if not words:
+        assert detect(listing).task is Task.CHAT
+        return
+    with pytest.raises(Unfit) as refused:
+        detect(listing)
+    assert refused.value.code == "bad_weights"
+    assert words in refused.value.message
+
+
 def test_a_chat_model_that_ranks_is_said_to_be_no_reranker_here() -> None:
     """Qwen3-Reranker and mxbai-rerank v2 became chat models without a word."""
     small = {

@@ -1,0 +1,70 @@
+"""Which of a folder's files answer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from launch.files.listing import list_folder
+from launch.proposal.draft import Machine
+from launch.proposal.propose import propose
+from launch.request import ModelRequest
+from models.chat.engine import VllmEngine
+from models.messages import Chunk, HttpCall
+from registry.recipes.source import PathSource
+from tests.contract.chat import fixtures
+from tests.contract.chat.oracle import Oracle
+
+pytestmark = pytest.mark.real
+VENDORS = {
+    "model.": "", "embed_tokens": "tok_embeddings", "self_attn.q_proj": "attention.wq", "post_attention_layernorm":
+    "ffn_norm", "self_attn.k_proj": "attention.wk", "self_attn.v_proj": "attention.wv", "mlp.up_proj":
+    "feed_forward.w3", "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj":
+    "feed_forward.w2", "input_layernorm": "attention_norm", "lm_head": "output",
+}  # fmt: skip
+"""transformers' names of Mistral's layers, and its own."""
+
+
+def write_mistral(folder: Path) -> Path:
+    """In parts, as transformers reads it, with other weights beside it as Mistral lays them out."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=fixtures.VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=fixtures.CONTEXT,
+        eos_token_id=fixtures.END, initializer_range=0.15, sliding_window=None,
+    )  # fmt: skip
+    MistralForCausalLM(config).save_pretrained(folder, max_shard_size="200KB")
+    fixtures.write_tokenizer(folder)
+    others = {}
+    for file in folder.glob("model-*.safetensors"):
+        for name, tensor in load_file(file).items():
+            for theirs, vendors in VENDORS.items():
+                name = name.replace(theirs, vendors)
+            others[name] = tensor.flip(0).contiguous()
+    assert any("wq" in name for name in others)
+    save_file(others, folder / "consolidated.safetensors")
+    return folder
+
+
+async def test_weights_in_mistrals_layout_beside_a_model_answer_nothing(tmp_path: Path) -> None:
+    """Whoever tunes the model that is there leaves these as they were: vLLM preferred them."""
+    base = write_mistral(tmp_path / "base")
+    oracle = Oracle(base, [fixtures.write_adapter(tmp_path / "adapter", seed=1)])
+    wanted = ModelRequest(str(base), id="tiny", overrides={"dtype": "float32", "memory.kv_cache": "64MiB"})
+    recipe = propose(list_folder(base), PathSource(path=str(base)), wanted, Machine("cpu", 4 << 30)).recipe
+    engine = VllmEngine()
+    await engine.load(recipe, base, "cpu", lambda progress: None)
+    try:
+        body = {"model": "tiny", "prompt": "a fox", "temperature": 0, "max_tokens": 12, "return_token_ids": True}
+        sent = json.dumps(body).encode()
+        call = engine.call(HttpCall(path="/v1/completions", body=sent, served="tiny", shown="tiny"))
+        told: dict[str, Any] = json.loads(b"".join([event.data async for event in call if isinstance(event, Chunk)]))
+    finally:
+        await engine.close()
+    choice = told["choices"][0]
+    assert oracle.agrees(None, choice["prompt_token_ids"], choice["token_ids"])
