@@ -6,21 +6,17 @@ The base is the operator's, so its files are trusted to be well meant; they may 
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from adapters.content.tensor_file import BadFile, read_header
+from registry.errors import Unfit
+from registry.files.decoder import linear_layers
+from registry.files.shape import read_shape
 from registry.files.text_half import text_half
 
-# Checked against transformers' own models in tests/unit/adapters/test_base_shapes.py.
-_LLAMA_LIKE = {
-    "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3", "granite",
-    "stablelm", "cohere", "cohere2", "olmo", "olmo2", "starcoder2", "phi", "phi3", "glm", "glm4", "exaone4",
-    "seed_oss",
-}  # fmt: skip
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")
 """What the names of layers begin with in a model that also sees: in transformers since 4.52, and so in peft's files;
@@ -81,7 +77,7 @@ def _config_of(folder: Path) -> list[Path]:
 @lru_cache(maxsize=8)  # `stamps` makes an entry stale when a file changes
 def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseShapes:
     names = [name for name, _, _ in stamps if name.endswith(".safetensors")]
-    linear = _from_headers([folder / name for name in names]) or _from_config(folder)
+    linear = _without_guesses(folder, _from_headers([folder / name for name in names])) or _from_config(folder)
     layers = {layer for layer in map(layer_of, linear) if layer is not None}
     ordered = dict(sorted(linear.items(), key=lambda item: layer_of(item[0]) or 0))
     return BaseShapes(ordered, len(layers))
@@ -108,41 +104,29 @@ def _from_headers(paths: list[Path]) -> dict[str, tuple[int, int]]:
     return linear
 
 
+def _without_guesses(folder: Path, linear: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Without what guesses tokens ahead (MTP: Qwen3.5, Qwen3-Next; GLM-4.5 as one layer more): peft never sees it."""
+    try:
+        last = read_shape(folder).layers
+    except Unfit:
+        last = len(linear)
+    behind = re.compile(rf"(?:{'|'.join(map(re.escape, _TEXT_HALVES))})layers\.(\d+)\.")
+    return {
+        name: shape
+        for name, shape in linear.items()
+        if "mtp" not in name.split(".") and not ((found := behind.match(name)) and int(found[1]) >= last)
+    }
+
+
 def _from_config(folder: Path) -> dict[str, tuple[int, int]]:
     try:
-        return _decoder(text_half(json.loads((folder / "config.json").read_text("utf-8"))))
+        config = text_half(json.loads((folder / "config.json").read_text("utf-8")))
+        if found := linear_layers(config):
+            return found
+        raise UnknownBase(
+            f"the base has no safetensors files, and shapes of {config['model_type']!r} cannot be told from config.json"
+        )
     except FileNotFoundError:
         raise UnknownBase("the base model's folder has no config.json and no safetensors files") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnknownBase(f"config.json of the base model is of no use here: {error!r}") from None
-
-
-def _decoder(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Shapes of the decoder families whose layers are laid out like Llama's, Phi-3's (fused) or Phi-2's."""
-    kind = config["model_type"]
-    if kind not in _LLAMA_LIKE:
-        raise UnknownBase(f"the base has no safetensors files, and shapes of {kind!r} cannot be told from config.json")
-    hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
-    heads = int(config["num_attention_heads"])
-    size = int(config.get("head_dim") or hidden // heads)
-    queries, keys = heads * size, int(config.get("num_key_value_heads") or heads) * size
-    fused = {"self_attn.qkv_proj": (queries + 2 * keys, hidden), "mlp.gate_up_proj": (2 * inner, hidden)}
-    split = {"self_attn.q_proj": (queries, hidden), "self_attn.k_proj": (keys, hidden),
-             "self_attn.v_proj": (keys, hidden)}  # fmt: skip
-    output, down = {"self_attn.o_proj": (hidden, queries)}, {"mlp.down_proj": (hidden, inner)}
-    gate_up = {"mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden)}
-    if kind == "phi3":
-        layer = {**fused, **output, **down}
-    elif kind == "phi":
-        layer = {**split, "self_attn.dense": (hidden, queries), "mlp.fc1": (inner, hidden), "mlp.fc2": (hidden, inner)}
-    elif kind == "starcoder2":
-        layer = {**split, **output, "mlp.c_fc": (inner, hidden), "mlp.c_proj": (hidden, inner)}
-    elif kind in ("glm", "glm4"):
-        layer = {**split, **output, "mlp.gate_up_proj": (2 * inner, hidden), **down}
-    else:
-        layer = {**split, **output, **gate_up, **down}
-    return {
-        f"model.layers.{number}.{name}": shape
-        for number in range(int(config["num_hidden_layers"]))
-        for name, shape in layer.items()
-    }

@@ -1,28 +1,40 @@
-"""Weights that a chat model's files have lost, by the names of those that are there.
+"""Weights that a chat model's files have lost, or that are of another size, by the headers of those that are there.
 
-vLLM looks after the load whether each of its layers got something. A head, one of the layers that it packs into one
-(q, k and v; gate and up) or one expert of many may still be missing: whatever was in that memory would answer.
+vLLM looks after the load whether its norms got something. A head, an embedding, a linear layer, one of several that it
+packs into one or one expert of many may be missing: whatever was in that memory would answer. Of a layer that has more
+rows or columns than config.json tells it takes the first ones.
 """
 
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from registry.errors import Unfit
+from registry.files.decoder import one_layer, told_whole
 
-_PACKED = re.compile(
-    r"(?P<module>.+\.(?:self_attn|attn|attention|mlp|feed_forward|shared_experts?|experts\.\d+))"
-    r"\.(?P<part>[qkv]_proj|gate_proj|up_proj)\.(?:weight|qweight|weight_packed)"
+_PART = re.compile(
+    r"(?P<module>.+)\.(?P<part>[qkvo]_proj|(?:gate|up|down)_proj|w[123]|in_proj_(?:qkv|[abz]))"
+    r"(?:(?P<bias>\.bias)|\.weight|\.qweight|\.weight_packed)"
 )
+_QKV, _GATED = frozenset({"q_proj", "k_proj", "v_proj"}), frozenset({"gate_proj", "up_proj"})
+_TOGETHER = (
+    _QKV, _GATED, frozenset({"q_proj", "o_proj"}), frozenset({"up_proj", "down_proj"}), frozenset({"w1", "w2", "w3"}),
+    frozenset({"in_proj_qkv", "in_proj_z"}), frozenset({"in_proj_a", "in_proj_b"}),
+    *(frozenset({part, f"{part}.bias"}) for part in (*_QKV, *_GATED, "o_proj", "down_proj")),
+)  # fmt: skip
+_ATTENTION = re.compile(r".+\.(?:self_attn|attn|attention)")
+_MLP = re.compile(r".+\.(?:mlp|feed_forward|shared_experts?|experts\.\d+)")
+_LAYER = re.compile(r"model\.layers\.(?P<number>\d+)\.(?P<module>[\w.]+)\.weight")
 _EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<part>\w+)\.(?:weight|qweight|weight_packed)")
 
 
-def refuse_lost(folder: Path, names: Collection[str]) -> None:
-    """Raises Unfit and names a weight that is missing. `names`: of all tensors in the weight files of `folder`."""
+def refuse_lost(folder: Path, names: Mapping[str, Sequence[int]]) -> None:
+    """Raises Unfit and names a weight that is missing or misshapen. `names`: of all tensors in the weight files of
+    `folder`, and their shapes."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -35,12 +47,14 @@ def refuse_lost(folder: Path, names: Collection[str]) -> None:
             "false): it would answer by chance. Save the whole model, or set that to true if its head is its embedding",
             code="bad_weights",
         )
-    if lost := next(chain(_halves(config, names), _experts(names)), None):
+    if lost := next(chain(_halves(config, names), _experts(names), _whole_layers(config, names)), None):
         raise Unfit(
             f"{folder} has no {lost}, and has what is used together with it: it would answer by chance. Fetch or save "
             "the whole model again",
             code="bad_weights",
         )
+    if wrong := next(_misshapen(config, names), None):
+        raise Unfit(f"{folder} has {wrong}: its config.json is of another model, or was changed", code="bad_weights")
 
 
 def _headless(config: dict[str, Any], names: Collection[str]) -> bool:
@@ -52,25 +66,57 @@ def _headless(config: dict[str, Any], names: Collection[str]) -> bool:
     return needed and "model.embed_tokens.weight" in names and all(name.startswith("model.") for name in names)
 
 
+def _misshapen(config: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Layers of other sizes than config.json tells. Quantized ones may be packed."""
+    if "quantization_config" in config:
+        return
+    plain = _plain(config)
+    for name, shape in shapes.items():
+        layer = _LAYER.fullmatch(name)
+        if layer and tuple(shape) != (wanted := plain.get(layer["module"], tuple(shape))):
+            yield f"{name} of shape {list(shape)}, where config.json tells {list(wanted)}"
+
+
+def _plain(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """One layer's modules and their shapes, of the plain families; else nothing."""
+    try:
+        return one_layer(config) if told_whole(config) else {}
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError):
+        return {}
+
+
+def _whole_layers(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
+    """What the plain families have in each layer, and none of them can be without: their embedding."""
+    layers = {found["number"] for name in names if (found := _LAYER.match(name))}
+    if layers and (plain := _plain(config)):
+        there = {name.rpartition(".")[0] for name in names}
+        needed = ["model.embed_tokens", *(f"model.layers.{number}.{module}" for number in layers for module in plain)]
+        yield from sorted(module for module in needed if module not in there)
+
+
 def _halves(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
     """Layers that are missing beside their others. Networks without gates have no gate_proj at all; a layer that uses
-    another's keys and values has its q alone, and where values are the keys (Gemma 4) there is no v."""
+    another's keys and values has neither, and where values are the keys (Gemma 4) there is no v. Of all else a module
+    has what others of its kind have."""
     parts: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
-        if found := _PACKED.fullmatch(name):
-            parts[found["module"]].add(found["part"])
-    gated = {_kind(module) for module, there in parts.items() if "gate_proj" in there}
+        if found := _PART.fullmatch(name):
+            parts[found["module"]].add(found["part"] + (found["bias"] or ""))
+    alike: defaultdict[str, set[str]] = defaultdict(set)
+    for module, there in parts.items():
+        alike[_kind(module)] |= there
     values_are_keys = "attention_k_eq_v" in json.dumps(config)
     for module, there in sorted(parts.items()):
-        if module.endswith(("attn", "attention")):  # some have a gate of their own, without a pair
-            needed = {"q_proj", "k_proj", "v_proj"} - ({"v_proj"} if values_are_keys else set())
-            if there.isdisjoint({"k_proj", "v_proj"}):
+        of_its_kind = alike[_kind(module)]
+        for together in _TOGETHER:
+            attends = together is _QKV and _ATTENTION.fullmatch(module)
+            if there.isdisjoint(together - {"q_proj"} if attends else together):
                 continue
-        elif _kind(module) in gated:
-            needed = {"gate_proj", "up_proj"}
-        else:
-            continue
-        yield from (f"{module}.{part}" for part in sorted(needed - there))
+            gated = together is _GATED and _MLP.fullmatch(module) and "gate_proj" in of_its_kind
+            needed = together if attends or gated else together & of_its_kind
+            yield from (
+                f"{module}.{part}" for part in sorted(needed - there) if part != "v_proj" or not values_are_keys
+            )
 
 
 def _kind(module: str) -> str:

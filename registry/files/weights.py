@@ -66,15 +66,15 @@ def read_weights(folder: Path) -> Weights:
         return _ctranslate2(folder / "model.bin")
     elements: Counter[str] = Counter()
     linear: list[tuple[int, int]] = []
-    names: set[str] = set()
+    shapes: dict[str, list[int]] = {}
     files = _weight_files(folder)
     for file in files:
         try:
             with safe_open(file, framework="numpy") as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (no mapping: it cannot be iterated)
-                    names.add(name)
                     view = tensors.get_slice(name)
                     shape, kind = view.get_shape(), view.get_dtype()
+                    shapes[name] = shape
                     if kind not in BITS:
                         raise Unfit(f"{file.name}: tensor {name} has the unknown type {kind}", code="bad_weights")
                     size = 1
@@ -85,7 +85,7 @@ def read_weights(folder: Path) -> Weights:
                         linear.append((shape[0], shape[1]))
         except (SafetensorError, OSError) as error:
             raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
-    refuse_lost(folder, names)
+    refuse_lost(folder, shapes)
     return Weights(dict(elements), tuple(linear), tuple(str(file.relative_to(folder)) for file in files))
 
 

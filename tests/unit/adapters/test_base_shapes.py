@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from adapters.check_process import CheckAnswer, Job, check
-from adapters.content.base_shapes import _LLAMA_LIKE, UnknownBase, layer_of, read_base
+from adapters.content.base_shapes import UnknownBase, layer_of, read_base
 from adapters.types import Base
 from registry.bounds import Bounds
+from registry.files.decoder import LLAMA_LIKE
 from tests.unit.adapters.makers import tensors, write_adapter, write_base
 
 SMALL = {
@@ -20,7 +21,7 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", sorted(_LLAMA_LIKE))
+@pytest.mark.parametrize("kind", sorted(LLAMA_LIKE))
 def test_config_gives_the_shapes_of_the_real_model(kind: str, tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM  # for this alone: 4 s of each worker that looks for tests
 
@@ -102,3 +103,20 @@ def test_names_of_before_fit_files_of_now(folder: Path, tmp_path: Path) -> None:
 def test_a_text_model_of_the_same_shapes_is_another_base(folder: Path, base: Base) -> None:
     write(folder, NOW)
     assert any("no such linear layer" in fault for fault in judge(folder, base).faults)
+
+
+def test_layers_that_guess_tokens_ahead_are_none_of_the_bases(folder: Path, tmp_path: Path) -> None:
+    """They lie in the files of Qwen3.5 (mtp) and GLM-4.5 (one layer more); no adapter that peft wrote has them."""
+    file = write_base(tmp_path / "base") / "model.safetensors"
+    weights = load_file(file)
+    last = {name.partition("layers.1.")[2]: tensor for name, tensor in weights.items() if "layers.1." in name}
+    more = {
+        f"{front}{name}": tensor.clone()
+        for name, tensor in last.items()
+        for front in ("mtp.layers.0.", "model.layers.2.")
+    }
+    save_file(weights | more, file)
+    answer = judge(write_adapter(folder), Base("small", file.parent, max_rank=16), tmp_path / "out")
+    assert (answer.outcome, answer.faults) == ("fit", ())
+    write(folder, "model.layers.", target_modules="all-linear")
+    assert judge(folder, Base("small", file.parent, max_rank=16)).faults == ()

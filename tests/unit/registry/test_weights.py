@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
+from safetensors.torch import load_file as load_torch
 
 from registry.errors import Unfit
 from registry.files.shape import Shape, read_shape
 from registry.files.weights import read_weights
+from tests.unit.adapters.makers import write_base
 
 
 def test_configs(tmp_path: Path) -> None:
@@ -80,11 +82,15 @@ def test_a_chat_model_that_was_saved_without_its_head_is_refused(tmp_path: Path)
 def layers(*, without: str = "", config: dict[str, Any] | None = None, folder: Path) -> Path:
     """A model of two layers with gates and two experts, and without the named weight."""
     heads = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"]
+    heads += ["self_attn.o_proj", "mlp.down_proj"]
+    heads += ["feed_forward.w1", "feed_forward.w2", "feed_forward.w3", "linear_attn.in_proj_a", "linear_attn.in_proj_b"]
     experts = [f"mlp.experts.{number}.{part}" for number in range(3) for part in ("w1", "w2", "w3")]
     names = [f"model.layers.{layer}.{part}.weight" for layer in range(2) for part in heads + experts]
+    names += [f"model.layers.{layer}.self_attn.{part}_proj.bias" for layer in range(2) for part in "qkv"]
     (folder / "config.json").write_text(json.dumps(config or {}))
     save_file(
-        {name: np.zeros(2, np.float32) for name in names if name != f"{without}.weight"}, folder / "model.safetensors"
+        {name: np.zeros(2, np.float32) for name in names if name not in (without, f"{without}.weight")},
+        folder / "model.safetensors",
     )
     return folder
 
@@ -92,7 +98,8 @@ def layers(*, without: str = "", config: dict[str, Any] | None = None, folder: P
 @pytest.mark.parametrize(
     "lost",
     ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj",
-     "mlp.experts.1.w2", "mlp.experts.0.w1"],
+     "mlp.experts.1.w2", "mlp.experts.0.w1", "feed_forward.w3", "linear_attn.in_proj_a", "self_attn.k_proj.bias",
+     "self_attn.o_proj", "mlp.down_proj"],
 )  # fmt: skip
 def test_a_model_that_lost_one_of_several_weights_that_are_packed_is_refused(lost: str, tmp_path: Path) -> None:
     """vLLM packs them into one layer, and asks only whether that got anything."""
@@ -100,8 +107,32 @@ def test_a_model_that_lost_one_of_several_weights_that_are_packed_is_refused(los
         read_weights(layers(without=f"model.layers.1.{lost}", folder=tmp_path))
 
 
+@pytest.mark.parametrize("changed", ["num_key_value_heads", "intermediate_size", "head_dim", "num_attention_heads"])
+def test_a_chat_model_whose_config_is_anothers_is_refused(changed: str, tmp_path: Path) -> None:
+    """Of layers that are larger than it says vLLM took the first rows or columns."""
+    write_base(tmp_path)
+    told = {**json.loads((tmp_path / "config.json").read_text()), "head_dim": 32}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    assert read_weights(tmp_path).parameters > 0
+    (tmp_path / "config.json").write_text(json.dumps({**told, changed: told[changed] // 2}))
+    with pytest.raises(Unfit, match=r"has model\.layers\.0\..*_proj\.weight of shape \[.*where config.json tells \["):
+        read_weights(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**told, changed: "x", "vocab_size": None}))
+    read_weights(tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["model.embed_tokens", "model.layers.0.mlp", "model.layers.1.self_attn"])
+def test_a_plain_model_that_lost_a_whole_module_is_refused(lost: str, tmp_path: Path) -> None:
+    """vLLM asks after its norms alone."""
+    file = write_base(tmp_path) / "model.safetensors"
+    whole = {name: np.zeros(view.shape, np.float32) for name, view in load_torch(file).items()}
+    save_file({name: tensor for name, tensor in whole.items() if not name.startswith(lost)}, file)
+    with pytest.raises(Unfit, match=rf"has no {re.escape(lost)}"):
+        read_weights(tmp_path)
+
+
 def test_networks_that_are_made_otherwise_have_lost_nothing(tmp_path: Path) -> None:
-    assert read_weights(layers(folder=tmp_path)).parameters == 2 * 14 * 2
+    assert read_weights(layers(folder=tmp_path)).parameters == 2 * 24 * 2
     gemma = {"text_config": {"attention_k_eq_v": True}}
     read_weights(layers(without="model.layers.1.self_attn.v_proj", config=gemma, folder=tmp_path))
     plain = ["mlp.up_proj", "mlp.down_proj", "self_attn.q_proj", "self_attn.gate_proj", "self_attn.kv_a_proj_with_mqa"]
