@@ -12,10 +12,10 @@ from launch.proposal.draft import Draft, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
 from launch.proposal.quantization import check_quantization
 from launch.request import WorkingSet
+from models.chat import cpu
 from models.chat.vllm import source as vllm_source
 from models.engines import MIB
 from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
-from registry.errors import Unfit
 from registry.files.dtypes import settle_by_size
 from registry.files.shape import Shape, shape_of
 from registry.files.weights import Weights
@@ -49,13 +49,8 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
     config = facts.listing.json("config.json")
     quantized = check_quantization(config, machine)
     shape = shape_of(config, f"config.json of {facts.listing.where}")
-    if shape.latent and machine.kind == "cpu":
-        raise Unfit(
-            f"{facts.listing.where} has latent attention (MLA, as DeepSeek-V2 and later), which vLLM's CPU build gets "
-            "wrong: what it answers there is not what the model says. Serve it on a GPU.",
-            code="not_on_cpu",
-            param="source",
-        )
+    if machine.kind == "cpu":
+        cpu.refuse(config, shape, facts.listing.where)
     dtype = _dtype(draft, facts, machine, quantized)
     draft.pick("batching.max_requests", _requests(shape, machine), "requests that run at once")
     draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens of one step on a {_device(machine)}")

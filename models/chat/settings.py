@@ -1,11 +1,12 @@
 """From a recipe to vLLM's own command line arguments: vLLM parses and checks them, so no value is guessed here."""
 
+import json
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from models.chat import cuda
+from models.chat import cpu, cuda
 from models.estimate import default_kv_cache
 from registry.errors import Unfit
 from registry.files.dtypes import SMALL_WEIGHTS, settle
@@ -49,8 +50,10 @@ NO_DOMAIN = "none. Send it as a data: URL, or let the model's recipe name domain
 def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:
     """The namespace that vLLM's `AsyncEngineArgs.from_cli_args` and `build_app` take.
 
-    Raises Unfit with every fault of the recipe's flags.
+    Raises Unfit with every fault of the recipe's flags, and for a network that is not for a CPU.
     """
+    if device == "cpu":
+        cpu.refuse(_config(path), read_shape(path), str(path))
     recipe = settle(recipe, path, "cpu" if device == "cpu" else "cuda")
     words = [*_settings(recipe, path, device), *_flags(recipe.engine.flags, parser)]
 
@@ -60,6 +63,11 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
     parser.error = refuse
     parsed: Namespace = parser.parse_args(words)
     return parsed
+
+
+def _config(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    return found
 
 
 def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
@@ -74,6 +82,7 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, read_shape(path))))
     if device == "cpu":
         yield "--enforce-eager"
+        yield from cpu.flags(_config(path))
     else:
         yield from cuda.settings(recipe)
         if sleeps(recipe):

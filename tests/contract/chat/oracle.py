@@ -4,13 +4,16 @@ Ties: an answer is checked token by token with the reference fed the engine's ow
 reference's best one, or lie within `TIE` of it: there two correct programs may differ by the order of their sums.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from models.messages import AdapterRef
+from models.chat.engine import VllmEngine
+from models.messages import AdapterRef, Chunk, HttpCall
 
+PROMPT = "a fox and a dog"
 TIE = 2e-3
 """Logits; the random base's best logit leads by 0.1 to 3 where nothing is wrong."""
 
@@ -53,3 +56,14 @@ def _name(adapter: AdapterRef) -> str:
 def tokens_of(choice: dict[str, Any]) -> list[int]:
     """Token ids of a choice that was asked for with `return_token_ids`."""
     return list(choice["token_ids"])
+
+
+async def greedy(engine: VllmEngine, served: AdapterRef | None) -> tuple[list[int], list[int]]:
+    """Tokens of a prompt and of its answer by the model `tiny`, or by an adapter of it that is in a place."""
+    name = served.digest if served else "tiny"
+    body = {"model": name, "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "return_token_ids": True}
+    sent = json.dumps(body).encode()
+    call = engine.call(HttpCall(path="/v1/completions", body=sent, served=name, shown=name, adapter=served))
+    told: dict[str, Any] = json.loads(b"".join([event.data async for event in call if isinstance(event, Chunk)]))
+    choice = told["choices"][0]
+    return choice["prompt_token_ids"], choice["token_ids"]

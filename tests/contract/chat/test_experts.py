@@ -1,19 +1,16 @@
 """A model of experts, whose shared expert has a gate of its own: adapters of attention and gate answer as peft's."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from models.chat.engine import VllmEngine
-from models.messages import AdapterRef, Chunk, HttpCall
+from models.messages import AdapterRef
 from tests.contract.chat import fixtures
-from tests.contract.chat.oracle import Oracle
+from tests.contract.chat.oracle import Oracle, greedy
 
 pytestmark = pytest.mark.real
-PROMPT = "a fox and a dog"
 LAYERS = {"self_attn.q_proj": (128, 128), "mlp.shared_expert_gate": (128, 1)}
 """(in, out)."""
 
@@ -38,17 +35,6 @@ def adapter(folder: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> Adapt
     return fixtures.write_adapter(folder, seed=len(module), modules=(module,))
 
 
-async def answer(engine: VllmEngine, served: AdapterRef | None) -> tuple[list[int], list[int]]:
-    """Tokens of the prompt and of the answer."""
-    name = served.digest if served else "tiny"
-    body = {"model": name, "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "return_token_ids": True}
-    sent = json.dumps(body).encode()
-    call = engine.call(HttpCall(path="/v1/completions", body=sent, served=name, shown=name, adapter=served))
-    told: dict[str, Any] = json.loads(b"".join([event.data async for event in call if isinstance(event, Chunk)]))
-    choice = told["choices"][0]
-    return choice["prompt_token_ids"], choice["token_ids"]
-
-
 async def test_adapters_of_a_model_of_experts_equal_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base")
     adapters = [adapter(tmp_path / module, module, monkeypatch) for module in LAYERS]
@@ -56,12 +42,12 @@ async def test_adapters_of_a_model_of_experts_equal_peft(tmp_path: Path, monkeyp
     engine = VllmEngine()
     await engine.load(fixtures.recipe(base), base, "cpu", lambda progress: None)
     try:
-        prompt, plain = await answer(engine, None)
+        prompt, plain = await greedy(engine, None)
         assert oracle.agrees(None, prompt, plain)
         for one in adapters:
             await engine.stage(one)
             await engine.place(one, None)
-            prompt, given = await answer(engine, one)
+            prompt, given = await greedy(engine, one)
             assert oracle.agrees(one, prompt, given), one.path
             assert not oracle.agrees(None, prompt, given), "the base's answer"
     finally:

@@ -1,8 +1,6 @@
 """Which of a folder's files answer."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,10 +11,9 @@ from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from models.chat.engine import VllmEngine
-from models.messages import Chunk, HttpCall
 from registry.recipes.source import PathSource
 from tests.contract.chat import fixtures
-from tests.contract.chat.oracle import Oracle
+from tests.contract.chat.oracle import Oracle, greedy
 
 pytestmark = pytest.mark.real
 VENDORS = {
@@ -60,11 +57,7 @@ async def test_weights_in_mistrals_layout_beside_a_model_answer_nothing(tmp_path
     engine = VllmEngine()
     await engine.load(recipe, base, "cpu", lambda progress: None)
     try:
-        body = {"model": "tiny", "prompt": "a fox", "temperature": 0, "max_tokens": 12, "return_token_ids": True}
-        sent = json.dumps(body).encode()
-        call = engine.call(HttpCall(path="/v1/completions", body=sent, served="tiny", shown="tiny"))
-        told: dict[str, Any] = json.loads(b"".join([event.data async for event in call if isinstance(event, Chunk)]))
+        prompt, answer = await greedy(engine, None)
     finally:
         await engine.close()
-    choice = told["choices"][0]
-    assert oracle.agrees(None, choice["prompt_token_ids"], choice["token_ids"])
+    assert oracle.agrees(None, prompt, answer)

@@ -30,7 +30,13 @@ from tests.contract.chat import fixtures as chat_fixtures
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base")
-    config = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
+    config = {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 3,
+        "vocab_size": 300,
+    }
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 2048}))
     return folder
 
@@ -64,6 +70,18 @@ def test_every_fault_of_the_flags_is_named(base: Path) -> None:
 def test_a_value_that_vllm_does_not_take(base: Path) -> None:
     with pytest.raises(Unfit, match="seed"):
         settings.arguments(chat_fixtures.recipe(base, seed="x"), base, "cpu", launch.parser())
+
+
+@pytest.mark.real
+def test_what_a_cpu_gets_wrong_is_not_loaded_there(base: Path, tmp_path: Path) -> None:
+    """Also where a recipe was written by hand. ERNIE's experts were chosen without their bias."""
+    config = json.loads((base / "config.json").read_text())
+    for more in ({"kv_lora_rank": 32, "qk_rope_head_dim": 16}, {"architectures": ["Ernie4_5_MoeForCausalLM"]}):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **more}))
+        with pytest.raises(Unfit, match="Serve it on a GPU") as refused:
+            settings.arguments(chat_fixtures.recipe(tmp_path), tmp_path, "cpu", launch.parser())
+        assert refused.value.code == "not_on_cpu"
+        settings.arguments(chat_fixtures.recipe(tmp_path), tmp_path, "cuda:0", launch.parser())
 
 
 @pytest.mark.real
