@@ -105,7 +105,7 @@ class AdapterService:
         """Files first, then the state, then the promise: a crash in between leaves garbage, never a dangling name."""
         async with self._store_lock:
             await asyncio.to_thread(self.store.commit, out, new.digest)
-            registered = self._state.adapters.register(key, new, alias, shared)
+            registered = await asyncio.to_thread(self._state.adapters.register, key, new, alias, shared)
         await asyncio.to_thread(self._state.sync)
         return registered
 
@@ -166,12 +166,13 @@ class AdapterService:
                     f"Requests are using {', '.join(held)} of adapter '{key}'. Wait for them, or force the deletion.",
                     code="adapter_in_use",
                 )
+            table = self._state.adapters
             if ref is None:
-                self._state.adapters.delete(key, force=force)
+                await asyncio.to_thread(table.delete, key, force=force)
             else:
-                self._state.adapters.delete_version(key, going[0].tag, force=force)
+                await asyncio.to_thread(table.delete_version, key, going[0].tag, force=force)
             await asyncio.to_thread(self._state.sync)
-            garbage = set(self._state.adapters.garbage())
+            garbage = set(await asyncio.to_thread(table.garbage))
         return tuple(dict.fromkeys(version.digest for version in going if version.digest in garbage))
 
     async def collect(self) -> tuple[str, ...]:
@@ -182,8 +183,8 @@ class AdapterService:
         removed = []
         async with self._store_lock:
             on_disk = await asyncio.to_thread(self.store.digests)
-            for digest in self._state.adapters.garbage(on_disk):
-                if not self._leased(digest) and self._state.adapters.forget(digest):
+            for digest in await asyncio.to_thread(self._state.adapters.garbage, on_disk):
+                if not self._leased(digest) and await asyncio.to_thread(self._state.adapters.forget, digest):
                     try:
                         await asyncio.to_thread(self.store.remove, digest)
                     except OSError as error:
@@ -196,7 +197,7 @@ class AdapterService:
     # --- inside --------------------------------------------------------------------------------------------------
     async def _changed(self, key: AdapterKey, change: Callable[[], Adapter]) -> Adapter:
         async with self._named(key):
-            adapter = change()
+            adapter = await asyncio.to_thread(change)
             await asyncio.to_thread(self._state.sync)
             return adapter
 

@@ -1,10 +1,10 @@
 """Teams, keys and limits of a running server, changed over HTTP: what a change did counts once its answer is there."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from registry.threads import Threads
 from tenants.watch import KeyWatch
 
 if TYPE_CHECKING:  # a server without keys loads no database
@@ -25,13 +25,14 @@ class Tables:
 class Administration:
     def __init__(self, watch: KeyWatch) -> None:
         self._watch = watch
+        self._threads = Threads("database of teams")
 
     async def do(self, work: Callable[[Tables], T]) -> T:
-        """In a thread; the first use makes the tables. Raises what the work raises, Unavailable."""
+        """In a thread; the first use makes the tables. Raises what the work raises, Unavailable, QueueFull."""
         keys, database = await self._watch.tables()
         from tenants.keys.accounts import AccountTable
         from tenants.limits.table import LimitTable
 
-        done = await asyncio.to_thread(work, Tables(keys, AccountTable(database), LimitTable(database)))
+        done = await self._threads.run(work, Tables(keys, AccountTable(database), LimitTable(database)))
         await self._watch.look()
         return done

@@ -119,6 +119,7 @@ class KeyWatch:
 
             place = self._place
             database = open_tables(place.data_dir, place.database)
+            database.hurry()
             try:
                 table = KeyTable(database, pepper.load(place.data_dir, place.pepper))
             except BaseException:

@@ -26,11 +26,16 @@ def listed(db: sa.Connection, *, routers: bool) -> tuple[Adapter, ...]:
 def one(db: sa.Connection, key: AdapterKey) -> Adapter:
     """NotFound when it is not there."""
     found = _read(db, _ONE, key)
-    if not found and key.base == ROUTERS:
-        raise NotFound(f"There is no router '{key.name}'; GET /v1/routers lists all.", code="router_not_found")
     if not found:
-        raise NotFound(f"There is no adapter '{key.name}' on model '{key.base}'.", code="adapter_not_found")
+        raise missing(key)
     return found[0]
+
+
+def missing(key: AdapterKey) -> NotFound:
+    """What is told of one that is not there."""
+    if key.base == ROUTERS:
+        return NotFound(f"There is no router '{key.name}'; GET /v1/routers lists all.", code="router_not_found")
+    return NotFound(f"There is no adapter '{key.name}' on model '{key.base}'.", code="adapter_not_found")
 
 
 def _read(db: sa.Connection, queries: "_Queries", key: AdapterKey | None) -> tuple[Adapter, ...]:

@@ -1,7 +1,9 @@
 """Adapters in the state: versions, the current one, aliases, pins and garbage."""
 
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import sqlalchemy as sa
 
@@ -16,6 +18,8 @@ from registry.storage.database import Database, inserting, put
 class AdapterTable:
     """Every write is one transaction: it happens whole, or an error is raised and nothing has changed.
 
+    Writes wait for the database, so call them in threads. Who reads waits for nothing: the state is in memory.
+
     | method         | no such adapter | exists                                                             |
     |----------------|-----------------|--------------------------------------------------------------------|
     | register       | v1, current     | next version, current; digest of the current one: at most its probe |
@@ -26,28 +30,56 @@ class AdapterTable:
     | delete         | NotFound        | Conflict while aliased or pinned, unless `force`                   |
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time, *, routers: bool = False) -> None:
-        """routers: it is those that `all` lists, and not adapters."""
+    def __init__(
+        self,
+        database: Database,
+        clock: Callable[[], float] = time.time,
+        *,
+        routers: bool = False,
+        alone: bool = True,
+    ) -> None:
+        """routers: it is those that `all` lists, and not adapters. alone: nobody else writes."""
         self._database = database
         self._clock = clock
         self._routers = routers
+        self._alone, self._writing = alone, threading.Lock()
+        self._known: tuple[tuple[Adapter, ...], frozenset[AdapterKey]] | None = None
+        """What there is, and every name there ever was."""
 
     # --- reading ---------------------------------------------------------------------------------------------------
     def all(self) -> tuple[Adapter, ...]:
-        """Every adapter, ordered by base and name."""
-        with self._database.read() as db:
-            return rows.listed(db, routers=self._routers)
+        """Every adapter, ordered by base and name. Only the first call asks the database."""
+        return self._read()[0]
 
     def get(self, key: AdapterKey) -> Adapter:
-        """One adapter; NotFound (code adapter_not_found) when it is not there."""
-        with self._database.read() as db:
-            return rows.one(db, key)
+        """One adapter; NotFound (code adapter_not_found) when it is not there. As `all`."""
+        found = next((adapter for adapter in self.all() if adapter.key == key), None)
+        if found is None:
+            raise rows.missing(key)
+        return found
 
     def ever(self) -> frozenset[AdapterKey]:
-        """Every name that was ever given, also those of adapters that were deleted."""
-        with self._database.read() as db:
-            names = db.execute(sa.select(NUMBERS.c.base, NUMBERS.c.name, NUMBERS.c.team))
-            return frozenset(AdapterKey(*row) for row in names)
+        """Every name that was ever given, also those of adapters that were deleted. As `all`."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[tuple[Adapter, ...], frozenset[AdapterKey]]:
+        if self._known is None or not self._alone:
+            with self._writing, self._database.read() as db:
+                self._known = self._look(db)
+        return self._known
+
+    def _look(self, db: sa.Connection) -> tuple[tuple[Adapter, ...], frozenset[AdapterKey]]:
+        names = db.execute(sa.select(NUMBERS.c.base, NUMBERS.c.name, NUMBERS.c.team))
+        return rows.listed(db, routers=self._routers), frozenset(AdapterKey(*row) for row in names)
+
+    @contextmanager
+    def _write(self) -> Iterator[sa.Connection]:
+        """What it has changed is known once it is committed."""
+        with self._writing:
+            with self._database.write() as db:
+                yield db
+                found = self._look(db)
+            self._known = found
 
     # --- versions --------------------------------------------------------------------------------------------------
     def register(
@@ -64,7 +96,7 @@ class AdapterTable:
             raise BadRequest(f"'{key.name[:80]}' is no adapter name: {NAME_RULE}.", param="name")
         if not DIGEST.match(new.digest):
             raise BadRequest("A digest is 'sha256:' and 64 hex digits.", param="digest")
-        with self._database.write() as db:
+        with self._write() as db:
             registered = self._register(db, key, new)
             if alias is not None:
                 self._move_alias(db, key, alias, registered.version.tag)
@@ -108,7 +140,7 @@ class AdapterTable:
 
     def point(self, key: AdapterKey, ref: str) -> Adapter:
         """Make the version that `ref` names the current one."""
-        with self._database.write() as db:
+        with self._write() as db:
             adapter = rows.one(db, key)
             version = adapter.version(ref)
             if version.number != adapter.current.number:
@@ -117,7 +149,7 @@ class AdapterTable:
 
     def rollback(self, key: AdapterKey) -> Adapter:
         """Go back to the version that was current before; a second call goes back one more."""
-        with self._database.write() as db:
+        with self._write() as db:
             before, row = rows.one(db, key), rows.id_of(db, key)
             of_it = CURRENTS.c.adapter == row
             stack = db.execute(sa.select(CURRENTS.c.seq).where(of_it).order_by(CURRENTS.c.seq)).scalars().all()
@@ -134,7 +166,7 @@ class AdapterTable:
 
         With `force` its aliases go too; if it was current, the one before it is, else the newest that is left.
         """
-        with self._database.write() as db:
+        with self._write() as db:
             adapter = rows.one(db, key)
             version = adapter.version(ref)
             held = [f"alias '{alias}'" for alias, number in adapter.aliases.items() if number == version.number]
@@ -157,7 +189,7 @@ class AdapterTable:
 
     def delete(self, key: AdapterKey, *, force: bool = False) -> None:
         """Forget the adapter with all versions. Its numbers go on from where they stood if the name comes back."""
-        with self._database.write() as db:
+        with self._write() as db:
             adapter = rows.one(db, key)
             held = [f"alias '{alias}'" for alias in adapter.aliases] + (["its pin"] if adapter.pinned else [])
             if held and not force:
@@ -171,7 +203,7 @@ class AdapterTable:
     def set_alias(self, key: AdapterKey, alias: str, ref: str | None = None) -> Adapter:
         """Point `alias` to the version that `ref` names (None: the current one). The move is atomic."""
         check_alias(alias)
-        with self._database.write() as db:
+        with self._write() as db:
             return self._move_alias(db, key, alias, ref)
 
     def _move_alias(self, db: sa.Connection, key: AdapterKey, alias: str, ref: str | None) -> Adapter:
@@ -183,7 +215,7 @@ class AdapterTable:
 
     def remove_alias(self, key: AdapterKey, alias: str) -> Adapter:
         """NotFound (code alias_not_found) when the adapter has no such alias."""
-        with self._database.write() as db:
+        with self._write() as db:
             rows.one(db, key)
             its = sa.delete(ALIASES).where(ALIASES.c.adapter == rows.id_of(db, key), ALIASES.c.alias == alias)
             if not db.execute(its).rowcount:
@@ -192,14 +224,14 @@ class AdapterTable:
 
     def pin(self, key: AdapterKey, pinned: bool = True) -> Adapter:
         """Keep the adapter in a device place, or let it go again. Safe to repeat."""
-        with self._database.write() as db:
+        with self._write() as db:
             if rows.one(db, key).pinned != pinned:
                 db.execute(sa.update(ADAPTERS).where(ADAPTERS.c.id == rows.id_of(db, key)).values(pinned=int(pinned)))
             return rows.one(db, key)
 
     def share(self, key: AdapterKey, shared: bool) -> Adapter:
         """Let all teams use it, or only its own. Safe to repeat."""
-        with self._database.write() as db:
+        with self._write() as db:
             rows.one(db, key)
             self._share(db, key, shared)
             return rows.one(db, key)

@@ -14,8 +14,9 @@ from registry.state.opening import FILE, look, open_state
 class State:
     """Opens (and makes, and migrates) `directory`/state.db, or what is kept of it on PostgreSQL: url, as `--database`.
 
-    Safe to call from several threads; on SQLite every call is well under a millisecond, save `sync`. A commit survives
-    SIGKILL at once; call `sync` (in a thread) before you promise a client that it survives a power failure too.
+    Safe to call from several threads. What waits for the database is called in threads by who serves requests: a
+    PostgreSQL may hang, and is waited for as long as `registry.storage.postgres` says. A commit survives SIGKILL at
+    once; call `sync` before you promise a client that it survives a power failure too.
     With `read_only` nothing is made or migrated: for a look beside the server that has it.
     """
 
@@ -30,9 +31,12 @@ class State:
         """Raises Conflict for another version's database, Unavailable, BadRequest; with `read_only` also NotFound."""
         self.path = directory / FILE
         self._database = look(directory, url) if read_only else open_state(directory, url)
-        self.adapters = AdapterTable(self._database, clock)
-        self.routers = AdapterTable(self._database, clock, routers=True)
-        self.models = ModelTable(self._database, clock)
+        self._database.hurry()
+        self.adapters = AdapterTable(self._database, clock, alone=not read_only)
+        self.routers = AdapterTable(self._database, clock, routers=True, alone=not read_only)
+        self.models = ModelTable(self._database, clock, alone=not read_only)
+        for read in (self.adapters.all, self.routers.all, self.models.pins):  # who asks for these waits no more
+            read()
 
     def sync(self) -> None:
         """Bring every commit made so far to the disk (one fsync)."""

@@ -1,8 +1,10 @@
 """Models in the state: pins and aliases made at run time, and what loads have cost."""
 
 import json
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,42 +20,66 @@ NEWEST = 0.3
 
 
 class ModelTable:
-    """Choices of operators that outlive a restart, and measured figures that replace estimates."""
+    """Choices of operators that outlive a restart, and measured figures that replace estimates.
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    What waits for the database, and so is called in threads: everything but `pins` and `aliases`.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time, *, alone: bool = True) -> None:
+        """alone: nobody else writes."""
         self._database = database
         self._clock = clock
+        self._alone, self._writing = alone, threading.Lock()
+        self._known: tuple[dict[str, bool], dict[str, str]] | None = None
+        """Pins and aliases."""
 
     def pins(self) -> dict[str, bool]:
-        """Model id to True (pinned) or False (not, whatever its recipe says). Not listed: as the recipe says."""
-        with self._database.read() as db:
-            rows = db.execute(sa.select(MODEL_PINS).order_by(MODEL_PINS.c.model))
-            return {row.model: bool(row.pinned) for row in rows}
+        """Model id to True (pinned) or False (not, whatever its recipe says). Not listed: as the recipe says.
+
+        Only the first call asks the database.
+        """
+        return dict(self._read()[0])
 
     def set_pin(self, model: str, pinned: bool | None) -> None:
         """None: as the recipe says, again."""
-        with self._database.write() as db:
+        with self._write() as db:
             if pinned is None:
                 db.execute(sa.delete(MODEL_PINS).where(MODEL_PINS.c.model == model))
             else:
                 put(db, MODEL_PINS, {"model": model, "pinned": int(pinned)})
 
     def aliases(self) -> dict[str, str]:
-        """Alias to model id, as made at run time. `Catalog.check_alias` tells whether a new one may be made."""
-        with self._database.read() as db:
-            rows = db.execute(sa.select(MODEL_ALIASES).order_by(MODEL_ALIASES.c.alias))
-            return {row.alias: row.model for row in rows}
+        """Alias to model id, as made at run time. `Catalog.check_alias` tells whether a new one may be made.
+
+        As `pins`.
+        """
+        return dict(self._read()[1])
 
     def set_alias(self, alias: str, model: str) -> None:
         """Point `alias` to `model`, whatever it pointed to before."""
-        with self._database.write() as db:
+        with self._write() as db:
             put(db, MODEL_ALIASES, {"alias": alias, "model": model})
 
     def remove_alias(self, alias: str) -> None:
         """NotFound (code alias_not_found) when there is none; aliases of recipes are not kept here."""
-        with self._database.write() as db:
+        with self._write() as db:
             if not db.execute(sa.delete(MODEL_ALIASES).where(MODEL_ALIASES.c.alias == alias)).rowcount:
                 raise NotFound(f"There is no model alias '{alias}' that was made at run time.", code="alias_not_found")
+
+    def _read(self) -> tuple[dict[str, bool], dict[str, str]]:
+        if self._known is None or not self._alone:
+            with self._writing, self._database.read() as db:
+                self._known = _choices(db)
+        return self._known
+
+    @contextmanager
+    def _write(self) -> Iterator[sa.Connection]:
+        """Of what was chosen. It is known once it is committed."""
+        with self._writing:
+            with self._database.write() as db:
+                yield db
+                found = _choices(db)
+            self._known = found
 
     def record_load(
         self, key: LoadKey, resident_bytes: int, seconds: Mapping[str, float], host_bytes: int | None = None
@@ -129,6 +155,12 @@ class ModelTable:
         if row is None:
             return None
         return MeasuredSleep(row["bytes"], row["host"], json.loads(row["seconds"]), row["count"], row["updated"])
+
+
+def _choices(db: sa.Connection) -> tuple[dict[str, bool], dict[str, str]]:
+    pins = db.execute(sa.select(MODEL_PINS).order_by(MODEL_PINS.c.model))
+    aliases = db.execute(sa.select(MODEL_ALIASES).order_by(MODEL_ALIASES.c.alias))
+    return {row.model: bool(row.pinned) for row in pins}, {row.alias: row.model for row in aliases}
 
 
 def _of(table: sa.Table, key: LoadKey) -> list[sa.ColumnElement[bool]]:

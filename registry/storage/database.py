@@ -15,17 +15,12 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from registry.errors import BadRequest, Conflict, Unavailable
+from registry.storage import postgres
 from registry.storage.files import make_private, make_private_file
 
 SQLITE, POSTGRES = "sqlite", "postgresql+psycopg"
 BUSY_SECONDS = 5.0
 """How long a writer waits for another one: each holds the file for milliseconds."""
-SILENCE = {
-    "connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5,
-    "keepalives_count": 2,
-}  # fmt: skip
-"""How long a PostgreSQL whose machine has gone is waited for, as libpq is told: by itself it waits a quarter of an hour
-for what it has sent, and two hours for what it is to be sent. What the address says counts before it."""
 _READS = {"roundhouse_reads": True}
 PRAGMAS = ("foreign_keys = ON", "journal_mode = WAL", "synchronous = NORMAL")
 
@@ -66,16 +61,20 @@ class Database:
             sa.event.listen(self.engine, "connect", partial(_prepare, PRAGMAS[:1] if read_only else PRAGMAS))
             sa.event.listen(self.engine, "begin", _begin)
             return
-        given: dict[str, Any] = {name: value for name, value in SILENCE.items() if name not in url.query}
-        given |= {} if schema is None else {"options": f"-csearch_path={schema}"}
         try:
-            self.engine = sa.create_engine(url, pool_pre_ping=True, connect_args=given)
+            self.engine = sa.create_engine(url, pool_pre_ping=True, connect_args=postgres.options(url, schema))
         except (NoSuchModuleError, ImportError):
             raise BadRequest("PostgreSQL needs its driver: pip install 'psycopg[binary]'.") from None
 
     @property
     def is_sqlite(self) -> bool:
         return self.engine.dialect.name == "sqlite"
+
+    def hurry(self) -> None:
+        """From the next connection on, wait for no answer without end: who serves requests cannot."""
+        if not self.is_sqlite:
+            self.engine.dispose()
+            sa.event.listen(self.engine, "connect", lambda connection, _: postgres.hurry(connection), insert=True)
 
     def make_schema(self) -> None:
         """Raises Unavailable, Conflict where this user may not."""
@@ -118,8 +117,13 @@ class Database:
         except Unavailable:  # no room for the table file to grow
             stays = True
         if stays:  # what was committed stays in the log beside it
-            with open(f"{self.url.database}-wal", "rb") as log:
-                os.fsync(log.fileno())
+            try:
+                with open(f"{self.url.database}-wal", "rb") as log:
+                    os.fsync(log.fileno())
+            except OSError as error:  # its folder was moved or removed
+                raise Unavailable(
+                    f"The server's state cannot be brought to its disk: {error.strerror}.", code="disk_full"
+                ) from error
 
     def close(self) -> None:
         """Close its connections. Safe to call twice."""

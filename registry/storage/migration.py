@@ -35,6 +35,7 @@ def _upgrade(database: Database, scripts: Path, to: str) -> None:
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     with database.write() as connection:
         if not database.is_sqlite:
+            connection.execute(sa.text("SET LOCAL lock_timeout = 0"))  # another one's steps may take minutes
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
         config.attributes["connection"] = connection
         try:

@@ -20,7 +20,7 @@ from registry.recipes.definition import Recipe
 from registry.recipes.source import HubSource
 from registry.state.database import State
 from runtime.residency.entry import ModelEntry
-from runtime.residency.record import Found, forget, found
+from runtime.residency.record import Found, forget, found, recalled
 from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device
 
@@ -79,7 +79,8 @@ class ModelFiles:
             broken = _broken(recipe, error)
             log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
             return lambda entry: setattr(entry, "broken", broken)
-        return lambda entry: found(entry, files, self._state, self._device)
+        known = recalled(recipe, self._state, self._device)
+        return lambda entry: found(entry, files, known)
 
     async def fetch(self, entry: ModelEntry, told: sources.Fetched) -> None:
         """Bring the model's files, whether they were missing or wrong. Raises what the source says."""
@@ -99,7 +100,7 @@ class ModelFiles:
             entry.broken = _broken(recipe, error)
             raise entry.broken from error
         entry.broken = None
-        await asyncio.to_thread(found, entry, files, self._state, self._device)
+        found(entry, files, await asyncio.to_thread(recalled, recipe, self._state, self._device))
 
     def purge(self, gone: HeldFiles, kept: HeldFiles) -> int:
         """Delete what came from repositories, and what was made here, unless it is kept too; returns the bytes.
@@ -112,7 +113,8 @@ class ModelFiles:
     async def forget_estimate(self, entry: ModelEntry) -> None:
         """Plan with what its files tell again, and not with what was measured."""
         files = await asyncio.to_thread(self._files, entry.recipe, entry.path) if entry.path is not None else None
-        forget(entry, files, self._state, self._device)
+        await asyncio.to_thread(self._state.models.forget, entry.id)
+        forget(entry, files)
 
     def _files(self, recipe: Recipe, path: Path) -> Found:
         """What a model's files tell. Raises Unfit for what cannot be loaded here."""

@@ -1,5 +1,6 @@
 """What may be done with models, for HTTP and whoever else asks: list, load, unload, plan, pin, estimates, aliases."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -102,10 +103,10 @@ class Models:
         """What a load would do now. Changes nothing."""
         return plan_view(self._residency.plan(self._entry(name)))
 
-    def pin(self, name: str, pinned: bool) -> ModelView:
+    async def pin(self, name: str, pinned: bool) -> ModelView:
         """Never evict this model, or no longer so. Does not load it."""
         entry = self._entry(name)
-        self._state.models.set_pin(entry.id, pinned)
+        await asyncio.to_thread(self._state.models.set_pin, entry.id, pinned)
         if pinned:
             self._residency.pin(entry)
         else:
@@ -119,21 +120,24 @@ class Models:
         return self._view(entry)
 
     # --- aliases ----------------------------------------------------------------------------------------------------
-    def set_alias(self, alias: str, name: str) -> ModelView:
+    async def set_alias(self, alias: str, name: str) -> ModelView:
         """A further name of the model, or one that moves to it from another model."""
-        self._names.check_not_elsewhere(alias, "model", "alias")
-        recipe = self._names.catalog.check_alias(alias, name)
-        self._state.models.set_alias(alias, recipe.id)
-        self._names.refresh()
+        async with self._names.giving:
+            self._names.check_not_elsewhere(alias, "model", "alias")
+            recipe = self._names.catalog.check_alias(alias, name)
+            await asyncio.to_thread(self._state.models.set_alias, alias, recipe.id)
+            self._names.refresh()
         return self._view(self._residency.get(recipe.id))
 
-    def remove_alias(self, alias: str, name: str) -> ModelView:
+    async def remove_alias(self, alias: str, name: str) -> ModelView:
         """Remove an alias that was made by a call; those of recipes stay."""
-        entry = self._entry(name)
-        if self._names.catalog.aliases.get(alias) != entry.id:
-            raise NotFound(f"Model '{entry.id}' has no alias {quoted(alias)}.", code="alias_not_found", param="alias")
-        self._state.models.remove_alias(alias)
-        self._names.refresh()
+        async with self._names.giving:
+            entry = self._entry(name)
+            if self._names.catalog.aliases.get(alias) != entry.id:
+                told = f"Model '{entry.id}' has no alias {quoted(alias)}."
+                raise NotFound(told, code="alias_not_found", param="alias")
+            await asyncio.to_thread(self._state.models.remove_alias, alias)
+            self._names.refresh()
         return self._view(entry)
 
 

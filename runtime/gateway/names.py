@@ -1,5 +1,6 @@
 """What names mean now: the recipes, with the adapters and aliases that the state holds."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ class Names:
 
     def __init__(self, recipes: Sequence[Recipe], state: State) -> None:
         self.recipes, self._state = tuple(recipes), state
+        self.giving = asyncio.Lock()
+        """Held from the look whether a name is free until it is given in the state: models' aliases and routers."""
         self.elsewhere: frozenset[str] = frozenset()
         """Names and aliases of providers' models; who serves those says so."""
         self._seen: LRUCache[Caller, Catalog] = LRUCache(SEEN)

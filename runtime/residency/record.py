@@ -7,7 +7,7 @@ from models.engines import engine_version
 from models.estimate import Estimate
 from models.messages import Held
 from registry.recipes.definition import Recipe
-from registry.records import LoadKey
+from registry.records import LoadKey, Measured, MeasuredSleep
 from registry.state.database import State
 from runtime.residency.entry import ModelEntry
 from runtime.server.device import Device
@@ -33,13 +33,28 @@ def load_key(recipe: Recipe, device: Device) -> LoadKey:
     return LoadKey(recipe.id, recipe.version, engine_version(recipe.engine.name), device.label)
 
 
-def found(entry: ModelEntry, files: Found, state: State, device: Device) -> None:
-    """Fill in what its files tell, and what earlier loads have told in place of estimates. Reads the state's file."""
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What earlier loads and sleeps have told, also those before a restart."""
+
+    measured: Measured | None
+    slept: MeasuredSleep | None
+    beside_gpu: bool
+
+
+def recalled(recipe: Recipe, state: State, device: Device) -> Recalled:
+    """Waits for the database."""
+    key = load_key(recipe, device)
+    return Recalled(state.models.measured(key), state.models.slept(key), device.kind != "cpu")
+
+
+def found(entry: ModelEntry, files: Found, known: Recalled) -> None:
+    """Fill in what its files tell, and what earlier loads have told in place of estimates."""
     entry.needed, entry.needed_detail, entry.margin = files.needed, files.needed_detail, files.step
     entry.host_needed, entry.host_adapters = files.host_needed, files.host_adapters
     if files.load_seconds is not None:
         entry.load_seconds = files.load_seconds
-    recall(entry, state, device)
+    recall(entry, known)
     entry.revision, entry.path = files.revision, files.path  # last: with a path it counts as there
 
 
@@ -48,26 +63,24 @@ def expected(entry: ModelEntry, needs: Estimate) -> None:
     entry.needed, entry.needed_detail = needs.total, needs.explain()
 
 
-def recall(entry: ModelEntry, state: State, device: Device) -> None:
-    """Have measured figures of earlier loads and sleeps, also of those before a restart, replace estimates."""
-    key = load_key(entry.recipe, device)
-    measured, slept = state.models.measured(key), state.models.slept(key)
+def recall(entry: ModelEntry, known: Recalled) -> None:
+    """Have measured figures of earlier loads and sleeps replace estimates."""
+    measured, slept = known.measured, known.slept
     if measured is not None:
         entry.after_load, entry.margin = measured.resident_bytes, max(entry.margin, measured.margin_bytes)
         entry.needed, entry.needed_detail = entry.after_load + entry.margin, "as measured at earlier loads"
         if measured.seconds:
             entry.load_seconds = sum(measured.seconds.values())
-        if measured.host_bytes is not None and device.kind != "cpu":
+        if measured.host_bytes is not None and known.beside_gpu:
             entry.host_needed = measured.host_bytes + entry.host_adapters
     if slept is not None:
         entry.slept = Held(device_bytes=slept.device_bytes, host_bytes=slept.host_bytes)
         entry.measured_sleep, entry.measured_wake = slept.seconds.get("sleep"), slept.seconds.get("wake")
 
 
-def forget(entry: ModelEntry, files: Found | None, state: State, device: Device) -> None:
-    """Measured figures go, estimates count again. What it holds now counts until it leaves."""
-    state.models.forget(entry.id)
+def forget(entry: ModelEntry, files: Found | None) -> None:
+    """Estimates count again, once the state has forgotten the rest. What it holds now counts until it leaves."""
     entry.after_load, entry.margin = entry.loaded.resident_bytes if entry.loaded else 0, 0
     entry.slept = entry.measured_sleep = entry.measured_wake = None
     if files is not None:
-        found(entry, files, state, device)
+        found(entry, files, Recalled(None, None, False))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from registry.errors import Forbidden, NotFound
+from registry.threads import Threads
 from tenants.caller import Caller, Scope
 from tenants.ledger.keeping import Ledger
 
@@ -68,6 +69,7 @@ class UsageReport:
 
     def __init__(self, ledger: Ledger, currency: str = "USD", prices: Path | None = None) -> None:
         self._ledger, self.currency, self._table = ledger, currency, prices
+        self.threads = Threads("ledger")
 
     def database(self) -> "Database":
         """Where the sums are. Raises NotFound (no_ledger)."""
@@ -94,8 +96,8 @@ class UsageReport:
         first, last = span(day, begin, end, time.time())
         await self._ledger.written()
         if team not in (None, caller.team):
-            await asyncio.to_thread(check_team, database, team)
-        found = await asyncio.to_thread(used, database, Question(first, last, asked, team))
+            await self.threads.run(check_team, database, team)
+        found = await self.threads.run(used, database, Question(first, last, asked, team))
         data = [_shown(asked, one) for one in found]
         return UsageReportView(start_time=first, end_time=last, currency=self.currency, group_by=list(asked), data=data)
 
@@ -114,7 +116,7 @@ class UsageReport:
 
         team = self.seen(caller, team) or caller.team
         await self._ledger.written()
-        return await asyncio.to_thread(day_of_team, database, team, date, self.currency, await self._prices())
+        return await self.threads.run(day_of_team, database, team, date, self.currency, await self._prices())
 
     async def compare(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None
@@ -131,8 +133,8 @@ class UsageReport:
         first, last = span(day, begin, end, time.time())
         await self._ledger.written()
         if team not in (None, caller.team):
-            await asyncio.to_thread(check_team, database, team)
-        return await asyncio.to_thread(compared, database, prices, first, last, team)
+            await self.threads.run(check_team, database, team)
+        return await self.threads.run(compared, database, prices, first, last, team)
 
     async def of_request(self, team: str | None, request: str) -> "list[LedgerRow]":
         """Its rows, newest first; none where no ledger is kept. team: None for all. Raises Unavailable."""
@@ -141,7 +143,7 @@ class UsageReport:
         from tenants.ledger.lookup import rows_of
 
         await self._ledger.written()
-        return await asyncio.to_thread(rows_of, self._ledger.database, request, team)
+        return await self.threads.run(rows_of, self._ledger.database, request, team)
 
     async def _prices(self) -> "list[ProviderPrice]":
         """In a thread: a large table takes seconds."""
@@ -157,7 +159,7 @@ class UsageReport:
         from tenants.costs.feedback import judge
 
         await self._ledger.written()
-        return await asyncio.to_thread(judge, database, caller.team, request, accepted)
+        return await self.threads.run(judge, database, caller.team, request, accepted)
 
 
 def _shown(asked: "Sequence[By]", one: "Used") -> UsedView:

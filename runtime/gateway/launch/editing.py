@@ -149,7 +149,7 @@ class Editor:
         still = self._roster.recipe(model)
         for one in (model, *(f"{model}@{version}" for version in gone)):
             if self._roster.recipe(one) is None:
-                self._forget(one)
+                await asyncio.to_thread(self._forget, one)
         self._names.refresh()
         freed = 0
         if purge:

@@ -242,11 +242,12 @@ class Keeper:
         router = await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
         self._check_room(content)
         await asyncio.to_thread(self._contents.write, content)
-        self._check(name)  # once more: a model may have got the name meanwhile
         new = NewVersion(content.digest, 0, content.size, source)
-        done = self._state.routers.register(AdapterKey(ROUTERS, name), new, alias)
-        self._ready[content.digest] = router
-        self._refresh()
+        async with self._names.giving:
+            self._check(name)  # once more: a model may have got the name meanwhile
+            done = await asyncio.to_thread(self._state.routers.register, AdapterKey(ROUTERS, name), new, alias)
+            self._ready[content.digest] = router
+            self._refresh()
         return Kept(self.show(name), done.created)
 
     def _check(self, name: str) -> None:
@@ -267,27 +268,25 @@ class Keeper:
     async def remove(self, name: str, *, force: bool = False) -> None:
         """Also one whose files cannot be read."""
         async with self._changing:
-            self._state.routers.delete(self._record(name).key, force=force)
+            await asyncio.to_thread(self._state.routers.delete, self._record(name).key, force=force)
             self._refresh()
 
     async def set_alias(self, name: str, alias: str, version: str) -> RouterView:
-        self._record(name)
-        self._state.routers.set_alias(AdapterKey(ROUTERS, name), alias, version)
-        return self._changed(name)
+        async with self._changing:
+            await asyncio.to_thread(self._state.routers.set_alias, self._record(name).key, alias, version)
+            return self._changed(name)
 
     async def remove_alias(self, name: str, alias: str) -> RouterView:
-        self._record(name)
-        self._state.routers.remove_alias(AdapterKey(ROUTERS, name), alias)
-        return self._changed(name)
+        async with self._changing:
+            await asyncio.to_thread(self._state.routers.remove_alias, self._record(name).key, alias)
+            return self._changed(name)
 
     async def rollback(self, name: str, version: str | None = None) -> RouterView:
         """Make the version before the current one, or the one that is named, the current one."""
-        key = self._record(name).key
-        if version is None:
-            self._state.routers.rollback(key)
-        else:
-            self._state.routers.point(key, version)
-        self._refresh()
+        async with self._changing:
+            key, table = self._record(name).key, self._state.routers
+            await (asyncio.to_thread(table.point, key, version) if version else asyncio.to_thread(table.rollback, key))
+            self._refresh()
         return await self.version(name)
 
     def _changed(self, name: str) -> RouterView:

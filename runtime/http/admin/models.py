@@ -45,11 +45,11 @@ async def plan(gateway: CurrentGateway, name: Name) -> Response:
 
 async def pin(gateway: CurrentGateway, name: Name) -> Response:
     """Never evict this model. Does not load it."""
-    return json_answer(gateway.models.pin(name, True))
+    return json_answer(await gateway.models.pin(name, True))
 
 
 async def unpin(gateway: CurrentGateway, name: Name) -> Response:
-    return json_answer(gateway.models.pin(name, False))
+    return json_answer(await gateway.models.pin(name, False))
 
 
 async def forget_estimate(gateway: CurrentGateway, name: Name) -> Response:
@@ -59,12 +59,12 @@ async def forget_estimate(gateway: CurrentGateway, name: Name) -> Response:
 
 async def set_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
     """A further name of the model, or one that moves to it from another model."""
-    return json_answer(gateway.models.set_alias(alias, name))
+    return json_answer(await gateway.models.set_alias(alias, name))
 
 
 async def remove_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
     """Remove an alias that was made by a call; those of recipes stay."""
-    return json_answer(gateway.models.remove_alias(alias, name))
+    return json_answer(await gateway.models.remove_alias(alias, name))
 
 
 ROUTES: list[Route] = [

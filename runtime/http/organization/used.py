@@ -1,6 +1,5 @@
 """`GET /v1/organization/usage/...`: what was used as OpenAI's SDK asks for it. A team is a project of its."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -93,7 +92,7 @@ async def _page(
     from tenants.ledger.organization import page_of
 
     asked = _asked(request.query_params.multi_items(), endpoints, costs=costs)
-    page = await asyncio.to_thread(page_of, database, asked)
+    page = await gateway.usage.threads.run(page_of, database, asked)
     return json_answer(
         {
             "object": "page",

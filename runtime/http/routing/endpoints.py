@@ -204,7 +204,7 @@ async def report(
         rows = chosen(database, router, time.time() - days * 86400, team)
         return ReportView(router=router, days=days, requests=len(rows), outcomes=outcomes(rows), replay=replay(rows))
 
-    return json_answer(await asyncio.to_thread(told))
+    return json_answer(await gateway.usage.threads.run(told))
 
 
 def _kept(done: Kept) -> Response:

@@ -2,15 +2,21 @@
 
 import asyncio
 import tarfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from adapters.sources import UploadedArchive
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
 from registry.recipes.source import HubSource, PathSource
 from registry.records import AdapterKey, Probe
+from registry.storage.database import Database
+from tests.eventually import PATIENCE
 from tests.unit.adapters.fake_hub import serve
 from tests.unit.adapters.makers import write_adapter
 from tests.unit.adapters.rig import Rig
@@ -170,3 +176,36 @@ async def test_many_registrations(rig: Rig, folder: Path) -> None:
     print(f"{60 / (time.perf_counter() - began):.0f} registrations a second")
     assert len(rig.service.list()) == 60
     assert len(rig.on_disk()) == 10
+
+
+async def test_a_state_whose_database_hangs_holds_up_nobody_else(
+    rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers, write = threading.Event(), threading.Event(), Database.write
+
+    @contextmanager
+    def hanging(database: Database) -> Iterator[sa.Connection]:
+        asked.set()
+        assert answers.wait(PATIENCE)
+        with write(database) as connection:
+            yield connection
+
+    await rig.add("first", folder, 0)
+    first, changes = AdapterKey("small", "first"), rig.service
+    for change in (
+        lambda: rig.add("tune", folder, 1),
+        lambda: changes.pin(first, True),
+        lambda: changes.share(first, True),
+        lambda: changes.alias(first, "prod"),
+        lambda: changes.remove(first, force=True),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "write", hanging)
+            changing = asyncio.ensure_future(change())
+            assert await asyncio.to_thread(asked.wait, PATIENCE)
+            assert changes.show(first).key == first
+            assert not changing.done()
+            answers.set()
+            await changing
+            asked.clear()
+            answers.clear()

@@ -18,7 +18,7 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
-from runtime.residency.record import Found, forget, found, load_key, recall
+from runtime.residency.record import Found, forget, found, load_key, recall, recalled
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
@@ -64,7 +64,7 @@ def live_once(state: State) -> None:
 def test_loads_and_sleeps_of_the_life_before_replace_the_estimates(state: State) -> None:
     live_once(state)
     again = entry()
-    recall(again, state, GPU)
+    recall(again, recalled(again.recipe, state, GPU))
     assert (again.needed, again.host_needed, again.load_seconds) == (100, 12 + 7, 1.5)
     assert again.slept == Held(device_bytes=5, host_bytes=90)
     assert again.wake_seconds == 0.5, "the wake alone, not the wait for room before it"
@@ -74,10 +74,10 @@ def test_loads_and_sleeps_of_the_life_before_replace_the_estimates(state: State)
 def test_another_recipe_or_device_knows_nothing_of_it(state: State) -> None:
     live_once(state)
     other = entry("b")
-    recall(other, state, GPU)
+    recall(other, recalled(other.recipe, state, GPU))
     assert (other.needed, other.host_needed, other.slept, other.measured_wake) == (150, 50, None, None)
     other = entry()
-    recall(other, state, replace(GPU, label="NVIDIA A100"))
+    recall(other, recalled(other.recipe, state, replace(GPU, label="NVIDIA A100")))
     assert (other.needed, other.slept, other.measured_sleep) == (150, None, None)
 
 
@@ -88,7 +88,7 @@ def test_the_next_plan_is_made_with_what_was_measured(state: State) -> None:
     for known in (False, True):
         one = entry(min_resident=0)
         if known:
-            recall(one, state, GPU)
+            recall(one, recalled(one.recipe, state, GPU))
         one.state, one.loaded, one.bytes, one.needed = ModelState.READY, CAN_SLEEP, 100, 100
         one.device = GPU.name
         resident = one.resident()
@@ -113,7 +113,7 @@ def test_growth_without_a_load_that_was_kept_tells_nothing(state: State) -> None
     record.grew(grown)
     record.close()
     again = entry()
-    recall(again, state, GPU)
+    recall(again, recalled(again.recipe, state, GPU))
     assert (again.needed, again.load_seconds) == (150, 10.0)
 
 
@@ -125,13 +125,14 @@ def test_a_working_margin_outlives_a_restart_and_is_forgotten_with_the_rest(stat
     record.grew(grown)
     record.close()
     again = entry()
-    recall(again, state, GPU)
+    recall(again, recalled(again.recipe, state, GPU))
     assert (again.needed, again.after_load, again.margin) == (120, 100, 20)
     files = Found(Path("x"), "r", 150, "estimated", 50, 7, 10.0)
-    forget(again, files, state, GPU)
+    state.models.forget(again.id)
+    forget(again, files)
     assert (again.needed, again.needed_detail, again.after_load, again.margin) == (150, "estimated", 0, 0)
     assert (again.slept, again.measured_sleep, again.measured_wake) == (None, None, None)
-    recall(again, state, GPU)
+    recall(again, recalled(again.recipe, state, GPU))
     assert again.needed == 150
 
 
@@ -139,13 +140,14 @@ def test_on_a_gpu_the_memory_of_a_step_is_kept_beside_what_a_load_held(state: St
     """After its load an engine has given that memory back, and it will want it again."""
     files = Found(Path("x"), "r", 150, "estimated", step=30)
     first = entry()
-    found(first, files, state, GPU)
+    found(first, files, recalled(first.recipe, state, GPU))
     assert first.needed == 150
     live_once(state)
     again = entry()
-    found(again, files, state, GPU)
+    found(again, files, recalled(again.recipe, state, GPU))
     assert (again.needed, again.after_load, again.margin) == (130, 100, 30)
-    forget(again, files, state, GPU)
+    state.models.forget(again.id)
+    forget(again, files)
     assert (again.needed, again.margin) == (150, 30)
 
 
@@ -161,10 +163,10 @@ def test_a_data_directory_that_a_runaway_has_poisoned_heals_by_itself(tmp_path: 
     old.commit()
     old.close()
     with State(tmp_path) as state:
-        found(chat, Found(tmp_path, "r", 1_150_000_000, "estimated"), state, cpu)
+        found(chat, Found(tmp_path, "r", 1_150_000_000, "estimated"), recalled(chat.recipe, state, cpu))
         assert chat.needed == 1_150_000_000
         state.models.record_load(load_key(chat.recipe, cpu), 900_000_000, {})
-        recall(chat, state, cpu)
+        recall(chat, recalled(chat.recipe, state, cpu))
         assert chat.needed == 900_000_000
 
 
@@ -185,5 +187,5 @@ def test_a_database_that_hangs_holds_nobody_up_and_loses_nothing(state: State) -
     hangs.set()
     record.close()
     again = entry()
-    recall(again, state, GPU)
+    recall(again, recalled(again.recipe, state, GPU))
     assert (again.needed, again.margin) == (120, 20)

@@ -1,0 +1,62 @@
+"""Connections to a PostgreSQL that nobody waits for without end, however it is silent.
+
+| what is wrong                                 | what ends the wait                                        |
+|-----------------------------------------------|-----------------------------------------------------------|
+| its machine has gone                          | SILENCE: libpq, which by itself waits up to two hours     |
+| another session holds a lock                  | LOCK_SECONDS: PostgreSQL itself                           |
+| its processes stand still, or its disk hangs  | WRITE_SECONDS and READ_SECONDS: here, where a server asks |
+"""
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+from sqlalchemy.engine import URL
+
+SILENCE = {
+    "connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5,
+    "keepalives_count": 2,
+}  # fmt: skip
+"""As libpq is told. What the address says counts before it."""
+LOCK_SECONDS = 5
+WRITE_SECONDS, READ_SECONDS = 10.0, 30.0
+"""For each answer. What is written are a few rows; a report may sum up many."""
+
+
+def options(url: URL, schema: str | None) -> dict[str, Any]:
+    """What libpq is told beside the address."""
+    given: dict[str, Any] = {name: value for name, value in SILENCE.items() if name not in url.query}
+    told = url.query.get("options", "")
+    words = [f"-clock_timeout={LOCK_SECONDS}s", *([told] if isinstance(told, str) else told)]
+    words += [] if schema is None else [f"-csearch_path={schema}"]
+    return given | {"options": " ".join(filter(None, words))}
+
+
+def hurry(connection: Any) -> None:
+    """Have a new connection of psycopg end, with its OperationalError, where an answer takes too long."""
+    from psycopg import IsolationLevel
+
+    wait = connection.wait  # through which it goes for whatever it asks
+
+    def bounded(asking: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+        reads = connection.isolation_level == IsolationLevel.REPEATABLE_READ  # as `Database.read` has it
+        return wait(_until(connection, asking, READ_SECONDS if reads else WRITE_SECONDS), *args, **kwargs)
+
+    connection.wait = bounded
+
+
+def _until(connection: Any, asking: Generator[Any, Any, Any], seconds: float) -> Generator[Any, Any, Any]:
+    """The same for psycopg, which goes on with it ten times a second even where nothing has come."""
+    from psycopg import OperationalError
+
+    end = time.monotonic() + seconds
+    try:
+        wanted = next(asking)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= end:
+                connection.close()
+                raise OperationalError(f"no answer within {seconds:.0f} s")
+            wanted = asking.send(ready)
+    except StopIteration as done:
+        return done.value

@@ -1,0 +1,67 @@
+"""A PostgreSQL that stands still while the server runs, as on a disk that hangs: its machine's kernel still answers."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from tests.postgres import postgres, programs
+from tests.system.serving import STARTER, Server
+
+pytestmark = [pytest.mark.real, pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")]
+EMBED = {"model": "starter-embed", "input": "hello"}
+
+
+@contextmanager
+def standing_still(url: str) -> Iterator[None]:
+    (folder,) = parse_qs(urlsplit(url).query)["host"]
+    main = psutil.Process(int(Path(folder, "data", "postmaster.pid").read_text().split()[0]))
+    processes = [main, *main.children(recursive=True)]
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+
+
+def test_everybody_is_told_and_nobody_else_waits(tmp_path: Path) -> None:
+    with postgres() as url:
+        data = tmp_path / "a" / "data"
+        with Server(data, [STARTER / "starter-embed.yaml"], "--database", url).wait_ready() as server:
+            assert server.http.post("/v1/embeddings", json=EMBED).status_code == 200
+            answers: dict[str, httpx.Response] = {}
+
+            def ask(method: str, path: str, body: object = None) -> threading.Thread:
+                def asked() -> None:
+                    with httpx.Client(base_url=server.url, timeout=600) as client:
+                        answers[path] = client.request(method, path, json=body)
+
+                thread = threading.Thread(target=asked)
+                thread.start()
+                return thread
+
+            with standing_still(url):
+                asking = [
+                    ask("PUT", "/v1/models/starter-embed/pin"),
+                    ask("PUT", "/v1/models/starter-embed/aliases/searching"),
+                    ask("POST", "/v1/organization/projects", {"name": "search"}),
+                    ask("POST", "/v1/embeddings", EMBED),
+                ]
+                while any(thread.is_alive() for thread in asking):
+                    for path in ("/health/live", "/health/ready", "/v1/models", "/v1/adapters", "/v1/routers"):
+                        assert server.http.get(path).status_code == 200, path
+                for path, answer in answers.items():
+                    assert answer.status_code == 503, (path, answer.text)
+                    assert int(answer.headers["retry-after"]) > 0, path
+            assert server.http.put("/v1/models/starter-embed/pin").status_code == 200
+            assert server.http.post("/v1/embeddings", json=EMBED).status_code == 200
+            assert server.model("starter-embed")["pinned"]
+            assert server.stop() == 0

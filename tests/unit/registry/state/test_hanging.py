@@ -1,0 +1,76 @@
+"""A PostgreSQL that hangs: nobody waits for it without end, and who only reads the state does not wait at all."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from registry.errors import Unavailable
+from registry.records import AdapterKey, NewVersion
+from registry.state.database import State
+from registry.storage import postgres
+from registry.storage.database import Database, url_of
+from tests.unit.registry.makers import digest
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(postgres, "READ_SECONDS", 0.2)
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Database]:
+    with closing(Database(url_of(url))) as database:
+        database.hurry()
+        yield database
+
+
+def stop(connection: sa.Connection) -> int:
+    """The process behind a connection stands still, while the machine's kernel answers for it."""
+    pid: int = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+@pytest.mark.parametrize("way", ["write", "commit", "read"])
+def test_one_whose_process_stands_still_is_given_up(way: str, postgres_url: str) -> None:
+    pid = 0
+    with opened(postgres_url) as database:
+        try:
+            with pytest.raises(Unavailable) as error:  # noqa: PT012, SIM117 - also at the end of the transaction
+                with (database.read if way == "read" else database.write)() as asking:
+                    pid = stop(asking)
+                    if way != "commit":
+                        asking.execute(sa.select(1))
+            assert error.value.retry_after
+            with database.write() as asking:
+                assert asking.execute(sa.select(1)).scalar_one() == 1
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_another_sessions_lock_is_not_waited_for_without_end(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "LOCK_SECONDS", 1)
+    monkeypatch.setattr(postgres, "WRITE_SECONDS", 600.0)
+    key, new = AdapterKey("m", "tune"), NewVersion(digest(1), 8, 100, "test")
+    with State(tmp_path, url=postgres_url) as state:
+        state.adapters.register(key, new)
+        schema = f"roundhouse_{(tmp_path / 'server-id').read_text().strip()}"
+        with opened(postgres_url) as other, other.write() as holding:
+            holding.execute(sa.text(f'LOCK TABLE "{schema}".adapters'))
+            with pytest.raises(Unavailable) as error:
+                state.adapters.pin(key)
+            assert error.value.retry_after
+            assert not state.adapters.get(key).pinned, "who reads does not wait for the lock"
+            assert state.adapters.ever() == {key}
+            assert state.routers.all() == ()
+            assert (state.models.pins(), state.models.aliases()) == ({}, {})
+        assert state.adapters.pin(key).pinned
+        assert state.adapters.get(key).pinned
