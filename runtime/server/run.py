@@ -8,10 +8,12 @@ Its own request queue and transport stay idle: endpoints are plain FastAPI route
 import asyncio
 import contextlib
 import gc
+import logging
 import multiprocessing.connection
 import multiprocessing.process
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,6 +25,7 @@ from typing import NoReturn
 import litserve as ls
 import litserve.server
 import psutil
+import uvicorn
 from fastapi import FastAPI
 
 from models.parent import die_with_parent
@@ -52,6 +55,8 @@ async def _nobody_is_asked() -> None:
 
 
 litserve.server.no_auth = _nobody_is_asked
+# Its own variable would have each request show another key beside ours, and answer who has none in its own words.
+litserve.server.LIT_SERVER_API_KEY = None
 
 FAILED = 4
 """The command line's exit code for a server that ended by itself, where nothing can be cleaned up any more."""
@@ -97,12 +102,34 @@ def build(settings: Settings, documents: Documents, device: Device) -> ls.LitSer
     return server
 
 
+def _listen_at(host: str, port: int) -> None:
+    """LitServe takes three addresses; its socket is uvicorn's, which takes all that this machine has."""
+    address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
+    bind = uvicorn.Config.bind_socket
+
+    def bound(self: uvicorn.Config) -> socket.socket:
+        self.host = str(address)
+        return bind(self)
+
+    uvicorn.Config.bind_socket = bound  # type: ignore[method-assign]
+
+
 def _restart_in_lasting_thread(server: ls.LitServer) -> None:
     """Slots die with the thread that started them (`die_with_parent`). LitServe restarts them in its monitoring thread,
     which ends as soon as a stop begins: a slot that had been restarted would be killed while its requests may finish.
     """
     launch, lasting = server.launch_single_inference_worker, ThreadPoolExecutor(1, "slots")
-    server.launch_single_inference_worker = lambda *given: lasting.submit(launch, *given).result()
+
+    def restart(api: ls.LitAPI, worker_id: int) -> object:
+        try:
+            return lasting.submit(launch, api, worker_id).result()
+        except OSError as error:  # no process, memory or file is left: it would end LitServe's monitoring for good
+            if not server.inference_workers:  # the start
+                raise
+            log.error("a slot's process cannot be started, and is tried again", extra={"cause": str(error)})
+            return server.inference_workers[worker_id]
+
+    server.launch_single_inference_worker = restart
 
 
 class ApiProcess:
@@ -198,6 +225,8 @@ def run(settings: Settings, documents: Documents, device: Device, beside: Callab
         if stopping.is_set():
             return
         failed.set()
+        names = ", ".join(name for name, process in found.items() if process.sentinel in ended)
+        log.error("a process of the server has ended by itself", extra={"process": names})
         if found["SyncManager"].sentinel in ended:  # its event cannot be set any more
             end_everything(FAILED)
         shut_down()
@@ -219,9 +248,11 @@ def run(settings: Settings, documents: Documents, device: Device, beside: Callab
         threading.Thread(target=beside, daemon=True).start()
     gc.collect()
     gc.freeze()  # the API process is a fork: a look at all that was imported would keep it from the streams for 80 ms
+    _listen_at(settings.host, settings.port)
+    logging.getLogger("litserve.server").addFilter(_is_news)
     try:
         server.run(
-            host=settings.host,
+            host="127.0.0.1",  # it has to be given one that it knows
             port=settings.port,
             num_api_servers=1,
             log_level="warning",
@@ -234,6 +265,13 @@ def run(settings: Settings, documents: Documents, device: Device, beside: Callab
         end_everything(FAILED)
     log.info("stopped", extra={"processes_left": len(psutil.Process().children(recursive=True))})
     return 1 if failed.is_set() else 0
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that LitServe's monitoring, whose last look may come after the end of the manager, could not ask it."""
+    kind = None if not record.exc_info else record.exc_info[0]
+    gone = kind is not None and issubclass(kind, EOFError | ConnectionError | FileNotFoundError)
+    return not (gone and record.msg == "Monitoring worker crashed")
 
 
 def _forks_die_with(main: int) -> None:

@@ -39,6 +39,7 @@ def test_the_monitor_restarts_dead_workers_at_our_interval() -> None:
     source = inspect.getsource(ls.LitServer._start_worker_monitoring)
     assert "launch_single_inference_worker" in source
     assert "time.sleep(self.monitor_internal)" in source
+    assert 'logger.exception("Monitoring worker crashed")' in source
 
 
 def test_stop_waits_for_running_responses_as_long_as_we_say() -> None:
@@ -71,3 +72,22 @@ def test_the_api_process_and_the_manager_are_forks_of_the_main_process() -> None
     assert 'ctx = mp.get_context("fork")' in inspect.getsource(ls.LitServer._start_server)
     assert "manager = mp.Manager()" in inspect.getsource(ls.LitServer)
     assert multiprocessing.get_start_method() == "fork"
+
+
+def test_run_binds_what_uvicorn_binds_and_hands_it_to_the_api_process() -> None:
+    """`_listen_at` says where."""
+    assert "sockets = [config.bind_socket()]" in inspect.getsource(ls.LitServer.run)
+    assert "args=(response_queue_id, sockets)" in inspect.getsource(ls.LitServer._start_server)
+
+
+def test_its_variable_for_a_key_is_read_from_its_module() -> None:
+    import runtime.server.run  # noqa: F401 - it takes the key away
+
+    assert litserve.server.LIT_SERVER_API_KEY is None
+    assert "if LIT_SERVER_API_KEY:" in inspect.getsource(ls.LitServer.setup_auth)
+
+
+def test_a_failed_start_of_a_slot_leaves_the_one_that_has_ended() -> None:
+    source = inspect.getsource(ls.LitServer._start_worker_monitoring)
+    assert "self.inference_workers[idx] = self.launch_single_inference_worker(lit_api, worker_id)" in source
+    assert "self.inference_workers = []" in inspect.getsource(ls.LitServer.run)

@@ -1,10 +1,16 @@
 """What the server process does before it forks the API process."""
 
+import errno
+import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from runtime.server.run import _is_news, _restart_in_lasting_thread
 
 CODE = """
 import gc, sys
@@ -33,3 +39,34 @@ def test_the_collector_never_looks_at_what_was_imported(tmp_path: Path) -> None:
     frozen, others = map(int, done.stdout.split())
     assert frozen > 50_000
     assert others < frozen / 20
+
+
+def test_a_slot_that_cannot_be_started_now_is_started_later() -> None:
+    """LitServe's monitoring would end with the error, and no slot come back any more."""
+    tries: list[str | OSError] = [OSError(errno.EAGAIN, "Resource temporarily unavailable"), "process"]
+
+    def launch(_api: object, _worker_id: int) -> str:
+        tried = tries.pop(0)
+        if isinstance(tried, OSError):
+            raise tried
+        return tried
+
+    server: Any = SimpleNamespace(launch_single_inference_worker=launch, inference_workers=[])
+    _restart_in_lasting_thread(server)
+    with pytest.raises(OSError, match="temporarily"):
+        server.launch_single_inference_worker(None, 0)
+    tries.insert(0, OSError(errno.ENOMEM, "Cannot allocate memory"))
+    server.inference_workers.append("ended process")
+    assert server.launch_single_inference_worker(None, 0) == "ended process", "it is seen as ended, and tried again"
+    assert server.launch_single_inference_worker(None, 0) == "process"
+
+
+@pytest.mark.parametrize(("error", "told"), [(EOFError(), 0), (ConnectionRefusedError(), 0), (ValueError("new"), 1)])
+def test_that_the_manager_ended_first_is_no_news(error: Exception, told: int, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("tests.litserve")
+    logger.addFilter(_is_news)
+    try:
+        raise error
+    except type(error):
+        logger.exception("Monitoring worker crashed")
+    assert len(caplog.records) == told
