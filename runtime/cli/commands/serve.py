@@ -16,6 +16,7 @@ from runtime.cli.options import AsJson
 from runtime.cli.output import note
 
 if TYPE_CHECKING:
+    import socket
     import subprocess
 
     from registry.recipes.loading import Documents
@@ -52,9 +53,11 @@ def _run(settings: "Settings", as_json: bool) -> int:
     with DataDir(
         settings.data_dir, url
     ) as held:  # first: it also ends what a killed server left, which may hold the port
-        _port_is_free(settings.host, settings.port)
+        taken = _take_port(settings.host, settings.port)
         settings = settings.model_copy(update={"data_dir": held.path, "run_dir": held.run_dir})
         _somebody_may_ask(settings)
+        if os.environ.get("LIT_SERVER_API_KEY"):
+            note("warning: LIT_SERVER_API_KEY is LitServe's, and asks nobody here for a key: roundhouse keys create.")
         for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # engines need not know them
             os.environ.pop(secret, None)
         if not as_json:
@@ -65,6 +68,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
 
             return run(settings, read, device, beside=announcer.wait)  # it ends long before us: no zombie stays
         finally:
+            taken.close()
             announcer.terminate()
             announcer.wait()
 
@@ -110,11 +114,17 @@ def _reachable(host: str) -> str:
     return f"[{found}]" if ":" in found else found
 
 
-def _port_is_free(host: str, port: int) -> None:
-    """Raises Refused before anything is started; LitServe would fail later and less clearly."""
+def _take_port(host: str, port: int) -> "socket.socket":
+    """Raises Refused before anything is started; LitServe would fail later and less clearly.
+
+    It binds the port seconds later: until then, and as long as what this returns is there, a name in the kernel keeps
+    other servers of this machine away.
+    """
     import socket
 
+    held = socket.socket(socket.AF_UNIX)
     try:
+        held.bind(f"\0roundhouse-port-{port}")
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,6 +135,7 @@ def _port_is_free(host: str, port: int) -> None:
                 f"Port {port} on {host} is in use. Choose another with --port (make serve PORT=...)."
             ) from None
         raise Refused(f"{host}:{port} cannot be listened on: {error.strerror}. See --host.") from None
+    return held
 
 
 def _announce(url: str, as_json: bool) -> "subprocess.Popen[bytes]":

@@ -33,8 +33,14 @@ def restart_with_id() -> None:
     the API process is a fork.
     """
     os.environ[VARIABLE] = f"{os.getpid()}-{secrets.token_hex(8)}"
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for number in range(3):  # a service manager may have closed them: what is opened next would be taken for them
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

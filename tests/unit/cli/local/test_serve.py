@@ -5,13 +5,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from pydantic import ByteSize
 
 from registry.bounds import Bounds
-from runtime.cli.commands.serve import _reachable
+from runtime.cli.commands.serve import _reachable, _take_port
 from runtime.cli.commands.setting_options import options
 from runtime.cli.failures import Refused
 from runtime.cli.local import announce, processes
@@ -375,3 +376,29 @@ def test_only_its_user_may_read_the_data_directory(tmp_path: Path) -> None:
         assert tmp_path.stat().st_mode & 0o777 == 0o700
         assert (tmp_path / "server.json").stat().st_mode & 0o777 == 0o600
         assert json.loads((tmp_path / "server.json").read_text())["url"] == "http://x"
+
+
+def test_of_two_that_start_at_once_on_one_port_the_second_is_refused() -> None:
+    """The first one listens seconds later; the second one would tell that it answers, by the first one's answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with _take_port("127.0.0.1", port), pytest.raises(Refused, match=f"Port {port} on 127.0.0.1 is in use"):
+        _take_port("127.0.0.1", port)
+    _take_port("127.0.0.1", port).close()
+
+
+def test_standard_streams_that_are_closed_are_opened_for_what_comes() -> None:
+    """As some service managers start programs: the next files that are opened would be taken for them."""
+    code = (
+        "import os, sys\n"
+        "from runtime.cli.local import processes\n"
+        "if processes.own_id() is None: processes.restart_with_id()\n"
+        "told = [os.readlink(f'/proc/self/fd/{number}') for number in range(3)]\n"
+        "open(sys.argv[1], 'w').write(' '.join(told))\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        script, told = Path(folder, "script.py"), Path(folder, "told")
+        script.write_text(code)
+        closed = f"exec {sys.executable} {script} {told} 0<&- 1>&- 2>&-"
+        subprocess.run(["sh", "-c", closed], cwd=root(), env={**os.environ, "PYTHONPATH": str(root())}, check=True)
+        assert told.read_text() == "/dev/null /dev/null /dev/null"
