@@ -8,6 +8,8 @@ from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
 from runtime.residency.table import S, Table, log
 
+BESIDE = ("version", "price", "description", "owned_by", "aliases", "adapters")
+"""Of a recipe, what no engine is loaded with."""
 PATIENCE = 600.0
 """Seconds that a model may go on being used before it drains for its new recipe. Who comes meanwhile waits for that."""
 
@@ -25,6 +27,9 @@ class Exchanger:
     """
     | state                 | then                                                                             |
     |-----------------------|----------------------------------------------------------------------------------|
+    | any; only what no     | the new recipe counts at once, and its engine goes on                            |
+    | engine is loaded with |                                                                                  |
+    | is another            |                                                                                  |
     | ABSENT, FAILED        | the new recipe counts at once                                                    |
     | READY, ASLEEP, unused | the same; its process ends, and the next request loads it anew                   |
     | READY, in use         | waits until it is unused, at most PATIENCE; then it drains: what runs finishes,  |
@@ -45,6 +50,10 @@ class Exchanger:
         return found.recipe if found else None
 
     def start(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
+        if _same_engine(entry.recipe, exchange.recipe):
+            self._waiting.pop(entry.id, None)
+            self._count(entry, exchange)
+            return
         under_way = entry.id in self._waiting
         self._waiting[entry.id] = exchange
         if not under_way and not self._at_once(entry):
@@ -72,13 +81,20 @@ class Exchanger:
         if there:
             self._drainer.dismiss(entry)
             self._table.spawn(self._drainer.leave(entry, "changed recipe"), f"changed-{entry.id}")
-        entry.recipe = exchange.recipe
         entry.path, entry.broken, entry.failures = None, None, []
         entry.after_load = entry.margin = 0
         entry.slept = entry.measured_sleep = entry.measured_wake = None
-        entry.queue.change(exchange.recipe)
         exchange.fill(entry)
+        self._count(entry, exchange)
+        return True
+
+    def _count(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
+        entry.recipe = exchange.recipe
+        entry.queue.change(exchange.recipe)
         log.info("the recipe changed", extra={"model": entry.id, "version": exchange.recipe.version})
         exchange.done()
         self._table.note_change()
-        return True
+
+
+def _same_engine(before: Recipe, now: Recipe) -> bool:
+    return before.model_copy(update={name: getattr(now, name) for name in BESIDE}) == now

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from registry.errors import EngineFailed, NotFound, RoundhouseError
-from registry.recipes.definition import Recipe
+from registry.recipes.definition import Prices, Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.exchanger import Exchanger, RecipeExchange
 from runtime.residency.states import ModelState
@@ -51,6 +51,23 @@ async def test_one_that_is_unused_leaves_and_comes_back_with_it(world: World) ->
     assert await world.ask("a")
     assert world.witness.events == ["loaded a", "evicted a", "loaded a"]
     assert world.queues["a"].policy.max_requests == 1
+
+
+async def test_one_whose_price_alone_changes_goes_on_with_its_engine(world: World) -> None:
+    price = Prices(input=2.5)
+    dearer = recipe("a").model_copy(update={"version": 2, "price": price, "aliases": ("other",)})
+    counted: list[str] = []
+    async with in_use(world, "a"):
+        entry = world.manager.get("a")
+        path = entry.path
+        exchange(world, "a", 3)  # waits, and is taken back
+        given = RecipeExchange(dearer, lambda _: counted.append("filled"), lambda: counted.append("a"))
+        world.manager.exchange(entry, given)
+        assert (counted, entry.recipe.price, entry.path) == (["a"], price, path)
+        assert world.queues["a"].recipe.version == 2
+        assert world.manager.exchanger.waiting("a") is None
+    assert await world.ask("a")
+    assert world.witness.events == ["loaded a"]
 
 
 async def test_one_in_use_keeps_its_recipe_until_it_is_free(world: World) -> None:
