@@ -45,9 +45,13 @@ class LimitTable:
 
     def zone(self, limit: Limit) -> ZoneInfo:
         """Of the team whose limit it is, or whose key's. Raises NotFound for one that is not there."""
-        with self._database.read() as connection:
-            self._check(connection, limit)
+        self.check(limit.owner, limit.subject)
         return self.zones()[limit.subject]
+
+    def check(self, owner: str, subject: str) -> None:
+        """Raises NotFound for a team or key that is not there."""
+        with self._database.read() as connection:
+            _check(connection, owner, subject)
 
     def set(self, wanted: Limit) -> Limit:
         """In the place of the one of the same owner, kind and model, enforced or shadow; or of the one that warns.
@@ -57,7 +61,7 @@ class LimitTable:
         alike = (LIMITS.c.owner == wanted.owner) & (LIMITS.c.kind == wanted.kind) & (LIMITS.c.model == wanted.model)
         alike &= (LIMITS.c.mode == Mode.WARN) == (wanted.mode is Mode.WARN)
         with self._database.write() as connection:
-            self._check(connection, wanted)
+            _check(connection, wanted.owner, wanted.subject)
             firsts = lines(connection)
             line = line_of(wanted.subject, firsts) if wanted.owner == "key" else [wanted.subject]
             wanted, alike = _of_line(wanted, firsts), alike & LIMITS.c.subject.in_(line)
@@ -69,7 +73,7 @@ class LimitTable:
     def add(self, wanted: Limit) -> Limit:
         """Beside those that are there. Raises NotFound."""
         with self._database.write() as connection:
-            self._check(connection, wanted)
+            _check(connection, wanted.owner, wanted.subject)
             return self._insert(connection, _of_line(wanted, lines(connection)))
 
     def change(self, id_: str, changed: Callable[[Limit], Limit]) -> Limit:
@@ -91,16 +95,6 @@ class LimitTable:
             _changed(connection)
         return _limit(row)
 
-    def _check(self, connection: sa.Connection, wanted: Limit) -> None:
-        table = TEAMS if wanted.owner == "team" else KEYS
-        if connection.execute(sa.select(table.c.id).where(table.c.id == wanted.subject)).first() is None:
-            where = f"see `roundhouse {wanted.owner}s list`"
-            raise NotFound(
-                f"There is no {wanted.owner} {quoted(wanted.subject)}; {where}.",
-                code="team_not_found" if wanted.owner == "team" else "key_not_found",
-                param=wanted.owner,
-            )
-
     def _insert(self, connection: sa.Connection, limit: Limit, created: float | None = None) -> Limit:
         made = replace(limit, id=limit.id or f"lim_{secrets.token_hex(8)}")
         values: dict[str, Any] = {
@@ -111,6 +105,16 @@ class LimitTable:
         connection.execute(sa.insert(LIMITS).values(values))
         _changed(connection)
         return made
+
+
+def _check(connection: sa.Connection, owner: str, subject: str) -> None:
+    table = TEAMS if owner == "team" else KEYS
+    if connection.execute(sa.select(table.c.id).where(table.c.id == subject)).first() is None:
+        raise NotFound(
+            f"There is no {owner} {quoted(subject)}; see `roundhouse {owner}s list`.",
+            code="team_not_found" if owner == "team" else "key_not_found",
+            param=owner,
+        )
 
 
 def _no_limit(id_: str) -> NotFound:

@@ -15,6 +15,7 @@ What is left out is made again (`converted/`), belongs to one run (`incoming/`, 
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -32,13 +33,14 @@ from registry.errors import RoundhouseError
 from registry.state.opening import ELSEWHERE, copy, is_elsewhere, look, open_file
 from registry.storage.files import give_all, make_private, make_private_file
 from runtime.cli.failures import Refused
-from runtime.cli.local.data_dir import LOCK, STATE, was_served
+from runtime.cli.local.data_dir import HALF_RESTORED, LOCK, STATE, was_served
 
 DATABASES = (STATE, "tenants.db")
 BY_DIGEST = ("store", "routers")
 MERGED, RECIPES = "merged", "recipes"
 FOLDERS = (*BY_DIGEST, MERGED, RECIPES)
 PEPPER, MANIFEST = "pepper", "backup.json"
+PART = ".roundhouse-backup-"
 
 
 def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) -> int:
@@ -53,30 +55,57 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
     _free(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))  # a name that nobody could foresee
+        part, held = _part(target.parent)
+        made = part / target.name
+        made.mkdir(mode=0o700)
     except OSError as error:
         raise Refused(f"{target} cannot be made: {error.strerror}.") from None
     try:
-        _copy_folders(data_dir, part)
+        _copy_folders(data_dir, made)
         for name in DATABASES:
-            _copy_database(data_dir / name, part / name)
+            copy_database(data_dir / name, made / name)
         if is_elsewhere(url):
-            _copy_state(data_dir, part / DATABASES[0], url)
-        _copy_folders(data_dir, part)
-        _name_merged_from_here(part / RECIPES, data_dir / MERGED)
+            _copy_state(data_dir, made / DATABASES[0], url)
+        _copy_folders(data_dir, made)
+        _name_merged_from_here(made / RECIPES, data_dir / MERGED)
         if pepper:
-            _copy_private(data_dir / PEPPER, part / PEPPER)
-        _whole(part)
-        (part / MANIFEST).write_text(json.dumps({"roundhouse": version("roundhouse"), "made": int(time.time())}) + "\n")
-        size = sum(file.stat().st_size for file in part.rglob("*") if file.is_file())
+            copy_private(data_dir / PEPPER, made / PEPPER)
+        _whole(made)
+        (made / MANIFEST).write_text(json.dumps({"roundhouse": version("roundhouse"), "made": int(time.time())}) + "\n")
+        size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
         if target.exists():
             target.rmdir()
-        part.rename(target)
+        made.rename(target)
     except (OSError, sqlite3.Error) as error:
         raise Refused(f"The backup could not be written to {target}: {_why(error)}. Nothing is left of it.") from None
     finally:
         _delete(part)
+        os.close(held)
     return size
+
+
+def _part(folder: Path) -> tuple[Path, int]:
+    """A folder to write into, and a handle that locks it. Those that nobody holds are of a backup that was killed."""
+    for left in folder.glob(f"{PART}*"):
+        with contextlib.suppress(OSError):  # held, another user's, or where nothing can be locked
+            handle = _hold(left)
+            _delete(left)
+            os.close(handle)
+    part = Path(tempfile.mkdtemp(prefix=PART, dir=folder))
+    with contextlib.suppress(OSError):  # a share that locks no folders
+        return part, _hold(part)
+    return part, os.open(part, os.O_RDONLY)
+
+
+def _hold(folder: Path) -> int:
+    """Raises OSError, where another one holds it too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
 
 
 def restore(source: Path, data_dir: Path) -> None:
@@ -84,12 +113,18 @@ def restore(source: Path, data_dir: Path) -> None:
     if not (source / MANIFEST).is_file():
         raise Refused(f"{source} is no backup: it has no {MANIFEST}. See roundhouse backup --help.")
     _whole(source)
-    _free(data_dir)
+    half = data_dir / HALF_RESTORED
+    if not half.is_file():
+        _free(data_dir)
     make_private(data_dir)
     try:
         with FileLock(data_dir / LOCK, timeout=0, mode=0o600):  # no server and no other copy begins on it meanwhile
+            if half.is_file():
+                _empty(data_dir)
             _free(data_dir, besides=LOCK)
+            make_private_file(half)
             _fill(data_dir, source)
+            half.unlink()
     except Timeout:
         raise Refused(f"A server uses {data_dir}, or another copy fills it.") from None
     except OSError as error:
@@ -101,15 +136,21 @@ def _fill(data_dir: Path, source: Path) -> None:
     try:
         _copy_folders(source, data_dir)
         for name in (*DATABASES, PEPPER):
-            _copy_private(source / name, data_dir / name)
+            copy_private(source / name, data_dir / name)
         give_all(data_dir)
         _whole(data_dir)
     except BaseException:
-        for name in FOLDERS:
-            _delete(data_dir / name)
-        for name in (*DATABASES, PEPPER, LOCK):
-            (data_dir / name).unlink(missing_ok=True)
+        _empty(data_dir)
+        (data_dir / LOCK).unlink(missing_ok=True)
         raise
+
+
+def _empty(data_dir: Path) -> None:
+    """Of what comes from a backup."""
+    for name in FOLDERS:
+        _delete(data_dir / name)
+    for name in (*DATABASES, PEPPER, HALF_RESTORED):
+        (data_dir / name).unlink(missing_ok=True)
 
 
 def _why(error: Exception) -> str:
@@ -122,7 +163,8 @@ def _free(folder: Path, besides: str = "") -> None:
         raise Refused(f"{folder} is not empty: nothing is written over what is there. Name a new folder.")
 
 
-def _copy_database(source: Path, target: Path) -> None:
+def copy_database(source: Path, target: Path) -> None:
+    """Into a file that is not there, or empty. Who looks at it meanwhile sees nothing, or all."""
     if not source.is_file():
         return
     make_private_file(target)
@@ -184,7 +226,7 @@ def _delete(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy_private(source: Path, target: Path) -> None:
+def copy_private(source: Path, target: Path) -> None:
     if source.is_file():
         make_private_file(target)
         target.write_bytes(source.read_bytes())

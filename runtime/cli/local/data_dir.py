@@ -17,6 +17,8 @@ from runtime.cli.output import note
 
 STATE = "state.db"
 RUN_PREFIX, LOCK = "roundhouse-", "lock"
+HALF_RESTORED = "restoring"
+"""A file that is there while `roundhouse restore` fills the directory."""
 SOCKET_PATH_LIMIT = 107
 """Longest path of a Unix socket on Linux."""
 
@@ -62,6 +64,7 @@ class DataDir:
     | free, no record              | taken                                                     |
     | free, a record of a dead run | its processes are ended, its socket folder removed; taken |
     | held by a living server      | Refused                                                   |
+    | filled by half by a restore  | Refused                                                   |
 
     Only the server's own process holds it: filelock gives it up in what that forks.
     """
@@ -80,6 +83,9 @@ class DataDir:
             raise Refused(self._in_use(last if last is not None and last.alive() else None)) from None
         except OSError as error:
             raise Refused(f"The data directory {self.path} cannot be used: {error.strerror}. See --data-dir.") from None
+        if (self.path / HALF_RESTORED).is_file():
+            self._lock.release()
+            raise Refused(f"A restore into {self.path} was cut short. Run it once more: roundhouse restore.")
         if (last := self._last()) is not None:
             self._clear(last)
         self.run_dir = make_run_dir()

@@ -88,10 +88,14 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
     from tenants.storage.opening import open_tables
 
     place = _place(data_dir, database)
-    if not make and not place.has_tables():
+    if place.has_tables():
+        with closing(open_tables(place.data_dir, place.database)) as tables:
+            yield place, tables
+    elif make:
+        with _new(place) as made:
+            yield made
+    else:
         raise Refused(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
-    with closing(open_tables(place.data_dir, place.database)) as tables:
-        yield place, tables
     if make and place.database is None:
         from runtime.cli.local.data_dir import was_served
 
@@ -100,6 +104,33 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
                 f"This is in {place.data_dir.absolute()}, and no server has been started on that data directory yet. "
                 "One that has another does not know of it: see --data-dir."
             )
+
+
+@contextmanager
+def _new(place: "KeyPlace") -> Iterator[tuple["KeyPlace", "Tables"]]:
+    """The first ones: made aside, and put where they belong once the command has not been refused.
+
+    A server that finds some keeps a ledger from then on, and one that nobody can see into is not to be found.
+    """
+    from dataclasses import replace
+
+    from registry.storage.files import make_private
+    from registry.storage.migration import alone
+    from runtime.cli.local.backup import PEPPER, copy_database, copy_private
+    from tenants.place import FILE
+    from tenants.storage.opening import open_tables
+
+    with TemporaryDirectory(prefix="roundhouse-") as folder:
+        aside = replace(place, data_dir=Path(folder))
+        copy_private(place.data_dir / PEPPER, aside.data_dir / PEPPER)
+        with closing(open_tables(aside.data_dir)) as tables:
+            yield aside, tables
+        make_private(place.data_dir)
+        with alone(place.data_dir):
+            if place.has_tables():
+                raise Refused("Somebody else has just made the first team or key here: try again.")
+            copy_private(aside.data_dir / PEPPER, place.data_dir / PEPPER)
+            copy_database(aside.data_dir / FILE, place.data_dir / FILE)
 
 
 def _place(data_dir: Path | None, database: str | None) -> "KeyPlace":

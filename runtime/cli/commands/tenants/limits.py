@@ -78,7 +78,10 @@ def list_(
     with opened_database(data_dir, database) as tables:
         from tenants.limits.table import LimitTable
 
-        found = LimitTable(tables).all(owner, subject)
+        limits = LimitTable(tables)
+        if owner is not None and subject is not None:
+            limits.check(owner, subject)
+        found = limits.all(owner, subject)
     if as_json:
         emit({"object": "list", "data": [_shown(one) for one in found]})
     else:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -153,7 +154,7 @@ def test_a_disk_that_is_full_leaves_no_half_copy(tmp_path: Path, monkeypatch: py
             restore(copy, again)
     assert list(again.iterdir()) == []
     with monkeypatch.context() as patched:
-        patched.setattr(backup, "_copy_database", broken)
+        patched.setattr(backup, "copy_database", broken)
         with pytest.raises(Refused, match="disk I/O error"):
             back_up(data, tmp_path / "second", pepper=False)
     assert not list(tmp_path.glob("*second*"))
@@ -200,3 +201,52 @@ def test_no_link_leads_out_of_what_is_deleted(tmp_path: Path) -> None:
     backup._delete(link)
     assert not part.exists()
     assert others.stat().st_mode & 0o777 == 0o500
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from runtime.cli.local import backup
+
+def last(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(backup, sys.argv[1], last)
+getattr(backup, sys.argv[2])(Path(sys.argv[3]), Path(sys.argv[4]), *([False] if sys.argv[2] == "back_up" else []))
+"""
+
+
+def killed(*arguments: str) -> None:
+    child = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_what_a_backup_that_was_killed_left_goes_with_the_next(tmp_path: Path) -> None:
+    data, copies = tmp_path / "data", tmp_path / "copies"
+    with State(data):
+        pass
+    killed("_whole", "back_up", str(data), str(copies / "monday"))
+    [half] = copies.iterdir()
+    running, held = backup._part(copies)  # it takes away what is half done, and leaves what another one still writes
+    assert not half.exists()
+    back_up(data, copies / "tuesday", pepper=False)
+    assert sorted(copies.iterdir()) == sorted([running, copies / "tuesday"])
+    os.close(held)
+    back_up(data, copies / "wednesday", pepper=False)
+    assert sorted(one.name for one in copies.iterdir()) == ["tuesday", "wednesday"]
+
+
+def test_a_restore_that_was_killed_starts_no_server_and_is_done_again(tmp_path: Path) -> None:
+    """The server would take the half for a new directory, without keys, and clear the store."""
+    data, copy, again = (tmp_path / name for name in ("data", "copy", "again"))
+    with State(data) as state:
+        state.models.set_alias("mine", "chat")
+    (data / "store" / ("0" * 64)).mkdir(parents=True)
+    back_up(data, copy, pepper=False)
+    killed("copy_private", "restore", str(copy), str(again))
+    assert (again / "store").is_dir()
+    with pytest.raises(Refused, match="cut short"), DataDir(again, "http://127.0.0.1:1"):
+        pass
+    restore(copy, again)
+    with DataDir(again, "http://127.0.0.1:1"), State(again) as state:
+        assert state.models.aliases() == {"mine": "chat"}

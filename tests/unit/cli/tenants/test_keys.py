@@ -118,6 +118,7 @@ def test_a_data_directory_of_another_user(run: Run, data_dir: Path, monkeypatch:
     done = run("keys", "list")
     assert done.exit_code == 1
     assert "as the user that the server runs as" in done.stderr
+    monkeypatch.setattr("tenants.place.KeyPlace.has_tables", lambda _: True)
     monkeypatch.setattr("registry.storage.database.make_private", refused)
     done = run("keys", "create")
     assert done.exit_code == 4
@@ -131,3 +132,23 @@ def test_commands_show_the_key_of_their_variable(run: Run, server: FakeServer, m
     monkeypatch.setenv("ROUNDHOUSE_API_KEY", "rh-some")
     run("models", "list")
     assert [asked.headers.get("Authorization") for asked in server.asked] == [None, "Bearer rh-some"]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [("keys", "create", "--team", "nosuch"), ("keys", "create", "--models", "no pattern"), ("teams", "create", "No!")],
+    ids=" ".join,
+)
+def test_a_first_one_that_is_refused_leaves_nothing(
+    refused: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """A server would find the tables, and keep a ledger from then on."""
+    data = tmp_path / "new"
+    monkeypatch.setenv("ROUNDHOUSE_DATA_DIR", str(data))
+    done = run(*refused)
+    assert done.exit_code == 1, done.stderr
+    assert not data.exists()
+    assert run("keys", "create").exit_code == 0
+    assert sorted(file.name for file in data.iterdir()) == ["pepper", "tenants.db"]
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in data.iterdir())
+    assert json.loads(run("keys", "list", "--json").stdout)["data"][0]["team"] == "default"

@@ -103,3 +103,11 @@ def test_what_is_wrong_is_told(run: Run, arguments: tuple[str, ...], code: int, 
     assert done.exit_code == code, done.stderr
     assert what in done.stderr
     assert listed(run) == []
+
+
+@pytest.mark.parametrize(("owner", "name"), [("team", "serach"), ("key", "Ab3dE6gH")])
+def test_whose_limits_are_listed_has_to_be_there(owner: str, name: str, run: Run) -> None:
+    """An empty table would mean that nothing bounds it."""
+    done = run("limits", "list", f"--{owner}", name)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"no {owner} '{name}'" in done.stderr
