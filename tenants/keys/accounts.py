@@ -22,6 +22,7 @@ class Account:
     name: str
     role: str
     created: float
+    deleted: float | None = None
 
 
 class AccountTable:
@@ -30,8 +31,11 @@ class AccountTable:
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
 
-    def all(self, team: str) -> list[Account]:
-        query = sa.select(ACCOUNTS).where(ACCOUNTS.c.team == team, ACCOUNTS.c.deleted.is_(None))
+    def all(self, team: str, *, deleted: bool = False) -> list[Account]:
+        """The oldest first. deleted: those too."""
+        query = sa.select(ACCOUNTS).where(ACCOUNTS.c.team == team)
+        if not deleted:
+            query = query.where(ACCOUNTS.c.deleted.is_(None))
         with self._database.read() as connection:
             return [_account(row) for row in connection.execute(query.order_by(ACCOUNTS.c.created, ACCOUNTS.c.id))]
 
@@ -75,4 +79,4 @@ class AccountTable:
 
 
 def _account(row: Any) -> Account:
-    return Account(row.id, row.team, row.name, row.role, row.created)
+    return Account(row.id, row.team, row.name, row.role, row.created, row.deleted)

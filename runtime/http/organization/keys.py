@@ -119,12 +119,14 @@ async def list_keys(
 ) -> Response:
     """Keys that are not revoked, never what they are."""
 
-    def work(tables: "Tables") -> list[Mapping[str, Any]]:
+    def work(tables: "Tables") -> tuple[list[Mapping[str, Any]], list[str]]:
         accounts = {one.id: one for one in tables.accounts.all(project)}
-        keys = [key for key in tables.keys.list_keys(project) if key.revoked is None]
-        return [_project_key(key, accounts) for key in keys if owner_project_access != "inactive"]
+        keys = tables.keys.list_keys(project)
+        gone = [key.id for key in keys if key.revoked is not None or owner_project_access == "inactive"]
+        return [_project_key(key, accounts) for key in keys], gone
 
-    return page(await gateway.administration.do(work), after, limit)
+    keys, gone = await gateway.administration.do(work)
+    return page(keys, after, limit, gone)
 
 
 async def show_key(project: str, key: str, gateway: CurrentGateway) -> Response:
@@ -158,9 +160,10 @@ async def delete_key(project: str, key: str, gateway: CurrentGateway) -> Respons
 # --- service accounts -----------------------------------------------------------------------------------------------
 async def list_accounts(project: str, gateway: CurrentGateway, after: After = None, limit: Count = 20) -> Response:
     def work(tables: "Tables") -> "list[Account]":
-        return tables.accounts.all(team_of(tables, project).id)
+        return tables.accounts.all(team_of(tables, project).id, deleted=True)
 
-    return page([_account(one) for one in await gateway.administration.do(work)], after, limit)
+    found = await gateway.administration.do(work)
+    return page([_account(one) for one in found], after, limit, [one.id for one in found if one.deleted is not None])
 
 
 async def create_account(project: str, body: NewAccountBody, gateway: CurrentGateway) -> Response:
@@ -214,8 +217,9 @@ async def list_admin_keys(
 ) -> Response:
     """Keys with the scope `admin`."""
     keys = await gateway.administration.do(lambda tables: tables.keys.list_keys())
-    found = [_admin_key(key) for key in keys if Scope.ADMIN in key.scopes and key.revoked is None]
-    return page(found if order == "asc" else found[::-1], after, limit)
+    found = [_admin_key(key) for key in (keys if order == "asc" else keys[::-1])]
+    gone = [key.id for key in keys if Scope.ADMIN not in key.scopes or key.revoked is not None]
+    return page(found, after, limit, gone)
 
 
 async def create_admin_key(body: AdminKeyBody, gateway: CurrentGateway) -> Response:

@@ -1,5 +1,6 @@
 """`/v1/organization/projects`: teams. A project's id is the team's: made from its name."""
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from registry.errors import BadRequest
+from registry.errors import BadRequest, Conflict
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import After, Count, page
@@ -47,7 +48,8 @@ async def list_(
 ) -> Response:
     """Teams, the oldest first."""
     teams = await gateway.administration.do(lambda tables: tables.keys.list_teams())
-    return page([shown(team) for team in teams if include_archived or team.archived is None], after, limit)
+    gone = [] if include_archived else [team.id for team in teams if team.archived is not None]
+    return page([shown(team) for team in teams], after, limit, gone)
 
 
 async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
@@ -58,8 +60,12 @@ async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
         base = re.sub(r"[^a-z0-9]+", "-", body.name.lower()).strip("-")[:56]
         if not base:
             raise BadRequest("A project's id is made from the letters a-z and digits of its name: give it some.")
-        name = next(name for name in (base, *(f"{base}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)
-        return tables.keys.create_team(name, body.name)
+        names = itertools.chain((base,), (f"{base}-{n}" for n in itertools.count(2)))
+        while True:
+            try:
+                return tables.keys.create_team(next(name for name in names if name not in taken), body.name)
+            except Conflict:  # somebody has just made it
+                continue
 
     return json_answer(shown(await gateway.administration.do(work)))
 

@@ -1,5 +1,6 @@
 """`client.admin.organization` of OpenAI's SDK against our administration; each answer is held against its types."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -245,3 +246,42 @@ async def test_costs(served: Served) -> None:
     assert (found.project_id, found.line_item, found.quantity) == ("search", "chat:sql@sha256:1", 120)
     with pytest.raises(openai.BadRequestError):
         await served.organization.usage.costs(start_time=0, group_by=["user_id"])
+
+
+async def test_projects_of_one_name_that_are_made_at_once_are_all_made(served: Served) -> None:
+    made = await asyncio.gather(*(served.organization.projects.create(name="search") for _ in range(8)))
+    assert {one.id for one in made} == {"search", *(f"search-{n}" for n in range(2, 9))}
+
+
+async def test_a_list_goes_on_behind_what_was_deleted_meanwhile(served: Served) -> None:
+    """Who deletes what he reads would get the first page again and again."""
+    projects = served.organization.projects
+    ids = [(await projects.create(name=f"team {n}")).id for n in range(4)]
+    seen = []
+    async for one in projects.list(limit=2):
+        seen.append(one.id)
+        if one.id != "default":
+            await projects.archive(one.id)
+    assert seen == ["default", *ids]
+    accounts, keys = projects.service_accounts, projects.api_keys
+    made = [await accounts.create("default", name=f"nightly {n}") for n in range(3)]
+    seen = []
+    async for key in keys.list("default", limit=1):
+        seen.append(key.id)
+        await keys.delete(key.id, project_id="default")
+    assert seen == [one.api_key.id for one in made if one.api_key is not None]
+    seen = []
+    async for account in accounts.list("default", limit=1):
+        seen.append(account.id)
+        await accounts.delete(account.id, project_id="default")
+    assert seen == [one.id for one in made]
+    admin = served.organization.admin_api_keys
+    admins = [(await admin.create(name=f"admin {n}")).id for n in range(3)]
+    seen = []
+    async for one in admin.list(limit=1):
+        seen.append(one.id)
+        await admin.delete(one.id)
+    assert seen == admins
+    with pytest.raises(openai.BadRequestError, match="first page") as error:
+        await projects.list(after="nobody")
+    assert error.value.param == "after"
