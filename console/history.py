@@ -89,7 +89,7 @@ class Minute(msgspec.Struct, frozen=True):
 class History:
     """Taking a row is O(1)."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._rows: deque[RequestRow] = deque(maxlen=LAST)
         self._seconds: deque[Second] = deque(maxlen=MINUTE + 1)

@@ -38,7 +38,10 @@ def history_of(
             for limit in limits
             if limit.kind.is_spend
         }
-        query = sa.select(LEDGER).where(LEDGER.c.at > now - 2 * MINUTE, LEDGER.c.state != "open").order_by(LEDGER.c.at)
+        lately = LEDGER.c.at.between(
+            now - 2 * MINUTE, now
+        )  # not hours of what is to come, of a clock that was set back
+        query = sa.select(LEDGER).where(lately, LEDGER.c.state != "open").order_by(LEDGER.c.at)
         recent = [
             Spent(row.team, firsts.get(row.key, row.key), row.model, now - row.at, used_of(row))
             for row in connection.execute(query)

@@ -12,6 +12,8 @@ SECOND = 1_000_000_000
 _WINDOW = MINUTE * SECOND
 _JOINED = 64
 """Holds in a rate's line beyond those under way, before it is made shorter."""
+_PERIODS = 4
+"""Of a budget that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,8 @@ class Budget:
     ) -> None:
         self.limit, self._period, self._wall = limit, period, wall
         self._begin, self._end = period(wall())
-        self._spent = spent
-        """With what is reserved."""
+        self._spent_in = {self._begin: spent}
+        """With what is reserved, by when a period began: a clock may be set back into one that was over."""
 
     @property
     def begin(self) -> int:
@@ -167,30 +169,30 @@ class Budget:
     @property
     def spent(self) -> int:
         self._turn()
-        return self._spent
+        return self._spent_in[self._begin]
 
     def _turn(self) -> None:
         now = self._wall()
-        if now >= self._end:
-            (self._begin, self._end), self._spent = self._period(now), 0
+        if not self._begin <= now < self._end:
+            self._begin, self._end = self._period(now)
+            self._spent_in[self._begin] = self._spent_in.pop(self._begin, 0)  # the newest is the last
+            self._spent_in = dict(list(self._spent_in.items())[-_PERIODS:])
 
     def wait(self, amount: int, now: int) -> float | None:
-        self._turn()
-        if amount == 0 or self._spent + amount <= self.limit:
+        if amount == 0 or self.spent + amount <= self.limit:
             return 0.0
         return None if amount > self.limit else max(1.0, self._end - self._wall())
 
     def take(self, amount: int, now: int) -> Hold:
         self._turn()
-        self._spent += amount
+        self._spent_in[self._begin] += amount
         return Hold(amount, self._begin)
 
     def settle(self, hold: Hold, used: int, now: int) -> None:
         """What began in the period before is charged there: the ledger counts it where it began."""
-        self._turn()
-        if hold.mark == self._begin:
-            self._spent += used - hold.amount
+        if hold.mark in self._spent_in:
+            self._spent_in[hold.mark] += used - hold.amount
 
     def left(self, now: int) -> LimitLeft:
-        self._turn()
-        return LimitLeft(self.limit, max(0, self.limit - self._spent), max(0.0, self._end - self._wall()))
+        room = max(0, self.limit - self.spent)
+        return LimitLeft(self.limit, room, max(0.0, self._end - self._wall()))

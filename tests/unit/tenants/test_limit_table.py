@@ -94,6 +94,14 @@ def test_meters_begin_after_a_kill_with_what_was_used_and_at_most_used(database:
     assert ledger.differences() == []
 
 
+def test_what_a_clock_that_was_set_back_has_yet_to_come_to_is_not_of_the_last_minute(database: Database) -> None:
+    """Hours of it would keep a team out for hours."""
+    later = [entry(f"l{number}", NOW + 600 * number, tokens=300) for number in range(1, 20)]
+    LedgerTable(database, "s").write(later, [done(one, 300, 1) for one in later])
+    limit = Limit("t", "team", "search", Kind.TOKENS, 1000)
+    assert history_of(database, [limit], {}, NOW).recent == []
+
+
 async def test_the_ledger_is_asked_of_new_limits_only(
     database: Database, table: KeyTable, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenants.limits.meters import SECOND, Hold, Rate
+from tenants.limits.meters import SECOND, Budget, Hold, Rate
 from tests.unit.tenants.line import MINUTE, Line
 
 
@@ -99,3 +99,20 @@ def test_the_line_is_no_longer_than_what_is_under_way() -> None:
         meter.settle(hold, 0, now)
         line.end(whose, 1000, 0)
         assert meter.left(now).remaining == line.room() // MINUTE
+
+
+def test_a_budget_survives_a_clock_that_jumps_ahead_and_is_set_right() -> None:
+    """Days of 100 s. It would stay in the day to come, with all of the money, until that was over."""
+    now = 150.0
+    budget = Budget(10, lambda at: (int(at) // 100 * 100, int(at) // 100 * 100 + 100), 7, lambda: now)
+    running = budget.take(2, 0)
+    now = 100_150.0
+    assert budget.left(0).remaining == 10
+    budget.take(4, 0)
+    budget.settle(running, 1, 0)
+    assert budget.spent == 4
+    now = 160.0
+    assert (budget.spent, budget.begin) == (8, 100)
+    assert budget.wait(3, 0) == 40.0
+    now = 100_199.0
+    assert budget.spent == 4
