@@ -1,7 +1,6 @@
-"""The kernel's memory group (cgroup) of a process: its limit, and whom the kernel kills when memory runs out.
+"""The memory limit of a process's control groups, and whom the kernel kills when memory runs out.
 
-Groups are nested, and a process need not live in the outermost one that it can see: a service of systemd, for instance,
-has its limit and its counters further down. psutil knows neither these groups nor `oom_score_adj`.
+psutil knows neither these groups nor `oom_score_adj`.
 """
 
 import contextlib
@@ -11,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from models import process_group
+from registry import control_groups
 
-ROOT = Path("/sys/fs/cgroup")
 SERVES, LOADS = 100, 1000
 """How much sooner, in thousandths of the memory there is, the kernel shall kill a slot than it would by size alone.
 
@@ -21,21 +20,8 @@ So it is a load that ends when memory runs out, before models that serve; and ne
 
 
 def folders(pid: int | str = "self") -> list[Path]:
-    """The group of a process and those around it, innermost first; empty when it is gone or there are none."""
-    try:
-        return nested(Path(f"/proc/{pid}/cgroup").read_text(), ROOT)
-    except OSError:
-        return []
-
-
-def nested(membership: str, root: Path) -> list[Path]:
-    """The same by the text of /proc/PID/cgroup, below `root`; cgroup v2 or v1."""
-    places = {controllers: path for _, controllers, path in (line.split(":", 2) for line in membership.splitlines())}
-    old = next((path for controllers, path in places.items() if "memory" in controllers.split(",")), None)
-    base, path = (root / "memory", old) if old is not None else (root, places.get("", "/"))
-    inner = [base.joinpath(*Path(path).parts[1 : end + 1]) for end in range(len(Path(path).parts) - 1, 0, -1)]
-    # a container may see its own group as the outermost one, by a path that it does not have
-    return [folder for folder in [*inner, base] if folder.is_dir()]
+    """The groups of a process that count its memory, innermost first."""
+    return control_groups.folders("memory", pid)
 
 
 def limit() -> int | None:

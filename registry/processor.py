@@ -1,9 +1,14 @@
-"""The processor at hand, as Linux tells it in /proc/cpuinfo."""
+"""The processor at hand, as Linux tells it, and how much of it is ours."""
 
+import math
 import os
 import platform
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+from registry import control_groups
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -20,8 +25,20 @@ def model() -> str:
 
 
 def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0))
+    """That this process may use: a container's part of a core is one. More threads would wait for one another."""
+    return math.ceil(min(len(os.sched_getaffinity(0)), _quota(control_groups.folders("cpu"))))
+
+
+def _quota(groups: Iterable[Path]) -> float:
+    """Cores whose time groups may use at most: the least of all limits, cgroup v2 or v1."""
+    found = [math.inf]
+    for folder in groups:
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            with suppress(OSError, ValueError):  # 'max': no limit
+                quota, period = " ".join((folder / name).read_text() for name in names).split()
+                if int(quota) > 0:
+                    found.append(int(quota) / int(period))
+    return min(found)
 
 
 def _line(key: str) -> str:

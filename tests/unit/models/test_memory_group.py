@@ -6,29 +6,13 @@ from pathlib import Path
 import pytest
 
 from models import memory_group
-from models.memory_group import LOADS, SERVES, Expendable, Kills, limit, nested
-
-V1 = "9:name=systemd:/\n4:memory:/a/b\n0::/elsewhere\n"
-V2 = "0::/user.slice/it.service\n"
+from models.memory_group import LOADS, SERVES, Expendable, Kills, limit
 
 
 def made(root: Path, *names: str) -> list[Path]:
     for name in names:
         (root / name).mkdir(parents=True, exist_ok=True)
     return [root / name for name in names]
-
-
-def test_a_group_and_those_around_it_innermost_first(tmp_path: Path) -> None:
-    inner, outer, base = made(tmp_path, "memory/a/b", "memory/a", "memory")
-    assert nested(V1, tmp_path) == [inner, outer, base]
-    service, part = made(tmp_path, "user.slice/it.service", "user.slice")
-    assert nested(V2, tmp_path) == [service, part, tmp_path]
-
-
-def test_a_container_that_sees_its_own_group_as_the_outermost(tmp_path: Path) -> None:
-    assert nested("0::/docker/0123\n", tmp_path) == [tmp_path]
-    assert nested("0::/\n", tmp_path) == [tmp_path]
-    assert nested(V1, tmp_path / "nothing is mounted") == []
 
 
 @pytest.fixture

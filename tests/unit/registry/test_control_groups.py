@@ -1,0 +1,55 @@
+"""Where a process's control groups lie, and how many cores they leave it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from registry import control_groups
+from registry.control_groups import nested
+from registry.processor import cores
+
+V1 = "9:name=systemd:/\n4:memory:/a/b\n0::/elsewhere\n"
+V2 = "0::/user.slice/it.service\n"
+
+
+def made(root: Path, *names: str) -> list[Path]:
+    for name in names:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    return [root / name for name in names]
+
+
+def test_a_group_and_those_around_it_innermost_first(tmp_path: Path) -> None:
+    inner, outer, base = made(tmp_path, "memory/a/b", "memory/a", "memory")
+    assert nested(V1, tmp_path, "memory") == [inner, outer, base]
+    service, part = made(tmp_path, "user.slice/it.service", "user.slice")
+    assert nested(V2, tmp_path, "memory") == [service, part, tmp_path]
+
+
+def test_a_container_that_sees_its_own_group_as_the_outermost(tmp_path: Path) -> None:
+    assert nested("0::/docker/0123\n", tmp_path, "memory") == [tmp_path]
+    assert nested("0::/\n", tmp_path, "memory") == [tmp_path]
+    assert nested(V1, tmp_path / "nothing is mounted", "memory") == []
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, 64),
+        ({"inner/cpu.max": "max 100000\n"}, 64),
+        ({"inner/cpu.max": "50000 100000\n"}, 1),
+        ({"inner/cpu.max": "max 100000\n", "cpu.max": "250000 100000\n"}, 3),
+        ({"inner/cpu.cfs_quota_us": "-1\n", "inner/cpu.cfs_period_us": "100000\n"}, 64),
+        ({"inner/cpu.cfs_quota_us": "200000\n", "inner/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"inner/cpu.max": "9900000 100000\n"}, 64),
+    ],
+)
+def test_a_containers_part_of_the_processor_bounds_the_threads(
+    files: dict[str, str], found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [inner] = made(tmp_path, "inner")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(control_groups, "folders", lambda controller, pid="self": [inner, tmp_path])
+    assert cores() == found
