@@ -1,13 +1,15 @@
 """The finish of LitServe's FastAPI application: our error shape everywhere, and only the paths that we document."""
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
+from starlette.types import Scope
 
 from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
@@ -31,6 +33,7 @@ UNREAD = (ValueError, RecursionError)
 
 def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     """Remove LitServe's own pages, name the application, and map every error to a structured body."""
+    app.router.redirect_slashes = False  # `_without_slash` tells where, without a scheme and a host
     app.title = "Roundhouse"
     app.version = "0.1.0"
     app.description = "Chat models with LoRA adapters, embeddings, rerankers and speech-to-text on one server."
@@ -56,6 +59,8 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
+            if (other := _without_slash(app, request)) is not None:
+                return RedirectResponse(other)
             missing = NotFound(f"There is no {quoted(request.url.path)} here; see /docs.", code="unknown_path")
             return error_response(missing, dialect_of(request.url.path))
         if isinstance(error.__cause__, UNREAD):
@@ -91,6 +96,21 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     pages.add(app)
     console.add(app)
     document(app, recipes)
+
+
+def _without_slash(app: FastAPI, request: Request) -> str | None:
+    """Where a path leads that is ours but for the slash at its end. Told as seen from that path: a proxy may have
+    another scheme, name and prefix for it."""
+    path = request.scope["path"]
+    other = path.rstrip("/")
+    if other == path or _fits(app, request.scope) or not _fits(app, {**request.scope, "path": other}):
+        return None
+    last = quote(other.rpartition("/")[2], safe="")
+    return "../" * (len(path) - len(other)) + last + (f"?{request.url.query}" if request.url.query else "")
+
+
+def _fits(app: FastAPI, scope: Scope) -> bool:
+    return any(route.matches(scope)[0] is not Match.NONE for route in app.router.routes)
 
 
 def _allowed(app: FastAPI, request: Request) -> dict[str, str]:

@@ -29,7 +29,7 @@ from runtime.http.admin.answers import json_answer
 from runtime.http.admin.bodies import AddModelBody, EditModelBody
 from runtime.http.admin.folders import check_folder
 from runtime.http.admin.models import Name
-from runtime.http.dialect import EVENT_STREAM
+from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING
 from runtime.http.middleware import CurrentGateway
 from runtime.http.sending import Route
 
@@ -43,7 +43,7 @@ async def add(gateway: CurrentGateway, body: AddModelBody) -> Response:
     if body.dry_run:
         return json_answer(proposal_view(await gateway.additions.preview(wanted)))
     if body.stream:
-        return StreamingResponse(_events(gateway, wanted), media_type=EVENT_STREAM)
+        return StreamingResponse(_events(gateway, wanted), headers=NO_BUFFERING, media_type=EVENT_STREAM)
     async with aclosing(gateway.additions.add(wanted)) as steps:
         async for step in steps:
             if isinstance(step, Added) or step.phase == "added":

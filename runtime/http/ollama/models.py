@@ -17,7 +17,7 @@ from runtime.gateway.views.values import AdapterCardView, ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
 from runtime.http.bodies import T, decode, read_body
-from runtime.http.dialect import NDJSON
+from runtime.http.dialect import NDJSON, NO_BUFFERING
 from runtime.http.errors import Dialect
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.ollama.bodies import OllamaNameBody, OllamaPullBody
@@ -101,7 +101,7 @@ async def pull(request: Request, gateway: CurrentGateway, context: CurrentContex
     statuses = _statuses(gateway, asked.wanted, context.caller)
     if asked.stream is False:
         return json_answer([status async for status in statuses][-1])
-    return StreamingResponse(_lines(statuses), media_type=NDJSON)
+    return StreamingResponse(_lines(statuses), headers=NO_BUFFERING, media_type=NDJSON)
 
 
 def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[OllamaStatus, None]:

@@ -68,3 +68,23 @@ async def test_a_websocket_ends_at_a_clear_404(app: FastAPI) -> None:
     await wire.run()
     assert wire.sent[0]["status"] == 404
     assert b"unknown_path" in wire.sent[1]["body"]
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/v1/chat/completions/", "../completions"),
+        ("/v1/usage/?team_id=a%26b", "../usage?team_id=a%26b"),
+        ("/docs/", "../docs"),
+    ],
+)
+async def test_a_slash_too_many_leads_to_the_right_path_by_the_name_that_the_client_has(
+    path: str, location: str, client: httpx.AsyncClient
+) -> None:
+    """Behind a proxy its scheme, its host and what stands before the path are not ours."""
+    answer = await client.get(path)
+    assert (answer.status_code, answer.headers["location"]) == (307, location)
+    asked = await client.post("/v1/embeddings/", json={"model": "embed", "input": "x"}, follow_redirects=True)
+    assert asked.url.path == "/v1/embeddings"
+    for unknown in ("/nothing/", "/nothing"):
+        assert (await client.get(unknown)).status_code == 404, unknown
