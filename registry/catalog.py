@@ -254,6 +254,11 @@ class Catalog:
         head = name.partition("@")[0]
         return name in self.recipes or name in self.aliases or bool(self._owned.find(head))
 
+    def had(self, name: str) -> bool:
+        """Is `base:adapter` an adapter of the team, or was it one until it was deleted?"""
+        base, _, written = name.rpartition(":")
+        return self._owned.had(written, self.aliases.get(base, base))
+
     def is_adapter(self, name: str) -> bool:
         """Does any team write an adapter so? What is new and for all teams may not be called by it."""
         base, colon, written = name.rpartition(":")

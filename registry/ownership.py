@@ -53,8 +53,12 @@ class TeamAdapters:
         team, slash, name = written.rpartition("/")
         if slash:
             return self._of(team, name, base)
-        had = AdapterKey(base, name, self.team) in self.ever if base else (self.team, name) in self._had
+        had = self.had(name, base) if base else (self.team, name) in self._had
         return self._of(self.team if had else DEFAULT_TEAM, name, base)
+
+    def had(self, name: str, base: str) -> bool:
+        """Has, or had, the team itself an adapter of this name?"""
+        return AdapterKey(base, name, self.team) in self.ever
 
     def _of(self, team: str, name: str, base: str | None) -> tuple[AdapterKey, ...]:
         keys = self._named.get((team, name), ())

@@ -17,6 +17,8 @@ from tenants.caller import Caller, Scope
 
 SEEN = 64
 """Catalogs of limited keys that are kept."""
+LATEST = ":latest"
+"""Ollama's tag of a name without one. Who was told names by /api/tags sends them to OpenAI's paths as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,6 @@ class Wanted:
     """Named beside the model (LoRAX's adapter_id)."""
     optional: bool = False
     """Where the dialect has no name for a model, the only one of its task is meant."""
-    tagged: bool = False
-    """As Ollama names models: `name:latest` means `name`."""
     written_by: str | None = None
     """The team that wrote the name down, as a router's targets are; None: the caller's."""
 
@@ -150,7 +150,7 @@ class Names:
 
     def find(self, name: str, caller: Caller) -> Resolved:
         """What a name means for a caller, whatever the task. Raises NotFound, BadRequest, Forbidden."""
-        return self._for(caller, caller.team, lambda catalog: (name, catalog.resolve(name)))[1]
+        return self._for(caller, caller.team, lambda catalog: (name, catalog.resolve(untagged(name, catalog))))[1]
 
     def resolve(self, wanted: Wanted, caller: Caller) -> tuple[str, Resolved]:
         """The name that was meant, and what it means.
@@ -189,8 +189,7 @@ class Names:
             name = ids[0]
         if not isinstance(name, str) or not name:
             raise BadRequest("Say which model: 'model' must be a string such as 'starter-chat'.", param="model")
-        if wanted.tagged:
-            name = untagged(name, catalog)
+        name = untagged(name, catalog)
         if adapter:
             return name, catalog.resolve_pair(name, adapter, task)
         return name, catalog.resolve(name, task)
@@ -198,7 +197,7 @@ class Names:
     def bare(self, wanted: Wanted) -> object:
         """The name as it stands in the body, without the tag that Ollama's clients write."""
         name = wanted.name
-        return name.removesuffix(":latest") if wanted.tagged and isinstance(name, str) else name
+        return name.removesuffix(LATEST) if isinstance(name, str) and not self.is_model(name) else name
 
     def _by_adapter(self, catalog: Catalog, name: str, task: Task) -> tuple[str, Resolved]:
         found = catalog.resolve(name, task)
@@ -215,9 +214,11 @@ class Names:
 
 
 def untagged(name: str, catalog: Catalog) -> str:
-    """`name` of Ollama's `name:latest`, unless the team sees something that has the whole name."""
+    """`name` of Ollama's `name:latest`, unless the team sees, or had, something of the whole name."""
+    if not name.endswith(LATEST) or catalog.had(name):
+        return name
     try:
         catalog.resolve(name)
     except NotFound:
-        return name.removesuffix(":latest")
+        return name.removesuffix(LATEST)
     return name

@@ -12,7 +12,7 @@ from registry.wording import nearest, quoted
 from routing.providers.upstream import Told, Upstream, closing
 from runtime.gateway.backend import Target
 from runtime.gateway.charging.pricing import price_list
-from runtime.gateway.names import Names, Wanted
+from runtime.gateway.names import LATEST, Names, Wanted
 from tenants.caller import Caller
 
 
@@ -103,8 +103,8 @@ class Directory:
     def resolve(self, wanted: Wanted, caller: Caller) -> Target | None:
         """As `Gateway.resolve`; None: no provider's. Raises BadRequest for the wrong task or an adapter."""
         name = wanted.name
-        if wanted.tagged and isinstance(name, str) and name not in self._names.elsewhere:
-            name = name.removesuffix(":latest")
+        if isinstance(name, str) and name not in self._names.elsewhere:
+            name = name.removesuffix(LATEST)
         place = self.find(name, caller)
         if place is None:
             return None

@@ -7,6 +7,9 @@ A browser lets any page send requests to a server on this machine. Three things 
 | a name of the attacker's points here (DNS rebinding)| its name is not among the hosts                              |
 | a page posts, and does not need to read the answer  | its Origin, or Sec-Fetch-Site, is foreign                    |
 | the same, from a browser that tells neither         | bodies are JSON, which a page must ask for first, or a form  |
+
+Ollama's paths are called by programs that do not say that a body is JSON, as its own examples do. They are known by the
+User-Agent: a page must ask first before it may send another one than its browser's.
 """
 
 import ipaddress
@@ -23,6 +26,8 @@ READS = frozenset(("GET", "HEAD"))
 """They change nothing, and what they answer no other page can read."""
 FORMS = frozenset(("/v1/adapters", "/v1/audio/transcriptions", "/v1/audio/translations"))
 """Paths that take files as multipart/form-data."""
+PROGRAMS = (("curl/", "application/x-www-form-urlencoded"), ("python-requests/", ""))
+"""The beginning of their User-Agent, and the type that they write of themselves."""
 EVERY = "*"
 _OWN = ("same-origin", "none")
 _PORTS = {"http": 80, "https": 443}
@@ -101,11 +106,13 @@ class Allowed:
         elif found.get(b"sec-fetch-site", _OWN[0]) not in _OWN:
             raise _origin(None)
         if found.get(b"content-length", "0") != "0" or b"transfer-encoding" in found:
-            _check_type(path, found.get(b"content-type", ""))
+            _check_type(path, found.get(b"content-type", ""), found.get(b"user-agent", ""))
 
 
 _ONCE = {b"host": "Host", b"content-type": "Content-Type"}
-_READ = frozenset((b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding"))
+_READ = frozenset(
+    (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding", b"user-agent")
+)
 
 
 def _bare(value: str) -> str | None:
@@ -124,9 +131,11 @@ def _bare(value: str) -> str | None:
     return name if name and (not port or port.isdigit()) else None
 
 
-def _check_type(path: str, value: str) -> None:
+def _check_type(path: str, value: str, agent: str) -> None:
     kind = value.partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return
+    if path.startswith("/api/") and any(agent.startswith(program) and kind == own for program, own in PROGRAMS):
         return
     if path in FORMS:
         if kind == "multipart/form-data":

@@ -16,7 +16,7 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.views.values import ModelView
 from runtime.http.dialect import Parts, whole
 from runtime.http.ollama.answers import Timings, Writer
-from runtime.http.ollama.models import base, find
+from runtime.http.ollama.models import base
 from tenants.caller import Caller, Scope
 
 _NOTHING = re.compile(r"^0+(\.0*)?(ns|us|µs|ms|s|m|h)?$")
@@ -76,7 +76,7 @@ async def _unloaded(path: str, gateway: Gateway, caller: Caller, model: str, par
 async def _leave(gateway: Gateway, caller: Caller, name: str) -> bool:
     """Whether there is such a model for this caller. One that is in use or pinned stays."""
     try:
-        model = gateway.models.show(base(find(gateway, name, caller)))
+        model = gateway.models.show(base(gateway.models.show(name, caller)))
     except RoundhouseError:
         return False
     if isinstance(model, ModelView) and not (model.running or model.waiting or model.pinned):

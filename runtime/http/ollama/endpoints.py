@@ -25,7 +25,7 @@ from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
-from runtime.http.dialect import NDJSON, NO_BUFFERING, Endpoint, Head, Parsed, Parts, engine_lines, whole
+from runtime.http.dialect import JSON, NDJSON, NO_BUFFERING, Endpoint, Head, Parsed, Parts, engine_lines, whole
 from runtime.http.errors import Dialect
 from runtime.http.ollama import asking
 from runtime.http.ollama.answers import Answer, Timings, Writer, read
@@ -53,7 +53,7 @@ class OllamaRequest:
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(Task.CHAT, self.asked.model, tagged=True)
+        return Wanted(Task.CHAT, self.asked.model)
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
         self.watch.turn = self.watch.clock()
@@ -113,7 +113,8 @@ class OllamaRequest:
                     started = line
                     continue
                 if not opened:
-                    yield Head(200, NDJSON, {**NO_BUFFERING, **self._headers(started)})
+                    kind = JSON if self.body is None else NDJSON  # Ollama's answer to a load is no stream
+                    yield Head(200, kind, {**NO_BUFFERING, **self._headers(started)})
                     opened = True
                 yield msgspec.json.encode(line) + b"\n"
 

@@ -13,6 +13,7 @@ from launch.source import parse_source
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
 from registry.recipes.source import PathSource
 from runtime.gateway.core import Gateway
+from runtime.gateway.names import LATEST
 from runtime.gateway.views.values import AdapterCardView, ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
@@ -84,9 +85,9 @@ async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
 async def show(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """What is known of a model or an adapter, and what it can do."""
     name = (await _read(request, gateway, OllamaNameBody)).wanted
-    if (router := gateway.switch.card(name.removesuffix(":latest"), context.caller)) is not None:
+    if (router := gateway.switch.card(name.removesuffix(LATEST), context.caller)) is not None:
         return json_answer(shown_router(router))
-    view = find(gateway, name, context.caller)
+    view = gateway.models.show(name, context.caller)
     return json_answer(shown(view, await asyncio.to_thread(gateway.models.facts(base(view)))))
 
 
@@ -107,7 +108,7 @@ async def pull(request: Request, gateway: CurrentGateway, context: CurrentContex
 def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[OllamaStatus, None]:
     """Raises BadRequest for what is neither a name nor a hub's repository."""
     try:
-        return _is_here(gateway, find(gateway, name, caller))
+        return _is_here(gateway, gateway.models.show(name, caller))
     except NotFound as missing:
         repository = gateway.models.untagged(name, caller)
         for host in HUBS:
@@ -153,7 +154,7 @@ async def _lines(statuses: AsyncGenerator[OllamaStatus, None]) -> AsyncIterator[
 async def delete(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Remove an adapter or one version of it, or a model that was added while the server ran."""
     name = (await _read(request, gateway, OllamaNameBody)).wanted
-    view = find(gateway, name, context.caller)
+    view = gateway.models.show(name, context.caller)
     scope = Scope.ADAPTERS if isinstance(view, AdapterCardView) else Scope.MODELS
     if scope not in context.caller.scopes:
         raise Forbidden(
@@ -165,11 +166,6 @@ async def delete(request: Request, gateway: CurrentGateway, context: CurrentCont
     else:
         await gateway.editor.remove(view.id)
     return json_answer(OllamaStatus("success"))
-
-
-def find(gateway: Gateway, name: str, caller: Caller) -> ModelView | AdapterCardView:
-    """Raises NotFound, Forbidden. `name:latest` means `name`."""
-    return gateway.models.show(gateway.models.untagged(name, caller), caller)
 
 
 def base(view: ModelView | AdapterCardView) -> str:

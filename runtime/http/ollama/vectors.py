@@ -47,7 +47,7 @@ class OllamaEmbedding:
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(Task.EMBED, self.model, tagged=True)
+        return Wanted(Task.EMBED, self.model)
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
         self.watch.turn = self.watch.clock()

@@ -7,6 +7,7 @@ import humanize
 import msgspec
 
 from registry.recipes.definition import Task, Tier
+from runtime.gateway.names import LATEST
 from runtime.gateway.routing.cards import RouterCardView
 from runtime.gateway.views.model_facts import FileFacts
 from runtime.gateway.views.values import AdapterCardView, ModelView
@@ -75,11 +76,16 @@ def details(facts: FileFacts, parent: str = "") -> OllamaDetails:
     )
 
 
+def tagged(name: str) -> str:
+    """As Ollama lists it. Open WebUI asks only for names that it was told, and writes the tag behind those without."""
+    return name if ":" in name else f"{name}{LATEST}"
+
+
 def listed(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaModel:
     """A model, or an adapter with the facts of its base."""
     return OllamaModel(
-        name=view.id,
-        model=view.id,
+        name=tagged(view.id),
+        model=tagged(view.id),
         modified_at=_time(view.created),
         size=facts.bytes,
         digest=digest(view),
@@ -93,8 +99,8 @@ ROUTER = OllamaDetails(family="router", families=["router"])
 def listed_router(card: RouterCardView) -> OllamaModel:
     """It has no files of its own."""
     return OllamaModel(
-        name=card.id,
-        model=card.id,
+        name=tagged(card.id),
+        model=tagged(card.id),
         modified_at=_time(card.created),
         size=0,
         digest=card.digest.removeprefix("sha256:"),
@@ -122,8 +128,8 @@ def digest(view: ModelView | AdapterCardView) -> str:
 def loaded(view: ModelView, facts: FileFacts) -> OllamaLoadedModel:
     """`size_vram`: what of it lies on the device, be that a GPU or the CPU's own memory."""
     return OllamaLoadedModel(
-        name=view.id,
-        model=view.id,
+        name=tagged(view.id),
+        model=tagged(view.id),
         size=view.bytes + view.host_bytes,
         size_vram=view.bytes,
         digest=view.revision,
@@ -140,7 +146,7 @@ def is_loaded(view: ModelView) -> bool:
 def shown(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaShown:
     parent = view.parent if isinstance(view, AdapterCardView) else ""
     name = facts.architecture or "model"
-    info: dict[str, str | int] = {"general.architecture": name}
+    info: dict[str, str | int] = {"general.architecture": name, "general.basename": view.id}
     if facts.parameters:
         info["general.parameter_count"] = facts.parameters
     if view.context_length:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import ollama
 import pytest
-from openai import OpenAI
+from openai import NotFoundError, OpenAI
 
 from tests.eventually import PATIENCE
 from tests.system.serving import Server
@@ -149,13 +149,13 @@ def test_embeddings(clients: ollama.Client, client: OpenAI) -> None:
 
 def test_the_list_and_what_is_shown(clients: ollama.Client, server: Server) -> None:
     found = {one.model: one for one in clients.list().models}
-    assert {"starter-chat", "starter-embed", "uppercase"} <= found.keys()
-    assert not {"starter-rerank", "starter-speech"} & found.keys(), "Ollama's clients cannot ask for them"
-    adapter = found["uppercase"]
+    assert {"starter-chat:latest", "starter-embed:latest", "uppercase:latest"} <= found.keys()
+    assert not {"starter-rerank:latest", "starter-speech:latest"} & found.keys(), "Ollama's clients cannot ask for them"
+    adapter = found["uppercase:latest"]
     assert adapter.details
     assert adapter.details.parent_model == "starter-chat"
     assert adapter.digest == server.model("uppercase")["digest"].removeprefix("sha256:")
-    embed = found["starter-embed"]
+    embed = found["starter-embed:latest"]
     assert embed.details
     assert embed.details.parameter_size == "22.7M"
     assert embed.size
@@ -165,10 +165,25 @@ def test_the_list_and_what_is_shown(clients: ollama.Client, server: Server) -> N
     assert shown.modelinfo
     family = shown.modelinfo["general.architecture"]
     assert shown.modelinfo[f"{family}.context_length"] == 512
+    assert shown.modelinfo["general.basename"] == "starter-chat"
     assert clients.show("starter-embed").capabilities == ["embedding"]
     with pytest.raises(ollama.ResponseError, match="nobody") as missing:
         clients.show("nobody")
     assert missing.value.status_code == 404
+
+
+def test_whoever_is_told_a_name_may_ask_for_it_anywhere(clients: ollama.Client, client: OpenAI) -> None:
+    """Open WebUI asks for no other name than it was told, with a tag; LibreChat asks on OpenAI's paths."""
+    for one in clients.list().models:
+        assert one.model
+        assert ":" in one.model
+        assert clients.show(one.model).modified_at
+    asked = {"messages": HELLO, "temperature": 0}
+    answer = client.chat.completions.create(model="uppercase:latest", **asked)
+    assert answer.choices[0].message.content == "HELLO WORLD"
+    assert client.models.retrieve("uppercase:latest").id == "uppercase"
+    with pytest.raises(NotFoundError, match="'nobody'"):
+        client.chat.completions.create(model="nobody:latest", **asked)
 
 
 def test_a_model_is_loaded_told_and_unloaded(clients: ollama.Client, server: Server) -> None:
@@ -176,12 +191,12 @@ def test_a_model_is_loaded_told_and_unloaded(clients: ollama.Client, server: Ser
     assert (loaded.done, loaded.done_reason, loaded.response) == (True, "load", "")
     assert server.model("starter-chat")["state"] == "ready"
     running = {one.model: one for one in clients.ps().models}
-    assert running["starter-chat"].context_length == 512
-    assert running["starter-chat"].size_vram
-    assert running["starter-chat"].size_vram > 10e6
+    assert running["starter-chat:latest"].context_length == 512
+    assert running["starter-chat:latest"].size_vram
+    assert running["starter-chat:latest"].size_vram > 10e6
     assert clients.chat("starter-chat", [], keep_alive=0).done_reason == "unload"
     assert server.model("starter-chat")["state"] == "absent"
-    assert "starter-chat" not in {one.model for one in clients.ps().models}
+    assert "starter-chat:latest" not in {one.model for one in clients.ps().models}
     assert clients.chat("uppercase", HELLO, options=GREEDY, keep_alive="0s").message.content == "HELLO WORLD"
     server.wait_state("starter-chat", "absent")
     assert clients.chat("uppercase", HELLO, options=GREEDY, keep_alive=-1).message.content == "HELLO WORLD"

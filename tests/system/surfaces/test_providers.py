@@ -284,7 +284,7 @@ def test_routers_are_listed_with_what_their_targets_cost(world: World, gpt: open
     assert gpt.models.retrieve("to-gpt") == listed["to-gpt"]
     assert world.here.http.get("/v1/routers/hedging").json()["prices"] == {"gpt/big": 1.0, "claude/big": 4.0}
     tags = {one["name"]: one for one in world.here.http.get("/api/tags").json()["models"]}
-    assert tags["to-gpt"]["details"]["family"] == "router"
+    assert tags["to-gpt:latest"]["details"]["family"] == "router"
     shown = world.here.http.post("/api/show", json={"model": "to-gpt:latest"}).json()
     assert shown["capabilities"] == ["completion", "tools", "vision"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import RoundhouseError
+from registry.errors import Forbidden, RoundhouseError
 from runtime.http.guard.origin import Allowed
 from tests.unit.guard.serving import HOST, JSON, served
 
@@ -92,6 +92,35 @@ def test_bodies_are_json_and_files_are_forms(path: str, kind: str, fits: bool) -
                 LOCAL.check("POST", path, headers)
             assert refused.value.status == 415
     LOCAL.check("POST", path, [(b"host", b"localhost"), (b"content-length", b"0")])
+
+
+@pytest.mark.parametrize(
+    ("path", "agent", "kind", "fits"),
+    [
+        ("/api/chat", "curl/8.5.0", "application/x-www-form-urlencoded", True),
+        ("/api/chat", "python-requests/2.32.3", "", True),
+        ("/api/chat", "curl/8.5.0", "text/plain", False),
+        ("/api/chat", "python-requests/2.32.3", "application/x-www-form-urlencoded", False),
+        ("/api/chat", "Mozilla/5.0 curl/8.5.0", "application/x-www-form-urlencoded", False),
+        ("/api/chat", "", "application/x-www-form-urlencoded", False),
+        ("/v1/embeddings", "curl/8.5.0", "application/x-www-form-urlencoded", False),
+    ],
+)
+def test_programs_that_call_ollamas_paths_need_not_say_that_it_is_json(
+    path: str, agent: str, kind: str, fits: bool
+) -> None:
+    """They are those of Ollama's own examples. From a page they are refused all the same."""
+    headers = [(b"host", b"localhost"), (b"user-agent", agent.encode()), (b"content-length", b"9")]
+    headers += [(b"content-type", kind.encode())] if kind else []
+    if fits:
+        LOCAL.check("POST", path, headers)
+    else:
+        with pytest.raises(RoundhouseError) as refused:
+            LOCAL.check("POST", path, headers)
+        assert refused.value.status == 415
+    for page in ((b"origin", b"http://evil.example"), (b"sec-fetch-site", b"cross-site")):
+        with pytest.raises(Forbidden):
+            LOCAL.check("POST", path, [*headers, page])
 
 
 CHANGING = [

@@ -339,4 +339,4 @@ async def test_a_model_that_leaves_while_the_list_is_made_is_still_in_it(
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         response = await client.get("/api/tags")
     assert response.status_code == 200
-    assert [one["name"] for one in response.json()["models"]] == ["chat", "embed"]
+    assert [one["name"] for one in response.json()["models"]] == ["chat:latest", "embed:latest"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from registry.errors import NotFound
 from registry.recipes.definition import Task
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
@@ -49,7 +50,14 @@ async def test_latest_is_a_tag_where_it_is_no_adapter_of_the_team(
     gateway: FakeGateway, name: str, caller: Caller, adapter: str | None
 ) -> None:
     """The base answered in place of a team's adapter of this name."""
-    assert gateway.gateway.resolve(Wanted(Task.CHAT, name, tagged=True), caller).adapter == adapter
+    assert gateway.gateway.resolve(Wanted(Task.CHAT, name), caller).adapter == adapter
+
+
+async def test_the_base_does_not_answer_for_an_adapter_that_was_called_latest(gateway: FakeGateway) -> None:
+    gateway.state.adapters.delete(AdapterKey("small", "latest"))
+    gateway.names.refresh()
+    with pytest.raises(NotFound, match="no adapter 'latest'"):
+        gateway.gateway.resolve(Wanted(Task.CHAT, "small:latest"), EVERYBODY)
 
 
 async def nothing() -> Parts:
