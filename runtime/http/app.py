@@ -11,11 +11,12 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Scope
 
-from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
+from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
 from runtime.http.bodies import unreadable
 from runtime.http.guard.access import dialect_of
+from runtime.http.guard.unknown import unknown
 from runtime.http.openapi import document
 from runtime.http.pages import console
 from runtime.http.pages import routes as pages
@@ -61,8 +62,7 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         if error.status_code == 404:
             if (other := _without_slash(app, request)) is not None:
                 return RedirectResponse(other)
-            missing = NotFound(f"There is no {quoted(request.url.path)} here; see /docs.", code="unknown_path")
-            return error_response(missing, dialect_of(request.url.path))
+            return error_response(unknown(request.url.path), dialect_of(request.url.path))
         if isinstance(error.__cause__, UNREAD):
             return error_response(unreadable(error.__cause__), dialect_of(request.url.path))
         headers = dict(error.headers or {})

@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping
 
-from registry.errors import NotFound
-from registry.wording import quoted
 from runtime.http.audio.endpoints import TASKS
 from runtime.http.errors import Dialect
 from runtime.http.guard.origin import READS
+from runtime.http.guard.unknown import unknown
 from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS
 from tenants.caller import SCOPES, Scope
 
 PUBLIC = frozenset(
     (
-        "/health", "/health/live", "/health/ready", "/ping", "/version", "/api/version",
-        "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json",
+        "/health", "/health/live", "/health/ready", "/infinity/health", "/ping", "/version", "/api/version",
+        "/v1/cluster/auth", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json",
     )
 )  # fmt: skip
 """For probes and people: to who shows no key they tell nothing of what is here."""
@@ -60,7 +59,7 @@ def needed(method: str, path: str) -> frozenset[Scope] | None:
     for start, (reading, changing) in RULES.items():
         if path == start or path.startswith(f"{start}/"):
             return reading if method in READS else changing
-    raise NotFound(f"There is no {quoted(path)} here; see /docs.", code="unknown_path")
+    raise unknown(path)
 
 
 def dialect_of(path: str) -> Dialect:
