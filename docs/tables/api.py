@@ -24,6 +24,8 @@ PAGES = {
     "/metrics": "operations.md",
     "/ping": "operations.md",
     "/version": "operations.md",
+    "/v1/cluster": "operations.md",
+    "/infinity/health": "operations.md",
     "/v1/embeddings": "embeddings.md",
     "/embed": "embeddings.md",
     "/v1/rerank": "rerank.md",

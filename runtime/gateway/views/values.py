@@ -5,11 +5,12 @@ The structs are the answers of our own interface, and their part of the OpenAPI 
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from registry.files.abilities import Ability, abilities_of
 from registry.recipes.definition import Task, Tier
 from registry.records import Adapter, Version
 from runtime.gateway.local.backend import context_length
@@ -75,6 +76,11 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None
     adapters: list[str]
     description: str
+    max_model_len: Annotated[Count | None, Meta(description="vLLM's word for `context_length`.")]
+    model_name: Annotated[str, Meta(description="Xinference's words, by which its clients choose their calls.")]
+    model_type: Literal["LLM", "embedding", "rerank", "audio"]
+    model_ability: list[str]
+    model_format: Literal["pytorch"] = "pytorch"
 
 
 class AdapterCardView(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +96,32 @@ class AdapterCardView(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest
     version: Tag
     context_length: Count | None
+    max_model_len: Annotated[Count | None, Meta(description="vLLM's word for `context_length`.")]
+    model_name: Annotated[str, Meta(description="Xinference's words, by which its clients choose their calls.")]
+    model_type: Literal["LLM", "embedding", "rerank", "audio"]
+    model_ability: list[str]
+    model_format: Literal["pytorch"] = "pytorch"
+
+
+XINFERENCE: Mapping[Task, tuple[str, tuple[str, ...]]] = {
+    Task.CHAT: ("LLM", ("chat", "generate")),
+    Task.EMBED: ("embedding", ("embed",)),
+    Task.RERANK: ("rerank", ("rerank",)),
+    Task.TRANSCRIBE: ("audio", ("audio2text",)),
+}
+"""Its type of a model that is made for a task, and what such a model can do at least."""
+
+
+def _as_others(entry: ModelEntry, name: str) -> dict[str, Any]:
+    """What clients of other servers read of a model, or of an adapter on it."""
+    kind, can = XINFERENCE[entry.recipe.task]
+    more = sorted("reasoning" if one is Ability.THINKING else one for one in abilities_of(entry.recipe, entry.path))
+    return {
+        "max_model_len": context_length(entry),
+        "model_name": name,
+        "model_type": kind,
+        "model_ability": [*can, *more],
+    }
 
 
 def model_view(
@@ -131,6 +163,7 @@ def model_view(
         problem=entry.broken.message if entry.broken else None,
         adapters=adapters,
         description=recipe.description,
+        **_as_others(entry, entry.id),
     )
 
 
@@ -230,8 +263,9 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
 def adapter_card(adapter: Adapter, name: str, entry: ModelEntry, version: Version | None = None) -> AdapterCardView:
     """version: the one that was asked for; None: the current one. Its id asks for it, whichever is current."""
     version = version or adapter.current
+    id_ = name if version.number == adapter.current.number else f"{name}@{version.tag}"
     return AdapterCardView(
-        id=name if version.number == adapter.current.number else f"{name}@{version.tag}",
+        id=id_,
         created=int(adapter.created),
         owned_by=entry.recipe.owned_by,
         root=str(adapter.key),
@@ -240,6 +274,7 @@ def adapter_card(adapter: Adapter, name: str, entry: ModelEntry, version: Versio
         digest=version.digest,
         version=version.tag,
         context_length=context_length(entry),
+        **_as_others(entry, id_),
     )
 
 

@@ -174,12 +174,17 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         )
         for method, path, id_, summary in (
             ("get", "/health", "health", "Readiness (vLLM, TGI)"),
+            ("get", "/infinity/health", "healthInfinity", "Readiness (Infinity)"),
             ("get", "/ping", "ping", "Readiness (SageMaker)"),
             ("post", "/ping", "pingByPost", "Readiness (SageMaker)"),
         )
     },
     ("get", "/version"): Operation(
         "version", _OPERATIONS, "The server's version", {"application/json": record({"version": STRING})}, errors=()
+    ),
+    ("get", "/v1/cluster/auth"): Operation(
+        "clusterAuth", _OPERATIONS, "Whether a key has to be shown (Xinference)",
+        {"application/json": record({"auth": {"type": "boolean"}})}, errors=(),
     ),
     ("get", "/metrics"): Operation("metrics", _OPERATIONS, "Prometheus metrics", TEXT, errors=()),
     ("get", "/v1/providers"): Operation(

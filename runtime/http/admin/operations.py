@@ -34,6 +34,15 @@ async def version() -> Response:
     return json_answer({"version": installed("roundhouse")})
 
 
+async def cluster_auth(gateway: CurrentGateway) -> Response:
+    """Whether a key has to be shown, which Xinference's clients ask before they show one."""
+    try:
+        gateway.callers.who([])
+    except Unauthorized:
+        return json_answer({"auth": True})
+    return json_answer({"auth": False})
+
+
 async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
     """Prometheus text; OpenMetrics, which has exemplars, to who takes that."""
     gateway.elsewhere.measure()
@@ -50,9 +59,11 @@ ROUTES: list[Route] = [
     ("/health/live", live, ["GET"]),
     ("/health/ready", ready, ["GET"]),
     ("/health", ready, ["GET"]),
+    ("/infinity/health", ready, ["GET"]),
     ("/ping", ready, ["GET"]),
     ("/ping", ready, ["POST"]),
     ("/version", version, ["GET"]),
+    ("/v1/cluster/auth", cluster_auth, ["GET"]),
     ("/metrics", metrics, ["GET"]),
     ("/v1/status", status, ["GET"]),
 ]

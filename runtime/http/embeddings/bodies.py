@@ -74,9 +74,16 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             inputs=listed(self.input, "input"),
             prompt_name=names[0] if names else None,
             prompt_instead=names[1:],
-            dimensions=self.dimensions,
+            dimensions=self.dimensions or None,
             truncate=bool(self.truncate) or self.truncate_prompt_tokens == -1,
         )
+
+
+class InfinityEmbeddingsBody(EmbeddingsBody, kw_only=True, forbid_unknown_fields=True):
+    """Infinity's embedding request: its own client sends both of these with each."""
+
+    dimensions: Annotated[int, Meta(ge=0, le=2**20, description="0: the model's own length.")] | None = None
+    modality: Annotated[Literal["text"] | None, Meta(description="Models here embed text only.")] = None
 
 
 class EmbedBody(msgspec.Struct, kw_only=True):

@@ -17,7 +17,7 @@ from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
 from runtime.http.dialect import Endpoint, Parsed, Parts, whole
 from runtime.http.embeddings.answers import Matrix, matrix, openai_json, tei_json
-from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody
+from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody, InfinityEmbeddingsBody
 from runtime.http.errors import Dialect
 
 Write = Callable[[Matrix, str, int], Awaitable[bytes]]
@@ -46,8 +46,14 @@ class EmbedQuestion:
 
 
 def _openai(body: bytes, _query: Mapping[str, str]) -> Parsed:
-    found = decode(body, EmbeddingsBody)
+    return _question(decode(body, EmbeddingsBody))
 
+
+def _infinity(body: bytes, _query: Mapping[str, str]) -> Parsed:
+    return _question(decode(body, InfinityEmbeddingsBody))
+
+
+def _question(found: EmbeddingsBody) -> EmbedQuestion:
     async def write(vectors: Matrix, model: str, tokens: int) -> bytes:
         return await openai_json(vectors, model, tokens, as_base64=found.encoding_format == "base64")
 
@@ -67,6 +73,6 @@ def _tei(body: bytes, query: Mapping[str, str]) -> Parsed:
 
 ENDPOINTS = [
     Endpoint("/v1/embeddings", _openai, Dialect.OPENAI),
-    Endpoint("/infinity/embeddings", _openai, Dialect.OPENAI),
+    Endpoint("/infinity/embeddings", _infinity, Dialect.OPENAI),
     Endpoint("/embed", _tei, Dialect.TEI),
 ]

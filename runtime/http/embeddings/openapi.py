@@ -1,6 +1,6 @@
 """Embeddings in the OpenAPI document."""
 
-from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody
+from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody, InfinityEmbeddingsBody
 from runtime.http.errors import Dialect
 from runtime.http.openapi_parts import (
     COUNT,
@@ -18,7 +18,7 @@ from runtime.http.openapi_parts import (
 )
 
 SCHEMAS: dict[str, Json] = {
-    **structs(EmbeddingsBody, EmbedBody),
+    **structs(EmbeddingsBody, InfinityEmbeddingsBody, EmbedBody),
     "Embeddings": record(
         {
             "object": {"const": "list"},
@@ -49,7 +49,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("post", "/infinity/embeddings"): Operation(
         "embedInfinity", "Embeddings", "Embeddings (Infinity)", answer("Embeddings"),
-        body=json_body("EmbeddingsBody"), parameters=("Prefer",), others=LOADING,
+        body=json_body("InfinityEmbeddingsBody"), parameters=("Prefer",), others=LOADING,
         examples={"texts": {"model": "starter-embed", "input": ["a warm kitchen", "a cold cellar"]}},
     ),
     ("post", "/embed"): Operation(

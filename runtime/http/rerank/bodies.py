@@ -69,6 +69,7 @@ class JinaBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_doc_length: Limit | None = None
     max_query_length: Limit | None = None
     return_embeddings: Literal[False] | None = None
+    return_len: Literal[False] | None = None
     use_activation: Literal[True] | None = None
     user: str | None = None
     priority: int | None = None

@@ -55,6 +55,8 @@ ROUTES: dict[str, set[Scope] | None] = {
     "DELETE /api/delete": {Scope.ADAPTERS, Scope.MODELS},
     "GET /api/version": None,
     "GET /health": None,
+    "GET /infinity/health": None,
+    "GET /v1/cluster/auth": None,
     "GET /ping": None,
     "POST /ping": None,
     "GET /version": None,
