@@ -101,6 +101,10 @@ class ProviderModel(Strict):
         description="an answer under another model's name is an error; else it is passed on with a warning header",
     )
     segments: bool = Field(default=True, description="transcribe: whether it answers in `verbose_json`, with segments")
+    texts: bool = Field(
+        default=False,
+        description="rerank: whether it takes `texts`, not `documents`, as Text Embeddings Inference",
+    )
     description: str = ""
 
 

@@ -108,6 +108,13 @@ class _Scored(msgspec.Struct):
     relevance_score: float
 
 
+class _TextScore(msgspec.Struct):
+    """Text Embeddings Inference's, in a bare list."""
+
+    index: int
+    score: float
+
+
 class _Billed(msgspec.Struct):
     input_tokens: int | None = None
 
@@ -128,9 +135,11 @@ class _Ranked(msgspec.Struct):
 
 
 def rerank_body(request: RerankRequest, model: ProviderModel) -> bytes:
-    for name in ("truncate", "max_query_tokens", "max_document_tokens", "max_chunks"):
+    for name in ("max_query_tokens", "max_document_tokens", "max_chunks", *(() if model.texts else ("truncate",))):
         if getattr(request, name):
             raise _unsupported(name, model.name)
+    if model.texts:
+        return msgspec.json.encode({"query": request.query, "texts": request.documents, "truncate": request.truncate})
     return msgspec.json.encode({"model": model.name, "query": request.query, "documents": request.documents})
 
 
@@ -140,9 +149,10 @@ def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None
     If any score is outside of 0 to 1 all of them are logits, as llama.cpp's are, and TEI's with `raw_scores`.
     """
     try:
-        found = msgspec.json.decode(data, type=_Ranked)
+        told = msgspec.json.decode(data, type=_Ranked | list[_TextScore])
     except NOT_JSON:
         raise BadAnswer("answered with a ranking that is none") from None
+    found = _Ranked([_Scored(one.index, one.score) for one in told]) if isinstance(told, list) else told
     scores = {item.index: item.relevance_score for item in found.results or found.data}
     if sorted(scores) != list(range(documents)) or not all(map(math.isfinite, scores.values())):
         raise BadAnswer("answered with a ranking that does not score each document")

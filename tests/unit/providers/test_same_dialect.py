@@ -197,6 +197,22 @@ async def test_rerank_by_one_that_scores_in_logits(tmp_path: Path, scores: list[
             assert [by_index[index] for index in range(3)] == pytest.approx(told, abs=1e-12)
 
 
+async def test_a_reranker_of_text_embeddings_inference(tmp_path: Path) -> None:
+    """Its request has `texts`, and its answer is a bare list."""
+    rows = [{"index": 1, "score": 0.75}, {"index": 0, "score": 0.25}]
+    models = [{"name": "bge", "task": "rerank", "texts": True}]
+    async with rigged(
+        tmp_path, lambda seen: Play([json.dumps(rows).encode()]), models=models, speaks=["rerank"]
+    ) as rig:
+        asked = {"model": "there/bge", "query": "q", "documents": ["a", "b"]}
+        found = (await rig.http.post("/v1/rerank", json={**asked, "truncate": True})).json()
+        assert [item["index"] for item in found["results"]] == [1, 0]
+        assert [item["relevance_score"] for item in found["results"]] == pytest.approx([0.75, 0.25])
+        assert rig.fake.seen[-1].body == {"query": "q", "texts": ["a", "b"], "truncate": True}
+        refused = await rig.http.post("/v1/rerank", json={**asked, "max_tokens_per_doc": 5})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_value")
+
+
 async def test_transcription(tmp_path: Path) -> None:
     segments = [{"id": 0, "start": 0.0, "end": 1.5, "text": " two words", "tokens": [1], "seek": 0}]
     answer = {"text": "two words", "language": "english", "duration": 1.5, "segments": segments}
