@@ -20,6 +20,7 @@ MAIN = "main"
 NAMELESS = re.compile(r"^(checkpoint-\d+|model|models|merged|output|out|final|snapshot|[0-9a-f]{40})\Z", re.IGNORECASE)
 """Names of folders that say nothing: their parent's is better."""
 LONGEST = 4096
+OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, which no engine here reads."
 
 
 def parse_source(text: str, revision: str | None = None, *, at_home: bool = True) -> Source:
@@ -36,6 +37,12 @@ def parse_source(text: str, revision: str | None = None, *, at_home: bool = True
         if not PACKAGE.match(name) or inside.startswith("/") or ".." in PurePosixPath(inside).parts:
             raise BadRequest(f"{quoted(text)} is no package: write package:NAME[/inside].", param="source")
         return PackageSource(package=name, inside=inside or ".")
+    if text.lower().endswith(".gguf"):
+        raise BadRequest(
+            f"{quoted(text)}: no engine here reads GGUF. Add the model that it was made from, as safetensors: a "
+            "folder, or org/name of a hub.",
+            param="source",
+        )
     folder = Path(text).expanduser() if at_home else Path(text)
     looks_like_path = text.startswith(("/", "./", "../", "~")) or text in (".", "..")
     hub, at, named = text.partition("@")
@@ -49,7 +56,8 @@ def parse_source(text: str, revision: str | None = None, *, at_home: bool = True
     if revision:
         raise BadRequest("Only a hub's repository has a revision.", param="revision")
     if not at_home and not folder.is_absolute():
-        raise BadRequest(f"{quoted(text)}: write a folder's absolute path on the server, or org/name.", param="source")
+        told = f"{quoted(text)}: write a folder's absolute path on the server, or org/name of a hub."
+        raise BadRequest(told if "/" in text else f"{told} {OLLAMAS}", param="source")
     if not looks_like_path and not folder.is_dir():
         raise BadRequest(
             f"{quoted(text)} is no folder here, and no repository of a hub: those are called org/name. A folder below "

@@ -122,6 +122,10 @@ def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[
         if path.is_dir():
             inside = sorted(child for child in path.iterdir() if child.suffix in (".yaml", ".yml") and child.is_file())
             if not inside:
+                if (path / "config.json").is_file():
+                    hint = "holds a model, and no recipe; start without it, then: roundhouse models add FOLDER"
+                    faults.append(Fault(path, 0, hint))
+                    continue
                 nested = sorted({child.parent.name for child in path.glob("*/*.y*ml")})
                 if may_be_empty and not nested:
                     continue

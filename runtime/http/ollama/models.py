@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
 from launch.request import Added, ModelRequest, Phase
-from launch.source import parse_source
+from launch.source import OLLAMAS, parse_source
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
 from registry.recipes.source import PathSource
 from runtime.gateway.core import Gateway
@@ -116,7 +116,8 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
         try:
             source = parse_source(repository, at_home=False)
         except BadRequest:
-            raise BadRequest(f"{missing.message} A model of a hub is called org/name.", param="model") from None
+            told = f"{missing.message} A model of a hub is called org/name, such as Qwen/Qwen3-0.6B. {OLLAMAS}"
+            raise BadRequest(told, param="model") from None
         if isinstance(source, PathSource):
             raise BadRequest("Folders are added with 'roundhouse models add', not pulled.", param="model") from None
         return _added(gateway, ModelRequest(repository))

@@ -306,6 +306,21 @@ def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
     assert proposed_id(found) == id_
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("llama3.2", "Ollama's library"),
+        ("qwen3:0.6b", "Ollama's library"),
+        ("/srv/model.gguf", "as safetensors"),
+        ("org/model.GGUF", "as safetensors"),
+        ("https://hub/a/b", "org/name of a hub.$"),
+    ],
+)
+def test_what_people_write_who_come_from_ollama_is_told_what_to_write(text: str, words: str) -> None:
+    with pytest.raises(BadRequest, match=words):
+        parse_source(text, at_home=False)
+
+
 @pytest.mark.parametrize("text", ["", "a\0b", "one", "package:a/../b", "package:a//b", "package:1a", "a/b@", "a/b@../c",
                                   "a/b/c", "~/x",
                                   "./x", "https://hub/a/b"])  # fmt: skip

@@ -228,6 +228,16 @@ def test_folders_without_recipes(tmp_path: Path) -> None:
     )
 
 
+def test_a_models_own_folder_is_no_folder_of_recipes(tmp_path: Path) -> None:
+    """A server started without it, and with no model."""
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(Unfit) as caught:
+        load_recipes(tmp_path, may_be_empty=True)
+    assert "roundhouse models add" in caught.value.faults[0]
+    (tmp_path / "a.yaml").write_text(GOOD.format("a"))
+    assert [recipe.id for recipe in load_recipes(tmp_path)] == ["a"]
+
+
 def test_remarks_on_revisions_that_move(write: Write) -> None:
     text = GOOD.format("m").replace("{path: weights}", "{hub: a/b, revision: main}")
     fixed = GOOD.format("n").replace("{path: weights}", f"{{hub: a/b, revision: {'a' * 40}}}")
