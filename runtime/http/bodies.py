@@ -20,6 +20,7 @@ from runtime.gateway.backend import Call
 T = TypeVar("T", bound=msgspec.Struct)
 
 # msgspec gives the place of a fault only inside its message; it is read for `param` and for nothing else.
+_NO_MODEL = "Object missing required field `model`"
 _PLACE = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
 
 
@@ -89,6 +90,8 @@ def convert(data: dict[str, Any], kind: type[T]) -> T:
 
 def invalid(error: msgspec.ValidationError) -> BadRequest:
     text = str(error)
+    if text == _NO_MODEL:
+        return BadRequest("Say which model in 'model': GET /v1/models lists all.", param="model")
     places = [inside or field for inside, field in _PLACE.findall(text)]
     return BadRequest(f"{text}.", param=".".join(dict.fromkeys(p for p in reversed(places) if p)) or None)
 

@@ -41,6 +41,18 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
 }
 """Values of fields that mean what the engine does anyway."""
 EMPTY: tuple[object, ...] = (None, [])
+INSTEAD: Mapping[str, str] = {
+    "best_of": "ask for several with 'n', and choose among them.",
+    "functions": "send 'tools'.",
+    "function_call": "send 'tool_choice'.",
+    "stop_sequences": "send 'stop'.",
+    "max_new_tokens": "send 'max_tokens'.",
+    **{
+        f"guided_{kind}": f"send 'structured_outputs': {{\"{kind}\": ...}}."
+        for kind in ("json", "regex", "choice", "grammar")
+    },
+}
+"""What to send for fields of the same meaning that earlier vLLMs, OpenAI's older clients and other servers know."""
 
 Fields = Mapping[str, frozenset[str]]
 """Path to the fields that the engine knows."""
@@ -96,7 +108,8 @@ def check(fields: Fields, path: str, body: bytes) -> None:
         text = f"Unrecognized request argument supplied: {name}."
         if path in (MESSAGES, COUNT_TOKENS):
             text = f"{name}: Extra inputs are not permitted."
-        raise BadRequest(f"{text} This engine would ignore it: leave it out.", param=name, code="unknown_parameter")
+        told = INSTEAD.get(name, "leave it out.")
+        raise BadRequest(f"{text} This engine would ignore it: {told}", param=name, code="unknown_parameter")
     effort = "reasoning_effort" in fields.get(CHAT, frozenset())
     if path in (CHAT, COMPLETIONS):
         shapes.check_chat(data)
@@ -150,6 +163,13 @@ def _responses(data: Mapping[str, msgspec.Raw]) -> None:
         raise BadRequest(
             "Responses are not stored here. Leave 'store' out, and send the conversation as 'input'.",
             param="store",
+            code="unsupported_value",
+        )
+    if msgspec.json.decode(data.get("previous_response_id", b"null")) is not None:
+        raise BadRequest(
+            "Responses are not stored here, so there is none to go on from. Leave 'previous_response_id' out, and send "
+            "the conversation as 'input'.",
+            param="previous_response_id",
             code="unsupported_value",
         )
     if msgspec.json.decode(data.get("truncation", b"null")) not in (None, "disabled"):

@@ -2,9 +2,10 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from registry.errors import RoundhouseError
+from registry.errors import RoundhouseError, UnsupportedMedia
 from runtime.http.guard.access import dialect_of
-from runtime.http.guard.origin import Allowed
+from runtime.http.guard.origin import FORMS, Allowed
+from runtime.http.guard.unknown import unknown
 from runtime.http.sending import error_response
 
 
@@ -17,6 +18,8 @@ class Door:
             try:
                 self._allowed.check(scope["method"], scope["path"], scope["headers"])
             except RoundhouseError as refusal:
+                if isinstance(refusal, UnsupportedMedia) and f"/v1{scope['path']}" in FORMS:
+                    refusal = unknown(scope["path"])
                 await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
                 return
         await self._app(scope, receive, send)

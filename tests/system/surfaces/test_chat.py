@@ -239,7 +239,7 @@ def test_what_changes_no_answer_is_let_through(client: OpenAI) -> None:
     [
         ({"tools": [{"type": "web_search_preview"}]}, "web_search_preview"),
         ({"background": True}, "background"),
-        ({"previous_response_id": "resp_1"}, "resp_1"),
+        ({"previous_response_id": "resp_1"}, "send the conversation as 'input'"),
         ({"extra_body": {"nonsense": 1}}, "nonsense"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"extra_body": {"text": {"format": {"type": "json_object", "schema": {}}}}}, "text.format.schema"),

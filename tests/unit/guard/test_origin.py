@@ -174,6 +174,15 @@ async def test_json_without_its_type_is_refused(tmp_path: Path) -> None:
         assert "application/json" in answer.error()["message"]
 
 
+async def test_a_recording_without_v1_is_told_where_to_go(tmp_path: Path) -> None:
+    """It was told to be JSON."""
+    async with served(tmp_path) as server:
+        head = b"POST /audio/transcriptions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n" % len(BODY)
+        answer = await server.ask(head + b"Content-Type: multipart/form-data; boundary=x\r\n", BODY)
+        assert (answer.status, answer.error()["code"]) == (404, "unknown_path")
+        assert "/v1/audio/transcriptions" in answer.error()["message"]
+
+
 async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Path) -> None:
     page = b"Origin: https://chat.example\r\n"
     wanted = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n"

@@ -100,6 +100,8 @@ def test_a_wish_to_store_is_left_out_and_told(path: str) -> None:
         (CHAT, {"web_search_options": {}}, "web_search_options", "leave it out"),
         (CHAT, {"modalities": ["audio"]}, "modalities", "leave it out"),
         (CHAT, {"store": True}, "store", "leave it out"),
+        (CHAT, {"guided_json": {}}, "guided_json", "send 'structured_outputs': {\"json\": ...}"),
+        (CHAT, {"best_of": 2}, "best_of", "with 'n'"),
         (MESSAGES, {"top": 1}, "top", "top: Extra inputs are not permitted"),
         (
             CHAT,
