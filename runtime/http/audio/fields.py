@@ -19,7 +19,7 @@ GRANULARITIES: tuple[Granularity, ...] = ("word", "segment")
 
 SINGLE = (
     "model", "language", "prompt", "response_format", "temperature", "stream", "hotwords", "vad_filter",
-    "chunking_strategy", "user",
+    "chunking_strategy", "user", "kwargs",
 )  # fmt: skip
 LISTS = ("timestamp_granularities", "include", "keywords", "languages")
 """Also with '[]' behind the name, as OpenAI's clients write lists in forms."""
@@ -76,6 +76,8 @@ def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
         raise BadRequest(
             f"A stream carries text only: 'stream' does not go with 'response_format' '{format_}'.", param="stream"
         )
+    if form.one("kwargs") not in (None, "", "{}"):  # Xinference's client sends it with each recording
+        raise BadRequest("Send what is in 'kwargs' as fields of the form.", param="kwargs", code="unsupported_value")
     if form.list("include"):
         raise BadRequest(
             "Token log probabilities cannot be had from this engine. Leave 'include' out.",

@@ -49,6 +49,7 @@ _FORM: dict[str, Json] = {
     "chunking_strategy": one_of("auto", "server_vad", '{"type": "server_vad"}'),
     "chunking_strategy[type]": {**one_of("server_vad"), "description": "As OpenAI's SDK writes the object."},
     "user": STRING,
+    "kwargs": {**one_of("{}"), "description": "As Xinference's client sends it."},
 }
 
 

@@ -14,8 +14,8 @@ from runtime.gateway.views.values import AdapterCardView, ModelView
 
 TASKS: Mapping[Task, str] = {Task.CHAT: "completion", Task.EMBED: "embedding"}
 """Tasks that Ollama's clients can ask for, and its words for them."""
-FOR_EVER = "9999-12-31T23:59:59Z"
-"""No model leaves at a time: it leaves when its room is needed."""
+FOR_EVER = "2262-01-01T00:00:00Z"
+"""No model leaves at a time: it leaves when its room is needed. A date of any zone, and in nanoseconds of 64 bits."""
 
 
 class OllamaDetails(msgspec.Struct, kw_only=True):

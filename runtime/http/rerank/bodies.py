@@ -70,6 +70,7 @@ class JinaBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_query_length: Limit | None = None
     return_embeddings: Literal[False] | None = None
     return_len: Literal[False] | None = None
+    kwargs: Literal["{}"] | None = None
     use_activation: Literal[True] | None = None
     user: str | None = None
     priority: int | None = None

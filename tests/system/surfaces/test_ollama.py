@@ -2,6 +2,7 @@
 
 import base64
 import json
+from datetime import timedelta, timezone
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,9 @@ def test_a_model_is_loaded_told_and_unloaded(clients: ollama.Client, server: Ser
     assert running["starter-chat:latest"].context_length == 512
     assert running["starter-chat:latest"].size_vram
     assert running["starter-chat:latest"].size_vram > 10e6
+    leaves = running["starter-chat:latest"].expires_at
+    assert leaves is not None
+    assert leaves.astimezone(timezone(timedelta(hours=14))).year > 2200, "no zone's last day"
     assert clients.chat("starter-chat", [], keep_alive=0).done_reason == "unload"
     assert server.model("starter-chat")["state"] == "absent"
     assert "starter-chat:latest" not in {one.model for one in clients.ps().models}

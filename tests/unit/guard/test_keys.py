@@ -242,6 +242,13 @@ async def test_who_shows_no_key_hears_nothing_of_what_is_here(server: Served) ->
     assert b"chat" not in (await ask(server, "GET /console/now")).body
 
 
+async def test_whoever_asks_is_told_whether_a_key_is_wanted(server: Served, tmp_path: Path) -> None:
+    """Xinference's client shows its key only then."""
+    assert json.loads((await ask(server, "GET /v1/cluster/auth")).body) == {"auth": True}
+    async with served(tmp_path / "open") as other:
+        assert json.loads((await ask(other, "GET /v1/cluster/auth")).body) == {"auth": False}
+
+
 async def test_ollamas_lists_hold_what_a_key_may_use(server: Served) -> None:
     for path in ("/api/tags", "/api/ps"):
         found = json.loads((await ask(server, f"GET {path}", bearer(LIMITED))).body)

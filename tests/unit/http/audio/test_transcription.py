@@ -236,6 +236,7 @@ async def test_segments_are_joined_as_the_language_is_written(
         ({"known_speaker_names[]": "Ann"}, "known_speaker_names[]"),
         ({"prompt": ["a", "b"]}, "prompt"),
         ({"best_of": "5"}, "best_of"),
+        ({"kwargs": '{"beam_size": 5}'}, "kwargs"),
         ({"model": "chat"}, "model"),
         ({"model": ""}, "model"),
     ],
@@ -249,6 +250,11 @@ async def test_faults_are_400_that_name_the_field(
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert not left_over(gateway)
     assert not gateway.links["speech"].requests
+
+
+async def test_xinferences_client_sends_an_empty_object_with_each_recording(client: httpx.AsyncClient) -> None:
+    response = await post(client, kwargs="{}", temperature="0")
+    assert response.status_code == 200, response.text
 
 
 async def test_the_engines_refusal_keeps_its_status(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
