@@ -54,6 +54,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
         settings.data_dir, url
     ) as held:  # first: it also ends what a killed server left, which may hold the port
         taken = _take_port(settings.host, settings.port)
+        os.register_at_fork(after_in_child=taken.close)
         settings = settings.model_copy(update={"data_dir": held.path, "run_dir": held.run_dir})
         _somebody_may_ask(settings)
         if os.environ.get("LIT_SERVER_API_KEY"):
@@ -63,10 +64,15 @@ def _run(settings: "Settings", as_json: bool) -> int:
         if not as_json:
             note(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {held.path}")
         announcer = _announce(url, as_json)
+
+        def beside() -> None:
+            announcer.wait()  # it ends long before us: no zombie stays
+            taken.close()  # the server listens: who starts while it drains may have the port
+
         try:
             from runtime.server.run import run  # the heavy import: LitServe, FastAPI, pydantic
 
-            return run(settings, read, device, beside=announcer.wait)  # it ends long before us: no zombie stays
+            return run(settings, read, device, beside=beside)
         finally:
             taken.close()
             announcer.terminate()
