@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from dataclasses import asdict
-from errno import EDQUOT, EFBIG, ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,7 @@ from adapters.content.validate import examine
 from adapters.types import Base
 from registry.bounds import Bounds
 
-FULL = (ENOSPC, EDQUOT, EFBIG)
+FULL = (ENOSPC, EDQUOT, EFBIG, EROFS)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -146,7 +146,8 @@ def _result(answer: CheckAnswer, base: Base) -> Checked:
         )
     if answer.outcome == "disk_full":
         raise Unavailable(
-            f"The disk that holds the adapters is full: {answer.detail}. Nothing was registered.", code="disk_full"
+            f"The disk that holds the adapters is full, or cannot be written: {answer.detail}. Nothing was registered.",
+            code="disk_full",
         )
     log.error("the adapter checker failed", extra={"detail": answer.detail})
     raise EngineFailed("The adapter could not be checked; the server's log says why.", code="check_failed")

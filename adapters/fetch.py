@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +17,8 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.source import HubSource, PackageSource
 from registry.threads import Threads
+
+UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EIO, errno.ESTALE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Fetcher:
 
     def _new_folder(self) -> Path:
         with disk_errors():  # at once, not in a thread: a caller that leaves in between would leave the folder
-            self._incoming.mkdir(parents=True, exist_ok=True)
+            self._incoming.mkdir(exist_ok=True)  # of the data directory: one that was moved is missed
             return Path(tempfile.mkdtemp(dir=self._incoming))
 
 
@@ -97,12 +100,14 @@ def _in_package(source: PackageSource) -> Path:
 
 @contextlib.contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn a full disk into Unavailable (code disk_full)."""
+    """Turn a full disk, or a data directory that cannot be written or is gone, into Unavailable (code disk_full)."""
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno in FULL:
+            told = "The disk that holds the adapters is full, or cannot be written."
+        elif error.errno in UNUSABLE:
+            told = f"The data directory cannot be used: {error.strerror} ({error.filename})."
+        else:
             raise
-        raise Unavailable(
-            "The disk that holds the adapters is full. Nothing was registered.", code="disk_full"
-        ) from error
+        raise Unavailable(f"{told} Nothing was registered.", code="disk_full") from error

@@ -51,7 +51,7 @@ class Shelf:
         """Keep it, also through a loss of power. Raises Unavailable (disk_full)."""
         file = self.file_of(recipe.id, recipe.version)
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)  # of the data directory: one that was moved is missed
             handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as stream:

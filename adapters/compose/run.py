@@ -66,6 +66,8 @@ def _raise(last: Answer | None) -> None:
     if last.kind == "unfit":
         raise Unfit(last.message, code="unfit_adapter")
     if last.kind == "disk_full":
-        raise Unavailable(f"The disk is full: {last.message}. Nothing was changed.", code="disk_full")
+        raise Unavailable(
+            f"The disk is full, or cannot be written: {last.message}. Nothing was changed.", code="disk_full"
+        )
     log.error("composing adapters failed", extra={"detail": last.message})
     raise EngineFailed(f"The adapters could not be worked on: {last.message}.", code="compose_failed")

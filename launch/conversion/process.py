@@ -15,7 +15,7 @@ from models.text.unsaid import lacking
 
 BESIDE = ("tokenizer.json", "preprocessor_config.json")
 """What the engine reads beside the weights; a tokenizer.json is made where there is none."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import msgspec
 from models.sources.answers import Answer, FetchDone, FetchFailed
 from models.sources.digest import digest
 from registry.child import Child
-from registry.errors import EngineFailed, by_status
+from registry.errors import EngineFailed, Unavailable, by_status
 from registry.recipes.definition import Recipe, Task
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +80,10 @@ class Conversions:
 
     async def _convert(self, folder: Path) -> Path:
         place = await asyncio.to_thread(self._place, folder)
-        await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True, mode=0o700)
+        try:
+            await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise Unavailable(f"{self._root} cannot be made: {error.strerror}.", code="disk_full") from error
         half = place.with_suffix(".half")
         await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)  # of one that was killed
         process = await Child.start(

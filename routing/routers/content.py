@@ -85,7 +85,8 @@ class Contents:
             return
         half = self.folder / f".{secrets.token_hex(8)}.tmp"
         try:
-            half.mkdir(mode=0o700, parents=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)  # of the data directory: one that was moved is missed
+            half.mkdir(mode=0o700)
             _write(half / _DEFINITION, content.definition)
             for kind, data in content.models:
                 _write(half / f"{kind}.safetensors", data)

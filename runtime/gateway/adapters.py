@@ -198,7 +198,10 @@ class Adapters:
             for digest in gone:
                 queue.forget_adapter(digest)
         self._hold_pins(key.base)
-        await self._service.collect()
+        try:
+            await self._service.collect()
+        except (RoundhouseError, OSError) as error:  # it is removed; the next start, or removal, tries again
+            log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
         return Removal(key, gone)
 
     async def set_alias(self, name: str, alias: str, version: str, caller: Caller) -> AdapterView:

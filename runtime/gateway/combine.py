@@ -129,7 +129,7 @@ class Combiner:
     ) -> Registration:
         service = self._service
         with disk_errors():
-            service.incoming.mkdir(parents=True, exist_ok=True)
+            service.incoming.mkdir(exist_ok=True)
         with disk_errors(), tempfile.TemporaryDirectory(dir=service.incoming) as folder:
             job = Combine(
                 base=base,

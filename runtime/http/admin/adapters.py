@@ -85,7 +85,9 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
         if error.code != "no_space":
             raise
         raise Unavailable(
-            "The disk that holds the adapters is full. Nothing was registered.", code="disk_full", retry_after=30
+            "The disk that holds the adapters is full, or cannot be written. Nothing was registered.",
+            code="disk_full",
+            retry_after=30,
         ) from error
 
 

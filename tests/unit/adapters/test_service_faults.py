@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapters.service import AdapterService
+from adapters.sources import UploadedArchive
 from adapters.types import Base
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
@@ -147,3 +148,21 @@ async def test_files_that_the_disk_does_not_let_go_stop_neither_a_deletion_nor_a
     monkeypatch.undo()
     assert await rig.service.collect() == (stays,), "it is tried again"
     assert not rig.on_disk()
+
+
+async def test_a_data_directory_that_was_moved_is_told_and_nothing_is_made_in_its_place(
+    rig: Rig, folder: Path, tmp_path: Path
+) -> None:
+    """What is written there would be lost once it is back."""
+    first = await rig.add("first", folder, 0)
+    rig.data.rename(tmp_path / "moved")
+    archive = tmp_path / "upload"
+    archive.write_bytes(b"")
+    for source in (PathSource(path=str(folder / "first-0")), UploadedArchive(archive)):
+        with pytest.raises(Unavailable, match="No such file or directory") as error:
+            await rig.service.register("tune", rig.base, source)
+        assert error.value.code == "disk_full"
+    assert not rig.data.exists()
+    (tmp_path / "moved").rename(rig.data)
+    await rig.add("tune", folder, 1)
+    await rig.service.ready(first.version.digest)

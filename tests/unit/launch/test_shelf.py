@@ -90,3 +90,9 @@ def test_names_with_a_version_mean_that_version() -> None:
     with pytest.raises(NotFound, match="a@1, a@2, a@4") as missing:
         catalog.resolve("a@3")
     assert missing.value.code == "model_version_not_found"
+
+
+def test_nothing_is_made_where_the_data_directory_was(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="No such file"):
+        Shelf(tmp_path / "gone" / "recipes").write(recipe("m"), "id: m\n")
+    assert not (tmp_path / "gone").exists()

@@ -261,3 +261,18 @@ async def test_the_card_of_a_version_is_of_that_version(client: httpx.AsyncClien
         "upper@v1": ("v1", digest(1), "upper@v1"),
         "upper@prod": ("v1", digest(1), "upper@v1"),
     }
+
+
+async def test_an_adapter_is_removed_also_where_its_files_cannot_be_cleared_now(
+    gateway: FakeGateway, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the data directory was moved: the next start clears them."""
+    gateway.state.adapters.register(AdapterKey("small", "fine"), NewVersion(digest(1), 8, 100, "test"))
+    gateway.names.refresh()
+
+    async def collect() -> None:
+        raise FileNotFoundError(2, "No such file or directory", "store")
+
+    monkeypatch.setattr(gateway.service, "collect", collect)
+    assert (await client.delete("/v1/adapters/fine")).json()["deleted"]
+    assert (await client.get("/v1/adapters/fine")).status_code == 404
