@@ -24,12 +24,13 @@ async def home(request: Request) -> Response:
 
 
 async def reference() -> Response:
+    """Its parts are named as seen from it: a proxy may put a path before all of ours."""
     return get_swagger_ui_html(
-        openapi_url="/openapi.json",
+        openapi_url="./openapi.json",
         title="Roundhouse: reference of the API",
-        swagger_js_url=f"{ASSETS}/swagger-ui-bundle.js",
-        swagger_css_url=f"{ASSETS}/swagger-ui.css",
-        swagger_favicon_url=f"{ASSETS}/favicon.png",
+        swagger_js_url=f".{ASSETS}/swagger-ui-bundle.js",
+        swagger_css_url=f".{ASSETS}/swagger-ui.css",
+        swagger_favicon_url=f".{ASSETS}/favicon.png",
     )
 
 

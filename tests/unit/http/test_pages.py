@@ -34,6 +34,7 @@ async def test_the_reference_loads_nothing_from_elsewhere(
     assets = set(re.findall(r"/docs/assets/[\w.-]+", page.text))
     assert len(assets) == 3
     assert not ELSEWHERE.search(page.text)
+    assert not re.findall(r"""(?:src|href|url)\s*[=:]\s*["']/""", page.text), "any prefix before it is right"
     for asset in assets:
         assert (await client.get(asset)).status_code == 200
     for path in ("/redoc", "/docs/oauth2-redirect", "/docs/assets/nothing.js", "/docs/assets/%2e%2e/core.py"):
