@@ -226,7 +226,7 @@ def run(settings: Settings, documents: Documents, device: Device, beside: Callab
             return
         failed.set()
         names = ", ".join(name for name, process in found.items() if process.sentinel in ended)
-        log.error("a process of the server has ended by itself", extra={"process": names})
+        log.error("a process of the server has ended by itself", extra={"ended": names})
         if found["SyncManager"].sentinel in ended:  # its event cannot be set any more
             end_everything(FAILED)
         shut_down()
