@@ -178,7 +178,7 @@ async def test_a_recipe_that_waited_for_a_model_that_leaves_names_it_no_more(tmp
     )  # fmt: skip
     world.manager.entries["a"].recipe = one
     async with await queue.acquire(None) as turn:
-        await roster.read_again([one.model_copy(update={"version": 2}), other])
+        await roster.read_again([one.model_copy(update={"version": 2, "dtype": "float32"}), other])
         assert world.manager.exchanger.waiting("a") is not None
         drop = roster._drop
 
