@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from models.chat.vllm import core, counting, fail_fast, messages, process, source
+from models.chat.vllm import core, counting, fail_fast, invalid, messages, process, source
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
 
@@ -59,6 +59,7 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
     messages.patch(app.state.anthropic_serving_messages)
+    invalid.patch(app)
     logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(_is_ours)
     return app
 

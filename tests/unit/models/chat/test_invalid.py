@@ -1,0 +1,69 @@
+"""What is told of a request that vLLM's request classes cannot read."""
+
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, ValidationError, field_validator
+
+from models.chat.vllm.invalid import told
+
+
+class Part(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+class Said(BaseModel):
+    role: str
+    content: str | list[Part]
+
+
+class Asked(BaseModel):
+    messages: list[Said]
+    stop: str | list[str] | None = None
+    n: int = 1
+
+    @field_validator("n")
+    @classmethod
+    def _some(cls, value: int) -> int:
+        if value < 1:
+            raise ValueError("n must be at least 1.")
+        return value
+
+
+HELLO = {"role": "user", "content": "hello"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({}, "messages", "messages: Field required."),
+        ({"messages": "hi"}, "messages", "messages: Input should be a valid list."),
+        ({"messages": [{"content": "x"}]}, "messages[0].role", "messages[0].role: Field required."),
+        ({"messages": [HELLO], "n": 0}, "n", "n: n must be at least 1."),
+        (
+            {"messages": [HELLO], "stop": 4},
+            "stop",
+            "stop: Input should be a valid string; or: Input should be a valid list.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content",
+            "messages[0].content: Input should be a valid string. messages[0].content[0].text: Field required.",
+        ),
+    ],
+)
+def test_a_fault_is_told_with_its_place(body: Any, param: str, message: str) -> None:
+    with pytest.raises(ValidationError) as wrong:
+        Asked.model_validate(body)
+    errors = [{**error, "loc": ("body", *error["loc"])} for error in wrong.value.errors()]
+    assert told(errors, body) == (message, param)
+
+
+def test_of_many_faults_the_first_are_told() -> None:
+    body = {"messages": [{}] * 500}
+    with pytest.raises(ValidationError) as wrong:
+        Asked.model_validate(body)
+    message, param = told([{**error, "loc": ("body", *error["loc"])} for error in wrong.value.errors()], body)
+    assert message == "messages[0].role: Field required. messages[0].content: Field required."
+    assert param == "messages[0].role"
