@@ -1,6 +1,6 @@
 """Models as Ollama shows them: in its list, one by one, and those in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 import humanize
@@ -112,7 +112,7 @@ def shown_router(card: RouterCardView) -> OllamaShown:
     return OllamaShown(
         modelfile=f"FROM {card.id}\n",
         parameters="",
-        template="",
+        template=_template(card.task, card.abilities),
         details=ROUTER,
         model_info={"general.architecture": "router"},
         capabilities=[*([TASKS[card.task]] if card.task in TASKS else []), *card.abilities],
@@ -155,13 +155,20 @@ def shown(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaShown:
         info[f"{name}.embedding_length"] = facts.width
     return OllamaShown(
         modelfile=f"FROM {parent}\nADAPTER {view.id}\n" if parent else f"FROM {view.id}\n",
-        parameters="",
-        template="",
+        parameters=f"num_ctx {view.context_length}" if view.context_length and view.task is Task.CHAT else "",
+        template=_template(view.task, facts.abilities),
         details=details(facts, parent),
         model_info=info,
         capabilities=[*([TASKS[view.task]] if view.task in TASKS else []), *facts.abilities],
         modified_at=_time(view.created),
     )
+
+
+def _template(task: Task, abilities: Collection[str]) -> str:
+    """What a prompt is made of: the model's own template is no Ollama's. LiteLLM looks in it for tools."""
+    if task is not Task.CHAT:
+        return ""
+    return "{{ .System }}{{ .Tools }}{{ .Prompt }}" if "tools" in abilities else "{{ .System }}{{ .Prompt }}"
 
 
 def _time(seconds: int) -> str:

@@ -167,7 +167,11 @@ def test_the_list_and_what_is_shown(clients: ollama.Client, server: Server) -> N
     family = shown.modelinfo["general.architecture"]
     assert shown.modelinfo[f"{family}.context_length"] == 512
     assert shown.modelinfo["general.basename"] == "starter-chat"
-    assert clients.show("starter-embed").capabilities == ["embedding"]
+    assert shown.parameters == "num_ctx 512", "Continue goes by it, and cannot read an empty line"
+    assert shown.template
+    assert "tools" in shown.template.lower(), "LiteLLM sends tools to no other"
+    embedding = clients.show("starter-embed")
+    assert (embedding.capabilities, embedding.parameters, embedding.template) == (["embedding"], "", "")
     with pytest.raises(ollama.ResponseError, match="nobody") as missing:
         clients.show("nobody")
     assert missing.value.status_code == 404
