@@ -26,8 +26,13 @@ READS = frozenset(("GET", "HEAD"))
 """They change nothing, and what they answer no other page can read."""
 FORMS = frozenset(("/v1/adapters", "/v1/audio/transcriptions", "/v1/audio/translations"))
 """Paths that take files as multipart/form-data."""
-PROGRAMS = (("curl/", "application/x-www-form-urlencoded"), ("python-requests/", ""))
-"""The beginning of their User-Agent, and the type that they write of themselves."""
+PROGRAMS = (
+    ("curl/", "application/x-www-form-urlencoded"), ("node", "text/plain"), ("undici", "text/plain"),
+    ("Deno/", "text/plain"), ("Bun/", "text/plain"),
+)  # fmt: skip
+"""The beginning of their User-Agent, and the type that they write of themselves. Others write none, as LiteLLM does."""
+BROWSERS = ("Mozilla/", "Opera/")
+"""How the User-Agent of every browser begins that runs a page's scripts, without which a body always has a type."""
 EVERY = "*"
 _OWN = ("same-origin", "none")
 _PORTS = {"http": 80, "https": 443}
@@ -135,7 +140,7 @@ def _check_type(path: str, value: str, agent: str) -> None:
     kind = value.partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return
-    if path.startswith("/api/") and any(agent.startswith(program) and kind == own for program, own in PROGRAMS):
+    if path.startswith("/api/") and _is_ollamas(kind, agent):
         return
     if path in FORMS:
         if kind == "multipart/form-data":
@@ -144,6 +149,13 @@ def _check_type(path: str, value: str, agent: str) -> None:
     raise UnsupportedMedia(
         f"Send JSON with Content-Type: application/json; this has {quoted(kind) if kind else 'none'}."
     )
+
+
+def _is_ollamas(kind: str, agent: str) -> bool:
+    """Is it a program that calls Ollama's paths so, and no browser?"""
+    if not kind:
+        return bool(agent) and not agent.startswith(BROWSERS)
+    return any(agent.startswith(program) and kind == own for program, own in PROGRAMS)
 
 
 def _host(host: str) -> RoundhouseError:

@@ -99,6 +99,11 @@ def test_bodies_are_json_and_files_are_forms(path: str, kind: str, fits: bool) -
     [
         ("/api/chat", "curl/8.5.0", "application/x-www-form-urlencoded", True),
         ("/api/chat", "python-requests/2.32.3", "", True),
+        ("/api/chat", "litellm/1.90.0", "", True),
+        ("/api/chat", "node", "text/plain", True),
+        ("/api/chat", "Mozilla/5.0 (X11; Linux x86_64)", "", False),
+        ("/api/chat", "", "", False),
+        ("/api/chat", "python-requests/2.32.3", "text/plain", False),
         ("/api/chat", "curl/8.5.0", "text/plain", False),
         ("/api/chat", "python-requests/2.32.3", "application/x-www-form-urlencoded", False),
         ("/api/chat", "Mozilla/5.0 curl/8.5.0", "application/x-www-form-urlencoded", False),
