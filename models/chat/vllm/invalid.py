@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
 MOST = 2
@@ -15,12 +16,28 @@ _PREFIX = "Value error, "
 def patch(app: FastAPI) -> None:
     """vLLM's application, before its first request."""
     app.add_exception_handler(RequestValidationError, _refused)
+    app.add_exception_handler(ValidationError, _refused_part)
     app.middleware_stack = None  # it was made already, and is made again at the first request
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    message, param = told(error.errors(), error.body)
+    return _answer(*told(error.errors(), error.body))
+
+
+async def _refused_part(_: Request, error: Exception) -> Response:
+    """A message's parts are read late, each by itself: of which message one is, is not told."""
+    assert isinstance(error, ValidationError)
+    errors = [{**fault, "loc": ("body", *_of_part(fault["loc"]))} for fault in error.errors()]
+    return _answer(*told(errors, None))
+
+
+def _of_part(where: Sequence[str | int]) -> Sequence[str | int]:
+    number, *inside = where or (0,)
+    return [f"content[{number}]", *inside[1:]] if isinstance(number, int) else where
+
+
+def _answer(message: str, param: str | None) -> Response:
     found = {"message": message, "type": "BadRequestError", "param": param, "code": 400}
     return JSONResponse({"error": found}, status_code=400)
 
@@ -43,7 +60,10 @@ def _text(place: str, words: Sequence[str]) -> str:
 
 
 def _place(where: Sequence[str | int], body: Any, *, is_missing: bool) -> str:
-    """`messages[0].role`. Of pydantic's way only what the body has: the rest are names of its own types."""
+    """`messages[0].role`. Of pydantic's way only what the body has: the rest are names of its own types. All of it
+    where no body is known."""
+    if body is None:
+        return ".".join(map(str, where[1:]))
     found = ""
     for number, part in enumerate(where[1:], 2):
         last = is_missing and number == len(where)

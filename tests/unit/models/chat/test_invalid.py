@@ -1,16 +1,22 @@
 """What is told of a request that vLLM's request classes cannot read."""
 
+import json
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, ValidationError, field_validator
+from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator
+from starlette.requests import Request
 
-from models.chat.vllm.invalid import told
+from models.chat.vllm.invalid import _refused_part, told
 
 
 class Part(BaseModel):
     type: Literal["text"]
     text: str
+
+
+class Other(BaseModel):
+    type: Literal["other"]
 
 
 class Said(BaseModel):
@@ -58,6 +64,17 @@ def test_a_fault_is_told_with_its_place(body: Any, param: str, message: str) -> 
         Asked.model_validate(body)
     errors = [{**error, "loc": ("body", *error["loc"])} for error in wrong.value.errors()]
     assert told(errors, body) == (message, param)
+
+
+async def test_a_part_that_is_read_later_is_told_by_its_place_in_the_content() -> None:
+    parts = TypeAdapter(list[Part | Other])
+    with pytest.raises(ValidationError) as wrong:
+        parts.validate_python([{"type": "text", "text": "x"}, {"type": "movie"}])
+    answer = await _refused_part(Request({"type": "http"}), wrong.value)
+    error = json.loads(bytes(answer.body))["error"]
+    assert error["param"] == "content[1].type"
+    assert "Input should be 'text'; or: Input should be 'other'" in error["message"]
+    assert "pydantic" not in error["message"]
 
 
 def test_of_many_faults_the_first_are_told() -> None:
