@@ -21,6 +21,8 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")
 """What the names of layers begin with in a model that also sees: in transformers since 4.52, and so in peft's files;
 before, and in the files of most models still; in Qwen2-VL's files."""
+_TURNED = frozenset({"llama4", "llama4_text", "k2_horizon"})
+"""Kinds of which vLLM turns q and k for its positions, and adapters of them not (`permute_qk_weight_for_rotary`)."""
 _SOURCE_DTYPES = frozenset({"F32", "F16", "BF16", "F64", "F8_E4M3"})
 _MAX_HEADER = 256 << 20
 
@@ -35,6 +37,8 @@ class BaseShapes:
 
     linear: dict[str, tuple[int, int]]
     layers: int
+    turned: frozenset[str] = frozenset()
+    """Last parts of the names of layers whose rows the engine puts into another order at the load."""
 
     def in_layer(self, layer: int) -> list[str]:
         return [name for name in self.linear if layer_of(name) == layer]
@@ -59,7 +63,7 @@ def as_spelled(base: BaseShapes, modules: Iterable[str]) -> tuple[BaseShapes, di
     own = named[0]
     names = {name: half + name.removeprefix(own) if name.startswith(own) else name for name in base.linear}
     linear = {names[name]: shape for name, shape in base.linear.items()}
-    return BaseShapes(linear, base.layers), {spelled: name for name, spelled in names.items()}
+    return BaseShapes(linear, base.layers, base.turned), {spelled: name for name, spelled in names.items()}
 
 
 def read_base(folder: Path) -> BaseShapes:
@@ -80,7 +84,16 @@ def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseSh
     linear = _without_guesses(folder, _from_headers([folder / name for name in names])) or _from_config(folder)
     layers = {layer for layer in map(layer_of, linear) if layer is not None}
     ordered = dict(sorted(linear.items(), key=lambda item: layer_of(item[0]) or 0))
-    return BaseShapes(ordered, len(layers))
+    turned = {"q_proj", "k_proj"} if _kind(folder) in _TURNED else set[str]()
+    return BaseShapes(ordered, len(layers), frozenset(turned))
+
+
+def _kind(folder: Path) -> str:
+    """`model_type` of the text half; '' where it cannot be told."""
+    try:
+        return str(text_half(json.loads((folder / "config.json").read_text("utf-8"))).get("model_type"))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
 
 
 def _from_headers(paths: list[Path]) -> dict[str, tuple[int, int]]:

@@ -46,6 +46,11 @@ def layer_fault(module: str, base: BaseShapes) -> str | None:
             f"{module}: LoRA on kv_b_proj is not supported: the engine folds its weights into the attention at the "
             "load, and an adapter would be left out. Leave it untrained."
         )
+    if last in base.turned:
+        return (
+            f"{module}: LoRA on {last} is not supported for this base: the engine puts its rows into another order at "
+            "the load, and would leave the adapter's as they are. Leave q_proj and k_proj untrained."
+        )
     if module in base.linear:
         return None
     if last in ("lm_head", "embed_out"):

@@ -120,3 +120,20 @@ def test_layers_that_guess_tokens_ahead_are_none_of_the_bases(folder: Path, tmp_
     assert (answer.outcome, answer.faults) == ("fit", ())
     write(folder, "model.layers.", target_modules="all-linear")
     assert judge(folder, Base("small", file.parent, max_rank=16)).faults == ()
+
+
+@pytest.mark.parametrize("told", [{"model_type": "llama4_text"}, {"text_config": {"model_type": "llama4_text"}}])
+def test_adapters_of_layers_whose_rows_are_turned_are_refused(
+    told: dict[str, object], folder: Path, tmp_path: Path
+) -> None:
+    """Llama 4: vLLM turns q and k for its positions. Beside peft the logprobs of such an adapter were off by 3."""
+    config = write_base(tmp_path / "base") / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **told}))
+    base = Base("small", config.parent, max_rank=16)
+    faults = judge(write_adapter(folder), base).faults
+    assert [("q_proj" in fault or "k_proj" in fault) and "another order" in fault for fault in faults] == [True] * 4
+    rest = {name: tensor for name, tensor in tensors().items() if "q_proj" not in name and "k_proj" not in name}
+    write_adapter(
+        folder, weights=rest, settings={"target_modules": ["v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
+    )
+    assert judge(folder, base).faults == ()
