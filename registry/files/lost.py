@@ -28,6 +28,13 @@ _TOGETHER = (
 )  # fmt: skip
 _ATTENTION = re.compile(r".+\.(?:self_attn|attn|attention)")
 _MLP = re.compile(r".+\.(?:mlp|feed_forward|shared_experts?|experts\.\d+)")
+_OWN_HEAD = re.compile(r"lm_head\.(?:weight|bias)")
+_UNREAD = {
+    "CohereForCausalLM": _OWN_HEAD, "Cohere2ForCausalLM": _OWN_HEAD, "Cohere2MoeForCausalLM": _OWN_HEAD,
+    "Lfm2ForCausalLM": _OWN_HEAD, "Lfm2MoeForCausalLM": _OWN_HEAD, "Zamba2ForCausalLM": _OWN_HEAD,
+    "Qwen3ForCausalLM": re.compile(r".+\.o_proj\.bias"), "Ernie4_5ForCausalLM": re.compile(r".+_proj\.bias"),
+}  # fmt: skip
+"""By architecture, what vLLM 0.32 passes over without a word, and transformers uses. A head only if it is not tied."""
 _LAYER = re.compile(r"model\.layers\.(?P<number>\d+)\.(?P<module>[\w.]+)\.weight")
 _EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<part>\w+)\.(?:weight|qweight|weight_packed)")
 
@@ -53,6 +60,12 @@ def refuse_lost(folder: Path, names: Mapping[str, Sequence[int]]) -> None:
             "the whole model again",
             code="bad_weights",
         )
+    if unread := next(_unread(config, names), None):
+        raise Unfit(
+            f"{folder} has {unread}, which transformers uses in models of this kind and vLLM leaves out: its answers "
+            "would be others. Serve a model without it",
+            code="bad_weights",
+        )
     if wrong := next(_misshapen(config, names), None):
         raise Unfit(f"{folder} has {wrong}: its config.json is of another model, or was changed", code="bad_weights")
 
@@ -64,6 +77,13 @@ def _headless(config: dict[str, Any], names: Collection[str]) -> bool:
     except (KeyError, IndexError, TypeError, AttributeError):
         return False
     return needed and "model.embed_tokens.weight" in names and all(name.startswith("model.") for name in names)
+
+
+def _unread(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
+    named = config.get("architectures")
+    passed_over = _UNREAD.get(str(named[0])) if isinstance(named, list) and named else None
+    if passed_over and (passed_over is not _OWN_HEAD or config.get("tie_word_embeddings") is False):
+        yield from filter(passed_over.fullmatch, sorted(names))
 
 
 def _misshapen(config: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> Iterator[str]:

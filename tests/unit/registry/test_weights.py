@@ -131,6 +131,31 @@ def test_a_plain_model_that_lost_a_whole_module_is_refused(lost: str, tmp_path: 
         read_weights(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "tied", "name", "refused"),
+    [
+        ("CohereForCausalLM", False, "lm_head.weight", True), ("CohereForCausalLM", True, "lm_head.weight", False),
+        ("LlamaForCausalLM", False, "lm_head.weight", False), ("Lfm2ForCausalLM", False, "lm_head.weight", True),
+        ("Qwen3ForCausalLM", False, "model.layers.0.self_attn.o_proj.bias", True),
+        ("Ernie4_5ForCausalLM", False, "model.layers.0.mlp.up_proj.bias", True),
+        ("Ernie4_5ForCausalLM", False, "model.norm.bias", False),
+    ],
+)  # fmt: skip
+def test_weights_that_vllm_passes_over_are_refused(
+    architecture: str, tied: bool, name: str, refused: bool, tmp_path: Path
+) -> None:
+    """Beside transformers the logprobs of such models were off by 1 to 8."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture], "tie_word_embeddings": tied}))
+    save_file(
+        {name: np.zeros(2, np.float32), "model.norm.weight": np.zeros(2, np.float32)}, tmp_path / "model.safetensors"
+    )
+    if refused:
+        with pytest.raises(Unfit, match=rf"has {re.escape(name)}, which transformers uses"):
+            read_weights(tmp_path)
+    else:
+        assert read_weights(tmp_path).parameters == 4
+
+
 def test_networks_that_are_made_otherwise_have_lost_nothing(tmp_path: Path) -> None:
     assert read_weights(layers(folder=tmp_path)).parameters == 2 * 24 * 2
     gemma = {"text_config": {"attention_k_eq_v": True}}
