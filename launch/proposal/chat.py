@@ -7,7 +7,7 @@ from launch.files.detect import Detected
 from launch.files.listing import Listing
 from launch.files.weights import stored_dtype
 from launch.proposal.code import check_code, code_of_chat
-from launch.proposal.context import check_context, longest_context
+from launch.proposal.context import check_context, longest_context, unstretched
 from launch.proposal.draft import Draft, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
 from launch.proposal.quantization import check_quantization
@@ -112,16 +112,24 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
     fixed, given = needs.total - needs.kv_cache, probe.memory.kv_cache
     room = machine.budget - fixed - MIB if given is None else given  # sizes are rounded up to whole ones
     knows = longest or shape.context
-    context = min(knows, USUAL_CONTEXT)
+    short = min(unstretched(facts.listing.json("config.json")) or knows, knows)
+    context = min(short, USUAL_CONTEXT)
     why = "all that the model was made for" if context == longest else f"of {knows:,} that it knows"
     if context != longest:
         why += f", each request of which would take {size_words(per_token * knows)} of KV cache"
+    if context == short < knows:
+        why = f"its positions for short texts; with more, up to {knows:,}, vLLM stretches those of all texts"
     fits = int(room / BLOCKS_MORE // per_token) // 16 * 16
     if (LEAST_CONTEXT if given is None else 16) <= fits < context:
         beside = f"fits beside {size_words(fixed)} of weights and buffers"
         context, why = fits, f"what {beside if given is None else 'memory.kv_cache holds'}; it knows {knows:,}"
     given = draft.pick("context_length", context, why)
     context = given if isinstance(given, int) else context
+    if context > short:
+        draft.notes.append(
+            f"With a context of over {short:,} tokens vLLM stretches the positions of all texts, also of short ones, "
+            "whose answers are then not quite those of transformers."
+        )
     tokens = min(working_set.tokens, context)
     # on a GPU vLLM loads no model whose cache does not hold a state for each request
     least = max(math.ceil(context * BLOCKS_MORE) * per_token, probe.batching.sequences * _state_bytes(shape))

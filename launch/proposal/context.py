@@ -47,6 +47,17 @@ def longest_context(config: Mapping[str, Any]) -> int | None:
     return int(longest * factor)
 
 
+def unstretched(config: Mapping[str, Any]) -> int | None:
+    """Tokens up to which a model that switches between two kinds of positions (longrope: Phi-3, Phi-4-mini) has those
+    of short texts. vLLM chooses one kind for all texts, by the context that it is given; None: there is one kind."""
+    inner = text_half(config)
+    rope = inner.get("rope_parameters") or inner.get("rope_scaling")
+    if not isinstance(rope, dict) or str(rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
+        return None
+    told = inner.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+    return told if isinstance(told, int) and told > 0 else None
+
+
 def check_context(asked: object, longest: int | None, flags: Mapping[str, Flag]) -> None:
     """Raises Unfit for more tokens than the model was made for. Where `flags` stretch it vLLM tells, at the load."""
     if {"hf_overrides", "hf-overrides"} & flags.keys():

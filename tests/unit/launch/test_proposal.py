@@ -61,6 +61,18 @@ def test_experts_that_a_cpu_chooses_otherwise_are_refused_there() -> None:
     chat("Qwen3-8B", GPU, more=ernie)
 
 
+def test_a_model_with_two_kinds_of_positions_gets_those_of_short_texts() -> None:
+    """Phi-3 and Phi-4-mini: given a longer context vLLM took the other kind for every text, transformers only for long
+    ones. Beside it the logprobs of a short prompt were off by 6, those of a long one by nothing."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
+    more = {"rope_scaling": rope, "original_max_position_embeddings": 4096, "max_position_embeddings": 131072}
+    found = chat("Phi-4-mini-instruct", more=more)
+    assert (found.recipe.context_length, [n for n in found.notes if "stretches" in n]) == (4096, [])
+    longer = chat("Phi-4-mini-instruct", more=more, overrides={"context_length": 8192})
+    assert longer.recipe.context_length == 8192
+    assert any("over 4,096 tokens vLLM stretches" in note for note in longer.notes)
+
+
 def test_a_template_without_tools_gets_no_parser_for_them() -> None:
     found = chat("Qwen3-8B", template="{{ messages }}")
     assert "tool_call_parser" not in found.recipe.engine.flags
