@@ -1,10 +1,11 @@
-"""How long a chat model's context can be, by its config; the rules are vLLM's (`_get_and_verify_max_len`).
+"""How long a chat model's context can be, by its config; the rules are vLLM's (`_get_and_verify_max_len`), but for one:
+of "dynamic" it has positions only up to max_position_embeddings, and reads what lies behind them for all others.
 
-| kind of stretching                      | longest context                  |
-|-----------------------------------------|----------------------------------|
-| none, longrope, su, llama3, mrope, yarn | max_position_embeddings          |
-| any, of a Gemma 3                       | the same                         |
-| others (linear, dynamic)                | max_position_embeddings x factor |
+| kind of stretching                               | longest context                  |
+|--------------------------------------------------|----------------------------------|
+| none, longrope, su, llama3, mrope, yarn, dynamic | max_position_embeddings          |
+| any, of a Gemma 3                                | the same                         |
+| others (linear)                                  | max_position_embeddings x factor |
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from registry.files.text_half import text_half
 from registry.recipes.fields import Flag
 
 AS_IT_IS = frozenset(
-    ("default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "")
+    ("default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "dynamic", "")
 )
 """Where the positions of the config are those after the stretching, or there is none."""
 KEYS = (

@@ -176,7 +176,7 @@ def test_places_for_adapters_that_are_asked_for_can_be_had(machine: Machine) -> 
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072, 131072),
         ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 131072, 131072),
         ({"type": "linear", "factor": 2.0}, 4096, 8192),
-        ({"type": "dynamic", "factor": 4.0}, 2048, 8192),
+        ({"type": "dynamic", "factor": 4.0}, 2048, 2048),  # vLLM says 8192, and answers with NaN from 2049 on
         ({"type": "longrope", "factor": 32.0}, 131072, 131072),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 32768, 32768),
         (None, 8192, 8192),
