@@ -11,6 +11,7 @@ from models.estimate import default_kv_cache
 from registry.errors import Unfit
 from registry.files.dtypes import SMALL_WEIGHTS, settle
 from registry.files.shape import read_shape
+from registry.files.text_half import text_half
 from registry.processor import cores
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
@@ -104,8 +105,20 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
         yield from ("--allowed-media-domains", NO_DOMAIN)
     if any(path.glob("consolidated*.safetensors")):  # vLLM would take Mistral's layout of the weights for the model
         yield from ("--config-format", "hf", "--load-format", "safetensors", "--tokenizer-mode", "hf")
+    yield from _far_attention(_config(path))
     yield "--no-use-tqdm-on-load"
     yield from ("--disable-log-stats", "--disable-uvicorn-access-log", "--disable-fastapi-docs")
+
+
+def _far_attention(config: dict[str, Any]) -> Iterator[str]:
+    """How a Ministral 3 attends beyond the positions that it was trained with first: vLLM reads it by another name."""
+    text = text_half(config)
+    rope = text.get("rope_parameters")
+    if text.get("model_type") == "ministral3" and isinstance(rope, dict) and "llama_4_scaling_beta" in rope:
+        told = {"beta": rope["llama_4_scaling_beta"]}
+        told["original_max_position_embeddings"] = rope.get("original_max_position_embeddings")
+        named = {"llama_4_scaling": told}
+        yield from ("--hf-overrides", json.dumps(named if text is config else {"text_config": named}))
 
 
 def swap_tokens(recipe: Recipe) -> int | None:

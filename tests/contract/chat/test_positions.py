@@ -1,4 +1,4 @@
-"""LFM2, whose attention hands its positions' kernel another shape than other networks do: base and adapter answer."""
+"""Networks that treat positions in ways of their own."""
 
 from pathlib import Path
 
@@ -26,6 +26,35 @@ def write_lfm2(folder: Path) -> Path:
     Lfm2ForCausalLM(config).save_pretrained(folder)
     fixtures.write_tokenizer(folder)
     return folder
+
+
+def write_ministral(folder: Path) -> Path:
+    """Trained with 8 positions first, so that each prompt is longer."""
+    from transformers import Ministral3Config, Ministral3ForCausalLM
+
+    torch.manual_seed(0)
+    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 64.0, "original_max_position_embeddings": 8}
+    rope |= {"llama_4_scaling_beta": 0.5, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
+    config = Ministral3Config(
+        vocab_size=fixtures.VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=2, head_dim=32,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=fixtures.CONTEXT, pad_token_id=256,
+        eos_token_id=fixtures.END, initializer_range=0.15, rope_parameters=rope,
+    )  # fmt: skip
+    Ministral3ForCausalLM(config).save_pretrained(folder)
+    fixtures.write_tokenizer(folder)
+    return folder
+
+
+async def test_ministral_3_answers_long_prompts_as_transformers(tmp_path: Path) -> None:
+    """vLLM left out what makes its attention sharper from there on."""
+    base = write_ministral(tmp_path / "base")
+    oracle = Oracle(base, [fixtures.write_adapter(tmp_path / "adapter", seed=1)])
+    engine = VllmEngine()
+    await engine.load(fixtures.recipe(base), base, "cpu", lambda progress: None)
+    try:
+        assert oracle.agrees(None, *await greedy(engine, None))
+    finally:
+        await engine.close()
 
 
 async def test_lfm2_answers_as_transformers_and_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
