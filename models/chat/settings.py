@@ -67,8 +67,12 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
 
 
 def _config(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    return found
+    """config.json; empty where it cannot be read: vLLM says why."""
+    try:
+        found = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
