@@ -32,6 +32,7 @@ _OWN_HEAD = re.compile(r"lm_head\.(?:weight|bias)")
 _UNREAD = {
     "CohereForCausalLM": _OWN_HEAD, "Cohere2ForCausalLM": _OWN_HEAD, "Cohere2MoeForCausalLM": _OWN_HEAD,
     "Lfm2ForCausalLM": _OWN_HEAD, "Lfm2MoeForCausalLM": _OWN_HEAD, "Zamba2ForCausalLM": _OWN_HEAD,
+    "Gemma3nForCausalLM": re.compile(r".+\.embed_tokens_per_layer\.weight"),
     "Qwen3ForCausalLM": re.compile(r".+\.o_proj\.bias"), "Ernie4_5ForCausalLM": re.compile(r".+_proj\.bias"),
 }  # fmt: skip
 """By architecture, what vLLM 0.32 passes over without a word, and transformers uses. A head only if it is not tied."""

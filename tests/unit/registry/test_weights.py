@@ -139,6 +139,8 @@ def test_a_plain_model_that_lost_a_whole_module_is_refused(lost: str, tmp_path: 
         ("Qwen3ForCausalLM", False, "model.layers.0.self_attn.o_proj.bias", True),
         ("Ernie4_5ForCausalLM", False, "model.layers.0.mlp.up_proj.bias", True),
         ("Ernie4_5ForCausalLM", False, "model.norm.bias", False),
+        ("Gemma3nForCausalLM", True, "model.embed_tokens_per_layer.weight", True),
+        ("Gemma3nForConditionalGeneration", True, "model.language_model.embed_tokens_per_layer.weight", False),
     ],
 )  # fmt: skip
 def test_weights_that_vllm_passes_over_are_refused(
