@@ -23,6 +23,8 @@ _TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")
 before, and in the files of most models still; in Qwen2-VL's files."""
 _TURNED = frozenset({"llama4", "llama4_text", "k2_horizon"})
 """Kinds of which vLLM turns q and k for its positions, and adapters of them not (`permute_qk_weight_for_rotary`)."""
+_RENAMED = (("backbone.", "model."),)
+"""What files call the network, and what transformers and so peft call it now: Nemotron-H."""
 _SOURCE_DTYPES = frozenset({"F32", "F16", "BF16", "F64", "F8_E4M3"})
 _MAX_HEADER = 256 << 20
 
@@ -53,14 +55,21 @@ def layer_of(module: str) -> int | None:
 def as_spelled(base: BaseShapes, modules: Iterable[str]) -> tuple[BaseShapes, dict[str, str]]:
     """The base with its text half called as an adapter's modules call it, and the base's own names of those layers.
 
-    Only for a base that also sees: an adapter of such a one does not fit a text model of the same shapes.
+    Only for a base that also sees, as an adapter of such a one does not fit a text model of the same shapes, and for
+    `_RENAMED`.
     """
+    own, half = next((pair for pair in _RENAMED if any(name.startswith(pair[0]) for name in base.linear)), ("", ""))
+    if half and any(name.startswith(half) for name in modules):
+        return _renamed(base, own, half)
     half = next((half for half in _TEXT_HALVES[:2] if any(name.startswith(half) for name in modules)), "")
     seeing = any(not name.startswith("model.layers.") for name in base.linear)
     named = [own for own in _TEXT_HALVES if seeing and any(name.startswith(own + "layers.") for name in base.linear)]
     if not half or not named or half in named:
         return base, {}
-    own = named[0]
+    return _renamed(base, named[0], half)
+
+
+def _renamed(base: BaseShapes, own: str, half: str) -> tuple[BaseShapes, dict[str, str]]:
     names = {name: half + name.removeprefix(own) if name.startswith(own) else name for name in base.linear}
     linear = {names[name]: shape for name, shape in base.linear.items()}
     return BaseShapes(linear, base.layers, base.turned), {spelled: name for name, spelled in names.items()}

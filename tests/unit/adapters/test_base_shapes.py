@@ -137,3 +137,16 @@ def test_adapters_of_layers_whose_rows_are_turned_are_refused(
         folder, weights=rest, settings={"target_modules": ["v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
     )
     assert judge(folder, base).faults == ()
+
+
+def test_adapters_of_a_network_that_its_files_call_otherwise_fit(folder: Path, tmp_path: Path) -> None:
+    """Nemotron-H: its files say backbone, as peft did once."""
+    file = write_base(tmp_path / "base") / "model.safetensors"
+    save_file({name.replace("model.", "backbone."): tensor for name, tensor in load_file(file).items()}, file)
+    base = Base("small", file.parent, max_rank=16)
+    for number, prefix in enumerate(("model.layers.", "backbone.layers.")):
+        write(folder, prefix)
+        answer = judge(folder, base, tmp_path / f"out{number}")
+        assert (answer.outcome, answer.faults) == ("fit", ())
+        stored = load_file(tmp_path / f"out{number}" / "adapter_model.safetensors")
+        assert all(name.startswith("base_model.model.backbone.layers.") for name in stored)
