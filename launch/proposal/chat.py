@@ -54,7 +54,12 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
     dtype = _dtype(draft, facts, machine, quantized)
     draft.pick("batching.max_requests", _requests(shape, machine), "requests that run at once")
     draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens of one step on a {_device(machine)}")
-    _adapter_places(draft, facts, shape, machine)
+    if machine.kind == "cpu" and quantized.endswith(", int-quantized"):  # vLLM packs them, and finds no weight then
+        draft.pick(
+            "memory.adapters", {"device": 0, "host": 0}, "a CPU has no LoRA over products of 8 bits: no load ends"
+        )
+    else:
+        _adapter_places(draft, facts, shape, machine)
     _cache(draft, facts, shape, machine, working_set, dtype)
     _parsers(draft, facts)
 

@@ -73,6 +73,16 @@ def test_a_model_with_two_kinds_of_positions_gets_those_of_short_texts() -> None
     assert any("over 4,096 tokens vLLM stretches" in note for note in longer.notes)
 
 
+@pytest.mark.parametrize(
+    ("machine", "form", "places"),
+    [(CPU, "int-quantized", 0), (CPU, "pack-quantized", 4), (GPU, "int-quantized", 4), (GPU, "pack-quantized", 4)],
+)
+def test_products_of_8_bits_on_a_cpu_leave_no_places(machine: Machine, form: str, places: int) -> None:
+    """Each load with places ended in vLLM; without, and with the others, generated models answer as transformers."""
+    quantized = {"quantization_config": {"quant_method": "compressed-tensors", "format": form}}
+    assert chat("Qwen2.5-1.5B-Instruct", machine, more=quantized).recipe.memory.adapters.device == places
+
+
 def test_a_template_without_tools_gets_no_parser_for_them() -> None:
     found = chat("Qwen3-8B", template="{{ messages }}")
     assert "tool_call_parser" not in found.recipe.engine.flags
