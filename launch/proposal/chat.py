@@ -16,6 +16,7 @@ from models.chat import cpu
 from models.chat.vllm import source as vllm_source
 from models.engines import MIB
 from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
+from registry.errors import Unfit
 from registry.files.dtypes import settle_by_size
 from registry.files.shape import Shape, shape_of
 from registry.files.weights import Weights
@@ -90,6 +91,12 @@ def _dtype(draft: Draft, facts: ChatFacts, machine: Machine, quantized: str) -> 
 def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine) -> None:
     name = facts.detected.architecture
     if not vllm_source.takes_adapters(name):
+        if draft.asked.get("memory.adapters.device"):
+            raise Unfit(
+                f"vLLM has no LoRA for {name}: leave memory.adapters.device out.",
+                code="unknown_architecture",
+                param="overrides",
+            )
         draft.pick("memory.adapters", {"device": 0, "host": 0}, f"vLLM has no LoRA for {name}")
         return
     asked, rank = draft.asked.get("memory.adapters.device"), draft.asked.get("memory.adapters.max_rank")

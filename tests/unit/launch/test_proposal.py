@@ -83,6 +83,12 @@ def test_products_of_8_bits_on_a_cpu_leave_no_places(machine: Machine, form: str
     assert chat("Qwen2.5-1.5B-Instruct", machine, more=quantized).recipe.memory.adapters.device == places
 
 
+def test_places_that_are_asked_for_where_vllm_has_no_lora_are_refused() -> None:
+    """It was told that memory.adapters.host must be at least device."""
+    with pytest.raises(Unfit, match=r"vLLM has no LoRA for GPT2LMHeadModel: leave memory\.adapters\.device out"):
+        chat("gpt2", overrides={"memory.adapters.device": 2})
+
+
 def test_a_template_without_tools_gets_no_parser_for_them() -> None:
     found = chat("Qwen3-8B", template="{{ messages }}")
     assert "tool_call_parser" not in found.recipe.engine.flags
