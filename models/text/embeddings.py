@@ -69,7 +69,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
             with phases.phase("warming", 0.8):
                 expected = await asyncio.to_thread(self._prepare, recipe, model)
                 assert self._embedder is not None
-                limits = limits_of(recipe, path, device, self._embedder.packed)
+                limits = limits_of(recipe, path, device, self._embedder.packed, model)
                 prepare = spread if limits.workers > 1 else None
                 self._batcher = Batcher("embed", self._embedder.run, limits, prepare, examination(device))
                 self._batcher.start()

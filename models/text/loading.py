@@ -101,14 +101,24 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
     return cores() if device == "cpu" and "threads" not in flags and size <= SMALL_WEIGHTS else 1
 
 
-def limits_of(recipe: Recipe, path: Path, device: str, packed: bool) -> BatchLimits:
+def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any) -> BatchLimits:
     """Of the steps. `packed`: they run without padding."""
+    limits = batched_engine.limits_of(recipe, STEP_SECONDS)
+    if turns_by_length(model):
+        return replace(limits, items=1)
     return replace(
-        batched_engine.limits_of(recipe, STEP_SECONDS),
+        limits,
         workers=workers(path, device, recipe.engine.flags),
         padded=not packed,
         share=PACKED_SHARE if packed else SHARE,
     )
+
+
+def turns_by_length(model: Any) -> bool:
+    """Whether the longest input of a step tells how positions are turned in all of it (LongRoPE), by what the network
+    then holds: neither others of the step nor a step beside it may be there."""
+    kinds = [kind for module in model.modules() if (kind := getattr(module, "rope_type", None))]
+    return any(one == "longrope" for kind in kinds for one in (kind.values() if isinstance(kind, dict) else [kind]))
 
 
 def spread(tokens: int, alone: bool) -> None:

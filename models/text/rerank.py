@@ -95,7 +95,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
                 model = await asyncio.to_thread(open_model, recipe, path, device, library.CrossEncoder, flags)
             with phases.phase("warming", 0.8):
                 scorer, expected = await asyncio.to_thread(self._prepare, recipe, model)
-                limits = limits_of(recipe, path, device, scorer.packed)
+                limits = limits_of(recipe, path, device, scorer.packed, model)
                 if runs_alone(model):
                     limits = replace(limits, items=1)
                 prepare = spread if limits.workers > 1 else None

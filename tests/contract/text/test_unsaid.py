@@ -312,3 +312,21 @@ async def test_a_tokenizer_that_no_file_has_is_not_made_up(tmp_path: Path, told:
     (folder / "vocab.txt").write_text("\n".join(sorted(words, key=words.__getitem__)))
     one, other = await vectors(folder, ["steam", "rail"])
     assert abs(one - other).max() > 1e-2
+
+
+async def test_positions_are_turned_by_a_texts_own_length(tmp_path: Path) -> None:
+    """Phi-3 turns them otherwise in all of a step one of whose texts is longer than what it was first trained on."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from transformers import Phi3Config, Phi3Model
+
+    torch.manual_seed(3)
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    config = Phi3Config(
+        **SIZES, rope_parameters=rope | {"original_max_position_embeddings": 24}, original_max_position_embeddings=24,
+        pad_token_id=0,
+    )  # fmt: skip
+    folder = write(tmp_path / "model", Phi3Model(config))
+    texts = [text(9), text(60), text(3)]
+    library = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(await vectors(folder, texts), [library.encode([one])[0] for one in texts], atol=1e-4)
