@@ -31,8 +31,10 @@ OTHER_TASKS = frozenset({"SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRAC
 """Of peft's adapter_config.json: no chat models."""
 SPEECH = re.compile(r"ForCTC\Z|SpeechSeq2Seq|^(Moonshine|Speech|Seamless|Wav2Vec2|Hubert|WavLM)")
 CROSS_ENCODER, SPARSE, MULTI_VECTOR = "CrossEncoder", "SparseEncoder", "MultiVectorEncoder"
-NO_TRANSFORMER = frozenset({"StaticEmbedding", "CLIPModel", "WordEmbeddings", "BoW", "Router", "Asym"})
+NO_TRANSFORMER = frozenset({"StaticEmbedding", "CLIPModel", "WordEmbeddings", "BoW"})
 """First steps of modules.json whose inputs are not the tokens of one text."""
+ROUTED = frozenset({"Router", "Asym"})
+"""Steps that are others for queries than for documents."""
 BASE = re.compile(r"^base_model:\s*(?:- *)?([\w.-]+/[\w.-]+) *$", re.MULTILINE)
 RANKS = re.compile(r"^pipeline_tag: *text-ranking *$", re.MULTILINE)
 """Both in a card's head."""
@@ -230,11 +232,18 @@ def _sentence_transformers(listing: Listing) -> Detected | None:
         return Detected(Task.RERANK, "sentence-transformers", architecture, "sentence-transformers' CrossEncoder")
     if "modules.json" not in listing:
         return None
-    first = types[0].rpartition(".")[2] if types else ""
-    if first in NO_TRANSFORMER:
+    steps = [one.rpartition(".")[2] for one in types]
+    if steps and steps[0] in NO_TRANSFORMER:
         raise Unfit(
-            f"{listing.where} begins with {first} (modules.json); only embedding models that begin with a Transformer "
-            "are served: add one of those.",
+            f"{listing.where} begins with {steps[0]} (modules.json); only embedding models that begin with a "
+            "Transformer are served: add one of those.",
+            code="unknown_architecture",
+            param="source",
+        )
+    if ROUTED.intersection(steps):
+        raise Unfit(
+            f"{listing.where} has steps of its own for queries and for documents (a Router in modules.json), which are "
+            "not told apart here: add a model that takes both the same way.",
             code="unknown_architecture",
             param="source",
         )
@@ -247,8 +256,7 @@ def _sentence_transformers(listing: Listing) -> Detected | None:
             param="source",
         )
     _refuse_pickled_steps(listing)
-    steps = ", ".join(one.rpartition(".")[2] for one in types)
-    why = f"sentence-transformers' modules.json: {steps}"
+    why = f"sentence-transformers' modules.json: {', '.join(steps)}"
     return Detected(Task.EMBED, "sentence-transformers", architecture, why)
 
 

@@ -71,6 +71,7 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
             trust_remote_code=bool(flags.get("trust_remote_code", False)),
             model_kwargs=arguments,
         )
+    unsaid.refuse_routes(model)
     unsaid.refuse_lacking(missing, type(model[0].model).__name__)
     unsaid.refuse_without_vocabulary(model.tokenizer, path)
     unsaid.lend_padding(model.tokenizer, vocabulary_of(model))

@@ -39,6 +39,15 @@ def refuse_lacking(missing: Iterable[str], network: str) -> None:
         )
 
 
+def refuse_routes(model: Any) -> None:
+    """Steps of its own for queries and for documents: all texts would take the way of one of them."""
+    if any(type(module).__name__ in ("Router", "Asym") for module in model):
+        raise EngineFailed(
+            "it has steps of its own for queries and for documents (a Router), which are not told apart here: add a "
+            "model that takes both the same way"
+        )
+
+
 def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
     """Where the tokenizer's files are missing, transformers makes one that knows no word: all texts would be one."""
     names = dict(getattr(tokenizer, "vocab_files_names", {}))
@@ -46,8 +55,8 @@ def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
     lost = [name for name in names.values() if not (path / name).is_file()]
     if lost and not (path / whole).is_file():
         raise EngineFailed(
-            f"it has no {whole}, nor {' and '.join(lost)}, as trainers may leave it: copy the tokenizer's files from the "
-            "model that it was made from"
+            f"it has no {whole}, nor {' and '.join(lost)}, as trainers may leave it: copy the tokenizer's files from "
+            "the model that it was made from"
         )
 
 

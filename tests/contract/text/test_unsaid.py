@@ -330,3 +330,15 @@ async def test_positions_are_turned_by_a_texts_own_length(tmp_path: Path) -> Non
     texts = [text(9), text(60), text(3)]
     library = SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(await vectors(folder, texts), [library.encode([one])[0] for one in texts], atol=1e-4)
+
+
+async def test_a_way_of_its_own_for_queries_is_told_at_the_load(tmp_path: Path) -> None:
+    """All texts would have taken the documents'."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense, Router
+
+    whole = SentenceTransformer(str(write(tmp_path / "bare", bert())), device="cpu")
+    whole.append(Router({"query": [Dense(32, 8)], "document": [Dense(32, 8)]}, default_route="document"))
+    whole.save_pretrained(str(tmp_path / "saved"))
+    with pytest.raises(EngineFailed, match="steps of its own for queries"):
+        await vectors(tmp_path / "saved", ["steam"])

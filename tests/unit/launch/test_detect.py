@@ -18,6 +18,7 @@ WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "
 POOLED = [{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Pooling"}]
 
 DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
+ROUTER = {"type": "sentence_transformers.models.Router", "path": "2_Router"}
 COLBERT = "pylate.models.Dense.Dense"
 
 
@@ -130,6 +131,10 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
          {"0_StaticEmbedding/model.safetensors": 9}, "unknown_architecture", "begins with StaticEmbedding"),
         ({"modules.json": [{"type": "sentence_transformers.models.CLIPModel", "path": "0_CLIPModel"}]},
          {"0_CLIPModel/model.safetensors": 9}, "unknown_architecture", "begins with CLIPModel"),
+        ({"modules.json": [{"type": "sentence_transformers.base.modules.router.Router"}]},
+         {"query_0_Transformer/model.safetensors": 9}, "unknown_architecture", "a Router"),
+        ({"config.json": {"architectures": ["BertModel"]}, "modules.json": [*POOLED, ROUTER]}, WEIGHTS,
+         "unknown_architecture", "steps of its own for queries"),
         ({"config.json": {"architectures": ["BertModel"]}, "modules.json": [*POOLED, DENSE]},
          {**WEIGHTS, "2_Dense/pytorch_model.bin": 9}, "bad_weights", "of a step only as 2_Dense/pytorch_model.bin"),
         ({"config.json": {"architectures": ["ModernBertModel"]}, "modules.json": [POOLED[0], {"type": COLBERT}]},
