@@ -73,9 +73,9 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
         )
     unsaid.refuse_routes(model)
     unsaid.refuse_lacking(missing, type(model[0].model).__name__)
+    unsaid.read_plainly(model[0], path)
     unsaid.refuse_without_vocabulary(model.tokenizer, path)
     unsaid.lend_padding(model.tokenizer, vocabulary_of(model))
-    unsaid.read_plainly(model[0], path)
     return model.eval().requires_grad_(False)
 
 

@@ -80,6 +80,11 @@ def read_plainly(transformer: Any, path: Path) -> None:
     knows no pairs, and nothing could be scored. Raises EngineFailed for a model that was saved to be used so.
     """
     ways = getattr(transformer, "modality_config", {})
+    if (method := ways.get("text", {}).get("method", "forward")) != "forward":
+        raise EngineFailed(
+            f"its vectors of texts are made by {method}, as those of networks that also see, which is not done here: "
+            "add a model of plain texts"
+        )
     if "message" not in ways:
         return
     try:

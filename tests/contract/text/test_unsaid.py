@@ -342,3 +342,17 @@ async def test_a_way_of_its_own_for_queries_is_told_at_the_load(tmp_path: Path) 
     whole.save_pretrained(str(tmp_path / "saved"))
     with pytest.raises(EngineFailed, match="steps of its own for queries"):
         await vectors(tmp_path / "saved", ["steam"])
+
+
+async def test_a_network_that_also_sees_is_told_at_the_load(tmp_path: Path) -> None:
+    import torch
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
+
+    torch.manual_seed(3)
+    half = {name: size for name, size in SIZES.items() if name != "initializer_range"}
+    seen = {**half, "image_size": 32, "patch_size": 16}
+    network = CLIPModel(CLIPConfig(text_config=half, vision_config=seen, projection_dim=16))
+    folder = write(tmp_path / "model", network)
+    CLIPImageProcessor().save_pretrained(folder)
+    with pytest.raises(EngineFailed, match="made by get_text_features"):
+        await vectors(folder, ["steam"])
