@@ -6,6 +6,7 @@ from launch.files.detect import Detected
 from launch.files.listing import Listing
 from launch.proposal.code import check_code, code_of_text
 from launch.proposal.draft import Draft, Machine
+from registry.errors import Unfit
 from registry.recipes.definition import Task
 
 HALF = frozenset({"bert", "roberta", "xlm-roberta", "mpnet", "camembert", "distilbert", "electra"})
@@ -21,15 +22,24 @@ POOLINGS = {
     "weightedmean": ("pooling_mode_weightedmean_tokens", "a weighted mean"),
 }
 """By the names that sentence-transformers 6 writes; what earlier ones wrote, and what it is for people."""
+TOKENIZER = re.compile(r"tokenizer\.(json|model)\Z|.*(vocab|spiece|spm|sentencepiece|bpe|tiktoken|tekken)")
+"""Files that hold the words of a tokenizer, of whichever kind."""
 ASKS = re.compile(r"""['"`](search_query|query|Represent this sentence for searching relevant passages|Instruct): """)
 """What cards tell to put before a query, as they quote it."""
 
 
 def propose_text(draft: Draft, detected: Detected, listing: Listing, machine: Machine) -> None:
-    """Raises Unfit for a model whose network is code of its own repository."""
+    """Raises Unfit for a model whose network is code of its own repository, and for one without a tokenizer."""
     config = listing.json("config.json")
     kind = str(config.get("model_type") or "")
     check_code(draft, listing, code_of_text(listing, kind))
+    if not any(TOKENIZER.match(name) for name in listing.sizes):
+        raise Unfit(
+            f"{listing.where} has no tokenizer (tokenizer.json, or the vocabulary of an older kind), as trainers may "
+            "leave it: copy the tokenizer's files from the model that it was made from.",
+            code="bad_config",
+            param="source",
+        )
     if machine.kind == "cpu":
         draft.pick("dtype", "auto", "a CPU computes in 32 bits, products in 16 bit integers where it can")
     elif machine.capability is not None and machine.capability < 80 and kind not in HALF:

@@ -291,7 +291,7 @@ def test_models_whose_network_is_code_of_their_repository_ask_for_trust() -> Non
     small = {"config.json": {"architectures": ["NewModel"], "model_type": "made-up", "auto_map": {"x": "y"},
                              "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9},
              "modules.json": []}  # fmt: skip
-    listing = listing_of(small, {"model.safetensors": 100})
+    listing = listing_of(small, {"model.safetensors": 100, "tokenizer.json": 9})
     source = HubSource(hub="a/b", revision="0" * 40)
     with pytest.raises(Unfit) as refused:
         propose(listing, source, ModelRequest("x"), CPU)

@@ -17,7 +17,7 @@ GIB = 2**30
 GPU = Machine("cuda", 68 * GIB, 90)
 SENTENCE = "sentence_transformers.models."
 POOLED = [{"path": "", "type": f"{SENTENCE}Transformer"}, {"path": "1_Pooling", "type": f"{SENTENCE}Pooling"}]
-WEIGHTS = {"model.safetensors": 10**9}
+WEIGHTS = {"model.safetensors": 10**9, "tokenizer.json": 10**6}
 
 DISTIL: dict[str, Any] = {
     "architectures": ["DistilBertModel"], "model_type": "distilbert", "dim": 768, "hidden_dim": 3072, "n_heads": 12,
@@ -161,3 +161,14 @@ def test_a_reranker_that_was_a_chat_model_may_want_words_around_its_texts() -> N
     assert any("made from a chat model" in note for note in proposal(small).notes)
     del small["tokenizer_config.json"]
     assert proposal(small).notes == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model"]
+)
+def test_a_tokenizer_that_no_file_has_is_told_before_a_download(name: str) -> None:
+    """transformers makes one that knows no word: all texts would have had one vector."""
+    weights = {"model.safetensors": 10**9}
+    with pytest.raises(Unfit, match="has no tokenizer"):
+        proposal({"config.json": DISTIL, "tokenizer_config.json": {}}, weights)
+    assert proposal({"config.json": DISTIL}, {**weights, name: 10**6})
