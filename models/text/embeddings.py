@@ -24,6 +24,7 @@ from models.text.loading import (
     packs,
     release,
     resident_bytes,
+    run_apart,
     spread,
     vocabulary_of,
     weights_bytes,
@@ -111,7 +112,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         least = LIKE_ALONE if single else LIKE_ALONE_16_BIT
         if not all(cosine(*both) >= least for both in zip(await self._known(), alone, strict=True)):
             assert self._batcher is not None
-            self._batcher.limits.items = 1  # the network sees the padding that a longer input of its step makes
+            run_apart(self._batcher.limits)
 
     async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
         self._lifecycle.check()

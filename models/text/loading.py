@@ -1,6 +1,7 @@
 """What embedding and rerank engines share: library, flags, threads, dtype, device, memory."""
 
 import gc
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from registry.processor import cores
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
 
+_log = logging.getLogger(__name__)
 SMALL_WEIGHTS = 128 * 2**20
 """Bytes of weights up to which each core computes a step of its own under load."""
 PACKED_SHARE = 64
@@ -113,6 +115,12 @@ def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any)
         padded=not packed,
         share=PACKED_SHARE if packed else SHARE,
     )
+
+
+def run_apart(limits: BatchLimits) -> None:
+    """From the next step on: the network sees the padding that a longer input of its step makes."""
+    _log.warning("answers depend on what shares a step: each input is a step of its own, which is slower")
+    limits.items = 1
 
 
 def turns_by_length(model: Any) -> bool:

@@ -25,6 +25,7 @@ from models.text.loading import (
     padding_of,
     release,
     resident_bytes,
+    run_apart,
     runs_alone,
     spread,
     vocabulary_of,
@@ -39,6 +40,8 @@ from registry.recipes.definition import Recipe
 INLINE = 4096
 """Characters up to which tokenising is quicker than handing it to a thread."""
 PROBE = (("What must hold?", "The engine must give what its library gives."), ("Yes?", "No."))
+BESIDE = (3 * PROBE[0][1], "No.", "As far as anybody knows.", PROBE[0][1], "Yes?")
+"""Documents of one step that are to have the scores that they have alone."""
 TOLERANCE, TOLERANCE_16_BIT = 1e-3, 0.1
 """Largest difference of a logit between our path and the library's, with 32 and with 16 bits."""
 STEPS_16_BIT = 2**-5
@@ -137,12 +140,14 @@ class RerankingEngine(BatchedEngine[Ids, float]):
 
         if any(map(differs, await self._known(), expected)):
             raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
-        query, documents = PROBE[0][0], [document for _, document in PROBE]
-        alone = [(await self._score(RerankRequest(query=query, documents=[one])))[0][0] for one in documents]
-        together, _, _ = await self._score(RerankRequest(query=query, documents=documents))
+        query, documents = PROBE[0][0], list(BESIDE)
+        alone = [
+            (await self._score(RerankRequest(query=query, documents=[one], truncate=True)))[0][0] for one in documents
+        ]
+        together, _, _ = await self._score(RerankRequest(query=query, documents=documents, truncate=True))
         if any(map(differs, together, alone)):
             assert self._batcher is not None
-            self._batcher.limits.items = 1  # the network sees the padding that a longer pair of its step makes
+            run_apart(self._batcher.limits)
 
     async def rerank(self, request: RerankRequest) -> tuple[RerankResult, Usage]:
         self._lifecycle.check()
