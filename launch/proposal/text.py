@@ -11,6 +11,8 @@ from registry.recipes.definition import Task
 
 HALF = frozenset({"bert", "roberta", "xlm-roberta", "mpnet", "camembert", "distilbert", "electra"})
 """Kinds of models that are known to compute well in float16; newer ones were trained in bfloat16."""
+WHOLE = frozenset({"deberta", "fnet"})
+"""Kinds of models whose networks transformers computes in 32 bits only; deberta-v2, which v3 is, is none of them."""
 REQUESTS = {"cpu": 64, "cuda": 256}
 STEP_TOKENS = {"cpu": 8192, "cuda": 32_768}
 POOLINGS = {
@@ -42,6 +44,8 @@ def propose_text(draft: Draft, detected: Detected, listing: Listing, machine: Ma
         )
     if machine.kind == "cpu":
         draft.pick("dtype", "auto", "a CPU computes in 32 bits, products in 16 bit integers where it can")
+    elif kind in WHOLE:
+        draft.pick("dtype", "float32", "networks of this kind fail in 16 bits")
     elif machine.capability is not None and machine.capability < 80 and kind not in HALF:
         draft.pick("dtype", "float32", "this GPU computes no bfloat16, and networks of this kind overflow in float16")
     elif kind in HALF:

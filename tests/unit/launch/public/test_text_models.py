@@ -153,6 +153,16 @@ def test_an_old_gpu_computes_no_bfloat16(kind: str, dtype: str) -> None:
     assert proposal(small, machine=Machine("cuda", 15 << 30, 75)).recipe.dtype == dtype
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("deberta", "float32"), ("fnet", "float32"), ("deberta-v2", "bfloat16"), ("bert", "float16")],
+)
+def test_networks_that_fail_in_16_bits_are_not_asked_to(kind: str, dtype: str) -> None:
+    """They were added, and no load succeeded."""
+    small: dict[str, object] = {"config.json": {**BERT, "model_type": kind}, "modules.json": POOLED}
+    assert proposal(small).recipe.dtype == dtype
+
+
 def test_a_reranker_that_was_a_chat_model_may_want_words_around_its_texts() -> None:
     """Qwen3-Reranker as a classifier scores plain pairs badly, and nothing told of it."""
     config = {**BERT, "architectures": ["Qwen3ForSequenceClassification"], "model_type": "qwen3",
