@@ -30,6 +30,7 @@ CHECKPOINT = re.compile(r"^checkpoint-(\d+)/")
 OTHER_TASKS = frozenset({"SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION", "SEQ_2_SEQ_LM"})
 """Of peft's adapter_config.json: no chat models."""
 SPEECH = re.compile(r"ForCTC\Z|SpeechSeq2Seq|^(Moonshine|Speech|Seamless|Wav2Vec2|Hubert|WavLM)")
+WRITES = re.compile(r"For(CausalLM|ConditionalGeneration)|LMHead")
 CROSS_ENCODER, SPARSE, MULTI_VECTOR = "CrossEncoder", "SparseEncoder", "MultiVectorEncoder"
 NO_TRANSFORMER = frozenset({"StaticEmbedding", "CLIPModel", "WordEmbeddings", "BoW"})
 """First steps of modules.json whose inputs are not the tokens of one text."""
@@ -384,6 +385,11 @@ def _refuse_architecture(listing: Listing, name: str) -> NoReturn:
         hint = f"a plug-in for vLLM does: {plugin}"
     elif name.endswith(("Model", "Encoder", "ColBERT")):  # the network alone
         hint = "of models that give vectors those are served that have sentence-transformers' modules.json"
+    elif not WRITES.search(name):
+        hint = (
+            "what is served writes text (...ForCausalLM), ranks by one score (...ForSequenceClassification), gives "
+            "vectors (sentence-transformers' modules.json), or is a Whisper"
+        )
     else:
         close = ", ".join(nearest(name, vllm_source.architectures().keys(), 3))
         hint = f"a newer vLLM may; of those that it has, the nearest are {close}"
