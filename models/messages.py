@@ -38,7 +38,6 @@ class HttpCall(Message, frozen=True):
     shown: str
     """The name that the client used; the response's `model` shows it."""
     adapter: AdapterRef | None = None
-    method: Literal["GET", "POST"] = "POST"
     request_id: str = ""
     """Unique; the engine names its own request by it. Empty: the engine makes one."""
     priority: int = 0

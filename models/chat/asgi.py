@@ -1,9 +1,10 @@
 """One request through an ASGI application in this process: no port, no sockets, bounded buffering."""
 
 import asyncio
+import contextvars
+import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextvars import Context
 from typing import Any
 
 AsgiApp = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Any]
@@ -16,15 +17,7 @@ class Exchange:
     """A running request. Read `start` once, then `parts` until it gives None; `leave` is a client's disconnect."""
 
     def __init__(
-        self,
-        app: AsgiApp,
-        path: str,
-        method: str,
-        body: bytes,
-        context: Context,
-        request_id: str = "",
-        priority: int = 0,
-        trace: Mapping[str, str] | None = None,
+        self, app: AsgiApp, path: str, body: bytes, context: contextvars.Context, headers: Mapping[str, str]
     ) -> None:
         self._gone = asyncio.Event()
         self._wake = asyncio.Event()
@@ -36,37 +29,23 @@ class Exchange:
         self._ended = False
         self.status = 0
         self.content_type = ""
-        running = self._run(app, path, method, body, request_id, priority, trace or {})
+        all_headers = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+        running = self._run(app, path, all_headers)
         self._task = asyncio.get_running_loop().create_task(running, context=context)
 
-    async def _run(
-        self,
-        app: AsgiApp,
-        path: str,
-        method: str,
-        body: bytes,
-        request_id: str,
-        priority: int,
-        trace: Mapping[str, str],
-    ) -> None:
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        if request_id:
-            headers.append((b"x-request-id", request_id.encode()))
-        if priority:
-            headers.append((b"x-vllm-priority", str(priority).encode()))
-        headers += [(name.encode(), value.encode("latin-1")) for name, value in trace.items()]
+    async def _run(self, app: AsgiApp, path: str, headers: Mapping[str, str]) -> None:
         scope = {
             "type": "http",
             # 2.4: who sends to a client that is gone gets an OSError, so Starlette needs no tasks to look out for it
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": "1.1",
-            "method": method,
+            "method": "POST",
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": headers,
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
             "client": ("slot", 0),
             "server": ("slot", 0),
             "state": {},
@@ -163,3 +142,16 @@ class Exchange:
         if not done:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=within)
+
+
+async def whole_answer(app: AsgiApp, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Status and whole body of the answer to a request of our own. Status 0: there was no answer."""
+    exchange = Exchange(app, path, json.dumps(body).encode(), contextvars.copy_context(), {})
+    parts = []
+    try:
+        await exchange.start()
+        while (data := await exchange.part()) is not None:
+            parts.append(data)
+    finally:
+        exchange.leave()
+    return exchange.status, b"".join(parts)

@@ -235,10 +235,7 @@ class VllmEngine:
             return guard.unanswerable(reached_engine=bool(meter.request_ids), constrained=entering.constrained)
 
         body = tokens.cut(request.body, self._engine.model_config.max_model_len) if self._cuts else request.body
-        trace = request.trace if self._traces else {}
-        exchange = Exchange(
-            self._app, request.path, request.method, body, context, request.request_id, request.priority, trace
-        )
+        exchange = Exchange(self._app, request.path, body, context, self._headers(request))
         self._running.add(exchange)
         adapters.calls[request.served] += 1
         try:
@@ -270,6 +267,13 @@ class VllmEngine:
             if self._state == "loaded":
                 await asyncio.shield(ending)
         yield Finished(meter.usage())
+
+    def _headers(self, request: HttpCall) -> dict[str, str]:
+        """What vLLM's application reads besides the body."""
+        found = {"x-request-id": request.request_id} if request.request_id else {}
+        if request.priority:
+            found["x-vllm-priority"] = str(request.priority)
+        return found | (request.trace if self._traces else {})
 
     def _check(self, request: HttpCall, adapters: EngineAdapters) -> None:
         if request.path not in guard.PATHS:

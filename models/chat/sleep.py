@@ -12,13 +12,12 @@ Before a sleep
 """
 
 import asyncio
-import contextvars
 import json
 from collections.abc import Callable
 from typing import Any
 
 from models.chat.adapters import EngineAdapters
-from models.chat.asgi import AsgiApp, Exchange
+from models.chat.asgi import AsgiApp, whole_answer
 from models.chat.vllm import core, launch
 from models.messages import Held
 from registry.errors import EngineFailed
@@ -102,17 +101,8 @@ class Sleeper:
     async def _answer(self) -> str:
         """The base model's own words to a fixed prompt, always the likeliest next one."""
         body = {"model": self._model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-        exchange = Exchange(
-            self._app, "/v1/completions", "POST", json.dumps(body).encode(), contextvars.copy_context()
-        )  # fmt: skip
-        parts = []
-        try:
-            await exchange.start()
-            while (data := await exchange.part()) is not None:
-                parts.append(data)
-        finally:
-            exchange.leave()
-        if exchange.status != 200:
-            raise EngineFailed(f"vLLM answered a fixed prompt with status {exchange.status}")
-        text: str = json.loads(b"".join(parts))["choices"][0]["text"]
+        status, told = await whole_answer(self._app, "/v1/completions", body)
+        if status != 200:
+            raise EngineFailed(f"vLLM answered a fixed prompt with status {status}")
+        text: str = json.loads(told)["choices"][0]["text"]
         return text

@@ -138,7 +138,7 @@ def _app(parts: int, sent: list[int] | None = None, fail: Exception | None = Non
 
 
 def _exchange(app: Any) -> Exchange:
-    return Exchange(app, "/x", "POST", b"body", contextvars.copy_context())
+    return Exchange(app, "/x", b"body", contextvars.copy_context(), {})
 
 
 async def test_parts_come_whole_and_in_order() -> None:
