@@ -25,30 +25,20 @@ TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
 """As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
 
 
-def _first(*modules: str) -> Any:
-    """The first module of these that exists; the error of the last when none does."""
-    for name in modules[:-1]:
-        try:
-            return import_module(name)
-        except ModuleNotFoundError:
-            continue
-    return import_module(modules[-1])
-
-
 def version() -> str:
     return str(import_module("vllm").__version__)
 
 
 def parser() -> Any:
     """A fresh argument parser of `vllm serve`."""
-    cli_args = _first("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+    cli_args = import_module("vllm.entrypoints.launchers.cli_args")
     argparse_utils = import_module("vllm.utils.argparse_utils")
     return cli_args.make_arg_parser(argparse_utils.FlexibleArgumentParser())
 
 
 def server() -> Any:
     """The module that holds `build_app` and `init_app_state`."""
-    return _first("vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.openai.api_server")
+    return import_module("vllm.entrypoints.launchers.api_server.entry")
 
 
 async def application(engine: Any, arguments: Namespace) -> Any:
@@ -188,20 +178,13 @@ def samples_typically(engine: Any) -> bool:
     """Whether typical decoding is in the sampler: with speculation there is none."""
     config = engine.vllm_config
     taken = TYPICAL_V2 in (config.model_config.logits_processors or ())
-    return config.speculative_config is None and (taken or not _second_runner(config))
-
-
-def _second_runner(config: Any) -> bool:
-    second = getattr(config, "use_v2_model_runner", None)
-    if second is None:
-        second = getattr(import_module("vllm.envs"), "VLLM_USE_V2_MODEL_RUNNER", False)
-    return bool(second)
+    return config.speculative_config is None and (taken or not config.use_v2_model_runner)
 
 
 def _sample_typically(config: Any) -> None:
     """vLLM's first model runner has it from the plug-in; the second takes it as one of the user's own, at no cost for
     those who do not ask for it."""
-    if _second_runner(config) and config.speculative_config is None:
+    if config.use_v2_model_runner and config.speculative_config is None:
         config.model_config.logits_processors = [*(config.model_config.logits_processors or ()), TYPICAL_V2]
 
 
