@@ -203,15 +203,6 @@ def sleep_facts(self: Any) -> list[int]:
     return [sum(data.handle[1] for data in pool), kept, int(torch.cuda.mem_get_info()[0]), pinned]
 
 
-def _preprocess_add_request(self: Any, request: Any) -> Any:
-    lora = request.lora_request
-    if lora is not None and lora.lora_int_id not in _placed(self):
-        raise UnknownAdapter(f"adapter {lora.lora_name} is in no place")
-    taken = self.roundhouse_preprocess_add_request(request)
-    brisk.request_comes(self, taken[0])
-    return taken
-
-
 def _tell_cause(error: Exception) -> None:
     """Leave [out of memory (0 or 1), what happened] for the slot: vLLM itself tells it 'initialization failed' only, or
     that the engine is dead."""
@@ -257,10 +248,8 @@ def _dispatch(self: Any, call: str, arguments: list[Any]) -> Any:
 
 
 def patch(core: Any, begin: Callable[[], None]) -> None:
-    """Add the utility to `EngineCore`, guard its intake, and run `begin` when one is made. Safe to call twice."""
-    if hasattr(core, "roundhouse_preprocess_add_request"):
-        return
-    stock_init = core.__init__
+    """Add the utility to `EngineCore`, guard its intake, and run `begin` when one is made."""
+    stock_init, stock_preprocess = core.__init__, core.preprocess_add_request
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         begin()
@@ -275,7 +264,14 @@ def patch(core: Any, begin: Callable[[], None]) -> None:
             raise
         logging.getLogger(core.__module__).addHandler(_Fatal(logging.ERROR))
 
+    def preprocess_add_request(self: Any, request: Any) -> Any:
+        lora = request.lora_request
+        if lora is not None and lora.lora_int_id not in _placed(self):
+            raise UnknownAdapter(f"adapter {lora.lora_name} is in no place")
+        taken = stock_preprocess(self, request)
+        brisk.request_comes(self, taken[0])
+        return taken
+
     core.__init__ = init
+    core.preprocess_add_request = preprocess_add_request
     setattr(core, METHOD, _dispatch)
-    core.roundhouse_preprocess_add_request = core.preprocess_add_request
-    core.preprocess_add_request = _preprocess_add_request

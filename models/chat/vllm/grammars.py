@@ -125,23 +125,20 @@ def _be_nicer() -> None:
 
 
 def patch(manager: Any, params: Any) -> None:
-    """`StructuredOutputManager` (EngineCore) and `SamplingParams` (slot). Safe to call twice."""
-    if hasattr(manager, "roundhouse_create_grammar"):
-        return
-    stock_validate = params._validate_structured_outputs
+    """`StructuredOutputManager` (EngineCore) and `SamplingParams` (slot)."""
+    stock_create, stock_validate = manager._create_grammar, params._validate_structured_outputs
 
     def create_grammar(self: Any, request: Any) -> Watched:
         if threading.current_thread() is not threading.main_thread():
             _be_nicer()
         follow, each = map(float, os.environ[process.FOLLOW].split())
         shared = self.__dict__.setdefault("roundhouse_budget", SharedBudget(follow))
-        return Watched(self.roundhouse_create_grammar(request), follow, each, shared)
+        return Watched(stock_create(self, request), follow, each, shared)
 
     def validate(self: Any, *arguments: Any, **named: Any) -> None:
         if not getattr(self.structured_outputs, CHECKED, False):
             stock_validate(self, *arguments, **named)
 
-    manager.roundhouse_create_grammar = manager._create_grammar
     manager._create_grammar = create_grammar
     params._validate_structured_outputs = validate
 

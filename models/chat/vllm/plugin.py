@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from packaging.version import Version
 
@@ -31,7 +32,9 @@ def register() -> None:
     process.enter()
 
 
+@cache
 def _patch_all() -> None:
+    """Once in a process; in one that is forked from it all is done already."""
     import vllm.lora.lora_model as lora_model
     import vllm.lora.model_manager as model_manager
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager

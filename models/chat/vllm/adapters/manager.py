@@ -30,27 +30,21 @@ def _add_adapter(self: Any, lora_request: Any) -> bool:
     raise NotPlaced(f"adapter {adapter_id} is in no device place")
 
 
-def _supported_lora_modules(model: Any) -> list[str]:
-    """Linear layers by all of their names, where vLLM knows each by its first: Qwen2-MoE's `shared_expert_gate` is
-    asked as `expert_gate`, and under that name it would stay the base's. Without the embedding, the head, experts, and
-    `FOLDED`.
-    """
-    from vllm.model_executor.layers.linear import LinearBase
-
-    modules = list(model.named_modules(remove_duplicate=False))
-    linear = {name.rpartition(".")[2] for name, module in modules if isinstance(module, LinearBase)}
-    embedding = {name for _, module in modules for name in getattr(module, "embedding_modules", None) or ()}
-    return sorted(linear.union(_stock_supported_lora_modules(model)) - embedding - experts.names(model) - FOLDED)
-
-
-_stock_supported_lora_modules: Any = None
-
-
 def patch(worker_manager: Any, model_manager_module: Any) -> None:
-    """`worker_manager`: LRUCacheWorkerLoRAManager; `model_manager_module`: vllm.lora.model_manager. Once only."""
-    global _stock_supported_lora_modules
-    if _stock_supported_lora_modules is not None:
-        return
-    _stock_supported_lora_modules = model_manager_module.get_supported_lora_modules
-    model_manager_module.get_supported_lora_modules = _supported_lora_modules
+    """`worker_manager`: LRUCacheWorkerLoRAManager; `model_manager_module`: vllm.lora.model_manager."""
+    stock_supported = model_manager_module.get_supported_lora_modules
+
+    def supported_lora_modules(model: Any) -> list[str]:
+        """Linear layers by all of their names, where vLLM knows each by its first: Qwen2-MoE's `shared_expert_gate` is
+        asked as `expert_gate`, and under that name it would stay the base's. Without the embedding, the head, experts,
+        and `FOLDED`.
+        """
+        from vllm.model_executor.layers.linear import LinearBase
+
+        modules = list(model.named_modules(remove_duplicate=False))
+        linear = {name.rpartition(".")[2] for name, module in modules if isinstance(module, LinearBase)}
+        embedding = {name for _, module in modules for name in getattr(module, "embedding_modules", None) or ()}
+        return sorted(linear.union(stock_supported(model)) - embedding - experts.names(model) - FOLDED)
+
+    model_manager_module.get_supported_lora_modules = supported_lora_modules
     worker_manager.add_adapter = _add_adapter

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-_registered = False
-
 
 def names(model: Any) -> set[str]:
     """Last parts of the names of `model`'s layers of experts, none on a GPU: vLLM's LoRA leaves them alone."""
@@ -22,10 +20,7 @@ def names(model: Any) -> set[str]:
 
 
 def register() -> None:
-    """By vLLM's own door for operations of others. Once only."""
-    global _registered
-    if _registered:
-        return
+    """By vLLM's own door for operations of others."""
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
     @UnquantizedFusedMoEMethod.register_oot
@@ -33,5 +28,3 @@ def register() -> None:
         def __init__(self, moe: Any) -> None:
             moe.is_lora_enabled = False
             super().__init__(moe)
-
-    _registered = True
