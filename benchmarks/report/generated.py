@@ -2,7 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import Any
+
+from adapters.content.base_shapes import read_base
 
 SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>")
 VOCABULARY = 288
@@ -55,37 +56,20 @@ def _write_adapter(folder: Path, base: Path, seed: int, rank: int) -> Path:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    config = json.loads((base / "config.json").read_text())
+    linear = read_base(base).linear
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, torch.Tensor] = {}
-    for layer in range(config["num_hidden_layers"]):
-        for module, (width_in, width_out) in _shapes(config).items():
-            prefix = f"base_model.model.model.layers.{layer}.{module}"
-            for half, shape in (("A", (rank, width_in)), ("B", (width_out, rank))):
-                tensors[f"{prefix}.lora_{half}.weight"] = torch.randn(shape, generator=generator).bfloat16() * 0.01
+    for module, (width_out, width_in) in linear.items():
+        for half, shape in (("A", (rank, width_in)), ("B", (width_out, rank))):
+            name = f"base_model.model.{module}.lora_{half}.weight"
+            tensors[name] = torch.randn(shape, generator=generator).bfloat16() * 0.01
     save_file(tensors, weights)
     settings = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank, "bias": "none",
-        "target_modules": [name.split(".")[1] for name in _shapes(config)], "base_model_name_or_path": "base",
+        "target_modules": sorted({name.rpartition(".")[2] for name in linear}), "base_model_name_or_path": "base",
     }  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     return folder
-
-
-def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """Input and output width of each linear layer of a Llama."""
-    hidden, ffn = config["hidden_size"], config["intermediate_size"]
-    head = config.get("head_dim") or hidden // config["num_attention_heads"]
-    queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
-    return {
-        "self_attn.q_proj": (hidden, queries),
-        "self_attn.k_proj": (hidden, keys),
-        "self_attn.v_proj": (hidden, keys),
-        "self_attn.o_proj": (queries, hidden),
-        "mlp.gate_proj": (hidden, ffn),
-        "mlp.up_proj": (hidden, ffn),
-        "mlp.down_proj": (ffn, hidden),
-    }
 
 
 def size(folder: Path) -> int:

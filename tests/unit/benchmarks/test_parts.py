@@ -66,8 +66,8 @@ def test_generated_adapters_fit_their_base_and_differ(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
     config = {
-        "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "num_hidden_layers": 2,
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "num_hidden_layers": 2,
     }  # fmt: skip
     (base / "config.json").write_text(json.dumps(config))
     one, two = write_adapters(tmp_path / "adapters", base, 2, 4)
