@@ -14,7 +14,6 @@ fill the cores by themselves. At one client nothing can be gained: there the gat
 from contextlib import ExitStack
 
 from benchmarks.harness import Bench
-from benchmarks.load.client import request_bytes
 from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.workload import Workload
 from benchmarks.peers import infinity
@@ -58,10 +57,8 @@ async def run(bench: Bench) -> None:
 
 
 def _request(workload: Workload, kind: str, words: int) -> bytes:
-    if kind == "embed":
-        return request_bytes("/v1/embeddings", {"model": "starter-embed", "input": workload.text(words)})
-    documents = [workload.text(words) for _ in range(DOCUMENTS)]
-    return request_bytes("/v1/rerank", {"model": "starter-rerank", "query": workload.text(6), "documents": documents})
+    model = f"starter-{kind}"
+    return workload.embed(model, words) if kind == "embed" else workload.rerank(model, words, DOCUMENTS)
 
 
 async def _cell(

@@ -19,6 +19,7 @@ from benchmarks.harness import Bench
 from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.workload import Workload
 from benchmarks.models import chat
+from benchmarks.pairs import compare
 from benchmarks.peers.servers import Roundhouse, Server, VllmServe, start_all
 
 TOKENS, TOKENS_ALONE, WORDS = 64, 24, 6
@@ -63,23 +64,16 @@ async def _level(bench: Bench, servers: list[Server], workload: Workload, level:
         return cell
 
     rounds = await bench.turns(servers, turn)
-    found = {name: [c for c in cells if c.good] for name, cells in rounds.items()}
-    for name, cells in found.items():
+    for name, cells in rounds.items():
         key = f"c{level}.{name}"
-        for q in (50, 99):
-            bench.figure(f"{key}.ttft_p{q}", [c.ttft_ms(q) for c in cells], "ms")
-            bench.figure(f"{key}.gap_p{q}", [c.gap_ms(q) for c in cells], "ms")
-        bench.figure(f"{key}.tokens_per_second", [c.tokens_per_second for c in cells], "tokens/s")
-        bench.figure(f"{key}.cpu_per_1000_tokens", [c.cpu / c.tokens * 1e3 for c in cells], "s")
-        bench.figure(f"{key}.client_cpu_per_1000_tokens", [c.client_cpu / c.tokens * 1e3 for c in cells], "s")
+        good = bench.chat_figures(key, cells)
+        bench.figure(f"{key}.cpu_per_1000_tokens", [c.cpu / c.tokens * 1e3 for c in good], "s")
+        bench.figure(f"{key}.client_cpu_per_1000_tokens", [c.client_cpu / c.tokens * 1e3 for c in good], "s")
     for name, peer in rounds.items():
         if name == "roundhouse":
             continue
         against = f"c{level}" if name == "vllm serve" else f"c{level}.against_patched"
-        pairs = [(a, b) for a, b in zip(rounds["roundhouse"], peer, strict=True) if a.good and b.good]
-        for q in (50, 99):
-            bench.figure(f"{against}.ttft_p{q}_added", [a.ttft_ms(q) - b.ttft_ms(q) for a, b in pairs], "ms")
-        bench.figure(f"{against}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in pairs], "x")
+        compare(bench, against, list(zip(rounds["roundhouse"], peer, strict=True)))
     ratio = bench.figures.get(f"c{level}.tokens_ratio")
     worst = bench.figures.get("worst.tokens_ratio")
     if ratio is not None and (worst is None or ratio.value < worst.value):

@@ -90,6 +90,15 @@ class Bench:
         self.say(f"{name} = {found.value:.4g} {unit} ({found.low:.4g} to {found.high:.4g})")
         return found
 
+    def chat_figures(self, key: str, cells: Sequence[Cell]) -> list[Cell]:
+        """Record what clients of a chat model feel, from a cell per round; returns those in which anything came."""
+        good = [cell for cell in cells if cell.good]
+        for q in (50, 99):
+            self.figure(f"{key}.ttft_p{q}", [cell.ttft_ms(q) for cell in good], "ms")
+            self.figure(f"{key}.gap_p{q}", [cell.gap_ms(q) for cell in good], "ms")
+        self.figure(f"{key}.tokens_per_second", [cell.tokens_per_second for cell in good], "tokens/s")
+        return good
+
     def bar(self, name: str, figure: str, relation: Literal["<=", ">="], aim: float) -> None:
         """Compare a recorded figure with an aim."""
         found = self.figures.get(figure)

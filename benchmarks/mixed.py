@@ -10,10 +10,10 @@ be seen is more than that: a stream that waits for an embedding batch to end.
 
 import asyncio
 from contextlib import ExitStack
+from functools import partial
 
 from benchmarks.harness import Bench
-from benchmarks.load.client import Reply, connect, request_bytes
-from benchmarks.load.clients import TIMEOUT, Cell, closed_loop
+from benchmarks.load.clients import Cell, ask_until, closed_loop
 from benchmarks.load.workload import Workload
 from benchmarks.models import chat
 from benchmarks.peers.bare import starter
@@ -43,12 +43,8 @@ async def run(bench: Bench) -> None:
             quiet.append(await _streams(bench, server, workload, "alone"))
             loud.append(await _beside_burst(bench, server, workload, list(there)))
     for kind, cells in (("alone", quiet), ("burst", loud)):
-        good = [cell for cell in cells if cell.good]
-        for q in (50, 99):
-            bench.figure(f"{kind}.ttft_p{q}", [c.ttft_ms(q) for c in good], "ms")
-            bench.figure(f"{kind}.gap_p{q}", [c.gap_ms(q) for c in good], "ms")
+        good = bench.chat_figures(kind, cells)
         bench.figure(f"{kind}.gap_longest", [c.gap_ms(100) for c in good], "ms")
-        bench.figure(f"{kind}.tokens_per_second", [c.tokens_per_second for c in good], "tokens/s")
 
 
 async def _streams(bench: Bench, server: Server, workload: Workload, kind: str) -> Cell:
@@ -60,29 +56,23 @@ async def _streams(bench: Bench, server: Server, workload: Workload, kind: str) 
 
 async def _beside_burst(bench: Bench, server: Server, workload: Workload, kinds: list[str]) -> Cell:
     over = asyncio.Event()
-    replies: dict[str, list[Reply]] = {kind: [] for kind in kinds}
-
-    async def client(kind: str) -> None:
-        connection = await connect(server.port)
-        while not over.is_set() and connection.open:
-            replies[kind].append(await connection.ask(_request(workload, kind), TIMEOUT))
-        connection.close()
-
-    tasks = [asyncio.create_task(client(kind)) for kind in kinds for _ in range(CLIENTS[kind])]
+    asking = [
+        (kind, asyncio.create_task(ask_until(over, server, partial(_request, workload, kind))))
+        for kind in kinds
+        for _ in range(CLIENTS[kind])
+    ]
     await asyncio.sleep(0.3)
     try:
         return await _streams(bench, server, workload, "beside the burst")
     finally:
         over.set()
-        await asyncio.gather(*tasks)
-        for kind, found in replies.items():
-            bench.count(f"burst {kind}", Cell(found, 1.0, 0.0, 0.0))
+        for kind, task in asking:
+            bench.count(f"burst {kind}", Cell(await task))
 
 
 def _request(workload: Workload, kind: str) -> bytes:
     if kind == "embed":
-        return request_bytes("/v1/embeddings", {"model": "starter-embed", "input": workload.text(16)})
+        return workload.embed("starter-embed", 16)
     if kind == "rerank":
-        body = {"model": "starter-rerank", "query": workload.text(6), "documents": [workload.text(16)] * 10}
-        return request_bytes("/v1/rerank", body)
+        return workload.rerank("starter-rerank", 16, documents=10)
     return upload(samples()[0].read_bytes(), "starter-speech")

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.harness import Bench
-from benchmarks.load.client import Reply, request_bytes
+from benchmarks.load.client import Reply
 from benchmarks.load.clients import Cell, one
 from benchmarks.load.stats import percentile
 from benchmarks.load.workload import Workload
@@ -67,9 +67,9 @@ def _request(workload: Workload, kind: str, model: str) -> bytes:
     if kind == "chat":
         return workload.chat(model, tokens=1)
     if kind == "embed":
-        return request_bytes("/v1/embeddings", {"model": model, "input": workload.text(8)})
+        return workload.embed(model, 8)
     if kind == "rerank":
-        return request_bytes("/v1/rerank", {"model": model, "query": "a", "documents": [workload.text(8)]})
+        return workload.rerank(model, 8, documents=1)
     return upload(samples()[0].read_bytes(), model)
 
 
@@ -82,7 +82,7 @@ async def _switches(
         server.wait_warm(engine)
         await asyncio.sleep(bench.settings.pick(SETTLED_SECONDS, SETTLED_SECONDS, 0.1))
         replies.append(await one(server, _request(workload, kind, model)))
-    cell = Cell(replies, 1.0, 0.0, 0.0)
+    cell = Cell(replies)
     bench.count(f"switch {kind}", cell)
     bench.figure(f"switch.{kind}.roundhouse.seconds", [reply.total for reply in cell.good], "s")
 
@@ -99,7 +99,7 @@ async def _naive(bench: Bench, model: Chat, there: dict[str, tuple[Path, Path]],
             stack.enter_context(server)
             reply = await one(server, _request(workload, kind, server.model))
             seconds.append(time.perf_counter() - began)
-            bench.count(f"naive {kind}", Cell([reply], 1.0, 0.0, 0.0))
+            bench.count(f"naive {kind}", Cell([reply]))
     name = "vllm serve" if kind == "chat" else "bare library"
     bench.figure(f"switch.{kind}.{name}.seconds", seconds, "s")
 
@@ -125,7 +125,7 @@ async def _trace(bench: Bench, server: Server, workload: Workload, names: dict[s
             await asyncio.sleep(0.2)
 
     await asyncio.gather(watch(), *(client(i, kind) for i, kind in enumerate(names, 1)))
-    cell = Cell(replies, seconds, 0.0, 0.0)
+    cell = Cell(replies)
     bench.count("trace", cell)
     bench.series["trace"] = resident
     models = server.http.get("/v1/status").json()["models"]

@@ -161,7 +161,7 @@ async def _ask(
             replies.append(await one(server, workload.chat(model, tokens=1)))
         else:
             replies.append(await connection.ask(workload.chat(model, tokens=1), TIMEOUT))
-    bench.count(f"tiers {server.name} {what}", Cell(replies, 1.0, 0.0, 0.0))
+    bench.count(f"tiers {server.name} {what}", Cell(replies))
     return [reply.ttft for reply in replies if reply.error is None]
 
 

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from benchmarks.adapters.pair import rounds
 from benchmarks.harness import Bench
 from benchmarks.load.client import Reply, connect
-from benchmarks.load.clients import TIMEOUT, Cell
+from benchmarks.load.clients import TIMEOUT, Cell, ask_until
 from benchmarks.load.stats import percentile
 from benchmarks.load.workload import Workload
 from benchmarks.peers.servers import Server
@@ -50,16 +50,12 @@ async def _gaps(
 ) -> list[float]:
     """Gaps in seconds of the background streams, of those that ended while the disturbance ran."""
     over = asyncio.Event()
-    streams: list[Reply] = []
     disturbing: list[Reply] = []
 
-    async def background() -> None:
-        connection = await connect(server.port)
-        while not over.is_set() and connection.open:
-            streams.append(await connection.ask(workload.chat(server.model, tokens=TOKENS), TIMEOUT))
-        connection.close()
+    def request() -> bytes:
+        return workload.chat(server.model, tokens=TOKENS)
 
-    tasks = [asyncio.create_task(background()) for _ in range(STREAMS)]
+    tasks = [asyncio.create_task(ask_until(over, server, request)) for _ in range(STREAMS)]
     await asyncio.sleep(0.5)
     began = time.perf_counter()
     if kind == "alone":
@@ -72,9 +68,9 @@ async def _gaps(
         connection.close()
     ended = time.perf_counter()
     over.set()
-    await asyncio.gather(*tasks)
-    bench.count(f"storm {server.name} {kind} streams", Cell(streams, 1.0, 0.0, 0.0))
-    bench.count(f"storm {server.name} {kind} requests", Cell(disturbing, 1.0, 0.0, 0.0))
+    streams = list(chain.from_iterable(await asyncio.gather(*tasks)))
+    bench.count(f"storm {server.name} {kind} streams", Cell(streams))
+    bench.count(f"storm {server.name} {kind} requests", Cell(disturbing))
     bench.series.setdefault(f"storm {server.name} {kind} requests per second", []).append(len(disturbing) / seconds)
     return [
         b - a for reply in streams if reply.error is None for a, b in pairwise(reply.arrivals) if began <= b <= ended

@@ -81,6 +81,6 @@ async def _wake(bench: Bench, model: Chat, adapter: Path) -> None:
                 state = server.http.get(f"/v1/models/{server.model}").json()["state"]
                 replies[state].append(await one(server, workload.chat(name, tokens=2)))
             for state, found in replies.items():
-                cell = Cell(found, 1.0, 0.0, 0.0)
+                cell = Cell(found)
                 bench.count(f"wake {called}", cell)
                 bench.figure(f"wake.{called}.from_{state}", [reply.ttft for reply in cell.good], "s")

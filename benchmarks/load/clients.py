@@ -32,9 +32,9 @@ class Cell:
     """
 
     replies: Sequence[Reply]
-    wall: float
-    cpu: float
-    client_cpu: float
+    wall: float = 0.0
+    cpu: float = 0.0
+    client_cpu: float = 0.0
 
     @property
     def good(self) -> list[Reply]:
@@ -95,6 +95,16 @@ async def _client(port: int, connection: Connection, waiting: Iterator[bytes], r
                 continue
         replies.append(await connection.ask(request, TIMEOUT))
     connection.close()
+
+
+async def ask_until(over: asyncio.Event, server: Server, request: Callable[[], bytes]) -> list[Reply]:
+    """One client that asks again and again until it is `over`, or its connection breaks."""
+    replies: list[Reply] = []
+    connection = await connect(server.port)
+    while not over.is_set() and connection.open:
+        replies.append(await connection.ask(request(), TIMEOUT))
+    connection.close()
+    return replies
 
 
 async def one(server: Server, request: bytes, connection: Connection | None = None) -> Reply:

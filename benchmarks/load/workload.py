@@ -23,6 +23,14 @@ class Workload:
         self._count += 1
         return " ".join([f"{self._count:06d}", *self._random.choices(WORDS, k=max(0, words - 1))])
 
+    def embed(self, model: str, words: int) -> bytes:
+        return request_bytes("/v1/embeddings", {"model": model, "input": self.text(words)})
+
+    def rerank(self, model: str, words: int, documents: int) -> bytes:
+        """So many documents of `words` words."""
+        body = {"model": model, "query": self.text(6), "documents": [self.text(words) for _ in range(documents)]}
+        return request_bytes("/v1/rerank", body)
+
     def chat(self, model: str, *, words: int = 6, tokens: int = 64, text: str | None = None) -> bytes:
         """A streamed chat request that gives exactly `tokens` tokens, with usage at its end."""
         body = {

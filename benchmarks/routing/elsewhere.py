@@ -13,6 +13,7 @@ import yaml
 from benchmarks.harness import Bench
 from benchmarks.load.client import request_bytes
 from benchmarks.load.clients import Cell, closed_loop
+from benchmarks.pairs import compare
 from benchmarks.peers.litellm import LiteLlm, installed
 from benchmarks.peers.servers import Roundhouse, Server, start_all
 from benchmarks.report.generated import write_model
@@ -69,15 +70,10 @@ async def _level(bench: Bench, servers: list[Server], level: int) -> None:
     direct = rounds[DIRECT]
     for name, cells in rounds.items():
         key = f"elsewhere.c{level}.{name}"
-        bench.figure(f"{key}.ttft_p50", [cell.ttft_ms(50) for cell in cells if cell.good], "ms")
-        bench.figure(f"{key}.ttft_p99", [cell.ttft_ms(99) for cell in cells if cell.good], "ms")
-        bench.figure(f"{key}.tokens_per_second", [cell.tokens_per_second for cell in cells if cell.good], "tokens/s")
-        if name == DIRECT:
-            continue
-        more = f"elsewhere.c{level}" if name == "roundhouse" else key
-        pairs = [(a, b) for a, b in zip(cells, direct, strict=True) if a.good and b.good]
-        bench.figure(f"{more}.ttft_p50_added", [a.ttft_ms(50) - b.ttft_ms(50) for a, b in pairs], "ms")
-        bench.figure(f"{more}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in pairs], "x")
+        bench.chat_figures(key, cells)
+        if name != DIRECT:
+            more = f"elsewhere.c{level}" if name == "roundhouse" else key
+            compare(bench, more, list(zip(cells, direct, strict=True)))
 
 
 DIRECT = "provider"
