@@ -22,8 +22,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
 from benchmarks.harness import Bench
 from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.stats import percentile
@@ -31,10 +29,8 @@ from benchmarks.load.workload import Workload
 from benchmarks.models import chat
 from benchmarks.pairs import compare, in_pairs
 from benchmarks.peers.servers import Roundhouse, Server, start_all
+from benchmarks.tenants.filling import fill
 from console.web import pages
-from tenants.ledger.table import SUMS
-from tenants.storage.opening import open_tables
-from tenants.storage.tables import HOURS, LEDGER
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -194,10 +190,20 @@ async def _open(page: "Page", address: str) -> None:
         raise RuntimeError(f"{address}: {'no answer' if answer is None else answer.status}")
 
 
+def _columns() -> dict[str, str]:
+    """Of the last month's rows: by hours, teams and adapters."""
+    now = int(time.time()) // 3600 * 3600
+    hour, team, adapter = f"{now} - n % {HOURS_KEPT} * 3600", f"n / 7 % {TEAMS}", f"n / 11 % {ADAPTERS}"
+    return {
+        "at": f"{hour} + n % 3600", "hour": hour, "team": f"'team-' || ({team})", "key": f"'key' || ({team})",
+        "model": "'starter-chat'", "revision": "'1'", "adapter": f"'adapter-' || ({adapter})",
+    }  # fmt: skip
+
+
 async def _usage(bench: Bench, folder: Path, recipe: Path) -> None:
     rows = bench.settings.pick(10_000_000, 1_000_000, 1_000)
     began = time.perf_counter()
-    fill(folder / "data", rows)
+    fill(folder / "data", rows, _columns())
     bench.note(f"{rows:,} ledger rows of {TEAMS} teams and {ADAPTERS} adapters in {time.perf_counter() - began:.0f} s")
     slowest: list[float] = []
     with Unasked("", folder, [recipe], "--slots", "1") as server:
@@ -211,43 +217,3 @@ async def _usage(bench: Bench, folder: Path, recipe: Path) -> None:
                 bench.figure(f"usage.{span}.{by}", [percentile(times, 50)], "ms")
                 slowest.append(percentile(times, 50))
     bench.figure("usage.slowest", [max(slowest)], "ms")
-
-
-def fill(data: Path, rows: int) -> None:
-    """A ledger of the last 720 hours, and its sums of hours as the server keeps them."""
-    data.mkdir(parents=True, exist_ok=True)
-    tables = open_tables(data, None)
-    now = int(time.time()) // 3600 * 3600
-    hour, team, adapter = f"{now} - n % {HOURS_KEPT} * 3600", f"n / 7 % {TEAMS}", f"n / 11 % {ADAPTERS}"
-    given = {
-        "uid": "printf('%032x', n)", "request": "'req-' || n", "attempt": "1", "server": "'bench'",
-        "state": "'settled'", "at": f"{hour} + n % 3600", "hour": hour, "team": f"'team-' || ({team})",
-        "key": f"'key' || ({team})", "endpoint": "'/v1/chat/completions'", "model": "'starter-chat'",
-        "revision": "'1'", "adapter": f"'adapter-' || ({adapter})", "service_class": "'interactive'",
-        "source": "'api'", "end": "'done'", "status": "200",
-    }  # fmt: skip
-    numbers = {
-        column.name: "n % 97" for column in LEDGER.columns if column.name.endswith(("_tokens", "_ms", "_us", "_micro"))
-    }
-    columns = {**given, **numbers}
-    into, values = ", ".join(f'"{name}"' for name in columns), ", ".join(columns.values())
-    step = 500_000
-    with tables.write() as connection:
-        for first in range(0, rows, step):
-            connection.execute(
-                sa.text(
-                    f"WITH RECURSIVE many(n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM many "
-                    f"WHERE n + 1 < {min(rows, first + step)}) "
-                    f"INSERT INTO ledger ({into}) SELECT {values} FROM many"
-                )
-            )
-        alike = [column.name for column in HOURS.primary_key]
-        sums = {name: f"SUM({name})" if name in LEDGER.c else "0" for name in SUMS} | {"requests": "COUNT(*)"}
-        sums |= {"accepted": "COUNT(*)"}
-        connection.execute(
-            sa.text(
-                f"INSERT INTO hours ({', '.join((*alike, *sums))}) SELECT {', '.join((*alike, *sums.values()))} "
-                f"FROM ledger GROUP BY {', '.join(alike)}"
-            )
-        )
-    tables.close()

@@ -18,12 +18,13 @@ import psutil
 
 from benchmarks.harness import Bench
 from benchmarks.load.stats import percentile
+from benchmarks.tenants.filling import fill
 from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.placement import Placement
 from tenants.classes import ServiceClass
 from tenants.costs.prices import PriceList
 from tenants.ledger.keeping import Ledger
-from tenants.ledger.rows import COUNTS, NAMES, Entry, Settled
+from tenants.ledger.rows import Entry, Settled
 from tenants.limits.keeping import Limits
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.place import KeyPlace
@@ -41,7 +42,12 @@ async def run(bench: Bench) -> None:
     speeds = [await ledger(s.work / f"ledger-{n}", s.pick(50_000, 20_000, 50)) for n in range(s.rounds)]
     bench.figure("ledger.rows", speeds, "1/s")
     rows = s.pick(10_000_000, 1_000_000, 1000)
-    fill(s.work / "report", rows)
+    hour = f"3600 * (n * {HOURS} / {rows})"
+    columns = {
+        "at": f"{hour} + n % 3600", "hour": hour, "team": "'team' || (n % 20)", "key": "'key' || (n % 140)",
+        "model": "'model' || (n % 7)", "revision": "'r'", "adapter": "''",
+    }  # fmt: skip
+    fill(s.work / "report", rows, columns)
     told = [_apart("report", str(s.work / "report")) for _ in range(s.rounds)]
     bench.figure("report.ms", [one["ms"] for one in told], "ms")
     bench.figure("report.mib", [one["mib"] for one in told], "MiB")
@@ -130,33 +136,6 @@ def entry(number: int) -> Entry:
 
 
 # --- a report -----------------------------------------------------------------------------------------------------
-def fill(folder: Path, rows: int) -> None:
-    """A month's rows, made by the database itself, and the sums of their hours."""
-    from tenants.storage.opening import open_tables
-
-    given = {
-        "uid": "printf('%032x', n)", "request": "'req-' || n", "attempt": "1", "server": "'bench'",
-        "at": "hour + n % 3600", "hour": "hour", "team": "'team' || (n % 20)", "key": "'key' || (n % 140)",
-        "endpoint": "'/v1/chat/completions'", "model": "'model' || (n % 7)", "revision": "'r'", "adapter": "''",
-        "service_class": "'interactive'", "source": "'api'", "state": "'settled'", "\"end\"": "'done'", "status": "200",
-        **dict.fromkeys(COUNTS, "n % 1000"),
-    }  # fmt: skip
-    alike = ", ".join(("hour", *NAMES))
-    sums = ", ".join(f"sum({name})" for name in COUNTS)
-    database = open_tables(folder)
-    with database.write() as connection:
-        connection.exec_driver_sql(
-            f"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {rows}), "
-            f"r AS (SELECT n, 3600 * (n * {HOURS} / {rows + 1}) AS hour FROM c) "
-            f"INSERT INTO ledger ({', '.join(given)}) SELECT {', '.join(given.values())} FROM r"
-        )
-        connection.exec_driver_sql(
-            f"INSERT INTO hours ({alike}, requests, interrupted, {', '.join(COUNTS)}) "
-            f"SELECT {alike}, count(*), 0, {sums} FROM ledger GROUP BY {alike}"
-        )
-    database.close()
-
-
 def report(folder: Path) -> dict[str, float]:
     """By team, model and day, as `GET /v1/usage` asks for it: the second time, as a server that runs does."""
     from tenants.ledger.report import By, Question, used
