@@ -6,7 +6,6 @@ A worker runs one job at a time. One that dies, hangs or is left by its caller i
 import asyncio
 import logging
 import os
-import sys
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,6 @@ from registry.child import Child
 from registry.errors import EngineFailed, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
-_ROOT = Path(__file__).resolve().parent.parent
 _LINE = 1 << 20
 _GRACE = 5.0
 """Seconds beyond the job's own limit after which a silent worker is killed."""
@@ -104,8 +102,8 @@ class Checker:
         if worker is not None:
             self._all.discard(worker)
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-        worker = await Child.start(
-            sys.executable, "-m", "adapters.check_process", cwd=_ROOT, limit=_LINE,
+        worker = await Child.python(
+            "adapters.check_process", limit=_LINE,
             env={**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"},
         )  # fmt: skip
         self._all.add(worker)

@@ -8,12 +8,14 @@ vfork(), before which nothing is called.
 import asyncio
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 LINE = 1 << 16
 """Bytes of a line that `stdout.readline` reads at most, unless told otherwise: as asyncio has it."""
+_PACKAGES = Path(__file__).resolve().parents[1]
 
 
 class Child:
@@ -39,6 +41,13 @@ class Child:
             process.wait()
             raise
         return cls(process, asyncio.StreamWriter(told, protocol, None, loop), stdout)
+
+    @classmethod
+    async def python(cls, module: str, *words: str, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
+        """`python -m` with a module of ours, from where those are: a folder of the operator's that is called so must not
+        stand before ours. Raises OSError.
+        """
+        return await cls.start(sys.executable, "-m", module, *words, cwd=_PACKAGES, env=env, limit=limit)
 
     @property
     def pid(self) -> int:

@@ -4,16 +4,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from adapters.compose.jobs import Answer, ComposeFailed, ComposeProgress, Job, decode_answer, encode
 from registry.child import Child
 from registry.errors import EngineFailed, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
-_ROOT = Path(__file__).resolve().parents[2]
 _KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
 
 
@@ -24,8 +21,8 @@ async def compose(
 
     Raises Unfit, Unavailable (codes disk_full, compose_timeout), EngineFailed (code compose_failed).
     """
-    process = await Child.start(
-        sys.executable, "-m", "adapters.compose.process", cwd=_ROOT,
+    process = await Child.python(
+        "adapters.compose.process",
         env={**{name: os.environ[name] for name in _KEPT if name in os.environ},
              "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1",
              "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"},

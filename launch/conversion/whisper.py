@@ -12,7 +12,6 @@ import asyncio
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,8 +23,6 @@ from registry.child import Child
 from registry.errors import EngineFailed, Unavailable, by_status
 from registry.recipes.definition import Recipe, Task
 
-_ROOT = Path(__file__).resolve().parents[2]
-"""Where the process starts: a folder `launch` of the operator's must not stand before ours."""
 FORM = 2
 """Of what a conversion makes; those of an earlier one are made anew. 2: with the languages of checkpoints that do not
 tell them, and only alignment_heads that are there."""
@@ -86,9 +83,7 @@ class Conversions:
             raise Unavailable(f"{self._root} cannot be made: {error.strerror}.", code="disk_full") from error
         half = place.with_suffix(".half")
         await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)  # of one that was killed
-        process = await Child.start(
-            sys.executable, "-m", "launch.conversion.process", str(os.getpid()), str(folder), str(half), cwd=_ROOT
-        )
+        process = await Child.python("launch.conversion.process", str(os.getpid()), str(folder), str(half))
         line = b""
         try:
             async with asyncio.timeout(self._seconds):

@@ -6,7 +6,6 @@ next try goes on from there.
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,8 +20,6 @@ from registry.recipes.source import HubSource
 LINE = 1 << 20
 AT_ONCE = 4
 """Processes; further downloads wait."""
-_ROOT = Path(__file__).resolve().parents[2]
-"""Where the processes start: a folder `models` of the operator's must not stand before ours."""
 
 
 class Downloads:
@@ -71,9 +68,7 @@ class _Download:
             return await self._run(source)
 
     async def _run(self, source: HubSource) -> Path:
-        process = await Child.start(
-            sys.executable, "-m", "models.sources.fetch_process", str(os.getpid()), limit=LINE, cwd=_ROOT
-        )
+        process = await Child.python("models.sources.fetch_process", str(os.getpid()), limit=LINE)
         try:
             process.stdin.write(source.model_dump_json().encode() + b"\n")
             await process.stdin.drain()
