@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from adapters.check_process import FULL
-from adapters.hub import Download, download
+from adapters.hub import download
 from adapters.sources import AdapterSource, MadeHere, UploadedArchive
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
@@ -51,8 +51,7 @@ class Fetcher:
                 if isinstance(source, UploadedArchive):
                     yield Fetched(source.path.absolute(), folder, "upload")
                 else:
-                    got = await self._download(source, folder)
-                    yield Fetched(got.folder, None, f"{source.hub}@{got.commit}")
+                    yield Fetched(folder, None, f"{source.hub}@{await self._download(source, folder)}")
             finally:
                 await asyncio.to_thread(shutil.rmtree, folder, True)
         elif isinstance(source, MadeHere):
@@ -66,7 +65,7 @@ class Fetcher:
             real = await asyncio.to_thread(_folder, path)
             yield Fetched(real, None, str(path))
 
-    async def _download(self, source: HubSource, folder: Path) -> Download:
+    async def _download(self, source: HubSource, folder: Path) -> str:
         try:
             with disk_errors():
                 async with asyncio.timeout(self._bounds.adapter_download_seconds):

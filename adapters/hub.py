@@ -1,6 +1,5 @@
 """Adapters from a model hub: two files of a repository at a revision, resolved to a commit first."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from adapters.content.faults import shown
@@ -11,15 +10,10 @@ from registry.files.hub import TIMEOUT, endpoint, hub_errors, shown_endpoint
 from registry.recipes.source import HubSource
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
-    folder: Path
-    commit: str
-    """40 hex digits: what the revision stood for."""
-
-
-def download(source: HubSource, folder: Path, bounds: Bounds) -> Download:
+def download(source: HubSource, folder: Path, bounds: Bounds) -> str:
     """Bring adapter_config.json and adapter_model.safetensors of `source` into the empty `folder`. Blocks.
+
+    Returns the commit that its revision stood for, 40 hex digits.
 
     Raises as `hub_errors`, TooLarge before anything is fetched, Unfit for a repository that holds no adapter.
     """
@@ -40,7 +34,7 @@ def download(source: HubSource, folder: Path, bounds: Bounds) -> Download:
             hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),
             etag_timeout=TIMEOUT,
         )  # fmt: skip
-    return Download(folder, info.sha)
+    return info.sha
 
 
 def _check_files(where: str, sizes: dict[str, int], bounds: Bounds) -> None:

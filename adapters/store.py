@@ -99,13 +99,6 @@ class Store:
                 os.utime(path / name, ns=(MARK, MARK))
         return path
 
-    def bytes(self, digest: str) -> int:
-        """Size of the tensor file; 0 when it is gone."""
-        try:
-            return (self.path(digest) / TENSORS).stat().st_size
-        except OSError:
-            return 0
-
     def remove(self, digest: str) -> None:
         """Delete a digest; it disappears at once and whole. Nothing happens when it is not there."""
         with contextlib.suppress(FileNotFoundError):

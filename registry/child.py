@@ -44,8 +44,8 @@ class Child:
 
     @classmethod
     async def python(cls, module: str, *words: str, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
-        """`python -m` with a module of ours, from where those are: a folder of the operator's that is called so must not
-        stand before ours. Raises OSError.
+        """`python -m` with a module of ours, from where it lies: a folder of the operator's with its name must not stand
+        before it. Raises OSError.
         """
         return await cls.start(sys.executable, "-m", module, *words, cwd=_PACKAGES, env=env, limit=limit)
 

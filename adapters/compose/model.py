@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import humanize
 import psutil
 
 from adapters.compose.jobs import ComposeProgress, Merge
 from adapters.compose.run import compose
 from registry.errors import Unavailable
 from registry.files.weights import read_weights
+from registry.wording import size_words
 
 LIBRARIES = 1 << 30
 """Bytes that the process needs beside the base's weights."""
@@ -28,7 +28,7 @@ class Needs:
 
     @property
     def words(self) -> str:
-        return f"about {_size(self.memory)} of memory and {_size(self.disk)} of disk"
+        return f"about {size_words(self.memory)} of memory and {size_words(self.disk)} of disk"
 
 
 def needs(base: Path) -> Needs:
@@ -39,10 +39,10 @@ def needs(base: Path) -> Needs:
 def check_room(wanted: Needs, folder: Path) -> None:
     """Raises Unavailable (out_of_memory, disk_full)."""
     if (free := psutil.virtual_memory().available) < wanted.memory:
-        words = f"Merging needs about {_size(wanted.memory)} of memory, and {_size(free)} are free."
+        words = f"Merging needs about {size_words(wanted.memory)} of memory, and {size_words(free)} are free."
         raise Unavailable(words, code="out_of_memory", retry_after=60)
     if (free := shutil.disk_usage(folder).free) < wanted.disk:
-        words = f"Merging needs about {_size(wanted.disk)} of disk, and {_size(free)} are free in {folder}."
+        words = f"Merging needs about {size_words(wanted.disk)} of disk, and {size_words(free)} are free in {folder}."
         raise Unavailable(words, code="disk_full", retry_after=60)
 
 
@@ -67,7 +67,3 @@ def _appear(made: Path, out: Path) -> int:
 
 def size_of(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir())
-
-
-def _size(count: int) -> str:
-    return humanize.naturalsize(count, binary=True)

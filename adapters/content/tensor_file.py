@@ -47,28 +47,21 @@ def read_header(fd: int, max_header: int, max_tensors: int) -> dict[str, TensorI
 def read_head(fd: int, max_header: int) -> bytearray:
     """The header of an open file with its length before it. Raises BadFile."""
     size = os.fstat(fd).st_size
-    start = _read(fd, 0, min(size, LENGTH.size))
-    length = _header_bytes(start, size)
+    if size < LENGTH.size:
+        raise BadFile(f"it has {size} bytes, less than a header")
+    start = _read(fd, 0, LENGTH.size)
+    (length,) = LENGTH.unpack(start)
+    if length > size - LENGTH.size:
+        raise BadFile(f"its header says {length} bytes and the file has {size}: it is cut short or no safetensors file")
     if length > max_header:
         raise BadFile(f"its header of {length} bytes is over the limit of {max_header}")
     return start + _read(fd, LENGTH.size, length)
 
 
-def _header_bytes(start: bytes | bytearray, size: int) -> int:
-    """By the first bytes of a file of `size`. Raises BadFile."""
-    if size < LENGTH.size:
-        raise BadFile(f"it has {size} bytes, less than a header")
-    (length,) = LENGTH.unpack(start)
-    if length > size - LENGTH.size:
-        raise BadFile(f"its header says {length} bytes and the file has {size}: it is cut short or no safetensors file")
-    return int(length)
-
-
 def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str, TensorInfo]:
     """The tensors of a file of `size` bytes that begins with `head`, by name. Raises BadFile."""
-    length = len(head) - 8
     try:
-        header = json.loads(head[8:].decode("utf-8"), object_pairs_hook=_no_doubles)
+        header = json.loads(head[LENGTH.size :].decode("utf-8"), object_pairs_hook=_no_doubles)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BadFile(f"its header is no JSON text: {error}") from None
     if not isinstance(header, dict):
@@ -76,8 +69,8 @@ def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str
     header.pop("__metadata__", None)
     if len(header) > max_tensors:
         raise BadFile(f"it has {len(header)} tensors, over the limit of {max_tensors}")
-    tensors = {name: _tensor(name, entry, 8 + length) for name, entry in header.items()}
-    position = 8 + length
+    tensors = {name: _tensor(name, entry, len(head)) for name, entry in header.items()}
+    position = len(head)
     for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.end)):
         if tensor.start != position:
             raise BadFile(f"tensor {shown(tensor.name)} starts at {tensor.start}, not at {position}: gap or overlap")
