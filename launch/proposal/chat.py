@@ -20,7 +20,6 @@ from registry.errors import Unfit
 from registry.files.dtypes import settle_by_size
 from registry.files.shape import Shape, shape_of
 from registry.files.weights import Weights
-from registry.recipes.definition import Recipe
 from registry.wording import size_words
 
 USUAL_CONTEXT = 32_768
@@ -54,7 +53,8 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
         cpu.refuse(config, shape, facts.listing.where)
     dtype = _dtype(draft, facts, machine, quantized)
     draft.pick("batching.max_requests", _requests(shape, machine), "requests that run at once")
-    draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens of one step on a {_device(machine)}")
+    device = "CPU" if machine.kind == "cpu" else "GPU"
+    draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens of one step on a {device}")
     if machine.kind == "cpu" and quantized.endswith(", int-quantized"):  # vLLM packs them, and finds no weight then
         draft.pick(
             "memory.adapters", {"device": 0, "host": 0}, "a CPU has no LoRA over products of 8 bits: no load ends"
@@ -63,10 +63,6 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
         _adapter_places(draft, facts, shape, machine)
     _cache(draft, facts, shape, machine, working_set, dtype)
     _parsers(draft, facts)
-
-
-def _device(machine: Machine) -> str:
-    return "CPU" if machine.kind == "cpu" else "GPU"
 
 
 def _requests(shape: Shape, machine: Machine) -> int:
@@ -117,7 +113,8 @@ def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machi
 
 def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, working_set: WorkingSet, dtype: str) -> None:
     longest = longest_context(facts.listing.json("config.json"))
-    probe = _probe(draft, facts, dtype, machine)
+    so_far = draft.recipe().model_copy(update={"dtype": dtype})
+    probe = settle_by_size(so_far, facts.weights.bytes, machine.kind)
     check_context(draft.asked.get("context_length"), longest, probe.engine.flags)
     per_token = kv_bytes_per_token(probe, shape)
     needs = estimate_of(probe, facts.weights, shape, machine.kind)
@@ -154,16 +151,7 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
         why = f"{many}, what the budget leaves; {working_set.requests} requests of {tokens:,} want {size_words(wanted)}"
     elif size > working_set.requests * tokens * per_token + MIB:
         why = f"one full context: {many}"
-    draft.pick("memory.kv_cache", _size_text(size), why)
-
-
-def _size_text(size: int) -> str:
-    return f"{size // MIB}MiB"
-
-
-def _probe(draft: Draft, facts: ChatFacts, dtype: str, machine: Machine) -> Recipe:
-    """The recipe so far."""
-    return settle_by_size(draft.recipe().model_copy(update={"dtype": dtype}), facts.weights.bytes, machine.kind)
+    draft.pick("memory.kv_cache", f"{size // MIB}MiB", why)
 
 
 def _parsers(draft: Draft, facts: ChatFacts) -> None:

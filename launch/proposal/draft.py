@@ -1,6 +1,6 @@
 """A recipe while it is made: values that were asked for win, each other one has its reason."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,16 +52,11 @@ class Draft:
             self.choices.append(DraftValue(key, value, why))
         return value
 
-    def wants(self, key: str) -> bool:
-        return key in self.asked
-
     @property
     def data(self) -> dict[str, Any]:
         """The recipe's plain values."""
         found: dict[str, Any] = {}
-        known = {choice.key for choice in self.choices}
-        rest = [DraftValue(key, value, ASKED) for key, value in self.asked.items() if key not in known]
-        for choice in [*self.choices, *rest]:
+        for choice in self.all_choices():
             put(found, choice.key, choice.value)
         return found
 
@@ -77,7 +72,7 @@ class Draft:
 
 def recipe_of(data: Mapping[str, Any]) -> Recipe:
     """Plain values as a recipe. Raises Unfit with every fault."""
-    faults = list(_parser_faults(data))
+    faults = [text for _, text in parser_faults(data)]
     try:
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
@@ -87,27 +82,17 @@ def recipe_of(data: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
-def _parser_faults(data: Mapping[str, Any]) -> Iterator[str]:
-    engine = data.get("engine")
-    flags = engine.get("flags") if isinstance(engine, dict) and engine.get("name") == "vllm" else None
-    if isinstance(flags, dict):
-        yield from (text for _, text in parser_faults(flags))
-
-
 def put(data: dict[str, Any], key: str, value: object) -> None:
     """Set what a key with dots names. Raises Unfit where a part on the way is no mapping."""
-    *way, last = _parts(key)
+    parts = key.split(".")
+    if not all(parts) or len(parts) > 6:
+        raise Unfit(
+            f"'{key}' is no key of a recipe: write one such as memory.kv_cache.", code="bad_recipe", param="overrides"
+        )
+    *way, last = parts
     for part in way:
         inner = data.setdefault(part, {})
         if not isinstance(inner, dict):
             raise Unfit(f"'{key}' does not exist: '{part}' has no parts.", code="bad_recipe", param="overrides")
         data = inner
     data[last] = value
-
-
-def _parts(key: str) -> Sequence[str]:
-    parts = key.split(".")
-    if not all(parts) or len(parts) > 6:
-        raise Unfit(f"'{key}' is no key of a recipe: write one such as memory.kv_cache.", code="bad_recipe",
-                    param="overrides")  # fmt: skip
-    return parts

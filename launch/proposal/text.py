@@ -84,7 +84,7 @@ def _pooling(draft: Draft, listing: Listing) -> None:
             f"Its files hold no prompts, but its card puts '{asks[1]}: ' before queries: clients write that "
             "themselves, and what the card puts before other texts."
         )
-    if "matryoshka" in card.lower() and not draft.wants("engine.flags.matryoshka_dimensions"):
+    if "matryoshka" in card.lower() and "engine.flags.matryoshka_dimensions" not in draft.asked:
         draft.notes.append(
             "Its card speaks of vectors that may be cut (Matryoshka): the sizes that clients may ask for are set with "
             "engine.flags.matryoshka_dimensions: [256, 512]."

@@ -1,7 +1,6 @@
 """One YAML document to a recipe, with every fault in it and not only those that are seen first."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -64,7 +63,8 @@ def _model(document: Document, data: Any) -> tuple[Recipe | None, list[Fault]]:
     Pydantic checks a mapping as a whole only after all its fields are good. So the bad ones are replaced and the
     document is checked again, until nothing new comes up.
     """
-    faults: dict[Fault, None] = dict.fromkeys(_parsers(document))
+    parsers = (document.fault(("engine", "flags", key), text) for key, text in parser_faults(document.data))
+    faults: dict[Fault, None] = dict.fromkeys(parsers)
     for _ in range(PASSES):
         try:
             recipe = Recipe.model_validate(data)
@@ -82,14 +82,6 @@ def _model(document: Document, data: Any) -> tuple[Recipe | None, list[Fault]]:
                 return recipe, []
             break
     return None, sorted(faults, key=lambda fault: fault.line)
-
-
-def _parsers(document: Document) -> Iterator[Fault]:
-    """Names of parsers that vLLM does not have."""
-    flags = _at(document.data, ("engine", "flags"))
-    if isinstance(flags, dict) and _at(document.data, ("engine", "name")) == "vllm":
-        for key, text in parser_faults(flags):
-            yield document.fault(("engine", "flags", key), text)
 
 
 def _mend(data: dict[str, Any], error: ErrorDetails) -> bool:

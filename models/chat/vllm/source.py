@@ -6,10 +6,12 @@ A vLLM whose source has its tables elsewhere leaves everything unchecked: then a
 import ast
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
+from registry.vllm_source import parsed, root, table, tree
+
 MODELS = "model_executor/models"
+REGISTRY = f"{MODELS}/registry.py"
 CHAT = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
 """Tables of `registry.py` whose models answer in text."""
 FORMER, ELSEWHERE = "_PREVIOUSLY_SUPPORTED_MODELS", "_OOT_SUPPORTED_MODELS"
@@ -21,8 +23,8 @@ DEEPEST = 5
 def architectures() -> Mapping[str, tuple[str, str]]:
     """Architecture to module and class, of models that answer in text; empty when it cannot be told."""
     found: dict[str, tuple[str, str]] = {}
-    for table in CHAT:
-        found |= {name: place for name, place in _table(table).items() if isinstance(place, tuple)}
+    for models in CHAT:
+        found |= {name: place for name, place in table(REGISTRY, models).items() if isinstance(place, tuple)}
     return found
 
 
@@ -37,19 +39,19 @@ def class_of(architecture: str) -> tuple[str, str] | None:
 @cache
 def former() -> Mapping[str, str]:
     """Architecture to the last version of vLLM that served it."""
-    return {name: str(version) for name, version in _table(FORMER).items()}
+    return {name: str(version) for name, version in table(REGISTRY, FORMER).items()}
 
 
 @cache
 def elsewhere() -> Mapping[str, str]:
     """Architecture to the address of a plug-in for vLLM that serves it."""
-    return {name: str(address) for name, address in _table(ELSEWHERE).items()}
+    return {name: str(address) for name, address in table(REGISTRY, ELSEWHERE).items()}
 
 
 @cache
 def quantizations() -> frozenset[str]:
     """Names that `quantization_config.quant_method` may have; empty when it cannot be told."""
-    for node in _tree("model_executor/layers/quantization/__init__.py").body:
+    for node in tree("model_executor/layers/quantization/__init__.py").body:
         if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "QuantizationMethods" for t in node.targets):
             return frozenset(str(c.value) for c in ast.walk(node.value) if isinstance(c, ast.Constant))
     return frozenset()
@@ -58,7 +60,7 @@ def quantizations() -> frozenset[str]:
 @cache
 def config_kinds() -> frozenset[str]:
     """`model_type` of models whose config vLLM has; empty when it cannot be told."""
-    for node in _tree("transformers_utils/config.py").body:
+    for node in tree("transformers_utils/config.py").body:
         if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "_CONFIG_REGISTRY":
             words = [word for call in ast.walk(node) if isinstance(call, ast.Call) for word in call.keywords]
             spread = [word.value.keys for word in words if not word.arg and isinstance(word.value, ast.Dict)]
@@ -77,17 +79,17 @@ def takes_adapters(architecture: str) -> bool:
 def _supports(file: Path | None, name: str, deep: int) -> bool:
     if file is None or not deep:
         return False
-    tree = _parsed(file)
-    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    module = parsed(file)
+    classes = {node.name: node for node in ast.walk(module) if isinstance(node, ast.ClassDef)}
     if name not in classes:
-        return (other := _import_of(tree, name, file)) is not None and _supports(other, name, deep - 1)
+        return (other := _import_of(module, name, file)) is not None and _supports(other, name, deep - 1)
     bases = [base.id for base in classes[name].bases if isinstance(base, ast.Name)]
     return "SupportsLoRA" in bases or any(_supports(file, base, deep - 1) for base in bases)
 
 
-def _import_of(tree: ast.Module, name: str, file: Path) -> Path | None:
+def _import_of(module: ast.Module, name: str, file: Path) -> Path | None:
     """The file that `name` is imported from, where that is vLLM's own."""
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
             if not node.level:
                 return _file_of(node.module or "")
@@ -98,54 +100,13 @@ def _import_of(tree: ast.Module, name: str, file: Path) -> Path | None:
 
 def _file_of(module: str) -> Path | None:
     """Of a module as vLLM's tables write it: `llama`, or `vllm.models.hy_v4`."""
-    root = _root()
-    if root is None:
+    folder = root()
+    if folder is None:
         return None
     parts = module.split(".")
-    return _python(root.joinpath(*parts[1:]) if parts[0] == "vllm" else root.joinpath(MODELS, *parts))
+    return _python(folder.joinpath(*parts[1:]) if parts[0] == "vllm" else folder.joinpath(MODELS, *parts))
 
 
 def _python(path: Path) -> Path | None:
     files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)
-
-
-def _table(name: str) -> dict[str, object]:
-    """A literal dictionary of `registry.py`; of one that is put together the literal part."""
-    for node in _tree(f"{MODELS}/registry.py").body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        value = getattr(node, "value", None)
-        if isinstance(value, ast.Dict) and any(isinstance(t, ast.Name) and t.id == name for t in targets):
-            return {
-                str(k.value): _literal(v)
-                for k, v in zip(value.keys, value.values, strict=True)
-                if isinstance(k, ast.Constant)
-            }
-    return {}
-
-
-def _literal(node: ast.expr) -> object:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return None
-
-
-@cache
-def _root() -> Path | None:
-    found = find_spec("vllm")
-    folders = found.submodule_search_locations if found else None
-    return Path(folders[0]) if folders else None
-
-
-def _tree(file: str) -> ast.Module:
-    root = _root()
-    return _parsed(root / file) if root is not None else ast.Module([], [])
-
-
-@cache
-def _parsed(file: Path) -> ast.Module:
-    try:
-        return ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return ast.Module([], [])

@@ -11,6 +11,7 @@ import pytest
 
 from models.chat.vllm import source
 from models.chat.vllm.touches import PARSED, TOUCHES, Touch
+from registry import vllm_source
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real
@@ -73,7 +74,7 @@ def test_it_is_as_it_was(touch: Touch) -> None:
 
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in PARSED.items() for name in names])
 def test_what_is_read_in_the_source_is_there(file: str, name: str) -> None:
-    root = source._root()
+    root = vllm_source.root()
     assert root is not None
     body = ast.parse((root / file).read_text()).body
     targets = [one for node in body if isinstance(node, ast.Assign) for one in node.targets]

@@ -44,4 +44,5 @@ def test_names_of_parsers_go_unchecked_where_vllm_has_no_such_table(monkeypatch:
     assert parsers("tool_parsers/__init__.py", "_ELSEWHERE") == ()
     assert parsers("no/such/file.py", "_ELSEWHERE") == ()
     monkeypatch.setattr("registry.recipes.parsers.parsers", lambda file, table: ())
-    assert list(parser_faults({"tool_call_parser": "nobody"})) == []
+    flags = {"tool_call_parser": "nobody"}
+    assert list(parser_faults({"engine": {"name": "vllm", "flags": flags}})) == []

@@ -1,0 +1,50 @@
+"""The source of the installed vLLM, read and not imported: an import takes seconds and may touch the device.
+
+What a vLLM has elsewhere, or not at all, is empty here: then nothing is checked by it, and a load tells.
+"""
+
+import ast
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+
+@cache
+def root() -> Path | None:
+    """Its folder, if it is installed."""
+    found = find_spec("vllm")
+    folders = found.submodule_search_locations if found else None
+    return Path(folders[0]) if folders else None
+
+
+def tree(file: str) -> ast.Module:
+    """Of a file, by its path below the root."""
+    folder = root()
+    return parsed(folder / file) if folder is not None else ast.Module([], [])
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ast.Module([], [])
+
+
+@cache
+def table(file: str, name: str) -> dict[str, object]:
+    """A literal dictionary of a file; of one that is put together the literal part. What is no literal in it is None."""
+    for node in tree(file).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if isinstance(value, ast.Dict) and any(isinstance(t, ast.Name) and t.id == name for t in targets):
+            pairs = zip(value.keys, value.values, strict=True)
+            return {str(key.value): _literal(held) for key, held in pairs if isinstance(key, ast.Constant)}
+    return {}
+
+
+def _literal(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
