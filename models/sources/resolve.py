@@ -7,11 +7,9 @@
 Weights come as safetensors (or CTranslate2's own format) only: a pickle can run code when it is read.
 """
 
-import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from models.sources.digest import digest
 from registry.errors import Unavailable, Unfit
@@ -28,13 +26,12 @@ UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "
 """The same weights once more: for others, in other widths (whisper-large-v3 has 6 GB), or as they were trained."""
 
 
-def resolve(source: Source, base_dir: Path, *, fetched: Fetched | None = None, download: bool = True) -> Path:
+def resolve(source: Source, base_dir: Path, *, download: bool = True) -> Path:
     """The folder that holds the model's files. Blocks while it downloads.
 
     Args:
         source: from the recipe.
         base_dir: the recipe file's folder, at which relative paths start.
-        fetched: told of a download's progress.
         download: False: only look into the local cache, answer at once.
 
     Raises:
@@ -43,7 +40,7 @@ def resolve(source: Source, base_dir: Path, *, fetched: Fetched | None = None, d
         Unavailable: the hub does not answer, or the files are not in the cache and `download` is False.
     """
     if isinstance(source, HubSource):
-        return _from_hub(source, fetched, download)
+        return _from_hub(source, download)
     if isinstance(source, PathSource):
         path = Path(os.path.expanduser(source.path))
         return locate(PathSource(path=str((base_dir / path).resolve())))
@@ -57,7 +54,7 @@ def revision(source: Source, path: Path) -> str:
     return digest(path)[:12]
 
 
-def _from_hub(source: HubSource, fetched: Fetched | None, download: bool) -> Path:
+def _from_hub(source: HubSource, download: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     where = f"'{source.hub}' at revision '{source.revision}'"
@@ -71,7 +68,6 @@ def _from_hub(source: HubSource, fetched: Fetched | None, download: bool) -> Pat
                 endpoint=endpoint(),
                 etag_timeout=TIMEOUT,
                 local_files_only=not download,
-                tqdm_class=_bar(fetched),
             )
     except Unavailable:
         if download:
@@ -89,24 +85,3 @@ def _from_hub(source: HubSource, fetched: Fetched | None, download: bool) -> Pat
             code="bad_weights",
         )
     return path
-
-
-def _bar(fetched: Fetched | None) -> type:
-    """A silent progress bar that hands the byte counts on."""
-    tqdm: Any = importlib.import_module("tqdm").tqdm
-
-    class CountingBar(tqdm):  # type: ignore[misc]
-        """huggingface_hub makes several of these; those that count bytes report."""
-
-        def __init__(self, *args: object, **kwargs: object) -> None:
-            self._counts_bytes = kwargs.get("unit") == "B" and "reconstruct" not in str(kwargs.get("desc", "")).lower()
-            kwargs.pop("name", None)
-            super().__init__(*args, **{**kwargs, "disable": True})
-
-        def update(self, n: float | None = 1) -> bool | None:
-            if fetched is not None and self._counts_bytes:
-                self.n += n or 0
-                fetched(int(self.n), int(self.total) if self.total else None)
-            return None
-
-    return CountingBar
