@@ -11,7 +11,7 @@ from models.protocol import Report
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import Recipe
 
-Phase = Literal["importing", "weights", "warming"]
+Phase = Literal["importing", "starting", "weights", "warming"]
 
 
 class EngineState(StrEnum):

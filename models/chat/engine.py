@@ -2,8 +2,9 @@
 
 import asyncio
 import contextvars
-import time
+from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from models.chat.requests import counts, fields, guard, tokens
 from models.chat.sleep import Sleeper
 from models.chat.vllm import counting, launch, prewarm
 from models.chat.vllm.usage import METER, UsageMeter, meter_requests
+from models.lifecycle import Phases
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
 from registry.bounds import USUAL, Bounds
@@ -58,61 +60,30 @@ class VllmEngine:
         if self._state != "new":
             raise EngineFailed("this engine was used before: load into a new one")
         self._state = "loading"
-        seconds: dict[str, float] = {}
-        clock = time.perf_counter()
-
-        def lap(phase: str) -> None:
-            nonlocal clock
-            seconds[phase] = round(time.perf_counter() - clock, 3)
-            clock = time.perf_counter()
-
-        report(Progress("importing", 0.0, "vLLM"))
+        phases = Phases(report)
+        with phases.phase("importing", 0.0, "vLLM"):
+            try:
+                await asyncio.to_thread(prewarm.prewarm_core)
+            except RuntimeError as error:  # a vLLM that our patches were not checked with
+                raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
         try:
-            await asyncio.to_thread(prewarm.prewarm_core)
-        except RuntimeError as error:  # a vLLM that our patches were not checked with
-            raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
-        lap("importing")
-        report(Progress("starting", 0.3, "engine process"))
-        arguments = settings.arguments(recipe, path, device, launch.parser())
-        arguments.enable_sleep_mode = arguments.enable_sleep_mode and launch.sleep_mode_available()
-        try:
-            threads = settings.threads(path)
-
-            swap, critical = settings.swap_tokens(recipe), settings.critical_tokens(recipe)
-
-            def start_engine() -> None:
-                self._engine = launch.start_engine(arguments, device, threads, self._bounds, swap, critical)
-
-            starting = asyncio.create_task(start.in_new_thread(start_engine))
-            await start.child_or_end(starting)
-            lap("starting")
-            report(Progress("weights", 0.4, f"{processes.weights_bytes(path) >> 20} MiB"))
-            importing = asyncio.create_task(asyncio.to_thread(prewarm.prewarm_server))
-            await starting
-            await importing
-            lap("weights")
-            report(Progress("warming", 0.8))
-            on_device = await launch.device_bytes(self._engine)
-            meter_requests(self._engine.output_processor)
-            self._app = await launch.application(self._engine, arguments)
-            self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
-            effort = fields.knows_effort(path, recipe.engine.flags)
-            self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
-            self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
-            self._typical = launch.samples_typically(self._engine)
-            self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
-            running = launch.processes(self._engine)
-            self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
-            admission.guard(self._engine, self._checker)
-            await warm.warm(self._app, recipe.id)
-            await self._checker.begin()
-            await self._engine.reset_prefix_cache()
-            counting.count_from_now(self._engine)
-            adapters = self._adapters if arguments.enable_lora else None
-            self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
-            asleep = await self._sleeper.expected() if arguments.enable_sleep_mode else None
+            with phases.phase("starting", 0.3, "engine process"):
+                arguments = settings.arguments(recipe, path, device, launch.parser())
+                arguments.enable_sleep_mode = arguments.enable_sleep_mode and launch.sleep_mode_available()
+                in_thread = partial(self._start, arguments, recipe, path, device)
+                starting = asyncio.create_task(start.in_new_thread(in_thread))
+                await start.child_or_end(starting)
+            with phases.phase("weights", 0.4, f"{processes.weights_bytes(path) >> 20} MiB"):
+                importing = asyncio.create_task(asyncio.to_thread(prewarm.prewarm_server))
+                await starting
+                await importing
+            with phases.phase("warming", 0.8):
+                on_device = await launch.device_bytes(self._engine)
+                await self._open(arguments, recipe, path)
+                adapters = self._adapters if arguments.enable_lora else None
+                self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
+                asleep = await self._sleeper.expected() if arguments.enable_sleep_mode else None
             self._state = "loaded"
-            lap("warming")
         except RoundhouseError:
             raise
         except Exception as error:
@@ -122,7 +93,30 @@ class VllmEngine:
             if self._state != "loaded":
                 await self.close()
         report(Progress("ready", 1.0))
-        return self._loaded(path, seconds, on_device, asleep)
+        return self._loaded(path, phases.seconds, on_device, asleep)
+
+    def _start(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
+        """For a thread of its own."""
+        threads, swap, critical = settings.threads(path), settings.swap_tokens(recipe), settings.critical_tokens(recipe)
+        self._engine = launch.start_engine(arguments, device, threads, self._bounds, swap, critical)
+
+    async def _open(self, arguments: Namespace, recipe: Recipe, path: Path) -> None:
+        """vLLM's application on top of the engine, with all that a call passes on its way, and warm."""
+        meter_requests(self._engine.output_processor)
+        self._app = await launch.application(self._engine, arguments)
+        self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
+        effort = fields.knows_effort(path, recipe.engine.flags)
+        self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
+        self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
+        self._typical = launch.samples_typically(self._engine)
+        self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
+        running = launch.processes(self._engine)
+        self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
+        admission.guard(self._engine, self._checker)
+        await warm.warm(self._app, recipe.id)
+        await self._checker.begin()
+        await self._engine.reset_prefix_cache()
+        counting.count_from_now(self._engine)
 
     def _host_bytes(self) -> int:
         return processes.held(launch.processes(self._engine))
