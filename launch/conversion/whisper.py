@@ -9,7 +9,6 @@
 """
 
 import asyncio
-import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from models.sources.answers import Answer, FetchDone, FetchFailed
 from models.sources.digest import digest
 from registry.child import Child
 from registry.errors import EngineFailed, Unavailable, by_status
+from registry.json import read_object
 from registry.recipes.definition import Recipe, Task
 
 FORM = 2
@@ -34,11 +34,7 @@ def needs_conversion(folder: Path) -> bool:
     """Whether it is a Whisper that CTranslate2 does not read as it is."""
     if (folder / "model.bin").is_file() and not any(folder.glob("*.safetensors")):
         return False
-    try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("model_type") == "whisper"
+    return read_object(folder / "config.json").get("model_type") == "whisper"
 
 
 class Conversions:

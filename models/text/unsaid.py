@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from registry.errors import EngineFailed
+from registry.json import read_object
 
 
 @contextlib.contextmanager
@@ -87,11 +88,7 @@ def read_plainly(transformer: Any, path: Path) -> None:
         )
     if "message" not in ways:
         return
-    try:
-        said = "modality_config" in json.loads((path / "sentence_bert_config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        said = False
-    if said:
+    if "modality_config" in read_object(path / "sentence_bert_config.json"):
         raise EngineFailed(
             "it writes each text into its chat template first (modality_config in sentence_bert_config.json), which "
             "is not done here: add a model of plain texts"

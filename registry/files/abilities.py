@@ -5,9 +5,7 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-import msgspec
-
-from registry.json import NOT_JSON
+from registry.json import read_object
 from registry.recipes.definition import Recipe, Task
 
 
@@ -19,10 +17,6 @@ class Ability(StrEnum):
 
 PARSERS = {Ability.TOOLS: "tool_call_parser", Ability.THINKING: "reasoning_parser"}
 """The flag of a chat model's recipe without which it may do it, and nobody would learn of it."""
-
-
-class _Config(msgspec.Struct):
-    vision_config: object = None
 
 
 def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
@@ -42,7 +36,4 @@ def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
 
 @lru_cache(maxsize=1024)
 def _sees(file: str, _changed: int) -> bool:
-    try:
-        return msgspec.json.decode(Path(file).read_bytes(), type=_Config).vision_config is not None
-    except NOT_JSON:
-        return False
+    return read_object(Path(file)).get("vision_config") is not None

@@ -1,11 +1,10 @@
 """How many tokens a model takes that is not loaded: what its recipe and its files say. Loaded, its engine tells."""
 
-import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from registry.files.text_half import text_half
+from registry.json import read_object
 from registry.recipes.definition import Recipe, Task
 
 NO_LIMIT = 10**6
@@ -28,23 +27,14 @@ def context_of(recipe: Recipe, folder: Path | None) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _by_files(folder: Path, task: Task, _changed: int) -> int | None:
-    config = text_half(_read(folder / "config.json"))
+    config = text_half(read_object(folder / "config.json"))
     if task is Task.CHAT and any("factor" in str(config.get(name)) for name in ("rope_scaling", "rope_parameters")):
         return None  # stretched positions: vLLM works out how far
     positions = config.get("max_position_embeddings")
-    own = _read(folder / "sentence_bert_config.json").get("max_seq_length")
+    own = read_object(folder / "sentence_bert_config.json").get("max_seq_length")
     if own is None:
-        own = _read(folder / "tokenizer_config.json").get("model_max_length")
+        own = read_object(folder / "tokenizer_config.json").get("model_max_length")
     known = [own] if isinstance(own, int) and own < NO_LIMIT else []
     if isinstance(positions, int):
         known.append(positions - (OFFSETS.get(str(config.get("model_type")), 0) if task is not Task.CHAT else 0))
     return min(known, default=None)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """A file's JSON object; empty when there is none, or it cannot be read: a load says what is wrong with it."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

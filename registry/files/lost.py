@@ -15,6 +15,7 @@ from typing import Any
 
 from registry.errors import Unfit
 from registry.files.decoder import one_layer, told_whole
+from registry.json import read_object
 
 _PART = re.compile(
     r"(?P<module>.+)\.(?P<part>[qkvo]_proj|(?:gate|up|down)_proj|w[123]|in_proj_(?:qkv|[abz]))"
@@ -43,12 +44,7 @@ _EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<part>\w+)\
 def refuse_lost(folder: Path, names: Mapping[str, Sequence[int]]) -> None:
     """Raises Unfit and names a weight that is missing or misshapen. `names`: of all tensors in the weight files of
     `folder`, and their shapes."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        config = {}
-    if not isinstance(config, dict):
-        config = {}
+    config = read_object(folder / "config.json")
     if _headless(config, names):
         raise Unfit(
             f"{folder} has no lm_head.weight, and its config.json says that it needs one (tie_word_embeddings is "

@@ -1,6 +1,5 @@
 """The pieces of vLLM that the chat engine uses, by one name each: they move between releases."""
 
-import json
 import logging
 import multiprocessing
 import os
@@ -14,6 +13,7 @@ from typing import Any
 from models.chat.vllm import core, counting, fail_fast, invalid, messages, process, source
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
+from registry.json import read_object
 
 GONE_WITHIN = 60.0
 """Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
@@ -80,7 +80,7 @@ def _know_architecture(path: Path) -> None:
     """
     registry = import_module("vllm.model_executor.models").ModelRegistry
     any_file = import_module("vllm.platforms").current_platform.is_cpu()
-    for architecture in json.loads((path / "config.json").read_text()).get("architectures") or ():
+    for architecture in read_object(path / "config.json").get("architectures") or ():
         module, name = source.class_of(architecture) or ("", "")
         if module and (any_file or module in sys.modules):
             registry.register_model(architecture, getattr(import_module(module), name))
