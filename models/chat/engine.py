@@ -27,6 +27,7 @@ from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, 
 from models.protocol import Report
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
+from registry.files.dtypes import bytes_of_files
 from registry.recipes.definition import Recipe
 
 LEAVE_WITHIN = 5.0
@@ -73,7 +74,7 @@ class VllmEngine:
                 in_thread = partial(self._start, arguments, recipe, path, device)
                 starting = asyncio.create_task(start.in_new_thread(in_thread))
                 await start.child_or_end(starting)
-            with phases.phase("weights", 0.4, f"{processes.weights_bytes(path) >> 20} MiB"):
+            with phases.phase("weights", 0.4, f"{bytes_of_files(path) >> 20} MiB"):
                 importing = asyncio.create_task(asyncio.to_thread(prewarm.prewarm_server))
                 await starting
                 await importing
@@ -127,7 +128,7 @@ class VllmEngine:
             resident_bytes=on_device or on_host,
             host_bytes=on_host if on_device else 0,
             asleep=asleep,
-            weights_bytes=processes.weights_bytes(path),
+            weights_bytes=bytes_of_files(path),
             kv_cache_bytes=self._engine.vllm_config.cache_config.kv_cache_memory_bytes or 0,
             seconds=seconds,
             context_length=self._engine.model_config.max_model_len,

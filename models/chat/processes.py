@@ -4,7 +4,6 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,10 +17,6 @@ def held(processes: list[Any]) -> int:
     page once over both."""
     own = [psutil.Process(), *(psutil.Process(process.pid) for process in processes)]
     return sum(process.memory_full_info().pss for process in own)
-
-
-def weights_bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 
 class Children:

@@ -9,7 +9,7 @@ from typing import Any
 from models.chat import cpu, cuda
 from models.estimate import default_kv_cache
 from registry.errors import Unfit
-from registry.files.dtypes import SMALL_WEIGHTS, settle
+from registry.files.dtypes import SMALL_WEIGHTS, bytes_of_files, settle
 from registry.files.shape import read_shape
 from registry.files.text_half import text_half
 from registry.processor import cores
@@ -178,5 +178,4 @@ def threads(path: Path) -> int:
     Measured, 1.5 MB of weights, 2 cores of which one was busy otherwise: a step of 16 sequences takes 2.6 ms with one
     thread, 5.2 ms with two.
     """
-    weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
-    return 1 if weights < SMALL_WEIGHTS else cores()
+    return 1 if bytes_of_files(path) < SMALL_WEIGHTS else cores()

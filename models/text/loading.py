@@ -18,6 +18,7 @@ from models.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from models.text import unsaid
 from registry.errors import EngineFailed
 from registry.files.context import NO_LIMIT
+from registry.files.dtypes import bytes_of_files
 from registry.processor import cores
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
@@ -100,8 +101,8 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
     Threads of one step wait for each other at every layer, which with small layers is much of their time: two steps
     with a thread each do more than one step with two (docs/notebook.md).
     """
-    size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
-    return cores() if device == "cpu" and "threads" not in flags and size <= SMALL_WEIGHTS else 1
+    small = bytes_of_files(path) <= SMALL_WEIGHTS
+    return cores() if device == "cpu" and "threads" not in flags and small else 1
 
 
 def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any) -> BatchLimits:

@@ -21,7 +21,7 @@ BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 def settle(recipe: Recipe, path: Path, kind: Literal["cpu", "cuda"], *, native: bool | None = None) -> Recipe:
     """`recipe` with its dtype as the engine is told; see the table. `native`: stands for the look at the processor."""
-    return settle_by_size(recipe, sum(file.stat().st_size for file in path.glob("*.safetensors")), kind, native=native)
+    return settle_by_size(recipe, bytes_of_files(path), kind, native=native)
 
 
 def settle_by_size(recipe: Recipe, size: int, kind: Literal["cpu", "cuda"], *, native: bool | None = None) -> Recipe:
@@ -33,6 +33,11 @@ def settle_by_size(recipe: Recipe, size: int, kind: Literal["cpu", "cuda"], *, n
     if size > SMALL_WEIGHTS:
         return recipe
     return recipe.model_copy(update={"dtype": "float32"})
+
+
+def bytes_of_files(folder: Path) -> int:
+    """Of the weights in a model's folder, headers included."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def native_bfloat16() -> bool:

@@ -37,11 +37,10 @@ def auroc(inside: Floats, outside: Floats) -> float | None:
     """That an example of an intent has the higher confidence than one of none. None: one of the two is missing."""
     if not len(inside) or not len(outside):
         return None
+    from sklearn.metrics import roc_auc_score
+
     both = np.concatenate((inside, outside))
-    _, place, counts = np.unique(both, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    size = len(inside)
-    return float((ranks[:size].sum() - size * (size + 1) / 2) / (size * len(outside)))
+    return float(roc_auc_score(np.arange(len(both)) < len(inside), both))
 
 
 @dataclass(frozen=True, slots=True)
