@@ -103,7 +103,9 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         notes["kv_cache"] = f"{said}, {kv_cache // per_token:,} tokens of {per_token:,} bytes"
         room = recipe.memory.adapters
         places, host_places = room.device, room.host if room.device else 0
-        place = adapter_place_bytes(weights, shape, room.max_rank, _adapter_bytes(recipe, kind))
+        # on a CPU an adapter's values stay 16 bits wide beside float32: see `models.chat.settings`
+        each = 2 if kind == "cpu" else DTYPE_BYTES.get(recipe.dtype, 2)
+        place = adapter_place_bytes(weights, shape, room.max_rank, each)
         notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank})"
         # beside a GPU an adapter lies in a pinned buffer, and torch pins blocks of powers of two
         host_place = place if kind == "cpu" else 1 << (place - 1).bit_length()
@@ -136,11 +138,6 @@ def kv_bytes_per_token(recipe: Recipe, shape: Shape) -> int:
     cache = str(recipe.engine.flags.get("kv_cache_dtype", recipe.engine.flags.get("kv-cache-dtype", "auto")))
     each = 1 if cache.startswith("fp8") else DTYPE_BYTES.get(recipe.dtype, 2)
     return shape.kv_values_per_token * each
-
-
-def _adapter_bytes(recipe: Recipe, kind: DeviceKind) -> int:
-    """Bytes of an adapter's value in its place. On a CPU they stay 16 bits wide beside float32: see `models.chat`."""
-    return 2 if kind == "cpu" else DTYPE_BYTES.get(recipe.dtype, 2)
 
 
 def default_kv_cache(recipe: Recipe, shape: Shape) -> int:

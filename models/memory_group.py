@@ -66,7 +66,9 @@ class Expendable:
     """This process and those of its group of processes, as the kernel shall see them when memory runs out."""
 
     def __init__(self) -> None:
-        self._own = self._read("self")
+        self._own = 0
+        with contextlib.suppress(OSError):
+            self._own = int(Path("/proc/self/oom_score_adj").read_text())
 
     def serves(self) -> None:
         self._set(SERVES)
@@ -84,12 +86,6 @@ class Expendable:
         for process in process_group.members(os.getpgrp()):
             with contextlib.suppress(OSError):  # it has ended, or is not ours
                 Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(min(1000, self._own + more)))
-
-    def _read(self, pid: str) -> int:
-        try:
-            return int(Path("/proc", pid, "oom_score_adj").read_text())
-        except OSError:
-            return 0
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -89,6 +89,7 @@ class SpeechModel:
     def __init__(self, recipe: Recipe, path: Path, device: str, flags: Mapping[str, Flag], threads: int) -> None:
         from faster_whisper import WhisperModel
         from faster_whisper.tokenizer import Tokenizer
+        from faster_whisper.transcribe import get_suppressed_tokens
 
         kind, _, index = device.partition(":")
         if kind != "cpu":
@@ -121,7 +122,7 @@ class SpeechModel:
         self._extra = {
             name: flags[name] for name in ("repetition_penalty", "no_repeat_ngram_size") if name in flags
         }  # fmt: skip
-        self._suppress = self._suppressed()
+        self._suppress = [token for token in get_suppressed_tokens(self._tokenizer, [-1]) if token is not None]
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         self._tells_language = bool(config.get("lang_ids"))
         self._times_words = times_words(config.get("alignment_heads"), read_weights(path).decoder_layers)
@@ -134,11 +135,6 @@ class SpeechModel:
         bins = int(self.whisper.model.n_mels)
         if self.whisper.feat_kwargs.get("feature_size", 80) != bins:
             self.whisper.feature_extractor = FeatureExtractor(**{**self.whisper.feat_kwargs, "feature_size": bins})
-
-    def _suppressed(self) -> list[int]:
-        from faster_whisper.transcribe import get_suppressed_tokens
-
-        return [token for token in get_suppressed_tokens(self._tokenizer, [-1]) if token is not None]
 
     def check(self, language: str | None, task: str, *, words: bool) -> None:
         """Raise BadRequest for what this model cannot do."""

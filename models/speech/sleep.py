@@ -98,8 +98,8 @@ class SpeechSleeper:
         if self._known is None:
             self._known = self._hear()
         self._signature = self._stat()
-        for replica in self._replicas():
-            unloaded(replica, to_cpu=not self._on_cpu)
+        for whisper in self._copies():
+            unloaded(whisper.model, to_cpu=not self._on_cpu)
         if self._on_cpu:
             with suppress(AttributeError):  # glibc only: else it keeps what was freed
                 ctypes.CDLL(None).malloc_trim(0)
@@ -110,16 +110,13 @@ class SpeechSleeper:
     def _up(self) -> Held:
         if self._on_cpu and self._stat() != self._signature:
             raise EngineFailed(f"{self._file.name} is another file than when this model fell asleep")
-        for replica in self._replicas():
-            replica.load_model()
+        for whisper in self._copies():
+            whisper.model.load_model()
         assert self._known is not None
         (tokens, scores), (known_tokens, known) = self._hear(), self._known
         if tokens != known_tokens or not np.allclose(scores, known, atol=TOLERANCE):
             raise EngineFailed("the model woke with other weights: it does not hear what it heard before")
         return Held(device_bytes=self.held(), host_bytes=self.host_bytes())
-
-    def _replicas(self) -> list[Any]:
-        return [whisper.model for whisper in self._copies()]
 
     def _copies(self) -> list[Any]:
         return [whisper for whisper in (self._model.whisper, self._model._beside) if whisper is not None]

@@ -57,23 +57,21 @@ class Voices:
         self._probabilities = np.concatenate([self._probabilities, self._model.hear(part, final=final)])
         begin, count = self._begin, self._begin + len(self._audio)
         frames = self._frame + len(self._probabilities)
-        speeches = [(self._frame + start, self._frame + end) for start, end in self._speeches()]
-        found = joined(padded(speeches, begin, count), self._window)
+        there = speeches(self._probabilities, self._threshold, longest_speech(self._window))
+        placed = [(self._frame + start, self._frame + end) for start, end in there]
+        found = joined(padded(placed, begin, count), self._window)
         done, frame = max(begin, count - RATE), frames
         if found and not final:
             # Whatever comes is too far away to be joined, or to share the silence with it.
-            if speeches[-1][1] * FRAME + 2 * PAD + GAP < frames * FRAME:
+            if placed[-1][1] * FRAME + 2 * PAD + GAP < frames * FRAME:
                 done = max(found[-1][1], done)
             else:
                 done = found.pop()[0]
-                frame = next(start for start, _ in speeches if start * FRAME >= done)
+                frame = next(start for start, _ in placed if start * FRAME >= done)
         settled = [(start, self._audio[start - begin : end - begin].copy()) for start, end in found]
         self._audio, self._begin = self._audio[done - begin :].copy(), done
         self._probabilities, self._frame = self._probabilities[frame - self._frame :].copy(), frame
         return settled
-
-    def _speeches(self) -> Iterator[Stretch]:
-        return speeches(self._probabilities, self._threshold, longest_speech(self._window))
 
 
 def longest_speech(window: int) -> int:

@@ -113,7 +113,6 @@ class Tokens:
         self.pad_type_id = int(getattr(tokenizer, "pad_token_type_id", 0) or 0)
         self.pad_left = tokenizer.padding_side == "left"
         self.wants_types = "token_type_ids" in tokenizer.model_input_names
-        self.special_ids = frozenset(tokenizer.all_special_ids)
         self.template = self._template()
 
     def _template(self) -> Template:

@@ -15,8 +15,6 @@ from registry.recipes.definition import Recipe
 if TYPE_CHECKING:
     import ctypes
 
-    from torch import Tensor
-
     from models.text.tokens import Ids
 
 COMPUTE_TYPES = ("auto", "float32", "int16")
@@ -61,13 +59,15 @@ def to_int16(bert: Bert) -> int:
     with torch.inference_mode():
         exact, before = bert.states(inputs), bert.layers
         bert.layers = [_rounded(library, layer) for layer in before]
-        least = _cosine(bert.states(inputs), exact)
+        found = bert.states(inputs)
+        least = float(torch.nn.functional.cosine_similarity(found.double(), exact.double(), dim=1).min())
         if not least >= LEAST:
             bert.layers = before
             _log.warning("products stay in float32: rounded ones have a cosine of %.6f to them", least)
             return 0
     bert.let_go()
-    return sum(linear.nbytes for layer in bert.layers for linear in _linears(layer))
+    linears: list[Any] = [one for n in bert.layers for one in (n.query, n.qkv, n.out, n.up, n.down) if one is not None]
+    return sum(linear.nbytes for linear in linears)
 
 
 def probes(vocabulary: int, positions: int) -> "list[Ids]":
@@ -76,13 +76,6 @@ def probes(vocabulary: int, positions: int) -> "list[Ids]":
 
     rng = random.Random(7)
     return [Ids([rng.randrange(vocabulary) for _ in range(min(length, positions))]) for length in LENGTHS]
-
-
-def _cosine(found: "Tensor", exact: "Tensor") -> float:
-    """The least of all rows."""
-    import torch
-
-    return float(torch.nn.functional.cosine_similarity(found.double(), exact.double(), dim=1).min())
 
 
 def _rounded(library: "ctypes.CDLL", layer: BertLayer) -> BertLayer:
@@ -98,7 +91,3 @@ def _rounded(library: "ctypes.CDLL", layer: BertLayer) -> BertLayer:
         up=rounded(layer.up),
         down=rounded(layer.down),
     )
-
-
-def _linears(layer: BertLayer) -> list[Any]:
-    return [linear for linear in (layer.query, layer.qkv, layer.out, layer.up, layer.down) if linear is not None]

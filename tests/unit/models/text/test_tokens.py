@@ -66,7 +66,7 @@ class Counted:
 def wrapped(kind: str, vocabulary: int = 60_000) -> tuple[Tokens, Counted, Any]:
     counted = Counted(FILES[kind])
     whole = SimpleNamespace(
-        backend_tokenizer=counted, pad_token_id=0, padding_side="right", model_input_names=(), all_special_ids=()
+        backend_tokenizer=counted, pad_token_id=0, padding_side="right", model_input_names=()
     )
     tokens = Tokens(whole, vocabulary, CONTEXT)
     counted.seen = counted.most = 0
