@@ -2,8 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -45,6 +46,8 @@ INLINE_TOKENS = 1000
 """Of each of them: about what vendors count for a picture."""
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
 Events = AsyncGenerator[Event, None]
+Answered = tuple[Sequence[Event], Usage, str | None]
+"""What a task's answer holds, its usage, and the model that the provider says answered."""
 
 
 class Attempt:
@@ -114,13 +117,13 @@ class Attempt:
         match request:
             case EmbedRequest():
                 self._prompt = tasks.embed_body(request, self._model)
-                events = self._embed(request, self._prompt)
+                work = partial(self._embed, request)
             case RerankRequest():
                 self._prompt = tasks.rerank_body(request, self._model)
-                events = self._rerank(request, self._prompt)
+                work = partial(self._rerank, request)
             case TranscribeRequest():
-                events = self._transcribe(request)
-        async with aclosing(self._guarded(events)) as guarded:
+                work = partial(self._transcribe, request)
+        async with aclosing(self._guarded(self._told(work))) as guarded:
             async for event in guarded:
                 yield event
 
@@ -162,9 +165,9 @@ class Attempt:
     @asynccontextmanager
     async def _asked(self, surface: Surface, body: Body) -> AsyncIterator[Reply]:
         self._asked_at = asyncio.get_running_loop().time()
-        async with self._upstream.connection.post(
-            surface, body, self._request_id, self._until, self._trace, self._is_sent
-        ) as reply:
+        passed = {"x-request-id": self._request_id, **self._trace}
+        connection = self._upstream.connection
+        async with connection.request("POST", surface, body, passed, self._until, self._is_sent) as reply:
             self._asked_at, self._is_read = None, reply.is_answer
             yield reply
 
@@ -280,42 +283,34 @@ class Attempt:
             _, refusal = await self._refused(reply)
             raise refusal
 
-    def _answered_by(self, said: str | None) -> list[Event]:
-        """The warning that another model answered, if one did. Raises as `_other_model`."""
+    async def _told(self, work: Callable[[], Awaitable[Answered]]) -> Events:
+        """An answer's events, with a warning before them where another model answered. Raises as `_other_model`."""
+        events, self._usage, said = await work()
         self._heard = AnswerSoFar(self._shown, model=said)
-        warning = self._other_model()
-        return [Started(200, JSON, warning)] if warning else []
+        if warning := self._other_model():
+            yield Started(200, JSON, warning)
+        for event in events:
+            yield event
+        yield Finished(self._usage)
 
-    async def _embed(self, request: EmbedRequest, body: bytes) -> Events:
-        result, usage, said = tasks.embedded(await self._answer(Surface.EMBEDDINGS, body), len(request.inputs))
-        self._usage = usage = self._counted(usage)
-        for started in self._answered_by(said):
-            yield started
-        yield result
-        yield Finished(usage)
+    async def _embed(self, request: EmbedRequest) -> Answered:
+        data = await self._answer(Surface.EMBEDDINGS, self._prompt)
+        result, usage, said = tasks.embedded(data, len(request.inputs))
+        return [result], self._counted(usage), said
 
-    async def _rerank(self, request: RerankRequest, body: bytes) -> Events:
-        result, usage, said = tasks.ranked(await self._answer(Surface.RERANK, body), len(request.documents))
-        self._usage = usage = self._counted(usage)
-        for started in self._answered_by(said):
-            yield started
-        yield result
-        yield Finished(usage)
+    async def _rerank(self, request: RerankRequest) -> Answered:
+        data = await self._answer(Surface.RERANK, self._prompt)
+        result, usage, said = tasks.ranked(data, len(request.documents))
+        return [result], self._counted(usage), said
 
-    async def _transcribe(self, request: TranscribeRequest) -> Events:
+    async def _transcribe(self, request: TranscribeRequest) -> Answered:
         surface = audio(self._upstream.provider, request.task)
         form = tasks.transcribe_form(request, self._model)
         info, segments, usage, said = tasks.transcribed(await self._answer(surface, form))
         if not usage.audio_seconds:  # nobody told: it counts as what was reserved
             longest = min(request.max_seconds, seconds_of(Path(request.path)))
             usage = msgspec.structs.replace(usage, audio_seconds=longest)
-        self._usage = usage
-        for started in self._answered_by(said):
-            yield started
-        yield info
-        for segment in segments:
-            yield segment
-        yield Finished(usage)
+        return [info, *segments], usage, said
 
 
 async def _ended(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

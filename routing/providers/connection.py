@@ -151,37 +151,16 @@ class Connection:
     async def close(self) -> None:
         await self._session.close()
 
-    @asynccontextmanager
-    async def post(
-        self,
-        surface: Surface,
-        body: Body,
-        request_id: str,
-        until: Until,
-        trace: Mapping[str, str],
-        sent: Callable[[], None] = lambda: None,
-    ) -> AsyncIterator[Reply]:
-        """Raises ProviderFailed, what is below it, and DeadlineExceeded. Leaving early closes the connection: the
-        provider sees it.
-
-        Args:
-            until: how long the client waits; the recipe's bounds are others.
-            trace: headers that name its place in a trace.
-            sent: told once there is a connection and the request is on it.
-        """
-        async with self._request("POST", surface, body, {"x-request-id": request_id, **trace}, until, sent) as reply:
-            yield reply
-
     async def models(self) -> bytes:
         """What it says that it has. Raises ProviderFailed."""
         all_of_them = "?limit=1000" if self._provider.protocol is Protocol.ANTHROPIC else ""  # else the newest 20
-        async with self._request("GET", f"models{all_of_them}", b"", {}) as reply:
+        async with self.request("GET", f"models{all_of_them}", b"", {}) as reply:
             if reply.status != 200:
                 raise faults.failure(self._provider.id, reply.status, await reply.error_body(), reply.headers)
             return await reply.whole()
 
     @asynccontextmanager
-    async def _request(
+    async def request(
         self,
         method: str,
         path: str,
@@ -190,6 +169,14 @@ class Connection:
         until: Until = FOREVER,
         sent: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Reply]:
+        """Raises ProviderFailed, what is below it, and DeadlineExceeded. Leaving early closes the connection: the
+        provider sees it.
+
+        Args:
+            passed: headers: the request's id, and its place in a trace.
+            until: how long the client waits; the recipe's bounds are others.
+            sent: told once there is a connection and the request is on it.
+        """
         provider, loop = self._provider, asyncio.get_running_loop()
         headers = {**passed, **self._headers()}
         if isinstance(body, bytes) and body:
@@ -202,7 +189,9 @@ class Connection:
         if until.first is not None:
             first = min(first, _Bound(until.first, "client"))
         url = f"{provider.base_url}/{path}"
-        self._check_literal()
+        host = address.literal(URL(url).host or "")  # the resolver is not asked of a host that is an address
+        if host is not None and (wrong := address.fault(host, provider.private_addresses)):
+            raise _refused(provider, wrong)
         data = body or None if isinstance(body, bytes) else body()
         try:
             async with asyncio.timeout_at(first.at):
@@ -234,12 +223,6 @@ class Connection:
             found["anthropic-version"] = VERSION
             return found | ({"x-api-key": key} if key else {})
         return found | ({"authorization": f"Bearer {key}"} if key else {})
-
-    def _check_literal(self) -> None:
-        """The resolver is not asked of a host that is an address."""
-        host = URL(self._provider.base_url).host or ""
-        if (found := address.literal(host)) and (wrong := address.fault(found, self._provider.private_addresses)):
-            raise _refused(self._provider, wrong)
 
 
 def key_of(provider: Provider) -> str:
