@@ -16,9 +16,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapters.content.normalise import digest_of, sync_folder
+from adapters.content.normalise import digest_of
 from adapters.content.validate import CONFIG, TENSORS
 from registry.errors import EngineFailed
+from registry.storage.files import sync_folder
 
 MARK = 1_000_000_000 * 10**9
 """Modification time of stored files, in nanoseconds since the epoch."""

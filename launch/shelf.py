@@ -13,6 +13,7 @@ from urllib.parse import quote
 from registry.errors import Unavailable, Unfit
 from registry.recipes.definition import Recipe, Residency
 from registry.recipes.loading import load_recipes
+from registry.storage.files import sync_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Shelf:
             except BaseException:
                 Path(name).unlink(missing_ok=True)
                 raise
-            _sync(self.folder)
+            sync_folder(self.folder)
         except OSError as error:
             raise Unavailable(
                 f"The recipe cannot be written to {self.folder}: {error.strerror}. Nothing was added.", code="disk_full"
@@ -80,15 +81,7 @@ class Shelf:
         for version in versions:
             self.file_of(recipe_id, version).unlink(missing_ok=True)
         if self.folder.is_dir():
-            _sync(self.folder)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            sync_folder(self.folder)
 
 
 @dataclass(frozen=True, slots=True)

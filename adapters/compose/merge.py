@@ -11,8 +11,8 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from adapters.compose.jobs import Merge
-from adapters.content.normalise import sync_folder
 from adapters.content.validate import TENSORS
+from registry.storage.files import sync_folder
 
 KEPT = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py", "LICENSE*", "NOTICE*")
 """Files of the base that hold for the merged model too: its card does not."""

@@ -26,6 +26,7 @@ from adapters.content.names import canonical_order
 from adapters.content.tensor_file import BadFile, TensorInfo, finite_bfloat16, read_bits, to_bfloat16, to_float32
 from adapters.content.validate import CONFIG, TENSORS, Examined, Pair
 from adapters.types import Base, Checked
+from registry.storage.files import sync_folder
 
 _SALT = b"roundhouse adapter 1\n"
 
@@ -74,15 +75,6 @@ def _write(path: Path, parts: Iterator[bytes]) -> Iterator[bytes]:
             yield part
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power failure."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _config(pairs: list[Pair], rank: int, base: str, layers: int) -> bytes:

@@ -105,14 +105,11 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
             threshold = (threshold or VAD_THRESHOLD) if request.vad else None
         self._running += 1
         try:
-            recording = await self._open(request)
-            try:
+            with await self._open(request) as recording:
                 run = TranscriptionRun(self._model, self._batcher, request, recording, threshold)
                 async with aclosing(run.events()) as events:
                     async for event in events:
                         yield event
-            finally:
-                recording.close()
         except RoundhouseError:
             raise
         except Exception as error:  # the border: whatever a library raises becomes one structured error

@@ -10,16 +10,10 @@ FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Of Chat Completions, Completions and Messages; of Chat Completions; of Responses."""
 
 
-class _Asked(msgspec.Struct):
-    max_tokens: msgspec.Raw = msgspec.Raw(b"null")
-    max_completion_tokens: msgspec.Raw = msgspec.Raw(b"null")
-    max_output_tokens: msgspec.Raw = msgspec.Raw(b"null")
-
-
 def asked(body: bytes) -> Mapping[str, int]:
     """Those of `FIELDS` that hold a number. What is none of them, vLLM refuses."""
-    found = msgspec.json.decode(body, type=_Asked)
-    values = {name: _number(getattr(found, name)) for name in FIELDS}
+    found = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    values = {name: _number(found[name]) for name in FIELDS if name in found}
     return {name: value for name, value in values.items() if value is not None}
 
 
