@@ -31,15 +31,9 @@ class Documents:
     routers: tuple[RouterSpec, ...] = ()
 
 
-def load_recipes(
-    paths: Path | Sequence[Path],
-    *,
-    check_sources: bool = False,
-    may_be_empty: bool = False,
-    misfit: Misfit | None = None,
-) -> tuple[Recipe, ...]:
+def load_recipes(paths: Path | Sequence[Path]) -> tuple[Recipe, ...]:
     """The models' recipes of `load_documents`."""
-    return load_documents(paths, check_sources=check_sources, may_be_empty=may_be_empty, misfit=misfit).models
+    return load_documents(paths).models
 
 
 def load_documents(
@@ -73,10 +67,11 @@ def load_documents(
             faults += wrong
             documents.append(document)
             if isinstance(one, Recipe):
-                one = _absolute(one, file)
+                adapters = tuple(a.model_copy(update={"source": _from(file, a.source)}) for a in one.adapters)
+                one = one.model_copy(update={"source": _from(file, one.source), "adapters": adapters})
                 faults += _missing(one, document, misfit) if check_sources else []
-            elif isinstance(one, RouterSpec):
-                one = _router_absolute(one, file)
+            elif isinstance(one, RouterSpec) and one.source is not None:
+                one = one.model_copy(update={"source": _from(file, one.source)})
             if one is not None:
                 read.append(one)
     faults += find_clashes(documents)
@@ -139,16 +134,6 @@ def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[
         for file in inside:
             files.setdefault(file.resolve(), file)
     return list(files.values()), faults
-
-
-def _absolute(recipe: Recipe, file: Path) -> Recipe:
-    adapters = tuple(a.model_copy(update={"source": _from(file, a.source)}) for a in recipe.adapters)
-    return recipe.model_copy(update={"source": _from(file, recipe.source), "adapters": adapters})
-
-
-def _router_absolute(router: RouterSpec, file: Path) -> RouterSpec:
-    source = router.source and _from(file, router.source)
-    return router.model_copy(update={"source": source})
 
 
 def _from(file: Path, source: AnySource) -> AnySource:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from registry.errors import Unfit
-from registry.recipes.loading import load_recipes
+from registry.recipes.loading import load_documents
 
 GOOD = "id: {}\nversion: 1\ntask: chat\nsource: {{path: weights}}\nengine: {{name: vllm}}\n"
 
@@ -16,7 +16,7 @@ Write = Callable[..., Path]
 def faults(path: Path | list[Path], **options: bool) -> list[str]:
     """Faults with the file's folder left out."""
     with pytest.raises(Unfit) as caught:
-        load_recipes(path, **options)
+        load_documents(path, **options)
     assert caught.value.code == "bad_recipe"
     folder = path[0].parent if isinstance(path, list) else path.parent
     return [fault.replace(f"{folder}/", "") for fault in caught.value.faults]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe, Task, WindowSpec
-from registry.recipes.loading import load_recipes, remarks
+from registry.recipes.loading import load_documents, load_recipes, remarks
 from registry.recipes.source import HubSource, PathSource
 from tests.unit.registry.recipes.files import GOOD, Write, faults
 
@@ -280,7 +280,7 @@ def test_whatever_it_holds_the_answer_is_recipes_or_faults(values: object, good:
         values = {**yaml.safe_load(GOOD.format("m")), **values}
     path = write(yaml.dump(values))
     try:
-        found: Sequence[str] = [str(path) for _ in load_recipes(path, check_sources=True)]
+        found: Sequence[str] = [str(path) for _ in load_documents(path, check_sources=True).models]
     except Unfit as refused:
         found = refused.faults
     assert found
