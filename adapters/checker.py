@@ -35,7 +35,7 @@ class Checker:
     def __init__(self, workers: int = 2) -> None:
         self._free: asyncio.LifoQueue[Child | None] = asyncio.LifoQueue()
         self._all: set[Child] = set()
-        self._workers, self._closed = workers, False
+        self._closed = False
         for _ in range(workers):
             self._free.put_nowait(None)
 

@@ -209,5 +209,3 @@ class Loaded(Message, frozen=True):
     seconds: dict[str, float] = {}
     """Seconds per phase."""
     context_length: int = 0
-    dimensions: int = 0
-    engine_version: str = ""

@@ -132,7 +132,6 @@ class VllmEngine:
             kv_cache_bytes=self._engine.vllm_config.cache_config.kv_cache_memory_bytes or 0,
             seconds=seconds,
             context_length=self._engine.model_config.max_model_len,
-            engine_version=launch.version(),
         )
 
     def _child_died(self, how: EngineFailed) -> None:

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -52,7 +51,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
             flags = flags_of(recipe)
             with phases.phase("importing", 0.0, "faster-whisper"):
                 await asyncio.to_thread(self._decoders.warm)
-                library = await asyncio.to_thread(import_library)
+                await asyncio.to_thread(import_library)
                 if device == "cpu":
                     keep()
                 await asyncio.to_thread(one_thread_for_numpy)
@@ -89,7 +88,6 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
             host_bytes=sleeper.host_bytes(),
             asleep=sleeper.expected(),
             seconds=phases.seconds,
-            engine_version=library.__version__,
         )
 
     async def transcribe(self, request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
@@ -141,18 +139,16 @@ def prewarm(hurried: Callable[[], bool]) -> None:
     import_library()
 
 
-def import_library() -> Any:
+def import_library() -> None:
     """faster_whisper, with its voice detection opened. Safe in any thread; no torch."""
     import logging
 
     widest_vectors()
     import ctranslate2
-    import faster_whisper
     from faster_whisper.vad import get_vad_model
 
     ctranslate2.set_log_level(logging.ERROR)  # it warns of weights that it converts for the device, which is meant
     get_vad_model()
-    return faster_whisper
 
 
 def held_bytes(device: str) -> int | None:

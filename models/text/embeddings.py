@@ -87,8 +87,6 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
             asleep=sleeper.expected(),
             seconds=phases.seconds,
             context_length=self._embedder.tokens.context,
-            dimensions=self._dimensions,
-            engine_version=library.__version__,
         )
 
     def _prepare(self, recipe: Recipe, model: Any) -> Any:

@@ -114,7 +114,6 @@ class RerankingEngine(BatchedEngine[Ids, float]):
             asleep=sleeper.expected(),
             seconds=phases.seconds,
             context_length=scorer.tokens.context,
-            engine_version=library.__version__,
         )
 
     def _prepare(self, recipe: Recipe, model: Any) -> tuple[Scorer, list[float]]:

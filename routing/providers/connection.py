@@ -24,7 +24,7 @@ import aiohttp
 from yarl import URL
 
 from registry.errors import DeadlineExceeded, ProviderFailed, ProviderTimedOut
-from registry.recipes.provider import Protocol, Provider, Surface
+from registry.recipes.provider import Protocol, Provider
 from routing.providers import address, faults
 
 Body = bytes | Callable[[], aiohttp.FormData]

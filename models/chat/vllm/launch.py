@@ -25,10 +25,6 @@ TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
 """As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
 
 
-def version() -> str:
-    return str(import_module("vllm").__version__)
-
-
 def parser() -> Any:
     """A fresh argument parser of `vllm serve`."""
     cli_args = import_module("vllm.entrypoints.launchers.cli_args")

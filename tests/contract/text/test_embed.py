@@ -38,7 +38,7 @@ async def engine() -> AsyncIterator[EmbeddingEngine]:
     reports = Reports()
     flags = {"matryoshka_dimensions": [128, "256"]}
     loaded = await engine.load(recipe("embed", flags), minilm(), "cpu", reports)
-    assert (loaded.dimensions, loaded.context_length) == (384, 256)
+    assert (engine._dimensions, loaded.context_length) == (384, 256)
     assert 90_000_000 < loaded.weights_bytes < loaded.resident_bytes
     assert [progress.phase for progress in reports.seen] == ["importing", "weights", "warming", "ready"]
     assert set(loaded.seconds) == {"importing", "weights", "warming"}
