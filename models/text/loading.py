@@ -32,16 +32,11 @@ MIN_TOKENS_TO_SPREAD = 96
 """Padded tokens of a step from which on several threads are quicker than one, with small weights."""
 
 
-def environment() -> None:
-    """Settings that the libraries read when they are first imported."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-
-
 def import_library() -> Any:
     """sentence_transformers. Blocks for seconds the first time; safe in any thread."""
-    environment()
+    settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    for name, value in settings.items():  # they are read when the libraries are first imported
+        os.environ.setdefault(name, value)
     with importing.quickly():
         import sentence_transformers
         import tqdm
@@ -80,13 +75,6 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     unsaid.refuse_without_vocabulary(model.tokenizer, path)
     unsaid.lend_padding(model.tokenizer, vocabulary_of(model))
     return model.eval().requires_grad_(False)
-
-
-def is_cpu_build() -> bool:
-    """Whether PyTorch was built without CUDA."""
-    import torch
-
-    return torch.version.cuda is None
 
 
 def packs(recipe: Recipe) -> bool:
