@@ -19,20 +19,17 @@ BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """Names in /proc/cpuinfo (x86's flags, Arm's features) of a processor that multiplies bfloat16 by itself."""
 
 
-def settle(recipe: Recipe, path: Path, kind: Literal["cpu", "cuda"], *, native: bool | None = None) -> Recipe:
-    """`recipe` with its dtype as the engine is told; see the table. `native`: stands for the look at the processor."""
-    return settle_by_size(recipe, bytes_of_files(path), kind, native=native)
+def settle(recipe: Recipe, path: Path, kind: Literal["cpu", "cuda"]) -> Recipe:
+    """`recipe` with its dtype as the engine is told; see the table."""
+    return settle_by_size(recipe, bytes_of_files(path), kind)
 
 
-def settle_by_size(recipe: Recipe, size: int, kind: Literal["cpu", "cuda"], *, native: bool | None = None) -> Recipe:
+def settle_by_size(recipe: Recipe, size: int, kind: Literal["cpu", "cuda"]) -> Recipe:
     """The same for weights that are not here yet. `size`: bytes of their files."""
-    if recipe.dtype != "auto" or recipe.engine.name != "vllm" or kind != "cpu":
-        return recipe
-    if native_bfloat16() if native is None else native:
-        return recipe
-    if size > SMALL_WEIGHTS:
-        return recipe
-    return recipe.model_copy(update={"dtype": "float32"})
+    is_open = recipe.dtype == "auto" and recipe.engine.name == "vllm" and kind == "cpu"
+    if is_open and size <= SMALL_WEIGHTS and not native_bfloat16():
+        return recipe.model_copy(update={"dtype": "float32"})
+    return recipe
 
 
 def bytes_of_files(folder: Path) -> int:

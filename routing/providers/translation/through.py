@@ -1,7 +1,6 @@
 """What translates answers, and two of them one after the other: to a second dialect, and on from there."""
 
 import sys
-from collections.abc import Iterator
 from typing import Protocol
 
 from models import sse
@@ -39,9 +38,5 @@ class Through:
         return self._on(self._first.end()) + self._second.end()
 
     def _on(self, events: bytes) -> bytes:
-        return b"".join(self._second.event(event) for event in _cut(events))
-
-
-def _cut(events: bytes) -> Iterator[bytes]:
-    """They are our own: each is whole, and its length is bounded already."""
-    return sse.Splitter(sys.maxsize).feed(events)
+        """They are our own: each is whole, and its length is bounded already."""
+        return b"".join(self._second.event(event) for event in sse.Splitter(sys.maxsize).feed(events))

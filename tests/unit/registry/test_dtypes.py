@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,20 @@ def folder(path: Path, size: int) -> Path:
     return path
 
 
-def told(tmp_path: Path, size: int = 1000, kind: str = "cpu", *, native: bool = False, **fields: object) -> str:
-    return settle(recipe("m", **fields), folder(tmp_path, size), kind, native=native).dtype  # type: ignore[arg-type]
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What a model's dtype becomes."""
+
+    def settled(size: int = 1000, kind: str = "cpu", *, native: bool = False, **fields: object) -> str:
+        monkeypatch.setattr(dtypes, "native_bfloat16", lambda: native)
+        return settle(recipe("m", **fields), folder(tmp_path, size), kind).dtype
+
+    return settled
 
 
-def test_small_chat_models_compute_in_32_bits_where_16_are_emulated(tmp_path: Path) -> None:
-    assert told(tmp_path) == "float32"
-    assert told(tmp_path, dtypes.SMALL_WEIGHTS) == "float32"
+def test_small_chat_models_compute_in_32_bits_where_16_are_emulated(told: Callable[..., str]) -> None:
+    assert told() == "float32"
+    assert told(dtypes.SMALL_WEIGHTS) == "float32"
 
 
 @pytest.mark.parametrize(
@@ -32,12 +40,12 @@ def test_small_chat_models_compute_in_32_bits_where_16_are_emulated(tmp_path: Pa
         {"task": "embed", "engine": {"name": "sentence-transformers"}},
     ],
 )
-def test_all_others_are_left_to_the_engine(tmp_path: Path, other: dict[str, object]) -> None:
-    assert told(tmp_path, **other) == "auto"  # type: ignore[arg-type]
+def test_all_others_are_left_to_the_engine(told: Callable[..., str], other: dict[str, object]) -> None:
+    assert told(**other) == "auto"
 
 
-def test_what_a_recipe_says_stands(tmp_path: Path) -> None:
-    assert told(tmp_path, dtype="bfloat16") == "bfloat16"
+def test_what_a_recipe_says_stands(told: Callable[..., str]) -> None:
+    assert told(dtype="bfloat16") == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,8 @@ def test_the_processor_is_asked(monkeypatch: pytest.MonkeyPatch, features: str, 
     assert dtypes.native_bfloat16() is native
 
 
-def test_recipe_is_not_changed_itself(tmp_path: Path) -> None:
+def test_recipe_is_not_changed_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine: Recipe = recipe("m")
-    settle(mine, folder(tmp_path, 1), "cpu", native=False)
+    monkeypatch.setattr(dtypes, "native_bfloat16", lambda: False)
+    assert settle(mine, folder(tmp_path, 1), "cpu").dtype == "float32"
     assert mine.dtype == "auto"
