@@ -115,14 +115,14 @@ class Bench:
             self.failures[f"{where}: {error}"] += number
 
     async def turns(
-        self, servers: Sequence[Server], run: Callable[[Server, int], Awaitable[T]], rounds: int | None = None
+        self, servers: Sequence[Server], run: Callable[[Server, int], Awaitable[T]]
     ) -> Mapping[str, Sequence[T]]:
-        """Rounds A B A B ... (by default the settings' number): by server name, what each round gave.
+        """Rounds A B A B ...: by server name, what each round gave.
 
         A turn begins when the servers have come to rest from the one before.
         """
         found: dict[str, list[T]] = defaultdict(list)
-        for number in range(rounds or self.settings.rounds):
+        for number in range(self.settings.rounds):
             for server in servers:
                 if len(servers) > 1:
                     await self.rest(servers, server)

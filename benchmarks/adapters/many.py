@@ -4,7 +4,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.adapters.pair import pair, register, registration, rounds
+from benchmarks.adapters.pair import pair, register, registration
 from benchmarks.harness import Bench
 from benchmarks.load.client import Reply, connect, request_bytes
 from benchmarks.load.clients import TIMEOUT, Cell, closed_loop
@@ -47,7 +47,7 @@ async def _mixed(bench: Bench, servers: list[Server], names: list[str]) -> None:
             bench.count(f"mixed {server.name} {kind}", cell)
         return cells
 
-    for name, cells in (await bench.turns(servers, turn, rounds(bench.settings))).items():
+    for name, cells in (await bench.turns(servers, turn)).items():
         good = [(base, mixed) for base, mixed in cells if base.good and mixed.good]
         for kind, which in (("base", 0), ("adapters", 1)):
             key = f"mixed.{name}.{kind}"

@@ -2,14 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.harness import RunSettings
 from benchmarks.models import Chat
 from benchmarks.peers.servers import Roundhouse, Server, VllmServe
-
-
-def rounds(settings: RunSettings) -> int:
-    """Stock vLLM's LoRA takes its time on a CPU: a quick run has one round less than others."""
-    return settings.pick(3, 2, 1)
 
 
 def pair(model: Chat, folder: Path) -> list[Server]:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from benchmarks.adapters import many as adapters_many
 from benchmarks.adapters import storm as adapters_storm
-from benchmarks.adapters.pair import pair, register, rounds
+from benchmarks.adapters.pair import pair, register
 from benchmarks.adapters.prefills import prefills
 from benchmarks.harness import Bench
 from benchmarks.load.client import Connection, Reply, connect
@@ -135,7 +135,7 @@ async def _tiers(
             connection.close()
         return found
 
-    found = await bench.turns(servers, turn, rounds(bench.settings))
+    found = await bench.turns(servers, turn)
     if elsewhere:
         bench.note(f"{label}: {elsewhere} adapters were not in the tier that was to be measured")
     for name, turns in found.items():

@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
-from benchmarks.adapters.pair import rounds
 from benchmarks.harness import Bench
 from benchmarks.load.client import Reply, connect
 from benchmarks.load.clients import TIMEOUT, Cell, ask_until
@@ -31,7 +30,7 @@ async def run(bench: Bench, servers: Sequence[Server], names: Sequence[str], lab
         await _gaps(bench, server, workload, names, "warm", seconds / 3)
         return {kind: await _gaps(bench, server, workload, names, kind, seconds) for kind in KINDS}
 
-    for name, turns in (await bench.turns(servers, turn, rounds(bench.settings))).items():
+    for name, turns in (await bench.turns(servers, turn)).items():
         for kind in KINDS:
             key = f"{label}.{name}.{kind}"
             good = [turn[kind] for turn in turns if turn[kind]]
