@@ -17,13 +17,17 @@ def test_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pyte
     assert [file.name for file in (tmp_path / "native").iterdir()] == [made.name]
 
 
-@pytest.mark.parametrize("compiler", ["no-such-compiler", shutil.which("false") or "false"])
-def test_without_a_compiler_products_are_used_and_there_is_a_line_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
+@pytest.mark.parametrize(
+    ("compiler", "cache"),
+    [("no-such-compiler", ""), (shutil.which("false") or "false", ""), ("cc", "~/.cache")],
+)
+def test_without_a_compiler_or_a_home_products_are_used_and_there_is_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, cache: str
 ) -> None:
+    """`cache`: as a user without a home folder has it."""
     said: list[str] = []
     monkeypatch.setattr(lora._log, "warning", lambda text, *values: said.append(text % values))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda _: Path(cache or tmp_path))
     monkeypatch.setenv("CC", compiler)
     assert lora.load.__wrapped__() is products.add
     assert len(said) == 1

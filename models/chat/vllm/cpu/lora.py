@@ -25,6 +25,6 @@ def load() -> AddLora:
     """The compiled kernel; PyTorch's products, with a line in the log, where it cannot be had."""
     try:
         return compiled.Kernel(cache_folder("native"))
-    except (OSError, AttributeError, subprocess.SubprocessError) as fault:
+    except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as fault:
         _log.warning("no compiled LoRA kernel, mixed batches are slower: %s", native.why(fault))
         return products.add
