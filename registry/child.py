@@ -44,8 +44,8 @@ class Child:
 
     @classmethod
     async def python(cls, module: str, *words: str, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
-        """`python -m` with a module of ours, from where that lies: no folder of the operator's may stand before it by its
-        name. Raises OSError.
+        """`python -m` with a module of ours, from where that lies: no folder of the operator's may stand before it by
+        its name. Raises OSError.
         """
         return await cls.start(sys.executable, "-m", module, *words, cwd=_PACKAGES, env=env, limit=limit)
 

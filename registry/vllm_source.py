@@ -33,7 +33,7 @@ def parsed(file: Path) -> ast.Module:
 
 @cache
 def table(file: str, name: str) -> dict[str, object]:
-    """A literal dictionary of a file; of one that is put together the literal part. What is no literal in it is None."""
+    """A literal dictionary of a file; of one that is put together the literal part. What is no literal is None."""
     for node in tree(file).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)

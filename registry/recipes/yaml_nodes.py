@@ -1,7 +1,7 @@
 """YAML files as plain values that remember their lines. Hostile files cost little and never run code."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,16 +152,7 @@ def _too_large(file: Path, root: yaml.Node) -> Fault | None:
 
 def _bad_scalar(file: Path, root: yaml.Node) -> Fault | None:
     """Half a character, which no answer in JSON can hold; an endless number. Keys count too."""
-    seen: set[int] = set()
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        waiting += _children(node)
-        if isinstance(node, yaml.MappingNode):
-            waiting += [key for key, _ in node.value]
+    for node in _nodes(root, keys=True):
         if not isinstance(node, yaml.ScalarNode):
             continue
         if _SURROGATE.search(node.value):
@@ -175,14 +166,7 @@ def _bad_scalar(file: Path, root: yaml.Node) -> Fault | None:
 def _bad_keys(file: Path, root: yaml.Node) -> list[Fault]:
     """Keys given twice, and keys that are no text, in the order of the file."""
     faults: list[Fault] = []
-    seen: set[int] = set()
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        waiting += _children(node)
+    for node in _nodes(root):
         if not isinstance(node, yaml.MappingNode):
             continue
         lines: dict[str, int] = {}
@@ -197,6 +181,21 @@ def _bad_keys(file: Path, root: yaml.Node) -> list[Fault]:
             else:
                 lines[key.value] = line
     return faults
+
+
+def _nodes(root: yaml.Node, *, keys: bool = False) -> Iterator[yaml.Node]:
+    """Each node once, however many aliases it has; with `keys` those of mappings, too."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        waiting += _children(node)
+        if keys and isinstance(node, yaml.MappingNode):
+            waiting += [key for key, _ in node.value]
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:

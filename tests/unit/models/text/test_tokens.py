@@ -65,9 +65,7 @@ class Counted:
 
 def wrapped(kind: str, vocabulary: int = 60_000) -> tuple[Tokens, Counted, Any]:
     counted = Counted(FILES[kind])
-    whole = SimpleNamespace(
-        backend_tokenizer=counted, pad_token_id=0, padding_side="right", model_input_names=()
-    )
+    whole = SimpleNamespace(backend_tokenizer=counted, pad_token_id=0, padding_side="right", model_input_names=())
     tokens = Tokens(whole, vocabulary, CONTEXT)
     counted.seen = counted.most = 0
     return tokens, counted, whole
