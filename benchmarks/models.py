@@ -25,11 +25,11 @@ class Chat:
     path: Path
 
 
-def chat(settings: RunSettings, folder: Path, *, device: int, host: int, max_rank: int = 16) -> Chat:
+def chat(settings: RunSettings, folder: Path, *, device: int, host: int) -> Chat:
     """The starter chat model (or the tiny one), without its own adapters, with so many adapter places."""
     data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
     data.pop("adapters")
-    data["memory"]["adapters"] = {"device": device, "host": host, "max_rank": max_rank}
+    data["memory"]["adapters"] = {"device": device, "host": host, "max_rank": 16}
     path = STARTER_WEIGHTS
     if settings.tiny:
         path = write_model(settings.work / "tiny-model", hidden=128, ffn=256, layers=2)

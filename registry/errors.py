@@ -202,12 +202,11 @@ class ProviderFailed(RoundhouseError):
         message: str,
         *,
         code: str | None = None,
-        param: str | None = None,
         retry_after: float | None = None,
         again: bool = False,
         counts: bool = True,
     ) -> None:
-        super().__init__(message, code=code, param=param, retry_after=retry_after)
+        super().__init__(message, code=code, retry_after=retry_after)
         self.again, self.counts = again, counts
 
 

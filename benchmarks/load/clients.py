@@ -107,14 +107,13 @@ async def ask_until(over: asyncio.Event, server: Server, request: Callable[[], b
     return replies
 
 
-async def one(server: Server, request: bytes, connection: Connection | None = None) -> Reply:
-    """One request by itself, on a connection of its own unless one is given."""
-    used = connection if connection is not None and connection.open else await connect(server.port)
+async def one(server: Server, request: bytes) -> Reply:
+    """One request by itself, on a connection of its own."""
+    connection = await connect(server.port)
     try:
-        return await used.ask(request, TIMEOUT)
+        return await connection.ask(request, TIMEOUT)
     finally:
-        if used is not connection:
-            used.close()
+        connection.close()
 
 
 def on_loop(work: Callable[[], Coroutine[None, None, T]]) -> T:

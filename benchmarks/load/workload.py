@@ -31,11 +31,11 @@ class Workload:
         body = {"model": model, "query": self.text(6), "documents": [self.text(words) for _ in range(documents)]}
         return request_bytes("/v1/rerank", body)
 
-    def chat(self, model: str, *, words: int = 6, tokens: int = 64, text: str | None = None) -> bytes:
+    def chat(self, model: str, *, tokens: int = 64, text: str | None = None) -> bytes:
         """A streamed chat request that gives exactly `tokens` tokens, with usage at its end."""
         body = {
             "model": model,
-            "messages": [{"role": "user", "content": self.text(words) if text is None else text}],
+            "messages": [{"role": "user", "content": self.text(6) if text is None else text}],
             "max_tokens": tokens,
             "ignore_eos": True,
             "temperature": 0,

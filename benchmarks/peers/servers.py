@@ -25,6 +25,8 @@ from runtime.server.host import Kind, kind_of_host
 
 START_WITHIN = 600.0
 """Seconds that a server gets until it is ready: a start of vLLM takes a while on a busy machine, and with graphs."""
+WARM_WITHIN = 60.0
+"""Seconds that an empty slot gets for an engine's imports."""
 
 
 class NotStarted(RuntimeError):
@@ -158,15 +160,15 @@ class Roundhouse(Server):
         for model in self._load:
             self.http.post(f"/v1/models/{model}/load").raise_for_status()
 
-    def wait_warm(self, engine: str, within: float = 60.0) -> None:
+    def wait_warm(self, engine: str) -> None:
         """Return when an empty slot holds the engine's imports. Raises TimeoutError."""
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + WARM_WITHIN
         while True:
             slots = self.http.get("/v1/status").json()["slots"]["prewarmed"]
             if any(slot["engine"] == engine and slot["state"] == "warm" for slot in slots):
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no slot had the imports of {engine} after {within:g} s")
+                raise TimeoutError(f"no slot had the imports of {engine} after {WARM_WITHIN:g} s")
             time.sleep(0.1)
 
 
@@ -174,8 +176,8 @@ class VllmServe(Server):
     """`vllm serve` from the same installation, with the model and the flags that the recipe stands for.
 
     Args:
-        patched: with Roundhouse's changes to vLLM's LoRA kernels and its number of compute threads, so that only the
-            gateway differs. False: vLLM as it comes.
+        patched: with Roundhouse's changes to vLLM's LoRA kernels and its one compute thread, so that only the gateway
+            differs. False: vLLM as it comes.
         variables: more environment variables.
     """
 
@@ -186,11 +188,10 @@ class VllmServe(Server):
         folder: Path,
         *,
         patched: bool = False,
-        threads: int = 1,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__("vllm serve, patched" if patched else "vllm serve", recipe.id, folder)
-        self._recipe, self._path, self._patched, self._threads = recipe, path, patched, threads
+        self._recipe, self._path, self._patched = recipe, path, patched
         self._variables = variables or {}
 
     def command(self) -> Sequence[str]:
@@ -201,10 +202,7 @@ class VllmServe(Server):
         return [*words, "--host", "127.0.0.1", "--port", str(self.port), *vllm_flags(recipe, kind_of_host())]
 
     def variables(self) -> Mapping[str, str]:
-        ours = {
-            process.ACTIVE: "1" if self._patched else "",
-            process.THREADS: str(self._threads) if self._patched else "",
-        }
+        ours = dict.fromkeys((process.ACTIVE, process.THREADS), "1" if self._patched else "")
         # FlashInfer's sampler is compiled at its first use, with what a host need not have: no more for the peer
         same = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
         return {**same, **ours, **self._variables}

@@ -102,7 +102,7 @@ def decisions(bench: Bench, adapters: int) -> None:
         bench.figure(f"decision.adapters{adapters}.p{q}", [percentile(times, q) * 1e6], "us")
 
 
-async def ledger(folder: Path, requests: int, at_once: int = 64) -> float:
+async def ledger(folder: Path, requests: int) -> float:
     """Rows a second: each request waits for the commit of its beginning, as a server's do."""
     from tenants.ledger.table import LedgerTable
     from tenants.ledger.writer import LedgerWriter
@@ -118,7 +118,7 @@ async def ledger(folder: Path, requests: int, at_once: int = 64) -> float:
             writer.end(Settled(began, "done", 200, None, 100, 10, 20, 0, 1, 2, 3))
 
     start = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(at_once)))
+    await asyncio.gather(*(client() for _ in range(64)))
     await writer.written()
     seconds = time.perf_counter() - start
     await writer.close()
