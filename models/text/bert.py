@@ -71,15 +71,6 @@ class BertLayer:
     norm_output: Any
 
 
-@dataclass(frozen=True, slots=True)
-class LengthGroup:
-    """`count` inputs of `length` tokens from row `start` on."""
-
-    start: int
-    count: int
-    length: int
-
-
 class Bert:
     """Runs a `transformers` BertModel in float32 on token ids.
 
@@ -162,18 +153,19 @@ class Bert:
 
         if self._together is not None:
             return self._together(query, keys, values, lengths)
-        parts, done = [], 0
+        parts, start, done = [], 0, 0
         single = len(query) != len(keys)
-        for group in _groups(lengths):
-            rows = slice(group.start, group.start + group.count * group.length)
-            asked = slice(done, done + group.count) if single else rows
+        for length, alike in groupby(lengths):
+            count = len(list(alike))
+            rows = slice(start, start + count * length)
+            asked = slice(done, done + count) if single else rows
             q, k, v = (
-                some.view(group.count, -1, self.heads, self.width // self.heads).transpose(1, 2)
+                some.view(count, -1, self.heads, self.width // self.heads).transpose(1, 2)
                 for some in (query[asked], keys[rows], values[rows])
             )
             attended = torch.nn.functional.scaled_dot_product_attention(q, k, v)
             parts.append(attended.transpose(1, 2).reshape(-1, self.width))
-            done += group.count
+            start, done = rows.stop, done + count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -223,14 +215,6 @@ def _norm(norm: Any, x: "Tensor") -> "Tensor":
     import torch
 
     return torch.nn.functional.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-
-
-def _groups(lengths: Sequence[int]) -> list[LengthGroup]:
-    groups, start = [], 0
-    for length, same in groupby(lengths):
-        groups.append(LengthGroup(start, len(list(same)), length))
-        start += groups[-1].count * length
-    return groups
 
 
 def _layer(layer: Any, first_only: bool) -> BertLayer:
