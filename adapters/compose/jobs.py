@@ -42,6 +42,10 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Job = Combine | Merge
 
 
+class Unmergeable(Exception):
+    """The text says why."""
+
+
 class ComposeProgress(msgspec.Struct, frozen=True, tag=True):
     text: str
     fraction: float

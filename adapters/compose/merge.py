@@ -10,16 +10,12 @@ from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from adapters.compose.jobs import Merge
+from adapters.compose.jobs import Merge, Unmergeable
 from adapters.content.validate import TENSORS
 from registry.storage.files import sync_folder
 
 KEPT = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py", "LICENSE*", "NOTICE*")
 """Files of the base that hold for the merged model too: its card does not."""
-
-
-class Unmergeable(Exception):
-    """The text says why."""
 
 
 def merge(job: Merge, tell: Callable[[str, float], None]) -> None:

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from adapters.check_process import FULL
-from adapters.compose.jobs import Answer, Combine, ComposeDone, ComposeFailed, ComposeProgress, Job, decode_job, encode
+from adapters.compose.jobs import (
+    Answer,
+    Combine,
+    ComposeDone,
+    ComposeFailed,
+    ComposeProgress,
+    Job,
+    Unmergeable,
+    decode_job,
+    encode,
+)
 
 
 def main() -> None:
@@ -36,14 +46,13 @@ def _work(job: Job, answers: int) -> Answer:
             from adapters.compose.combine import combine
 
             combine(job, tell)
-            return ComposeDone()
-        from adapters.compose.merge import Unmergeable, merge
+        else:
+            from adapters.compose.merge import merge
 
-        try:
             merge(job, tell)
-        except Unmergeable as error:
-            return ComposeFailed("unfit", str(error))
         return ComposeDone()
+    except Unmergeable as error:
+        return ComposeFailed("unfit", str(error))
     except Exception as error:
         traceback.print_exc()
         full = isinstance(error, OSError) and error.errno in FULL

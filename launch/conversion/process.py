@@ -53,12 +53,12 @@ def _convert(folder: Path, out: Path) -> Answer:
 
             WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
         _complete(folder, out)
-    except OSError as error:
-        if error.errno in FULL:
-            return FetchFailed(503, "disk_full", f"The disk has no room for the converted {folder}: {error.strerror}.")
-        return _failed(folder, error)
     except Exception as error:
-        return _failed(folder, error)
+        if isinstance(error, OSError) and error.errno in FULL:
+            return FetchFailed(503, "disk_full", f"The disk has no room for the converted {folder}: {error.strerror}.")
+        traceback.print_exc()
+        said = f"{folder} cannot be converted: {type(error).__name__}: {error}"[:1000]
+        return FetchFailed(422, "conversion_failed", said)
     return FetchDone(str(out))
 
 
@@ -90,13 +90,6 @@ def languages(tokenizer: Path) -> list[int]:
 
     known = Tokenizer.from_file(str(tokenizer))
     return sorted(one for code in _LANGUAGE_CODES if (one := known.token_to_id(f"<|{code}|>")) is not None)
-
-
-def _failed(folder: Path, error: Exception) -> Answer:
-    traceback.print_exc()
-    return FetchFailed(
-        422, "conversion_failed", f"{folder} cannot be converted: {type(error).__name__}: {error}"[:1000]
-    )
 
 
 if __name__ == "__main__":

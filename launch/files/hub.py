@@ -31,12 +31,8 @@ def look(source: HubSource) -> OnHub:
     small = [name for name in READ if sizes.get(name, SMALL + 1) <= SMALL]
     folder = _fetch_small(pinned, small)
     listing = Listing(source.hub, sizes, lambda name: _read(pinned, folder, name), source.revision)
-    return OnHub(pinned, listing, missing_bytes(pinned, _without_small(repository, small)))
-
-
-def _without_small(repository: Repository, small: list[str]) -> Repository:
     left = {name: file for name, file in repository.files.items() if name not in small}
-    return Repository(repository.commit, left)
+    return OnHub(pinned, listing, missing_bytes(pinned, Repository(repository.commit, left)))
 
 
 def _fetch_small(source: HubSource, names: list[str]) -> Path:

@@ -54,10 +54,9 @@ class Listing:
 
     def json(self, name: str) -> dict[str, Any]:
         """The object in a small file; empty when there is none. Raises Unfit for one that is broken."""
-        if name not in self.sizes:
-            return {}
         if name not in self._parsed:
-            self._parsed[name] = self._object(name)
+            found = self._read(name)
+            self._parsed[name] = found if isinstance(found, dict) else {}
         return self._parsed[name]
 
     def array(self, name: str) -> list[Any]:
@@ -81,10 +80,6 @@ class Listing:
         if name not in self.sizes or self.sizes[name] > SMALL:
             return ""
         return self.read(name).decode("utf-8", "replace")
-
-    def _object(self, name: str) -> dict[str, Any]:
-        found = self._read(name)
-        return found if isinstance(found, dict) else {}
 
     def _read(self, name: str) -> object:
         try:

@@ -89,7 +89,8 @@ def _tags(body: bytes) -> list[str]:
     try:
         asked = msgspec.json.decode(body, type=_Body)
         constraint = msgspec.json.decode(asked.structured_outputs, type=_Constraint | None)
-        if constraint and constraint.structural_tag and (tag := _text(constraint.structural_tag)):
+        tag = msgspec.json.decode(constraint.structural_tag) if constraint and constraint.structural_tag else ""
+        if isinstance(tag, str) and tag:
             found.append(tag)
         form = msgspec.json.decode(asked.response_format, type=_Typed | None)
         if form and form.type == "structural_tag":
@@ -97,11 +98,6 @@ def _tags(body: bytes) -> list[str]:
     except NOT_JSON:
         return found
     return found
-
-
-def _text(raw: msgspec.Raw) -> str:
-    value = msgspec.json.decode(raw)
-    return value if isinstance(value, str) else ""
 
 
 def guard(engine: Any, checker: GrammarChecker) -> None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,13 @@ CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_
 OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 SETTLED = ("choice", "grammar", "_backend", "_backend_was_auto")
 """What vLLM's own check changes: choices become a grammar, and a backend is chosen."""
+BACKENDS = {
+    "xgrammar": "backend_xgrammar:XgrammarBackend",
+    "guidance": "backend_guidance:GuidanceBackend",
+    "outlines": "backend_outlines:OutlinesBackend",
+    "lm-format-enforcer": "backend_lm_format_enforcer:LMFormatEnforcerBackend",
+}
+"""The classes that EngineCore uses. 'auto' means the one of the first request, which is our first."""
 CHECKED = "roundhouse_checked"
 """Set on the constraint of a request that was checked."""
 
@@ -151,9 +159,9 @@ class Compiler:
         self._config = engine.vllm_config
         self._tokenizer = engine.get_tokenizer()
         vocabulary = self._config.model_config.get_vocab_size()
-        self._backend = _backend(self._config.structured_outputs_config.backend)(
-            self._config, tokenizer=self._tokenizer, vocab_size=vocabulary
-        )
+        backend = BACKENDS.get(self._config.structured_outputs_config.backend, BACKENDS["xgrammar"])
+        make = pkgutil.resolve_name(f"vllm.v1.structured_output.{backend}")
+        self._backend = make(self._config, tokenizer=self._tokenizer, vocab_size=vocabulary)
         self.seconds = max(LEAST_SECONDS, bounds.compile_seconds * vocabulary / VOCABULARY)
         """Of CPU for a check. The compiler tries every part with every token, so it takes the longer the more there
         are; what takes longer than that is as slow to follow: forty rules that lead into one another took 3 s with 320
@@ -197,22 +205,3 @@ class Compiler:
             if not grammar.accept_tokens("walk", [int(allowed[step * 7919 % len(allowed)])]):
                 return step
         return steps
-
-
-def _backend(name: str) -> Any:
-    """The class of the backend that EngineCore uses. 'auto' means the one of the first request, which is ours."""
-    if name == "guidance":
-        from vllm.v1.structured_output.backend_guidance import GuidanceBackend
-
-        return GuidanceBackend
-    if name == "outlines":
-        from vllm.v1.structured_output.backend_outlines import OutlinesBackend
-
-        return OutlinesBackend
-    if name == "lm-format-enforcer":
-        from vllm.v1.structured_output.backend_lm_format_enforcer import LMFormatEnforcerBackend
-
-        return LMFormatEnforcerBackend
-    from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
-
-    return XgrammarBackend
