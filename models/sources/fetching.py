@@ -7,7 +7,6 @@ next try goes on from there.
 import asyncio
 import os
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -80,7 +79,7 @@ class _Download:
                     case FetchDone(path):
                         return Path(path)
                     case FetchFailed() as failed:
-                        _raise(failed)
+                        raise by_status(failed.status)(failed.message, code=failed.code, retry_after=failed.retry_after)
         except ConnectionError:
             pass  # it ended before it had read what to do
         finally:
@@ -91,7 +90,3 @@ class _Download:
             code="download_ended",
             retry_after=5,
         )
-
-
-def _raise(failed: FetchFailed) -> NoReturn:
-    raise by_status(failed.status)(failed.message, code=failed.code, retry_after=failed.retry_after)

@@ -4,6 +4,7 @@ Servers that share a PostgreSQL have the same teams and keys, but each has its o
 name files of its data directory. What `state.db` held until a server was given a PostgreSQL is taken along then.
 """
 
+from contextlib import closing
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -37,7 +38,8 @@ def open_state(directory: Path, url: str | None = None) -> Database:
         database.make_schema()
         upgrade(database, MIGRATIONS, VERSION_TABLE)
         if (directory / FILE).is_file() and is_empty(database):
-            _take_along(directory / FILE, database)
+            with closing(open_file(directory / FILE)) as former:
+                copy(former, database)
         make_private_file(directory / ELSEWHERE)
     except BaseException:
         database.close()
@@ -98,11 +100,3 @@ def copy(source: Database, target: Database) -> None:
                 counter = sa.func.pg_get_serial_sequence(column.table.name, column.name)
                 last = sa.select(sa.func.max(column)).scalar_subquery()
                 new.execute(sa.select(sa.func.setval(counter, sa.func.coalesce(last, 1), last.is_not(None))))
-
-
-def _take_along(path: Path, database: Database) -> None:
-    source = open_file(path)
-    try:
-        copy(source, database)
-    finally:
-        source.close()
