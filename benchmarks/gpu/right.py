@@ -4,9 +4,10 @@ First without compilation and CUDA graphs, which have the fewest ways to fail; t
 """
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,30 +159,19 @@ async def _nap(report: Report, client: Client, device: str, right: str, awake: i
     )  # fmt: skip
 
 
-class _Started:
-    """A server, and the step 'start' in the report once it is ready."""
-
-    def __init__(self, report: Report, server: Roundhouse, step: str) -> None:
-        self._report, self._server, self._step = report, server, step
-
-    def __enter__(self) -> Roundhouse:
-        began = time.perf_counter()
-        self._server.__enter__()
-        self._report.server(self._step, self._server.command())
-        self._report.add(self._step, True, seconds=round(time.perf_counter() - began, 1))
-        return self._server
-
-    def __exit__(self, *fault: object) -> None:
-        self._server.stop()
-
-
-def _server(report: Report, folder: Path, device: str, *, graphs: bool) -> _Started:
+@contextlib.contextmanager
+def _server(report: Report, folder: Path, device: str, *, graphs: bool) -> Iterator[Roundhouse]:
+    """Started and ready, which is a step in the report."""
     recipes = folder / "recipes"
     recipes.mkdir(parents=True, exist_ok=True)  # with --work the folder may be that of an earlier run
     write_recipes(recipes, graphs=graphs)
     wanted = "cpu" if device == "cpu" else "cuda"
-    server = Roundhouse("starter-chat", folder, [recipes], "--device", wanted, load=["starter-chat", "second"])
-    return _Started(report, server, "start, with compilation and graphs" if graphs else "start")
+    step = "start, with compilation and graphs" if graphs else "start"
+    began = time.perf_counter()
+    with Roundhouse("starter-chat", folder, [recipes], "--device", wanted, load=["starter-chat", "second"]) as server:
+        report.server(step, server.command())
+        report.add(step, True, seconds=round(time.perf_counter() - began, 1))
+        yield server
 
 
 def write_recipes(folder: Path, *, graphs: bool) -> None:
