@@ -11,7 +11,7 @@ from registry.json import NOT_JSON
 from registry.values import Values
 from routing.providers.translation.chat_answers import ChatAnswers
 from routing.providers.translation.fields.chat import FIELDS
-from routing.providers.translation.fields.reading import Json, mapping, objects, text, unsupported, wrong
+from routing.providers.translation.fields.reading import Json, mapping, objects, present, text, unsupported, wrong
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
@@ -27,9 +27,7 @@ def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnsw
     found: Json = {"max_tokens": max_output if bound is None else bound, "messages": messages}
     if system:
         found["system"] = system
-    for name in ("temperature", "top_p"):
-        if (value := body.get(name)) is not None:
-            found[name] = value
+    found |= present(body, "temperature", "top_p")
     if isinstance(found.get("temperature"), int | float) and found["temperature"] > 1:
         raise unsupported("temperature", "there it goes up to 1")
     if (stop := body.get("stop")) is not None:
@@ -49,8 +47,7 @@ def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnsw
     stream = body.get("stream") is True
     if stream:
         found["stream"] = True
-    options = mapping(body.get("stream_options") or {}, "stream_options")
-    FIELDS["stream_options"].check(options, "stream_options")
+    options = FIELDS["stream_options"].of(body.get("stream_options") or {}, "stream_options")
     return found, ChatAnswers(options.get("include_usage") is True)
 
 
@@ -60,11 +57,10 @@ def _format(form: Json) -> Json:
             return {}
         case "json_schema":
             FIELDS["response_format (json_schema)"].check(form, "response_format")
-            named = mapping(form.get("json_schema"), "response_format.json_schema")
-            FIELDS["response_format.json_schema"].check(named, "response_format.json_schema")
+            named = FIELDS["response_format.json_schema"].of(form.get("json_schema"), "response_format.json_schema")
             schema = mapping(named.get("schema"), "response_format.json_schema.schema")
-            told = {} if named.get("description") is None else {"description": named["description"]}
-            return {"output_config": {"format": {"type": "json_schema", "schema": told | schema}}}
+            whole = present(named, "description") | schema
+            return {"output_config": {"format": {"type": "json_schema", "schema": whole}}}
         case _:
             raise unsupported("response_format", "send a json_schema")
 
@@ -73,17 +69,12 @@ def _tool(tool: Json, where: str) -> Json:
     if tool.get("type") != "function":
         raise unsupported(f"{where}.type")
     FIELDS["tools[] (function)"].check(tool, where)
-    function = mapping(tool.get("function"), f"{where}.function")
-    FIELDS["tools[].function"].check(function, f"{where}.function")
-    found = {
+    function = FIELDS["tools[].function"].of(tool.get("function"), f"{where}.function")
+    return {
         "name": text(function.get("name"), f"{where}.function.name"),
         "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
+        **present(function, "description", "strict"),
     }
-    if function.get("description") is not None:
-        found["description"] = function["description"]
-    if function.get("strict") is not None:
-        found["strict"] = function["strict"]
-    return found
 
 
 def _tool_choice(body: Mapping[str, Any]) -> Json | None:
@@ -97,8 +88,7 @@ def _tool_choice(body: Mapping[str, Any]) -> Json | None:
         if mapping(choice, "tool_choice").get("type", "function") != "function":
             raise unsupported("tool_choice.type")
         FIELDS["tool_choice (function)"].check(choice, "tool_choice")
-        function = mapping(choice.get("function"), "tool_choice.function")
-        FIELDS["tool_choice.function"].check(function, "tool_choice.function")
+        function = FIELDS["tool_choice.function"].of(choice.get("function"), "tool_choice.function")
         found = {"type": "tool", "name": function.get("name")}
     if body.get("parallel_tool_calls") is False and body.get("tools"):
         found = found or {"type": "auto"}
@@ -157,8 +147,7 @@ def _assistant(message: Json, where: str, held: Values) -> list[Json]:
         if call.get("type", "function") != "function":
             raise unsupported(f"{at}.type")
         FIELDS["tool_calls[] (function)"].check(call, at)
-        function = mapping(call.get("function"), f"{at}.function")
-        FIELDS["tool_calls[].function"].check(function, f"{at}.function")
+        function = FIELDS["tool_calls[].function"].of(call.get("function"), f"{at}.function")
         try:
             arguments = function.get("arguments") or "{}"
             held.add(arguments.encode())
@@ -188,13 +177,11 @@ def _part(part: Json, at: str, *, texts_only: bool) -> Json:
         raise unsupported(f"{at}.type")
     FIELDS[f"content[] ({kind})"].check(part, at)
     if kind == "image_url":
-        image = mapping(part.get("image_url"), f"{at}.image_url")
-        FIELDS["content[].image_url"].check(image, f"{at}.image_url")
+        image = FIELDS["content[].image_url"].of(part.get("image_url"), f"{at}.image_url")
         url = text(image.get("url"), f"{at}.image_url.url")
         block: Json = {"type": "image", "source": _source(url, f"{at}.image_url.url")}
     elif kind == "file":
-        file = mapping(part.get("file"), f"{at}.file")
-        FIELDS["content[].file"].check(file, f"{at}.file")
+        file = FIELDS["content[].file"].of(part.get("file"), f"{at}.file")
         data = text(file.get("file_data"), f"{at}.file.file_data")
         block = {"type": "document", "source": _source(data, f"{at}.file.file_data")}
         if file.get("filename") is not None:

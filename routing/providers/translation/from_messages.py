@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from routing.providers.translation.fields.messages import FIELDS
-from routing.providers.translation.fields.reading import Json, mapping, objects, text, unsupported, wrong
+from routing.providers.translation.fields.reading import Json, mapping, objects, present, text, unsupported, wrong
 from routing.providers.translation.message_answers import MessageAnswers
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -35,34 +35,29 @@ def translated(body: Mapping[str, Any]) -> tuple[Json, MessageAnswers]:
     if body.get("max_tokens") is None:
         raise wrong("max_tokens", "a whole number")
     found["max_completion_tokens"] = body["max_tokens"]
-    for name in ("temperature", "top_p", "top_k"):
-        if body.get(name) is not None:
-            found[name] = body[name]
+    found |= present(body, "temperature", "top_p", "top_k")
     if body.get("stop_sequences"):
         found["stop"] = body["stop_sequences"]
-    metadata = mapping(body.get("metadata") or {}, "metadata")
-    FIELDS["metadata"].check(metadata, "metadata")
+    metadata = FIELDS["metadata"].of(body.get("metadata") or {}, "metadata")
     if metadata.get("user_id") is not None:
         found["user"] = metadata["user_id"]
     if body.get("tools"):
         found["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
     if body.get("tool_choice") is not None:
-        found |= _tool_choice(mapping(body["tool_choice"], "tool_choice"))
+        found |= _tool_choice(FIELDS["tool_choice"].of(body["tool_choice"], "tool_choice"))
     if body.get("output_config") is not None:
-        found |= _format(mapping(body["output_config"], "output_config"))
+        found |= _format(FIELDS["output_config"].of(body["output_config"], "output_config"))
     if body.get("stream") is True:
         found["stream"] = True
     return found, MessageAnswers()
 
 
 def _format(config: Json) -> Json:
-    FIELDS["output_config"].check(config, "output_config")
     found: Json = {}
     if config.get("effort") is not None:
         found["reasoning_effort"] = config["effort"]
     if config.get("format") is not None:
-        form = mapping(config["format"], "output_config.format")
-        FIELDS["output_config.format (json_schema)"].check(form, "output_config.format")
+        form = FIELDS["output_config.format (json_schema)"].of(config["format"], "output_config.format")
         schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
         found["response_format"] = {"type": "json_schema", "json_schema": schema}
     return found
@@ -72,18 +67,15 @@ def _tool(tool: Json, where: str) -> Json:
     if tool.get("type") not in (None, "custom"):
         raise unsupported(f"{where}.type", "its provider has no such tool")
     FIELDS["tools[] (custom)"].check(tool, where)
-    function: Json = {
+    function = {
         "name": text(tool.get("name"), f"{where}.name"),
         "parameters": mapping(tool.get("input_schema"), f"{where}.input_schema"),
+        **present(tool, "description", "strict"),
     }
-    for name in ("description", "strict"):
-        if tool.get(name) is not None:
-            function[name] = tool[name]
     return {"type": "function", "function": function}
 
 
 def _tool_choice(choice: Json) -> Json:
-    FIELDS["tool_choice"].check(choice, "tool_choice")
     kind = choice.get("type")
     if kind == "tool":
         found: Json = {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.errors import BadRequest
-from routing.providers.translation.fields.reading import Json, mapping, objects, text, unsupported, wrong
+from routing.providers.translation.fields.reading import Json, mapping, objects, present, text, unsupported, wrong
 from routing.providers.translation.fields.responses import FIELDS
 from routing.providers.translation.response_answers import ResponseAnswers
 
@@ -44,10 +44,7 @@ def translated(body: Mapping[str, Any]) -> Read:
     if body.get("instructions"):
         turns.add("instructions", {"role": "system", "content": text(body["instructions"], "instructions")})
     turns.read(body.get("input"))
-    found: Json = {"messages": turns.messages}
-    for name in PASSED_ON:
-        if body.get(name) is not None:
-            found[name] = body[name]
+    found: Json = {"messages": turns.messages, **present(body, *PASSED_ON)}
     if body.get("max_output_tokens") is not None:
         found["max_completion_tokens"] = body["max_output_tokens"]
     if body.get("tools"):
@@ -55,9 +52,8 @@ def translated(body: Mapping[str, Any]) -> Read:
     if body.get("tool_choice") is not None:
         found["tool_choice"] = _tool_choice(body["tool_choice"])
     if body.get("text") is not None:
-        found |= _format(mapping(body["text"], "text"))
-    reasoning = mapping(body.get("reasoning") or {}, "reasoning")
-    FIELDS["reasoning"].check(reasoning, "reasoning")
+        found |= _format(FIELDS["text"].of(body["text"], "text"))
+    reasoning = FIELDS["reasoning"].of(body.get("reasoning") or {}, "reasoning")
     if reasoning.get("effort") is not None:
         found["reasoning_effort"] = reasoning["effort"]
     if body.get("stream") is True:
@@ -66,7 +62,6 @@ def translated(body: Mapping[str, Any]) -> Read:
 
 
 def _format(given: Json) -> Json:
-    FIELDS["text"].check(given, "text")
     form = mapping(given.get("format") or {"type": "text"}, "text.format")
     match form.get("type"):
         case "text":
@@ -86,8 +81,7 @@ def _tool(tool: Json, where: str) -> Json:
         raise unsupported(f"{where}.type", "its provider has no such tool")
     FIELDS["tools[] (function)"].check(tool, where)
     named = text(tool.get("name"), f"{where}.name")
-    more = {name: tool[name] for name in ("description", "parameters", "strict") if tool.get(name) is not None}
-    return {"type": "function", "function": {"name": named, **more}}
+    return {"type": "function", "function": {"name": named, **present(tool, "description", "parameters", "strict")}}
 
 
 def _tool_choice(choice: object) -> str | Json:

@@ -46,6 +46,12 @@ class Fields:
             if name not in self.only or value not in self.only[name]:
                 raise unsupported(f"{where}.{name}" if where else name)
 
+    def of(self, value: object, where: str) -> Json:
+        """An object of these fields. Raises BadRequest."""
+        found = mapping(value, where)
+        self.check(found, where)
+        return found
+
 
 def fields(
     carried: str, left_out: str = "", refused: str = "", only: Mapping[str, tuple[Any, ...]] | None = None
@@ -64,6 +70,11 @@ def objects(value: object, param: str) -> list[tuple[str, Json]]:
             raise wrong(f"{param}[{index}]", "an object")
         found.append((f"{param}[{index}]", item))
     return found
+
+
+def present(given: Mapping[str, Any], *names: str) -> Json:
+    """Those of these fields that say something."""
+    return {name: given[name] for name in names if given.get(name) is not None}
 
 
 def text(value: object, param: str) -> str:
