@@ -5,6 +5,7 @@ and what is documented cannot drift apart.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -25,6 +26,7 @@ from runtime.http.openapi_parts import (
     PARAMETERS,
     Json,
     Operation,
+    Operations,
     error_responses,
 )
 from runtime.http.organization import openapi as organization
@@ -33,7 +35,7 @@ from runtime.http.routing import openapi as routing
 from runtime.http.text_generation import openapi as generate
 
 _TABLES = (chat, generate, ollama, embeddings, rerank, audio, management, organization, routing)
-OPERATIONS: dict[tuple[str, str], Operation] = {}
+OPERATIONS: Operations = {}
 SCHEMAS: dict[str, Json] = dict(ERROR_SCHEMAS.values())
 for _table in _TABLES:
     OPERATIONS |= _table.OPERATIONS
@@ -58,14 +60,7 @@ def document(app: FastAPI, recipes: Sequence[Recipe]) -> None:
 
     Examples name the server's own models where there is one for the task, so that they can be tried at once.
     """
-    made: list[Json] = []
-
-    def openapi() -> Json:
-        if not made:
-            made.append(build(app, recipes))
-        return made[0]
-
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = cache(partial(build, app, recipes))  # type: ignore[method-assign]
 
 
 def build(app: FastAPI, recipes: Sequence[Recipe]) -> Json:

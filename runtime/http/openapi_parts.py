@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -195,11 +196,12 @@ class Operation:
         return "Prefer" in self.parameters
 
 
-def json_body(name: str) -> Json:
-    return {"application/json": ref(name)}
+Operations = dict[tuple[str, str], Operation]
+"""By method and path."""
 
 
-def answer(name: str) -> Json:
+def json_of(name: str) -> Json:
+    """A body or an answer of this schema."""
     return {"application/json": ref(name)}
 
 
@@ -208,22 +210,33 @@ def other_answer(description: str, schema: str) -> Json:
     return {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
 
 
-def versioned(path: str, tag: str, schema: str, alias: str, back: str) -> dict[tuple[str, str], Operation]:
+STREAM: Json = {"text/event-stream": {"type": "string", "description": "Server-sent events, with `stream: true`."}}
+model_call = partial(
+    Operation,
+    parameters=("Prefer",),
+    others={"202": other_answer("Only with `Prefer: respond-async`: the model's load has begun.", "LoadStarted")},
+)
+"""An operation that asks a model, which may have to be loaded."""
+
+
+Row = tuple[str, str, str, str, str, tuple[int, ...]]
+"""Method, path, id, summary, the answer's schema, errors."""
+
+
+def table(tag: str, *rows: Row) -> Operations:
+    """Operations without a body of their own."""
+    return {
+        (method, path): Operation(id_, tag, summary, json_of(schema), errors=errors)
+        for method, path, id_, summary, schema, errors in rows
+    }
+
+
+def versioned(path: str, tag: str, schema: str, alias: str, back: str) -> Operations:
     """Of what has versions: its aliases, and the way back. alias, back: of the operations' ids."""
     where = f"{path}/aliases/{{alias}}"
-    return {
-        ("put", where): Operation(f"set{alias}", tag, "Point an alias at a version", answer(schema), errors=CONFLICT),
-        ("delete", where): Operation(f"delete{alias}", tag, "Remove an alias", answer(schema), errors=CONFLICT),
-        ("post", f"{path}/rollback"): Operation(
-            back, tag, "Go back to an earlier version", answer(schema), errors=CONFLICT
-        ),
-    }
-
-
-STREAM: Json = {"text/event-stream": {"type": "string", "description": "Server-sent events, with `stream: true`."}}
-LOADING: Json = {
-    "202": {
-        "description": "Only with `Prefer: respond-async`: the model's load has begun.",
-        "content": {"application/json": {"schema": ref("LoadStarted")}},
-    }
-}
+    return table(
+        tag,
+        ("put", where, f"set{alias}", "Point an alias at a version", schema, CONFLICT),
+        ("delete", where, f"delete{alias}", "Remove an alias", schema, CONFLICT),
+        ("post", f"{path}/rollback", back, "Go back to an earlier version", schema, CONFLICT),
+    )

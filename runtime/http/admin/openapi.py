@@ -32,14 +32,15 @@ from runtime.http.openapi_parts import (
     TEXT,
     Json,
     Operation,
-    answer,
+    Operations,
     array,
     either,
-    json_body,
+    json_of,
     other_answer,
     record,
     ref,
     structs,
+    table,
     versioned,
 )
 
@@ -97,15 +98,30 @@ SCHEMAS: dict[str, Json] = {
     ),
 }
 
-_LOAD = (*MANAGEMENT, 409, 429, 500, 503)
 _ADD = (*MANAGEMENT, 409, 422, 500, 503)
-_REGISTER = (*MANAGEMENT, 408, 409, 413, 422, 500, 503)
+_BUSY = (*CONFLICT, 500, 503)
+_NOT_READY = {"503": other_answer("Starting or stopping.", "Health")}
+_NEW_VERSION = {"201": other_answer("A new version.", "Adapter")}
+_MODEL, _ADAPTER = "/v1/models/{model}", "/v1/adapters/{name}"
 
-OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("get", "/v1/models"): Operation(
-        "listModels", _MODELS, "List models, adapters and routers", answer("ModelList"), errors=()
+OPERATIONS: Operations = {
+    **table(
+        _MODELS,
+        ("get", "/v1/models", "listModels", "List models, adapters and routers", "ModelList", ()),
+        ("delete", _MODEL, "removeModel", "Remove a model that was added", "ModelRemoved", _BUSY),
+        ("delete", f"{_MODEL}/download", "cancelDownload", "Stop bringing a model's files", "Model", MANAGEMENT),
+        ("post", "/v1/recipes/reload", "reload", "Read the recipe files again", "Reloaded", (500, 503)),
+        ("post", f"{_MODEL}/unload", "unloadModel", "Unload a model", "Model", _BUSY),
+        ("post", f"{_MODEL}/plan", "planLoad", "What a load would do", "Plan", (*MANAGEMENT, 503)),
+        ("put", f"{_MODEL}/pin", "pinModel", "Pin a model", "Model", CONFLICT),
+        ("delete", f"{_MODEL}/pin", "unpinModel", "Unpin a model", "Model", CONFLICT),
+        ("delete", f"{_MODEL}/estimate", "forgetEstimate", "Forget what was measured of a model", "Model",
+         (*MANAGEMENT, 503)),
+        ("put", f"{_MODEL}/aliases/{{alias}}", "setModelAlias", "Point an alias at a model", "Model", CONFLICT),
+        ("delete", f"{_MODEL}/aliases/{{alias}}", "deleteModelAlias", "Remove an alias of a model", "Model",
+         MANAGEMENT),
     ),
-    ("get", "/v1/models/{model}"): Operation(
+    ("get", _MODEL): Operation(
         "getModel", _MODELS, "Show a model, adapter or router",
         {"application/json": either(*map(ref, _CARDS))}, errors=MANAGEMENT,
     ),
@@ -120,65 +136,39 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             "hub": {"source": "Qwen/Qwen3-0.6B", "id": "qwen", "overrides": {"context_length": 8192}},
             "proposal": {"source": "package:models.starter/pack/starter-chat", "id": "mine", "dry_run": True},
         },
-        body=json_body("AddModelBody"), errors=_ADD, others={"201": other_answer("It was added.", "ModelAdded")},
+        body=json_of("AddModelBody"), errors=_ADD, others={"201": other_answer("It was added.", "ModelAdded")},
     ),
-    ("patch", "/v1/models/{model}"): Operation(
-        "editModel", _MODELS, "Change a model's recipe", answer("ModelEdited"), body=json_body("EditModelBody"),
+    ("patch", _MODEL): Operation(
+        "editModel", _MODELS, "Change a model's recipe", json_of("ModelEdited"), body=json_of("EditModelBody"),
         examples={"cache": {"changes": {"memory.kv_cache": "512MiB"}}}, errors=_ADD,
     ),
-    ("delete", "/v1/models/{model}"): Operation(
-        "removeModel", _MODELS, "Remove a model that was added", answer("ModelRemoved"), errors=(*CONFLICT, 500, 503)
-    ),
-    ("get", "/v1/models/{model}/recipe"): Operation(
+    ("get", f"{_MODEL}/recipe"): Operation(
         "exportModel", _MODELS, "A model's recipe, as a recipe file has it", {"application/yaml": {"type": "object"}},
         errors=MANAGEMENT,
     ),
-    ("delete", "/v1/models/{model}/download"): Operation(
-        "cancelDownload", _MODELS, "Stop bringing a model's files", answer("Model"), errors=MANAGEMENT
-    ),
-    ("post", "/v1/recipes/reload"): Operation(
-        "reload", _MODELS, "Read the recipe files again", answer("Reloaded"), errors=(500, 503)
-    ),
-    ("post", "/v1/models/{model}/load"): Operation(
-        "loadModel", _MODELS, "Load a model", answer("Model"), errors=_LOAD,
+    ("post", f"{_MODEL}/load"): Operation(
+        "loadModel", _MODELS, "Load a model", json_of("Model"), errors=(*MANAGEMENT, 409, 429, 500, 503),
         others={"202": other_answer("With `wait=false`: the load has begun; Location tells where to look.", "Model")},
     ),
-    ("post", "/v1/models/{model}/unload"): Operation(
-        "unloadModel", _MODELS, "Unload a model", answer("Model"), errors=(*CONFLICT, 500, 503)
-    ),
-    ("post", "/v1/models/{model}/plan"): Operation(
-        "planLoad", _MODELS, "What a load would do", answer("Plan"), errors=(*MANAGEMENT, 503)
-    ),
-    ("put", "/v1/models/{model}/pin"): Operation("pinModel", _MODELS, "Pin a model", answer("Model"), errors=CONFLICT),
-    ("delete", "/v1/models/{model}/pin"): Operation(
-        "unpinModel", _MODELS, "Unpin a model", answer("Model"), errors=CONFLICT
-    ),
-    ("delete", "/v1/models/{model}/estimate"): Operation(
-        "forgetEstimate", _MODELS, "Forget what was measured of a model", answer("Model"), errors=(*MANAGEMENT, 503)
-    ),
-    ("put", "/v1/models/{model}/aliases/{alias}"): Operation(
-        "setModelAlias", _MODELS, "Point an alias at a model", answer("Model"), errors=CONFLICT
-    ),
-    ("delete", "/v1/models/{model}/aliases/{alias}"): Operation(
-        "deleteModelAlias", _MODELS, "Remove an alias of a model", answer("Model"), errors=MANAGEMENT
-    ),
-    ("get", "/health/live"): Operation("live", _OPERATIONS, "Liveness", answer("Health"), errors=()),
-    ("get", "/health/ready"): Operation(
-        "ready", _OPERATIONS, "Readiness", answer("Health"), errors=(),
-        others={"503": other_answer("Starting or stopping.", "Health")},
-    ),
     **{
-        (method, path): Operation(
-            id_, _OPERATIONS, summary, answer("Health"), errors=(),
-            others={"503": other_answer("Starting or stopping.", "Health")},
-        )
+        (method, path): Operation(id_, _OPERATIONS, summary, json_of("Health"), errors=(), others=_NOT_READY)
         for method, path, id_, summary in (
+            ("get", "/health/ready", "ready", "Readiness"),
             ("get", "/health", "health", "Readiness (vLLM, TGI)"),
             ("get", "/infinity/health", "healthInfinity", "Readiness (Infinity)"),
             ("get", "/ping", "ping", "Readiness (SageMaker)"),
             ("post", "/ping", "pingByPost", "Readiness (SageMaker)"),
         )
     },
+    **table(
+        _OPERATIONS,
+        ("get", "/health/live", "live", "Liveness", "Health", ()),
+        ("get", "/v1/providers", "listProviders", "Providers and their breakers", "ProviderList", ()),
+        ("post", "/v1/providers/{provider}/test", "testProvider", "Whether a provider answers", "ProviderCheck",
+         MANAGEMENT),
+        ("get", "/v1/status", "status", "What is resident where", "Status", ()),
+        ("get", "/v1/requests/{request_id}", "getRequest", "All that is known of one request", "Request", MANAGEMENT),
+    ),
     ("get", "/version"): Operation(
         "version", _OPERATIONS, "The server's version", {"application/json": record({"version": STRING})}, errors=()
     ),
@@ -187,61 +177,40 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         {"application/json": record({"auth": {"type": "boolean"}})}, errors=(),
     ),
     ("get", "/metrics"): Operation("metrics", _OPERATIONS, "Prometheus metrics", TEXT, errors=()),
-    ("get", "/v1/providers"): Operation(
-        "listProviders", _OPERATIONS, "Providers and their breakers", answer("ProviderList"), errors=()
+    **table(
+        _ADAPTERS,
+        ("get", "/v1/adapters", "listAdapters", "List adapters", "AdapterList", MANAGEMENT),
+        ("get", _ADAPTER, "getAdapter", "Show an adapter", "Adapter", MANAGEMENT),
+        ("delete", _ADAPTER, "deleteAdapter", "Remove an adapter or a version", "AdapterDeleted", CONFLICT),
+        ("put", f"{_ADAPTER}/pin", "pinAdapter", "Pin an adapter in its place", "Adapter", (*CONFLICT, 500)),
+        ("delete", f"{_ADAPTER}/pin", "unpinAdapter", "Unpin an adapter", "Adapter", (*CONFLICT, 500)),
+        ("put", f"{_ADAPTER}/shared", "shareAdapter", "Let all teams use an adapter", "Adapter", CONFLICT),
+        ("delete", f"{_ADAPTER}/shared", "unshareAdapter", "Let only its own team use an adapter", "Adapter", CONFLICT),
     ),
-    ("post", "/v1/providers/{provider}/test"): Operation(
-        "testProvider", _OPERATIONS, "Whether a provider answers", answer("ProviderCheck"), errors=MANAGEMENT
-    ),
-    ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
-    ("get", "/v1/requests/{request_id}"): Operation(
-        "getRequest", _OPERATIONS, "All that is known of one request", answer("Request"), errors=MANAGEMENT
-    ),
-    ("get", "/v1/adapters"): Operation(
-        "listAdapters", _ADAPTERS, "List adapters", answer("AdapterList"), errors=MANAGEMENT
-    ),
+    **versioned(_ADAPTER, _ADAPTERS, "Adapter", "Alias", "rollbackAdapter"),
     ("post", "/v1/adapters"): Operation(
         "registerAdapter", _ADAPTERS, "Register an adapter",
         {"application/json": either(ref("Adapter"), ref("AdapterCheck"))},
-        body={**json_body("RegisterRequest"), "multipart/form-data": ref("RegisterForm")},
+        body={**json_of("RegisterRequest"), "multipart/form-data": ref("RegisterForm")},
         description="A name that exists gets a new version; the same content again changes nothing (200). With "
         "`dry_run=true` it is only checked.",
         examples={
             "folder": {"name": "support", "base": "starter-chat", "source": {"path": "/srv/adapters/support"}},
             "hub": {"name": "support", "base": "starter-chat", "source": {"hub": "team/support", "revision": "main"}},
         },
-        errors=_REGISTER, others={"201": other_answer("A new version.", "Adapter")},
+        errors=(*MANAGEMENT, 408, 409, 413, 422, 500, 503), others=_NEW_VERSION,
     ),
     ("post", "/v1/adapters/combine"): Operation(
-        "combineAdapters", _ADAPTERS, "Combine adapters into a new one", answer("Adapter"),
+        "combineAdapters", _ADAPTERS, "Combine adapters into a new one", json_of("Adapter"),
         description="A process of its own makes it with peft, from adapters of one base; it is then checked and "
         "registered as any other. The same content again changes nothing (200).",
-        errors=(*CONFLICT, 422, 500, 503), others={"201": other_answer("A new version.", "Adapter")},
+        errors=(*CONFLICT, 422, 500, 503), others=_NEW_VERSION,
     ),
-    ("post", "/v1/adapters/{name}/merge"): Operation(
-        "mergeAdapter", _ADAPTERS, "Write base and adapter as one model", answer("AdapterMerged"),
+    ("post", f"{_ADAPTER}/merge"): Operation(
+        "mergeAdapter", _ADAPTERS, "Write base and adapter as one model", json_of("AdapterMerged"),
         description="Into the server's data directory; `output` can be added with POST /v1/models. It takes the base's "
         "memory and disk once more. A version that was merged before is told again.",
         errors=(*CONFLICT, 422, 500, 503),
-    ),
-    ("get", "/v1/adapters/{name}"): Operation(
-        "getAdapter", _ADAPTERS, "Show an adapter", answer("Adapter"), errors=MANAGEMENT
-    ),
-    ("delete", "/v1/adapters/{name}"): Operation(
-        "deleteAdapter", _ADAPTERS, "Remove an adapter or a version", answer("AdapterDeleted"), errors=CONFLICT
-    ),
-    **versioned("/v1/adapters/{name}", _ADAPTERS, "Adapter", "Alias", "rollbackAdapter"),
-    ("put", "/v1/adapters/{name}/pin"): Operation(
-        "pinAdapter", _ADAPTERS, "Pin an adapter in its place", answer("Adapter"), errors=(*CONFLICT, 500)
-    ),
-    ("delete", "/v1/adapters/{name}/pin"): Operation(
-        "unpinAdapter", _ADAPTERS, "Unpin an adapter", answer("Adapter"), errors=(*CONFLICT, 500)
-    ),
-    ("put", "/v1/adapters/{name}/shared"): Operation(
-        "shareAdapter", _ADAPTERS, "Let all teams use an adapter", answer("Adapter"), errors=CONFLICT
-    ),
-    ("delete", "/v1/adapters/{name}/shared"): Operation(
-        "unshareAdapter", _ADAPTERS, "Let only its own team use an adapter", answer("Adapter"), errors=CONFLICT
     ),
     ("post", "/v1/load_lora_adapter"): Operation(
         "vllmLoadAdapter", _ADAPTERS, "Register an adapter (vLLM)", TEXT, errors=(*CONFLICT, 413, 422, 500, 503)

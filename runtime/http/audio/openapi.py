@@ -3,14 +3,14 @@
 from runtime.http.audio.fields import FORMATS, GRANULARITIES
 from runtime.http.openapi_parts import (
     COUNT,
-    LOADING,
     NUMBER,
     STRING,
     Json,
-    Operation,
-    answer,
+    Operations,
     array,
     either,
+    json_of,
+    model_call,
     one_of,
     record,
     ref,
@@ -73,15 +73,15 @@ SCHEMAS: dict[str, Json] = {
 }
 
 _TEXTS = ("text/plain", "application/x-subrip", "text/vtt", "text/event-stream")
-_AUDIO_ANSWERS: Json = {**answer("Transcript"), **dict.fromkeys(_TEXTS, STRING)}
+_AUDIO_ANSWERS: Json = {**json_of("Transcript"), **dict.fromkeys(_TEXTS, STRING)}
 
-OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("post", "/v1/audio/transcriptions"): Operation(
+OPERATIONS: Operations = {
+    ("post", "/v1/audio/transcriptions"): model_call(
         "createTranscription", "Audio", "Transcription (OpenAI)", _AUDIO_ANSWERS,
-        body={"multipart/form-data": ref("AudioForm")}, parameters=("Prefer", "Progress"), others=LOADING,
+        body={"multipart/form-data": ref("AudioForm")}, parameters=("Prefer", "Progress"),
     ),
-    ("post", "/v1/audio/translations"): Operation(
+    ("post", "/v1/audio/translations"): model_call(
         "createTranslation", "Audio", "Translation into English (OpenAI)", _AUDIO_ANSWERS,
-        body={"multipart/form-data": ref("AudioForm")}, parameters=("Prefer", "Progress"), others=LOADING,
+        body={"multipart/form-data": ref("AudioForm")}, parameters=("Prefer", "Progress"),
     ),
 }  # fmt: skip

@@ -6,16 +6,15 @@ from runtime.http.openapi_parts import (
     BOOLEAN,
     COUNT,
     INTEGER,
-    LOADING,
     NUMBER,
     STREAM,
     STRING,
     Json,
-    Operation,
-    answer,
+    Operations,
     array,
     either,
-    json_body,
+    json_of,
+    model_call,
     nullable,
     one_of,
     record,
@@ -206,10 +205,10 @@ SCHEMAS: dict[str, Json] = {
 _HELLO = [{"role": "user", "content": "turn on the lamp"}]
 _STREAMS = ("Prefer", "Progress")
 
-OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("post", "/v1/chat/completions"): Operation(
-        "createChatCompletion", TAG, "Chat completion (OpenAI)", {**answer("ChatCompletion"), **STREAM},
-        body=json_body("ChatCompletionRequest"), parameters=_STREAMS, others=LOADING,
+OPERATIONS: Operations = {
+    ("post", "/v1/chat/completions"): model_call(
+        "createChatCompletion", TAG, "Chat completion (OpenAI)", {**json_of("ChatCompletion"), **STREAM},
+        body=json_of("ChatCompletionRequest"), parameters=_STREAMS,
         examples={
             "adapter": {"model": "uppercase", "messages": _HELLO},
             "stream": {
@@ -217,35 +216,33 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             },
         },
     ),
-    ("post", "/v1/completions"): Operation(
-        "createCompletion", TAG, "Text completion (OpenAI)", {**answer("Completion"), **STREAM},
-        body=json_body("CompletionRequest"), parameters=_STREAMS, others=LOADING,
+    ("post", "/v1/completions"): model_call(
+        "createCompletion", TAG, "Text completion (OpenAI)", {**json_of("Completion"), **STREAM},
+        body=json_of("CompletionRequest"), parameters=_STREAMS,
         examples={"prompt": {"model": "starter-chat", "prompt": "what is a slot?", "max_tokens": 64}},
     ),
-    ("post", "/v1/responses"): Operation(
-        "createResponse", TAG, "Response (OpenAI)", {**answer("ResponsesResponse"), **STREAM},
-        body=json_body("ResponsesRequest"), parameters=_STREAMS, others=LOADING,
+    ("post", "/v1/responses"): model_call(
+        "createResponse", TAG, "Response (OpenAI)", {**json_of("ResponsesResponse"), **STREAM},
+        body=json_of("ResponsesRequest"), parameters=_STREAMS,
         examples={"input": {"model": "starter-chat", "input": "what is a slot?"}},
     ),
-    ("post", "/v1/messages"): Operation(
-        "createMessage", TAG, "Message (Anthropic)", {**answer("AnthropicMessage"), **STREAM},
-        body=json_body("AnthropicRequest"), parameters=_STREAMS, others=LOADING, dialects=(Dialect.ANTHROPIC,),
+    ("post", "/v1/messages"): model_call(
+        "createMessage", TAG, "Message (Anthropic)", {**json_of("AnthropicMessage"), **STREAM},
+        body=json_of("AnthropicRequest"), parameters=_STREAMS, dialects=(Dialect.ANTHROPIC,),
         examples={"adapter": {"model": "uppercase", "max_tokens": 64, "messages": _HELLO}},
     ),
-    ("post", "/v1/messages/count_tokens"): Operation(
-        "countMessageTokens", TAG, "Tokens of a message (Anthropic)", answer("CountTokens"),
-        body=json_body("CountTokensRequest"), parameters=("Prefer",), others=LOADING, dialects=(Dialect.ANTHROPIC,),
+    ("post", "/v1/messages/count_tokens"): model_call(
+        "countMessageTokens", TAG, "Tokens of a message (Anthropic)", json_of("CountTokens"),
+        body=json_of("CountTokensRequest"), dialects=(Dialect.ANTHROPIC,),
         examples={"messages": {"model": "starter-chat", "messages": _HELLO}},
     ),
-    ("post", "/tokenize"): Operation(
-        "tokenize", TAG, "Text or messages to token ids (vLLM)", answer("Tokens"),
-        body=json_body("TokenizeRequest"), parameters=("Prefer",), others=LOADING,
+    ("post", "/tokenize"): model_call(
+        "tokenize", TAG, "Text or messages to token ids (vLLM)", json_of("Tokens"), body=json_of("TokenizeRequest"),
         description="Send `prompt` or `messages`.",
         examples={"prompt": {"model": "starter-chat", "prompt": "hello"}},
     ),
-    ("post", "/detokenize"): Operation(
-        "detokenize", TAG, "Token ids to text (vLLM)", answer("Detokenized"),
-        body=json_body("DetokenizeRequest"), parameters=("Prefer",), others=LOADING,
+    ("post", "/detokenize"): model_call(
+        "detokenize", TAG, "Token ids to text (vLLM)", json_of("Detokenized"), body=json_of("DetokenizeRequest"),
         examples={"tokens": {"model": "starter-chat", "tokens": [1, 2, 3]}},
     ),
 }  # fmt: skip

@@ -4,15 +4,14 @@ from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody, InfinityEm
 from runtime.http.errors import Dialect
 from runtime.http.openapi_parts import (
     COUNT,
-    LOADING,
     NUMBER,
     STRING,
     Json,
-    Operation,
-    answer,
+    Operations,
     array,
     either,
-    json_body,
+    json_of,
+    model_call,
     record,
     structs,
 )
@@ -38,23 +37,22 @@ SCHEMAS: dict[str, Json] = {
     "Vectors": array(array(NUMBER)),
 }
 
-OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("post", "/v1/embeddings"): Operation(
-        "createEmbeddings", "Embeddings", "Embeddings (OpenAI)", answer("Embeddings"),
-        body=json_body("EmbeddingsBody"), parameters=("Prefer",), others=LOADING,
+OPERATIONS: Operations = {
+    ("post", "/v1/embeddings"): model_call(
+        "createEmbeddings", "Embeddings", "Embeddings (OpenAI)", json_of("Embeddings"), body=json_of("EmbeddingsBody"),
         examples={
             "texts": {"model": "starter-embed", "input": ["a warm kitchen", "a cold cellar"]},
             "base64": {"model": "starter-embed", "input": "a warm kitchen", "encoding_format": "base64"},
         },
     ),
-    ("post", "/infinity/embeddings"): Operation(
-        "embedInfinity", "Embeddings", "Embeddings (Infinity)", answer("Embeddings"),
-        body=json_body("InfinityEmbeddingsBody"), parameters=("Prefer",), others=LOADING,
+    ("post", "/infinity/embeddings"): model_call(
+        "embedInfinity", "Embeddings", "Embeddings (Infinity)", json_of("Embeddings"),
+        body=json_of("InfinityEmbeddingsBody"),
         examples={"texts": {"model": "starter-embed", "input": ["a warm kitchen", "a cold cellar"]}},
     ),
-    ("post", "/embed"): Operation(
-        "embed", "Embeddings", "Embeddings (Text Embeddings Inference)", answer("Vectors"),
-        body=json_body("EmbedBody"), parameters=("Prefer", "Model"), others=LOADING, dialects=(Dialect.TEI,),
+    ("post", "/embed"): model_call(
+        "embed", "Embeddings", "Embeddings (Text Embeddings Inference)", json_of("Vectors"),
+        body=json_of("EmbedBody"), parameters=("Prefer", "Model"), dialects=(Dialect.TEI,),
         description="`model` may be left out where there is one embedding model.",
         examples={"texts": {"inputs": ["a warm kitchen", "a cold cellar"]}},
     ),

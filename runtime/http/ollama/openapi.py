@@ -16,7 +16,7 @@ from runtime.http.ollama.bodies import (
 from runtime.http.ollama.models import OllamaStatus, OllamaVersion
 from runtime.http.ollama.vectors import OllamaVector, OllamaVectors
 from runtime.http.ollama.views import OllamaLoaded, OllamaShown, OllamaTags
-from runtime.http.openapi_parts import LOADING, MANAGEMENT, Json, Operation, answer, json_body, ref, structs
+from runtime.http.openapi_parts import MANAGEMENT, Json, Operation, Operations, json_of, model_call, ref, structs
 
 TAG = "Ollama"
 OLLAMA = (Dialect.OLLAMA,)
@@ -47,22 +47,19 @@ _CHAT: Json = {"model": "starter-chat", "messages": [{"role": "user", "content":
 
 
 def _lines(schema: str) -> Json:
-    return {"application/x-ndjson": {**ref(schema)}, **answer(schema)}
+    return {"application/x-ndjson": {**ref(schema)}, **json_of(schema)}
 
 
 def _asking(id_: str, summary: str, answers: Json, body: str, examples: Json, description: str = "") -> Operation:
-    return Operation(
-        id_, TAG, summary, answers, description, json_body(body), examples, dialects=OLLAMA, parameters=("Prefer",),
-        others=LOADING,
-    )  # fmt: skip
+    return model_call(id_, TAG, summary, answers, description, json_of(body), examples, dialects=OLLAMA)
 
 
 def _managing(id_: str, summary: str, answers: Json, body: str = "", description: str = "") -> Operation:
-    bodies, errors = (json_body(body), _CHANGING) if body else ({}, ())
+    bodies, errors = (json_of(body), _CHANGING) if body else ({}, ())
     return Operation(id_, TAG, summary, answers, description, bodies, errors=errors, dialects=OLLAMA)
 
 
-OPERATIONS: dict[tuple[str, str], Operation] = {
+OPERATIONS: Operations = {
     ("post", "/api/chat"): _asking(
         "ollamaChat", "Chat", _lines("OllamaChat"), "OllamaChatBody",
         {"stream": _CHAT, "adapter": {**_CHAT, "model": "uppercase", "stream": False, "options": {"temperature": 0}}},
@@ -74,21 +71,21 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "The prompt is one message of a chat; with `raw: true` it is given to the model as it is.",
     ),
     ("post", "/api/embed"): _asking(
-        "ollamaEmbed", "Embeddings", answer("OllamaVectors"), "OllamaEmbedBody",
+        "ollamaEmbed", "Embeddings", json_of("OllamaVectors"), "OllamaEmbedBody",
         {"texts": {"model": "starter-embed", "input": ["a warm kitchen", "a cold cellar"]}},
     ),
     ("post", "/api/embeddings"): _asking(
-        "ollamaEmbeddings", "One embedding (older)", answer("OllamaVector"), "OllamaEmbeddingsBody",
+        "ollamaEmbeddings", "One embedding (older)", json_of("OllamaVector"), "OllamaEmbeddingsBody",
         {"text": {"model": "starter-embed", "prompt": "a warm kitchen"}},
     ),
-    ("get", "/api/tags"): _managing("ollamaTags", "List models and adapters", answer("OllamaTags")),
-    ("get", "/api/ps"): _managing("ollamaPs", "Models in memory", answer("OllamaLoaded")),
-    ("post", "/api/show"): _managing("ollamaShow", "Show a model", answer("OllamaShown"), "OllamaNameBody"),
-    ("get", "/api/version"): _managing("ollamaVersion", "Version of the interface", answer("OllamaVersion")),
+    ("get", "/api/tags"): _managing("ollamaTags", "List models and adapters", json_of("OllamaTags")),
+    ("get", "/api/ps"): _managing("ollamaPs", "Models in memory", json_of("OllamaLoaded")),
+    ("post", "/api/show"): _managing("ollamaShow", "Show a model", json_of("OllamaShown"), "OllamaNameBody"),
+    ("get", "/api/version"): _managing("ollamaVersion", "Version of the interface", json_of("OllamaVersion")),
     ("post", "/api/pull"): _managing(
         "ollamaPull", "Bring a model of a hub", _lines("OllamaStatus"), "OllamaPullBody"
     ),
     ("delete", "/api/delete"): _managing(
-        "ollamaDelete", "Remove an adapter or an added model", answer("OllamaStatus"), "OllamaNameBody"
+        "ollamaDelete", "Remove an adapter or an added model", json_of("OllamaStatus"), "OllamaNameBody"
     ),
 }  # fmt: skip

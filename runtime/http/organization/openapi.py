@@ -1,7 +1,5 @@
 """Teams, their keys, limits, usage and costs in the OpenAPI document."""
 
-from collections.abc import Iterable
-
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -14,12 +12,14 @@ from runtime.http.openapi_parts import (
     STRING,
     Json,
     Operation,
-    answer,
+    Operations,
+    Row,
     array,
-    json_body,
+    json_of,
     nullable,
     record,
     structs,
+    table,
 )
 from runtime.http.organization import keys, projects, spending
 from runtime.http.organization.used import NOTHING
@@ -64,14 +64,15 @@ SCHEMAS: dict[str, Json] = {
 }  # fmt: skip
 
 
-def _page(id_: str, path: str, summary: str) -> tuple[tuple[str, str], Operation]:
-    return ("get", path), Operation(id_, _TAG, summary, answer("UsagePage"), errors=(*MANAGEMENT, 503))
+def _page(path: str, id_: str, what: str) -> Row:
+    where, summary = f"/v1/organization/{path}", f"What teams {what}, as OpenAI tells it"
+    return "get", where, id_, summary, "UsagePage", (*MANAGEMENT, 503)
 
 
-def _plain() -> Iterable[tuple[tuple[str, str], Operation]]:
+def _as_openai() -> Operations:
     """What is as OpenAI has it: its SDK's types say it."""
     one, account = projects.ONE, keys.ACCOUNT
-    made = (
+    rows = (
         ("get", projects.PROJECTS, "listProjects", "List teams", None),
         ("post", projects.PROJECTS, "createProject", "Make a team", "ProjectBody"),
         ("get", one, "getProject", "Show a team", None),
@@ -102,37 +103,41 @@ def _plain() -> Iterable[tuple[tuple[str, str], Operation]]:
         ("post", f"{spending.ALERTS}/{{alert}}", "editSpendAlert", "Change one", "AlertBody"),
         ("delete", f"{spending.ALERTS}/{{alert}}", "deleteSpendAlert", "Remove one", None),
     )
-    for method, path, id_, summary, body in made:
-        found = answer("OrganizationList" if id_.startswith("list") else "OrganizationObject")
-        yield (
-            (method, path),
-            Operation(id_, _TAG, summary, found, body=json_body(body) if body else {}, errors=_ERRORS),
+    return {
+        (method, path): Operation(
+            id_, _TAG, summary, json_of("OrganizationList" if id_.startswith("list") else "OrganizationObject"),
+            body=json_of(body) if body else {}, errors=_ERRORS,
         )
+        for method, path, id_, summary, body in rows
+    }  # fmt: skip
 
 
-OPERATIONS: dict[tuple[str, str], Operation] = {
+OPERATIONS: Operations = {
     ("get", "/v1/usage"): Operation(
-        "getUsage", _TAG, "What teams used", {**answer("UsageReport"), "text/csv": STRING}, errors=(*MANAGEMENT, 503)
+        "getUsage", _TAG, "What teams used", {**json_of("UsageReport"), "text/csv": STRING}, errors=(*MANAGEMENT, 503)
     ),
     ("get", "/v1/usage/daily"): Operation(
         "getUsageOfDay", _TAG, "A team's day",
-        {**answer("OrganizationObject"), "text/csv": STRING, "text/html": STRING}, errors=(*MANAGEMENT, 503),
+        {**json_of("OrganizationObject"), "text/csv": STRING, "text/html": STRING}, errors=(*MANAGEMENT, 503),
     ),
     ("get", "/v1/usage/comparison"): Operation(
-        "compareUsage", _TAG, "The same at providers' prices", answer("OrganizationObject"), errors=(*MANAGEMENT, 503)
+        "compareUsage", _TAG, "The same at providers' prices", json_of("OrganizationObject"), errors=(*MANAGEMENT, 503)
     ),
     ("post", "/v1/feedback"): Operation(
-        "sendFeedback", _TAG, "Say whether an answer was of use", answer("OrganizationObject"),
-        body=json_body("FeedbackBody"), errors=_ERRORS,
+        "sendFeedback", _TAG, "Say whether an answer was of use", json_of("OrganizationObject"),
+        body=json_of("FeedbackBody"), errors=_ERRORS,
     ),
-    **dict(
-        _page(f"get{name}Usage", f"/v1/organization/usage/{kind}", f"What teams used of {what}, as OpenAI tells it")
-        for kind, name, what in (
-            ("completions", "Completions", "chat and text"), ("embeddings", "Embeddings", "embeddings"),
-            ("audio_transcriptions", "Transcriptions", "speech"),
-            *((kind, kind.title().replace("_", ""), f"{kind.replace('_', ' ')}: nothing") for kind in NOTHING),
-        )
+    **table(
+        _TAG,
+        _page("costs", "getCosts", "are charged"),
+        _page("usage/completions", "getCompletionsUsage", "used of chat and text"),
+        _page("usage/embeddings", "getEmbeddingsUsage", "used of embeddings"),
+        _page("usage/audio_transcriptions", "getTranscriptionsUsage", "used of speech"),
+        *(
+            _page(f"usage/{kind}", f"get{words.title().replace(' ', '')}Usage", f"used of {words}: nothing")
+            for kind in NOTHING
+            for words in (kind.replace("_", " "),)
+        ),
     ),
-    **dict((_page("getCosts", "/v1/organization/costs", "What teams are charged, as OpenAI tells it"),)),
-    **dict(_plain()),
+    **_as_openai(),
 }  # fmt: skip

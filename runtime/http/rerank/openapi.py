@@ -5,15 +5,15 @@ from runtime.http.openapi_parts import (
     ANY_OBJECT,
     COUNT,
     INFERENCE,
-    LOADING,
     NUMBER,
     STRING,
     Json,
     Operation,
-    answer,
+    Operations,
     array,
     either,
-    json_body,
+    json_of,
+    model_call,
     nullable,
     record,
     ref,
@@ -105,44 +105,43 @@ _ERRORS_422 = (*INFERENCE, 422)
 
 
 def _score(id_: str) -> Operation:
-    return Operation(
-        id_, "Rerank", "Scores of pairs (vLLM)", answer("Scores"), body=json_body("ScoreBody"),
+    return model_call(
+        id_, "Rerank", "Scores of pairs (vLLM)", json_of("Scores"), body=json_of("ScoreBody"),
         description="One text and any number, or pair by pair. `model` may be left out where there is one reranker. "
         f"{_CHUNKS}",
-        parameters=("Prefer",), others=LOADING,
         examples={"pairs": {"model": "starter-rerank", "text_1": "what is a slot?", "text_2": _DOCUMENTS}},
     )  # fmt: skip
 
 
 def _cohere(id_: str, description: str) -> Operation:
-    return Operation(
-        id_, "Rerank", "Rerank (Cohere v2)", answer("CohereRanking"), body=json_body("CohereBody"),
-        description=description, parameters=("Prefer",), others=LOADING, dialects=(Dialect.COHERE,), errors=_ERRORS_422,
+    return model_call(
+        id_, "Rerank", "Rerank (Cohere v2)", json_of("CohereRanking"), body=json_of("CohereBody"),
+        description=description, dialects=(Dialect.COHERE,), errors=_ERRORS_422,
         examples={"best": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS, "top_n": 1}},
     )  # fmt: skip
 
 
-OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("post", "/v1/rerank"): Operation(
-        "rerank", "Rerank", "Rerank (Jina)", answer("JinaRanking"), body=json_body("JinaBody"),
+OPERATIONS: Operations = {
+    ("post", "/v1/rerank"): model_call(
+        "rerank", "Rerank", "Rerank (Jina)", json_of("JinaRanking"), body=json_of("JinaBody"),
         description=f"Cohere v1's and vLLM's fields are taken too. {_CHUNKS}",
-        parameters=("Prefer",), others=LOADING, dialects=(Dialect.JINA,),
+        dialects=(Dialect.JINA,),
         examples={"documents": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS}},
     ),
     ("post", "/v2/rerank"): _cohere("rerankCohere", _CHUNKS),
     ("post", "/v1/v2/rerank"): _cohere("rerankCohereV1", "The same, for clients whose base address ends in /v1."),
-    ("post", "/infinity/rerank"): Operation(
-        "rerankInfinity", "Rerank", "Rerank (Infinity)", answer("InfinityRanking"), body=json_body("JinaBody"),
+    ("post", "/infinity/rerank"): model_call(
+        "rerankInfinity", "Rerank", "Rerank (Infinity)", json_of("InfinityRanking"), body=json_of("JinaBody"),
         description=f"Documents come back as strings, with `return_documents: true`. {_CHUNKS}",
-        parameters=("Prefer",), others=LOADING, dialects=(Dialect.JINA,),
+        dialects=(Dialect.JINA,),
         examples={"documents": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS}},
     ),
-    ("post", "/rerank"): Operation(
+    ("post", "/rerank"): model_call(
         "rerankTei", "Rerank", "Rerank (Text Embeddings Inference, or Jina)",
         {"application/json": either(ref("TeiRanking"), ref("JinaRanking"))},
         body={"application/json": either(ref("TeiBody"), ref("JinaBody"))},
         description="With `texts` it answers as TEI does, with `documents` as Jina does.",
-        parameters=("Prefer", "Model"), others=LOADING, dialects=(Dialect.TEI, Dialect.JINA),
+        parameters=("Prefer", "Model"), dialects=(Dialect.TEI, Dialect.JINA),
         examples={"texts": {"query": "what is a slot?", "texts": _DOCUMENTS}},
     ),
     ("post", "/score"): _score("score"),

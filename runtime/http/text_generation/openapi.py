@@ -3,13 +3,12 @@
 from runtime.http.errors import Dialect
 from runtime.http.openapi_parts import (
     INFERENCE,
-    LOADING,
     STREAM,
     Json,
-    Operation,
-    answer,
+    Operations,
     array,
-    json_body,
+    json_of,
+    model_call,
     ref,
     structs,
 )
@@ -29,25 +28,25 @@ _TEXT = (
 
 SCHEMAS: dict[str, Json] = structs(GenerateBody, GeneratedText)
 
-OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("post", "/generate"): Operation(
-        "generate", TAG, "Generate text (Text Generation Inference, LoRAX)", {**answer("GeneratedText"), **STREAM},
-        body=json_body("GenerateBody"), parameters=_PARAMETERS, others=LOADING, dialects=(Dialect.TGI,),
+OPERATIONS: Operations = {
+    ("post", "/generate"): model_call(
+        "generate", TAG, "Generate text (Text Generation Inference, LoRAX)", {**json_of("GeneratedText"), **STREAM},
+        body=json_of("GenerateBody"), parameters=_PARAMETERS, dialects=(Dialect.TGI,),
         errors=_ERRORS, description=_TEXT,
         examples={
             "greedy": _GREEDY,
             "adapter": {**_GREEDY, "parameters": {"max_new_tokens": 64, "adapter_id": "uppercase", "details": True}},
         },
     ),
-    ("post", "/generate_stream"): Operation(
+    ("post", "/generate_stream"): model_call(
         "generateStream", TAG, "Generate text as a stream (Text Generation Inference, LoRAX)", STREAM,
-        body=json_body("GenerateBody"), parameters=_PARAMETERS, others=LOADING, dialects=(Dialect.TGI,),
+        body=json_of("GenerateBody"), parameters=_PARAMETERS, dialects=(Dialect.TGI,),
         errors=_ERRORS, description=_TEXT, examples={"greedy": _GREEDY},
     ),
-    ("post", "/"): Operation(
+    ("post", "/"): model_call(
         "generateCompatible", TAG, "Generate text, as a list of one or a stream (Text Generation Inference, LoRAX)",
         {"application/json": array(ref("GeneratedText")), **STREAM},
-        body=json_body("GenerateBody"), parameters=_PARAMETERS, others=LOADING, dialects=(Dialect.TGI,),
+        body=json_of("GenerateBody"), parameters=_PARAMETERS, dialects=(Dialect.TGI,),
         errors=_ERRORS, description=f"{_TEXT} `return_full_text` is true by default.", examples={"greedy": _GREEDY},
     ),
 }  # fmt: skip
