@@ -8,11 +8,11 @@ of one of their models the last one that had begun on a day counts for it.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -65,6 +65,12 @@ class Compared:
     @property
     def own_saving(self) -> float | None:
         return None if not self.theirs else 100 * (1 - self.own / self.theirs)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Money in whole units."""
+        money = {name: getattr(self, name) / MILLION for name in ("theirs", "ours", "own")}
+        return {**asdict(self), **money, "saving_percent": self.saving, "own_saving_percent": self.own_saving}
 
 
 def read(path: Path) -> list[ProviderPrice]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -87,11 +87,7 @@ def as_json(day: Day) -> dict[str, Any]:
             {"model": one.names[0], "adapter": one.names[1], "service_class": one.names[2], **numbers(one)}
             for one in day.models
         ],
-        "compared": [
-            {**asdict(one), **{name: getattr(one, name) / MICRO for name in ("theirs", "ours", "own")},
-             "saving_percent": one.saving, "own_saving_percent": one.own_saving}
-            for one in day.compared
-        ],
+        "compared": [one.shown for one in day.compared],
     }  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from dataclasses import astuple, dataclass
 from functools import lru_cache
 
 MILLION = 1_000_000
-HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)

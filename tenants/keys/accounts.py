@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from registry.errors import Conflict, NotFound
 from registry.storage.database import Database
 from registry.wording import quoted
 from tenants.keys.records import check_name
-from tenants.storage.tables import ACCOUNTS, KEYRING, KEYS, TEAMS
+from tenants.storage.tables import ACCOUNTS, CHANGED, KEYS, TEAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,11 @@ class AccountTable:
         """Of a team that is there. Raises BadRequest; Conflict for an archived one."""
         check_name(name)
         made = Account(f"svc_{secrets.token_hex(8)}", team, name, "member", self._clock())
-        values = {"id": made.id, "team": team, "name": name, "role": made.role, "created": made.created}
         with self._database.write() as connection:
             archived = sa.select(TEAMS.c.archived).where(TEAMS.c.id == team)
             if connection.execute(archived).scalar_one() is not None:
                 raise Conflict(f"The team '{team}' is archived.", code="team_archived", param="team")
-            connection.execute(sa.insert(ACCOUNTS).values(values))
+            connection.execute(sa.insert(ACCOUNTS).values(asdict(made)))
         return made
 
     def edit(self, team: str, id_: str, name: str | None, role: str | None) -> Account:
@@ -75,7 +74,7 @@ class AccountTable:
             connection.execute(sa.update(ACCOUNTS).where(ACCOUNTS.c.id == id_).values(deleted=now))
             revoked = sa.update(KEYS).where(KEYS.c.account == id_, KEYS.c.revoked.is_(None)).values(revoked=now)
             connection.execute(revoked)
-            connection.execute(sa.update(KEYRING).values(revision=KEYRING.c.revision + 1))
+            connection.execute(CHANGED)
 
 
 def _account(row: Any) -> Account:

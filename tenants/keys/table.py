@@ -19,7 +19,7 @@ from tenants.keys.keyring import Known
 from tenants.keys.lines import lines
 from tenants.keys.records import Key, KeyRequest, Team, check_name, check_team, check_weight
 from tenants.limits.periods import zone_of
-from tenants.storage.tables import ACCOUNTS, KEYRING, KEYS, TEAMS
+from tenants.storage.tables import ACCOUNTS, CHANGED, KEYRING, KEYS, TEAMS
 
 _OWNER = b"roundhouse pepper"
 
@@ -67,7 +67,7 @@ class KeyTable:
             if _find(connection, TEAMS, id_) is not None:
                 raise Conflict(f"There is a team '{id_}' already.", code="team_exists", param="team")
             connection.execute(sa.insert(TEAMS).values(asdict(team)))
-            _changed(connection)
+            connection.execute(CHANGED)
         return team
 
     def archive(self, id_: str, archived: bool) -> Team:
@@ -80,7 +80,7 @@ class KeyTable:
                 return team
             at = self._clock() if archived else None
             connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(archived=at))
-            _changed(connection)
+            connection.execute(CHANGED)
         return replace(team, archived=at)
 
     def edit_team(
@@ -108,7 +108,7 @@ class KeyTable:
                 team = replace(team, store_texts=store_texts)
             values = asdict(team)
             connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(values))
-            _changed(connection)
+            connection.execute(CHANGED)
         return team
 
     def _of_team(self, connection: sa.Connection, id_: str) -> Any:
@@ -181,7 +181,7 @@ class KeyTable:
         with self._database.write() as connection:
             if self._key(connection, id_).revoked is None:
                 connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(revoked=self._clock()))
-                _changed(connection)
+                connection.execute(CHANGED)
             return self._key(connection, id_)
 
     def edit(self, id_: str, scopes: frozenset[Scope] | None = None, seconds: float | None = None) -> Key:
@@ -195,7 +195,7 @@ class KeyTable:
             expires = old.expires if seconds is None else now + seconds
             values = {"scopes": sorted(wanted.scopes), "expires": expires}
             connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(values))
-            _changed(connection)
+            connection.execute(CHANGED)
             return self._key(connection, id_)
 
     def _insert(
@@ -210,7 +210,7 @@ class KeyTable:
             "account": wanted.account,
         }  # fmt: skip
         connection.execute(sa.insert(KEYS).values(values))
-        _changed(connection)
+        connection.execute(CHANGED)
         return self._key(connection, made.id), made.text
 
     def _key(self, connection: sa.Connection, id_: str) -> Key:
@@ -247,10 +247,6 @@ def storing(database: Database) -> list[str]:
 def _find(connection: sa.Connection, table: sa.Table, id_: str) -> Any:
     """The row, which nobody else changes before this transaction has ended."""
     return connection.execute(sa.select(table).where(table.c.id == id_).with_for_update()).one_or_none()
-
-
-def _changed(connection: sa.Connection) -> None:
-    connection.execute(sa.update(KEYRING).values(revision=KEYRING.c.revision + 1))
 
 
 def _team(row: Any) -> Team:

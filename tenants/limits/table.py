@@ -15,7 +15,7 @@ from registry.wording import quoted
 from tenants.keys.lines import line_of, lines
 from tenants.limits.periods import zone_of
 from tenants.limits.records import Kind, Limit, Mode
-from tenants.storage.tables import KEYRING, KEYS, LIMITS, TEAMS
+from tenants.storage.tables import CHANGED, KEYS, LIMITS, TEAMS
 
 
 class LimitTable:
@@ -79,21 +79,22 @@ class LimitTable:
     def change(self, id_: str, changed: Callable[[Limit], Limit]) -> Limit:
         """Raises NotFound."""
         with self._database.write() as connection:
-            row = connection.execute(sa.select(LIMITS).where(LIMITS.c.id == id_)).one_or_none()
-            if row is None:
-                raise _no_limit(id_)
-            connection.execute(sa.delete(LIMITS).where(LIMITS.c.id == id_))
+            row = self._take(connection, id_)
             return self._insert(connection, changed(_limit(row)), row.created)
 
     def remove(self, id_: str) -> Limit:
         """Raises NotFound."""
         with self._database.write() as connection:
-            row = connection.execute(sa.select(LIMITS).where(LIMITS.c.id == id_)).one_or_none()
-            if row is None:
-                raise _no_limit(id_)
-            connection.execute(sa.delete(LIMITS).where(LIMITS.c.id == id_))
-            _changed(connection)
+            row = self._take(connection, id_)
+            connection.execute(CHANGED)
         return _limit(row)
+
+    def _take(self, connection: sa.Connection, id_: str) -> Any:
+        """The row, which is there no more. Raises NotFound."""
+        row = connection.execute(sa.delete(LIMITS).where(LIMITS.c.id == id_).returning(LIMITS)).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no limit {quoted(id_)}; see `roundhouse limits list`.", code="limit_not_found")
+        return row
 
     def _insert(self, connection: sa.Connection, limit: Limit, created: float | None = None) -> Limit:
         made = replace(limit, id=limit.id or f"lim_{secrets.token_hex(8)}")
@@ -103,7 +104,7 @@ class LimitTable:
             "created": self._clock() if created is None else created,
         }  # fmt: skip
         connection.execute(sa.insert(LIMITS).values(values))
-        _changed(connection)
+        connection.execute(CHANGED)
         return made
 
 
@@ -115,14 +116,6 @@ def _check(connection: sa.Connection, owner: str, subject: str) -> None:
             code="team_not_found" if owner == "team" else "key_not_found",
             param=owner,
         )
-
-
-def _no_limit(id_: str) -> NotFound:
-    return NotFound(f"There is no limit {quoted(id_)}; see `roundhouse limits list`.", code="limit_not_found")
-
-
-def _changed(connection: sa.Connection) -> None:
-    connection.execute(sa.update(KEYRING).values(revision=KEYRING.c.revision + 1))
 
 
 def _of_line(limit: Limit, firsts: dict[str, str]) -> Limit:

@@ -23,6 +23,11 @@ def _wider(before: int, now: int) -> sa.types.TypeEngine[str]:
     return sa.String(before).with_variant(sa.String(now), "postgresql")
 
 
+def _numbers(*names: str, default: str | None = None) -> list[sa.Column[int]]:
+    """default: of rows that are older than the column."""
+    return [sa.Column(name, sa.BigInteger, nullable=False, server_default=default) for name in names]
+
+
 TEAMS = sa.Table(
     "teams",
     METADATA,
@@ -82,12 +87,7 @@ PRICES = sa.Table(
     METADATA,
     sa.Column("version", sa.String(16), primary_key=True),
     sa.Column("currency", sa.String(8), nullable=False),
-    sa.Column("input", sa.BigInteger, nullable=False),
-    sa.Column("cached", sa.BigInteger, nullable=False),
-    sa.Column("output", sa.BigInteger, nullable=False),
-    sa.Column("audio_hour", sa.BigInteger, nullable=False),
-    sa.Column("pairs", sa.BigInteger, nullable=False),
-    sa.Column("written", sa.BigInteger, nullable=False),
+    *_numbers("input", "cached", "output", "audio_hour", "pairs", "written"),
     sa.Column("created", sa.Double, nullable=False),
 )
 KEYRING = sa.Table(
@@ -97,6 +97,8 @@ KEYRING = sa.Table(
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("pepper", sa.LargeBinary),
 )
+CHANGED = sa.update(KEYRING).values(revision=KEYRING.c.revision + 1)
+"""Part of each change of teams, keys and limits."""
 
 LEDGER = sa.Table(
     "ledger",
@@ -119,22 +121,12 @@ LEDGER = sa.Table(
     sa.Column("end", sa.String(16)),
     sa.Column("status", sa.Integer),
     sa.Column("code", sa.String(64)),
-    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
-    sa.Column("cached_tokens", sa.BigInteger, nullable=False),
-    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
-    sa.Column("audio_ms", sa.BigInteger, nullable=False),
-    sa.Column("queue_ms", sa.BigInteger, nullable=False),
+    *_numbers("prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms", "queue_ms"),
     sa.Column("first_ms", sa.BigInteger),
     sa.Column("total_ms", sa.BigInteger, nullable=False),
-    sa.Column("pairs", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("device_us", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("cold_ms", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("cost_micro", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("own_micro", sa.BigInteger, nullable=False, server_default="0"),
+    *_numbers("pairs", "device_us", "cold_ms", "cost_micro", "own_micro", default="0"),
     sa.Column("price_version", sa.String(16), nullable=False, server_default=""),
-    sa.Column("reserved_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("reserved_micro", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("reserved_audio_ms", sa.BigInteger, nullable=False, server_default="0"),
+    *_numbers("reserved_tokens", "reserved_micro", "reserved_audio_ms", default="0"),
     sa.Column("accepted", sa.Boolean),
     sa.Column("asked", sa.String(128), nullable=False, server_default=""),
     sa.Column("router", sa.String(96), nullable=False, server_default=""),
@@ -170,20 +162,8 @@ HOURS = sa.Table(
     sa.Column("endpoint", sa.String(64), primary_key=True),
     sa.Column("service_class", sa.String(16), primary_key=True),
     sa.Column("source", sa.String(16), primary_key=True),
-    sa.Column("requests", sa.BigInteger, nullable=False),
-    sa.Column("interrupted", sa.BigInteger, nullable=False),
-    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
-    sa.Column("cached_tokens", sa.BigInteger, nullable=False),
-    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
-    sa.Column("audio_ms", sa.BigInteger, nullable=False),
-    sa.Column("queue_ms", sa.BigInteger, nullable=False),
-    sa.Column("total_ms", sa.BigInteger, nullable=False),
-    sa.Column("pairs", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("device_us", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("cold_ms", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("cost_micro", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("own_micro", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("lost_micro", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("accepted", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("rejected", sa.BigInteger, nullable=False, server_default="0"),
+    *_numbers("requests", "interrupted"),
+    *_numbers("prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms", "queue_ms", "total_ms"),
+    *_numbers("pairs", "device_us", "cold_ms", "cost_micro", "own_micro", "lost_micro", default="0"),
+    *_numbers("accepted", "rejected", default="0"),
 )

@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Annotated, Literal
 
 from fastapi import Query
@@ -73,16 +72,8 @@ async def comparison(
 ) -> Response:
     """What the same would have cost at the providers of --provider-prices, and the saving in per cent."""
     found = await gateway.usage.compare(context.caller, team_id, date, begin, end)
-    data = [
-        {
-            **asdict(one),
-            **{name: getattr(one, name) / 1e6 for name in ("theirs", "ours", "own")},
-            "saving_percent": one.saving,
-            "own_saving_percent": one.own_saving,
-        }
-        for one in found
-    ]
-    return json_answer({"object": "usage.comparison", "currency": gateway.usage.currency, "data": data})
+    about = {"object": "usage.comparison", "currency": gateway.usage.currency}
+    return json_answer({**about, "data": [one.shown for one in found]})
 
 
 class FeedbackBody(BaseModel):
