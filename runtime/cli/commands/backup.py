@@ -1,23 +1,13 @@
 """`roundhouse backup` and `roundhouse restore`: what a server must not lose, as one folder."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from runtime.cli.local.keys import Database, DataDir
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note
-
-if TYPE_CHECKING:
-    from runtime.server.settings import Settings
-
-
-def _settings(data_dir: Path | None, database: str | None = None) -> "Settings":
-    from runtime.cli.local.options import settings_of
-
-    given = {"data_dir": data_dir, "database": database}
-    return settings_of({name: value for name, value in given.items() if value is not None})
 
 
 def backup(
@@ -37,8 +27,9 @@ def backup(
     Example: roundhouse backup /backups/roundhouse-2026-11-23
     """
     from runtime.cli.local.backup import back_up
+    from runtime.cli.local.options import settings_of
 
-    settings = _settings(data_dir, database)
+    settings = settings_of(data_dir=data_dir, database=database)
     found = settings.data_dir
     size = back_up(found, folder.absolute(), pepper, settings.database)
     if as_json:
@@ -59,8 +50,9 @@ def restore(
     Example: roundhouse restore /backups/roundhouse-2026-11-23 --data-dir /var/lib/roundhouse/data
     """
     from runtime.cli.local.backup import restore as fill
+    from runtime.cli.local.options import settings_of
 
-    found = _settings(data_dir).data_dir
+    found = settings_of(data_dir=data_dir).data_dir
     fill(folder.absolute(), found.absolute())
     if as_json:
         emit({"object": "restore", "data_dir": str(found), "folder": str(folder)})

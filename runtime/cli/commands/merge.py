@@ -31,8 +31,7 @@ def merge(
     from registry.errors import RoundhouseError
     from runtime.cli.local.options import settings_of
 
-    given = {"recipes": tuple(recipes or ()), "data_dir": data_dir}
-    settings = settings_of({key: value for key, value in given.items() if value})
+    settings = settings_of(recipes=tuple(recipes) if recipes else None, data_dir=data_dir)
     output = output.expanduser().absolute()
     try:
         target = _target(settings, name)

@@ -30,7 +30,7 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
     roundhouse serve --port 9000 --recipes recipes/h200 --recipes my-model.yaml;
     ROUNDHOUSE_DEVICE_MEMORY=20GiB roundhouse serve --host 0.0.0.0
     """
-    settings = settings_of(given(ctx))  # wrong options are told before anything is started
+    settings = settings_of(**given(ctx))  # wrong options are told before anything is started
     if own_id() is None:
         restart_with_id()
     code = _run(settings, as_json)

@@ -136,8 +136,7 @@ def _new(place: "KeyPlace") -> Iterator[tuple["KeyPlace", "Tables"]]:
 def _place(data_dir: Path | None, database: str | None) -> "KeyPlace":
     from runtime.cli.local.options import settings_of
 
-    given = {"data_dir": data_dir, "database": database}
-    return settings_of({name: value for name, value in given.items() if value is not None}).keys
+    return settings_of(data_dir=data_dir, database=database).keys
 
 
 def _keys(place: "KeyPlace", tables: "Tables") -> "KeyTable":

@@ -9,14 +9,15 @@ if TYPE_CHECKING:
     from runtime.server.settings import Settings
 
 
-def settings_of(given: dict[str, object]) -> "Settings":
-    """What is given and, for the rest, variables and defaults. Raises UsageError that names the option."""
+def settings_of(**given: object) -> "Settings":
+    """What is given and not None; for the rest, variables and defaults. Raises UsageError that names the option."""
     from pydantic import ValidationError
 
     from runtime.server.settings import Settings
 
+    wanted = {name: value for name, value in given.items() if value is not None}
     try:
-        return Settings.model_validate({**given, "run_dir": Path("/unused")})
+        return Settings.model_validate({**wanted, "run_dir": Path("/unused")})
     except ValidationError as error:
         wrong = [f"{_option(e['loc'])}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"Wrong option: {'; '.join(wrong)}.") from None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import BinaryIO, Self
 
 from runtime.cli.failures import Failure
 from runtime.cli.remote.client import Client, part
@@ -15,37 +15,22 @@ from runtime.cli.remote.client import Client, part
 POLL_SECONDS = 0.2
 
 
-class Bar(Protocol):
-    def show(self, text: str, fraction: float) -> None: ...
-
-    def open(self, path: Path) -> BinaryIO:
-        """A file to send, drawn as it is read."""
-        ...
-
-
-class NoBar:
-    """Where nobody looks."""
-
-    def show(self, text: str, fraction: float) -> None:
-        pass
-
-    def open(self, path: Path) -> BinaryIO:
-        return path.open("rb")
-
-
-class RichBar:
-    def __init__(self) -> None:
+class Bar:
+    def __init__(self, *, is_drawn: bool) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-        self.progress = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        self.is_drawn = is_drawn
+        self.progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not is_drawn)
         self._task = self.progress.add_task("", total=1.0)
 
     def show(self, text: str, fraction: float) -> None:
         self.progress.update(self._task, description=text, total=1.0, completed=fraction)
 
     def open(self, path: Path) -> BinaryIO:
+        """A file to send, drawn as it is read."""
         self.progress.update(self._task, description=f"sending {path.name}")
         return self.progress.open(path, "rb", task_id=self._task)
 
@@ -53,11 +38,8 @@ class RichBar:
 @contextmanager
 def bar(wanted: bool = True) -> Iterator[Bar]:
     """A bar that disappears at the end."""
-    if not wanted or not sys.stderr.isatty():
-        yield NoBar()
-        return
-    shown = RichBar()
-    with shown.progress:
+    shown = Bar(is_drawn=wanted and sys.stderr.isatty())
+    with shown.progress if shown.is_drawn else contextlib.nullcontext():
         yield shown
 
 
@@ -70,7 +52,7 @@ class Watch:
         self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def __enter__(self) -> Self:
-        if not isinstance(self._bar, NoBar):
+        if self._bar.is_drawn:
             self._thread.start()
         return self
 

@@ -4,28 +4,25 @@ import io
 import sys
 import threading
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
-from runtime.cli.remote.progress import NoBar, RichBar, Watch, bar
+from runtime.cli.remote.progress import Bar, Watch, bar
 from tests.unit.cli.conftest import model
 from tests.unit.cli.fake_server import FakeServer
 
 
-class Seen:
-    """A bar that remembers, and tells when it was first drawn."""
+class Seen(Bar):
+    """Remembers, and tells when it was first drawn."""
 
     def __init__(self) -> None:
+        super().__init__(is_drawn=True)
         self.shown: list[tuple[str, float]] = []
         self.first = threading.Event()
 
     def show(self, text: str, fraction: float) -> None:
         self.shown.append((text, fraction))
         self.first.set()
-
-    def open(self, path: Path) -> BinaryIO:
-        return path.open("rb")
 
 
 def test_a_load_is_drawn_while_a_request_waits(server: FakeServer) -> None:
@@ -44,14 +41,14 @@ def test_a_server_that_is_gone_does_not_break_the_drawing() -> None:
 
 def test_only_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     with bar() as shown:
-        assert isinstance(shown, NoBar)
+        assert not shown.is_drawn
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
     with bar(wanted=False) as shown:
-        assert isinstance(shown, NoBar)
+        shown.show("waking", 0.5)
+    assert terminal.getvalue() == ""
     with bar() as shown:
-        assert isinstance(shown, RichBar)
         shown.show("loading", 0.5)
     assert "loading" in terminal.getvalue()
 
@@ -59,11 +56,11 @@ def test_only_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_upload_is_drawn_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "legal.tar"
     file.write_bytes(b"x" * 100)
-    with NoBar().open(file) as opened:
+    with Bar(is_drawn=False).open(file) as opened:
         assert opened.read() == b"x" * 100
     terminal = io.StringIO()
     monkeypatch.setattr(sys, "stderr", terminal)
-    shown = RichBar()
+    shown = Bar(is_drawn=True)
     (task,) = shown.progress.tasks
     with shown.open(file) as opened:
         assert task.description == "sending legal.tar"
