@@ -4,8 +4,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 from weakref import WeakKeyDictionary
 
+import msgspec
 from msgspec.structs import replace as replaced
 
 from adapters.service import AdapterService
@@ -16,7 +18,7 @@ from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe
 from runtime.gateway.local.backend import reference
 from runtime.gateway.names import Names
-from runtime.gateway.views.values import AdapterView, adapter_view
+from runtime.gateway.views.values import AdapterView, Digest, adapter_view
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
@@ -38,11 +40,12 @@ class Registration:
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    key: AdapterKey
-    digests: tuple[str, ...]
-    """That nothing refers to any more."""
+class AdapterDeletedView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["adapter.deleted"] = "adapter.deleted"
+    name: str
+    base: str
+    deleted: bool = True
+    digests: list[Digest]  # that nothing refers to any more
 
 
 class Adapters:
@@ -189,7 +192,9 @@ class Adapters:
         return Base(entry.id, entry.path, entry.recipe.memory.adapters.max_rank)
 
     # --- changes ----------------------------------------------------------------------------------------------------
-    async def remove(self, name: str, version: str | None, caller: Caller, *, force: bool = False) -> Removal:
+    async def remove(
+        self, name: str, version: str | None, caller: Caller, *, force: bool = False
+    ) -> AdapterDeletedView:
         """Remove an adapter or one version of it. Raises Conflict while requests use it or aliases point to it."""
         key = self._own(name, caller)
         gone = await self._service.remove(key, version, force=force)
@@ -202,7 +207,7 @@ class Adapters:
             await self._service.collect()
         except (RoundhouseError, OSError) as error:  # it is removed; the next start, or removal, tries again
             log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
-        return Removal(key, gone)
+        return AdapterDeletedView(name=key.name, base=key.base, digests=list(gone))
 
     async def set_alias(self, name: str, alias: str, version: str, caller: Caller) -> AdapterView:
         return self._changed(await self._service.alias(self._served(name, caller), alias, version), caller)

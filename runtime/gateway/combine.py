@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from adapters.compose.jobs import Combine, WeightedAdapter
 from adapters.compose.model import check_room, merged, needs, size_of
@@ -16,7 +19,6 @@ from adapters.compose.run import compose
 from adapters.fetch import disk_errors
 from adapters.service import AdapterService
 from adapters.sources import MadeHere
-from adapters.types import Base
 from models.sources.resolve import revision
 from registry.catalog import Resolved
 from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable
@@ -40,12 +42,15 @@ class Combination:
     alias: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """A model in a folder of this machine."""
+class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in a folder of the server's machine, which `POST /v1/models` takes as its source."""
 
-    version: Version
-    output: Path
+    object: Literal["adapter.merged"] = "adapter.merged"
+    name: str
+    base: str
+    version: str
+    digest: str
+    output: str
     bytes: int
 
 
@@ -64,7 +69,7 @@ class Combiner:
         with self._alone():
             return await self._combine(wanted, caller)
 
-    async def merge(self, name: str, caller: Caller, folder: Path) -> Merged:
+    async def merge(self, name: str, caller: Caller, folder: Path) -> AdapterMergedView:
         """Base and adapter as one model below `folder`; one that was made before of the same two is told again.
 
         Raises BadRequest, NotFound, Unavailable (combine_busy, out_of_memory, disk_full), Unfit, EngineFailed.
@@ -78,12 +83,16 @@ class Combiner:
             words = f"{version.key.base}-{version.key.name}-{version.digest[7:19]}-{base_revision[:12]}"
             out = folder / re.sub(r"[^A-Za-z0-9._-]", "-", words)
             if out.is_dir():
-                return Merged(version, out, await asyncio.to_thread(size_of, out))
-            with disk_errors():
-                await asyncio.to_thread(_make_room, base.path, folder)
-                trusted = target.recipe.engine.flags.get("trust_remote_code") is True
-                stored = self._service.stored(version).path
-                return Merged(version, out, await merged(base.path, stored, out, trusted=trusted))
+                size = await asyncio.to_thread(size_of, out)
+            else:
+                with disk_errors():
+                    await asyncio.to_thread(_make_room, base.path, folder)
+                    trusted = target.recipe.engine.flags.get("trust_remote_code") is True
+                    size = await merged(base.path, self._service.stored(version).path, out, trusted=trusted)
+        key = version.key
+        return AdapterMergedView(
+            name=key.name, base=key.base, version=version.tag, digest=version.digest, output=str(out), bytes=size
+        )
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -107,8 +116,22 @@ class Combiner:
         for version, (_, weight) in zip(versions, wanted.parts, strict=True):
             await service.ready(version.digest)
             parts.append(WeightedAdapter(folder=service.stored(version).path, weight=weight))
+        with disk_errors():
+            service.incoming.mkdir(exist_ok=True)
         try:
-            return await self._make(wanted, caller, base, versions, parts, kind, rank)
+            with disk_errors(), tempfile.TemporaryDirectory(dir=service.incoming) as folder:
+                job = Combine(
+                    base=base,
+                    parts=tuple(parts),
+                    kind=kind,
+                    rank=rank,
+                    density=wanted.density,
+                    seed=wanted.seed,
+                    out=Path(folder),
+                )
+                await compose(job, service.bounds.combine_seconds)
+                source = MadeHere(Path(folder), _words(wanted, versions, kind))
+                return await self._adapters.register(wanted.name, base.id, source, caller, alias=wanted.alias)
         except EngineFailed:
             if gone := [name for (name, _), part in zip(wanted.parts, parts, strict=True) if not part.folder.is_dir()]:
                 raise Conflict(
@@ -116,33 +139,6 @@ class Combiner:
                     code="adapter_deleted",
                 ) from None
             raise
-
-    async def _make(
-        self,
-        wanted: Combination,
-        caller: Caller,
-        base: Base,
-        versions: list[Version],
-        parts: list[WeightedAdapter],
-        kind: str,
-        rank: int,
-    ) -> Registration:
-        service = self._service
-        with disk_errors():
-            service.incoming.mkdir(exist_ok=True)
-        with disk_errors(), tempfile.TemporaryDirectory(dir=service.incoming) as folder:
-            job = Combine(
-                base=base,
-                parts=tuple(parts),
-                kind=kind,
-                rank=rank,
-                density=wanted.density,
-                seed=wanted.seed,
-                out=Path(folder),
-            )
-            await compose(job, service.bounds.combine_seconds)
-            source = MadeHere(Path(folder), _words(wanted, versions, kind))
-            return await self._adapters.register(wanted.name, base.id, source, caller, alias=wanted.alias)
 
 
 def _make_room(base: Path, folder: Path) -> None:

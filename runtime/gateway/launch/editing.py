@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from launch.files.listing import list_folder
@@ -19,6 +18,7 @@ from registry.wording import quoted
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.files import HeldFiles, ModelFiles, check_version
 from runtime.gateway.launch.roster import Roster, all_gone
+from runtime.gateway.launch.views import ModelEditedView, ModelRemovedView
 from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.policy import Need
@@ -26,27 +26,6 @@ from runtime.server.device import Device
 
 FIXED = frozenset({"id", "version", "task", "source"})
 """What makes it another model: that is added, not edited. Of the source, the revision of a hub may change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edited:
-    """`before`: the version until now; the same as `recipe.version` where nothing was changed."""
-
-    recipe: Recipe
-    before: int
-    keys: tuple[str, ...]
-    waits: bool
-    """It counts once nobody uses the model any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    id: str
-    versions: tuple[int, ...]
-    still: int | None
-    """A version of the operator's own files that is served from now on."""
-    freed: int
-    """Bytes of files from a hub that were deleted."""
 
 
 class Editor:
@@ -73,7 +52,7 @@ class Editor:
         return self._roster.recipe(found.recipe.id) or found.recipe
 
     # --- edit -------------------------------------------------------------------------------------------------------
-    async def edit(self, name: str, changes: Mapping[str, object]) -> Edited:
+    async def edit(self, name: str, changes: Mapping[str, object]) -> ModelEditedView:
         """A new version of the recipe, with other values; None takes a key back to its default.
 
         Raises BadRequest for what cannot be edited, Unfit with every fault, DoesNotFit.
@@ -82,7 +61,7 @@ class Editor:
         async with self._roster.writing:  # two at once would make one version of two
             return await self._edit(name, changes)
 
-    async def _edit(self, name: str, changes: Mapping[str, object]) -> Edited:
+    async def _edit(self, name: str, changes: Mapping[str, object]) -> ModelEditedView:
         before = self._recipe(name)
         if before.is_former:
             raise BadRequest(f"'{before.id}' is a former version: edit '{before.id.partition('@')[0]}'.", param="model")
@@ -91,11 +70,11 @@ class Editor:
                 raise BadRequest(f"'{key}' cannot be edited: add it as another model.", param="changes")
         data = _applied(plain(before), changes)
         draft = recipe_of(data)
-        keys = tuple(changed(plain(draft), plain(before)))
+        keys = list(changed(plain(draft), plain(before)))
         for alias in set(draft.aliases) - set(before.aliases):  # files may have given it one that a router has
             self._names.check_model(alias, before.id, "changes", self._roster.recipes())
         if not keys:
-            return Edited(before, before.version, (), False)
+            return ModelEditedView(id=before.id, version=before.version, before=before.version, changed=[], waits=False)
         highest = max(version for id_, version in self._roster.versions() if id_ == before.id)
         recipe = draft.model_copy(update={"version": highest + 1})
         reasons = [DraftValue(key, None, f"changed after version {before.version}") for key in keys]
@@ -108,7 +87,7 @@ class Editor:
         await asyncio.to_thread(self._roster.shelf.write, recipe, text)
         await self._roster.read_again()
         waits = self._residency.exchanger.waiting(recipe.id) is not None
-        return Edited(recipe, before.version, keys, waits)
+        return ModelEditedView(id=recipe.id, version=recipe.version, before=before.version, changed=keys, waits=waits)
 
     async def _check(self, recipe: Recipe) -> None:
         path = self._residency.get(recipe.id).path
@@ -130,7 +109,7 @@ class Editor:
         return estimate(recipe, path, self._device.kind)
 
     # --- remove -----------------------------------------------------------------------------------------------------
-    async def remove(self, name: str, *, force: bool = False, purge: bool = False) -> Removed:
+    async def remove(self, name: str, *, force: bool = False, purge: bool = False) -> ModelRemovedView:
         """Take a model out, or one former version of it. Running requests finish.
 
         Its files stay where they are. With `purge` those that came from a hub or were converted here are deleted,
@@ -155,7 +134,8 @@ class Editor:
         if purge:
             async with self._roster.writing:  # one that is added meanwhile may want them: it is here, or comes after
                 freed = await asyncio.to_thread(self._files.purge, files, self._kept())
-        return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None, freed)
+        left = still.version if still and not recipe.is_former else None
+        return ModelRemovedView(id=recipe.id, versions=sorted(gone), still=left, freed_bytes=freed)
 
     def _going(self, recipe: Recipe, force: bool) -> set[int]:
         """The versions that go with it. Raises as `remove`."""

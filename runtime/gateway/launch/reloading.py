@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,18 +12,10 @@ from registry.recipes.loading import Documents, load_documents
 from registry.recipes.provider import Provider
 from registry.recipes.router import RouterSpec
 from runtime.gateway.launch.roster import Roster, all_gone
+from runtime.gateway.launch.views import ReloadedView
 
 log = logging.getLogger("roundhouse.gateway")
 LOOK_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """`changed`: all is as the files say, and `faults` tell what of it was left out; else why nothing was changed."""
-
-    changed: bool
-    models: tuple[str, ...]
-    faults: tuple[str, ...]
 
 
 class Reloading:
@@ -55,13 +46,13 @@ class Reloading:
     async def _read(self) -> Documents:
         return await asyncio.to_thread(load_documents, self._paths, may_be_empty=True)
 
-    async def reload(self) -> Reloaded:
+    async def reload(self) -> ReloadedView:
         """Have the models follow the files; returns once those are gone that leave. A faulty file changes nothing."""
         told, leaving = await self._follow()
         await all_gone(leaving)
         return told
 
-    async def _follow(self) -> tuple[Reloaded, list[asyncio.Task[None]]]:
+    async def _follow(self) -> tuple[ReloadedView, list[asyncio.Task[None]]]:
         """Also who leaves by it: nothing else waits for their last requests."""
         async with self._following:  # what was read first must not count last
             try:
@@ -70,12 +61,13 @@ class Reloading:
                 self._roster.faults = unfit.faults
                 for fault in unfit.faults:
                     log.error("the recipes stay as they were", extra={"cause": fault})
-                return Reloaded(False, (), unfit.faults), []
+                return ReloadedView(changed=False, models=[], faults=list(unfit.faults)), []
             arranged, leaving = await self._roster.follow(given.models)
             self._provide(given.providers)
             await self._route(given.routers)
         log.info("the recipes were read again", extra={"models": len(arranged.recipes)})
-        return Reloaded(True, tuple(recipe.id for recipe in arranged.recipes), self._roster.faults), leaving
+        models = [recipe.id for recipe in arranged.recipes]
+        return ReloadedView(changed=True, models=models, faults=list(self._roster.faults)), leaving
 
     async def watch(self) -> NoReturn:
         """For ever: read them again when they change, and have then stayed so from one look to the next.

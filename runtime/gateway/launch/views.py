@@ -8,8 +8,6 @@ from msgspec import Meta
 from launch.request import Added, Step
 from registry.recipes.definition import Task
 from runtime.gateway.launch.adding import Preview, advice
-from runtime.gateway.launch.editing import Edited, Removed
-from runtime.gateway.launch.reloading import Reloaded
 from runtime.gateway.views.values import Count, ModelView, PlanView, plan_view
 
 Fit = Annotated[
@@ -118,20 +116,3 @@ def step_view(step: Step | Added) -> ModelStepView:
     return ModelStepView(
         phase=step.phase, model=step.model, completed=step.completed, total=step.total, detail=step.detail
     )
-
-
-def edited_view(edited: Edited) -> ModelEditedView:
-    recipe = edited.recipe
-    return ModelEditedView(
-        id=recipe.id, version=recipe.version, before=edited.before, changed=list(edited.keys), waits=edited.waits
-    )
-
-
-def removed_view(removed: Removed) -> ModelRemovedView:
-    return ModelRemovedView(
-        id=removed.id, versions=list(removed.versions), still=removed.still, freed_bytes=removed.freed
-    )
-
-
-def reloaded_view(reloaded: Reloaded) -> ReloadedView:
-    return ReloadedView(changed=reloaded.changed, models=list(reloaded.models), faults=list(reloaded.faults))

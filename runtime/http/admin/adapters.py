@@ -15,7 +15,7 @@ from registry.recipes.fault_words import words
 from registry.recipes.source import PathSource
 from registry.records import Probe
 from runtime.gateway.core import Gateway
-from runtime.http.admin.answers import AdapterCheckView, AdapterDeletedView, AdapterListView, json_answer, registered
+from runtime.http.admin.answers import AdapterCheckView, AdapterListView, json_answer, registered
 from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
 from runtime.http.admin.folders import check_folder
 from runtime.http.bodies import parse_object, read_body
@@ -129,8 +129,7 @@ async def remove(
     force: Annotated[bool, Query()] = False,
 ) -> Response:
     """Remove an adapter or one version of it. Refused while requests use it or aliases point to it."""
-    gone = await gateway.adapters.remove(name, version, context.caller, force=force)
-    return json_answer(AdapterDeletedView(name=gone.key.name, base=gone.key.base, digests=list(gone.digests)))
+    return json_answer(await gateway.adapters.remove(name, version, context.caller, force=force))
 
 
 async def set_alias(

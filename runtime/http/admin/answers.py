@@ -48,14 +48,6 @@ class AdapterCheckView(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-class AdapterDeletedView(msgspec.Struct, frozen=True, kw_only=True):
-    object: Literal["adapter.deleted"] = "adapter.deleted"
-    name: str
-    base: str
-    deleted: bool = True
-    digests: list[Digest]
-
-
 class HealthView(msgspec.Struct, frozen=True, omit_defaults=True):
     status: str
     faults: dict[str, str] | msgspec.UnsetType = msgspec.UNSET

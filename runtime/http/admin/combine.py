@@ -1,8 +1,7 @@
 """`POST /v1/adapters/combine`: one adapter from several of one base; `/merge`: one model of base and adapter."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-import msgspec
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,32 +39,10 @@ async def combine(gateway: CurrentGateway, context: CurrentContext, body: Combin
     return registered(await gateway.combiner.combine(wanted, context.caller))
 
 
-class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in a folder of the server's machine, which `POST /v1/models` takes as its source."""
-
-    object: Literal["adapter.merged"] = "adapter.merged"
-    name: str
-    base: str
-    version: str
-    digest: str
-    output: str
-    bytes: int
-
-
 async def merge(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Write base and adapter as one model into the server's data directory. It takes the base's memory once more."""
-    done = await gateway.combiner.merge(name, context.caller, gateway.settings.data_dir / "merged")
-    key, version = done.version.key, done.version
-    return json_answer(
-        AdapterMergedView(
-            name=key.name,
-            base=key.base,
-            version=version.tag,
-            digest=version.digest,
-            output=str(done.output),
-            bytes=done.bytes,
-        )
-    )
+    folder = gateway.settings.data_dir / "merged"
+    return json_answer(await gateway.combiner.merge(name, context.caller, folder))
 
 
 ROUTES: list[Route] = [

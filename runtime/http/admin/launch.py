@@ -6,23 +6,16 @@ from contextlib import aclosing
 from pathlib import Path as FilePath
 from typing import Annotated
 
-import msgspec
 from fastapi import Query
 from fastapi.responses import Response, StreamingResponse
 
-from launch.request import Added, ModelRequest, WorkingSet
+from launch.request import ModelRequest, Step, WorkingSet
 from launch.source import parse_source
+from models import sse
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.source import PathSource
 from runtime.gateway.core import Gateway
-from runtime.gateway.launch.views import (
-    ModelAddedView,
-    edited_view,
-    proposal_view,
-    reloaded_view,
-    removed_view,
-    step_view,
-)
+from runtime.gateway.launch.views import ModelAddedView, proposal_view, step_view
 from runtime.gateway.views.values import ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
@@ -46,9 +39,8 @@ async def add(gateway: CurrentGateway, body: AddModelBody) -> Response:
         return StreamingResponse(_events(gateway, wanted), headers=NO_BUFFERING, media_type=EVENT_STREAM)
     async with aclosing(gateway.additions.add(wanted)) as steps:
         async for step in steps:
-            if isinstance(step, Added) or step.phase == "added":
-                model = step.recipe.id if isinstance(step, Added) else step.model
-                new = step.new if isinstance(step, Added) else step.detail == "new"
+            if isinstance(step, Step) and step.phase == "added":
+                model, new = step.model, step.detail == "new"
                 view = gateway.models.show(model)
                 assert isinstance(view, ModelView)
                 answer = ModelAddedView(id=model, new=new, model=view)
@@ -69,16 +61,16 @@ async def _events(gateway: Gateway, wanted: ModelRequest) -> AsyncIterator[bytes
     try:
         async with aclosing(gateway.additions.add(wanted)) as steps:
             async for step in steps:
-                yield b"data: " + msgspec.json.encode(step_view(step)) + b"\n\n"
+                yield sse.event(step_view(step))
     except RoundhouseError as error:
         yield http_errors.sse(error)
-    yield b"data: [DONE]\n\n"
+    yield sse.DONE_EVENT
 
 
 async def edit(gateway: CurrentGateway, name: Name, body: EditModelBody) -> Response:
     """A new version of a model's recipe. It counts once nobody uses the model; the version before stays as `id@n`."""
     try:
-        return json_answer(edited_view(await gateway.editor.edit(name, body.changes)))
+        return json_answer(await gateway.editor.edit(name, body.changes))
     except RoundhouseError as error:
         if error.param == "overrides":  # the same fault's field where a model is added
             error.param = "changes"
@@ -92,7 +84,7 @@ async def remove(
     purge: Annotated[bool, Query()] = False,
 ) -> Response:
     """Take a model out that was added here, or one former version; `purge` takes its files along."""
-    return json_answer(removed_view(await gateway.editor.remove(name, force=force, purge=purge)))
+    return json_answer(await gateway.editor.remove(name, force=force, purge=purge))
 
 
 async def recipe(gateway: CurrentGateway, name: Name) -> Response:
@@ -109,7 +101,7 @@ async def cancel(gateway: CurrentGateway, name: Name) -> Response:
 
 async def reload(gateway: CurrentGateway) -> Response:
     """Read the recipe files again, as SIGHUP does. A faulty file changes nothing."""
-    return json_answer(reloaded_view(await gateway.reloading.reload()))
+    return json_answer(await gateway.reloading.reload())
 
 
 ROUTES: list[Route] = [

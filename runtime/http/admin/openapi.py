@@ -2,6 +2,8 @@
 
 from pydantic.json_schema import models_json_schema
 
+from runtime.gateway.adapters import AdapterDeletedView
+from runtime.gateway.combine import AdapterMergedView
 from runtime.gateway.launch.views import (
     ModelAddedView,
     ModelEditedView,
@@ -14,15 +16,8 @@ from runtime.gateway.providers.views import ProviderCardView, ProviderCheckView,
 from runtime.gateway.routing.cards import RouterCardView
 from runtime.gateway.views.overview import StatusView
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
-from runtime.http.admin.answers import (
-    AdapterCheckView,
-    AdapterDeletedView,
-    AdapterListView,
-    HealthView,
-    LoadStartedView,
-)
+from runtime.http.admin.answers import AdapterCheckView, AdapterListView, HealthView, LoadStartedView
 from runtime.http.admin.bodies import AddModelBody, EditModelBody, RegisterRequest
-from runtime.http.admin.combine import AdapterMergedView
 from runtime.http.admin.requests import RequestView
 from runtime.http.openapi_parts import (
     BOOLEAN,

@@ -12,7 +12,8 @@ import pytest
 
 from registry.recipes.definition import Recipe
 from runtime.gateway.launch import reloading
-from runtime.gateway.launch.reloading import Reloaded, Reloading
+from runtime.gateway.launch.reloading import Reloading
+from runtime.gateway.launch.views import ReloadedView
 from tests.eventually import PATIENCE
 
 RECIPE = "id: {}\nversion: 1\ntask: embed\nsource: {{path: x}}\nengine: {{name: sentence-transformers}}\n"
@@ -167,9 +168,9 @@ async def test_files_without_a_model_are_no_fault(file: Path) -> None:
     async def route(_: object) -> None: ...
 
     reload = Reloading(follower, [file.parent], route, lambda _: None).reload
-    assert await reload() == Reloaded(True, (), ())
+    assert await reload() == ReloadedView(changed=True, models=[], faults=[])
     file.write_text(RECIPE.format("first"))
-    assert await reload() == Reloaded(True, ("first",), ())
+    assert await reload() == ReloadedView(changed=True, models=["first"], faults=[])
     file.write_text("id: broken")
     found = await reload()
-    assert (found.changed, found.models, bool(found.faults)) == (False, (), True)
+    assert (found.changed, found.models, bool(found.faults)) == (False, [], True)
