@@ -15,12 +15,12 @@ from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, Roundhou
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
 from runtime.http.bodies import unreadable
+from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.unknown import unknown
 from runtime.http.openapi import document
 from runtime.http.pages import console
 from runtime.http.pages import routes as pages
-from runtime.http.sending import error_response
 
 DROPPED = {
     ("GET", path) for path in ("/", "/litserve/health", "/litserve/info", "/docs", "/docs/oauth2-redirect", "/redoc")
@@ -44,55 +44,23 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         if not any((method, getattr(route, "path", "")) in DROPPED for method in getattr(route, "methods", None) or ())
     ]
 
-    async def ours(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RoundhouseError)
-        return error_response(error, dialect_of(request.url.path))
-
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        if isinstance(error.__cause__, UNREAD):
-            return error_response(unreadable(error.__cause__), dialect_of(request.url.path))
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:]) or None
-        wrong = BadRequest(f"{where or 'The request'}: {first['msg']}.", param=where)
-        return error_response(wrong, dialect_of(request.url.path))
-
-    async def http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        if error.status_code == 404:
-            if (other := _without_slash(app, request)) is not None:
-                return RedirectResponse(other)
-            return error_response(unknown(request.url.path), dialect_of(request.url.path))
-        if isinstance(error.__cause__, UNREAD):
-            return error_response(unreadable(error.__cause__), dialect_of(request.url.path))
-        headers = dict(error.headers or {})
-        wrong: RoundhouseError
-        if error.status_code == 405:
+    async def answer(request: Request, error: Exception) -> Response:
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=499)  # nobody reads it; without a handler a traceback is logged
+        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        missing = isinstance(error, HTTPException) and error.status_code == 404
+        if missing and (other := _without_slash(app, request)) is not None:
+            return RedirectResponse(other)
+        if isinstance(error, HTTPException) and error.status_code == 405:
             headers |= _allowed(app, request)
             if request.method == "OPTIONS" and headers:
                 return Response(status_code=204, headers=headers)
-            wrong = MethodNotAllowed(f"{request.method} does not work on {quoted(request.url.path)}; see /docs.")
-        else:
-            wrong = RoundhouseError(str(error.detail), code="http_error")
-            wrong.status, wrong.type = error.status_code, "invalid_request_error"
-        response = error_response(wrong, dialect_of(request.url.path))
-        for name, value in headers.items():
-            response.headers[name] = value
+        response = error_response(_told(request, error), dialect_of(request.url.path))
+        response.headers.update(headers)
         return response
 
-    app.add_exception_handler(RoundhouseError, ours)
-    app.add_exception_handler(RequestValidationError, invalid)
-
-    async def left(_: Request, _error: Exception) -> Response:
-        return Response(status_code=499)  # nobody reads it; without a handler a traceback is logged
-
-    async def failed(request: Request, _error: Exception) -> Response:
-        broken = EngineFailed("The server failed on this request.", code="internal_error")
-        return error_response(broken, dialect_of(request.url.path))
-
-    app.add_exception_handler(Exception, failed)  # uvicorn logs it
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(ClientDisconnect, left)
+    for kind in (RoundhouseError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, answer)  # of the last one uvicorn logs the traceback
     pages.add(app)
     console.add(app)
     document(app, recipes)
@@ -111,6 +79,27 @@ def _without_slash(app: FastAPI, request: Request) -> str | None:
 
 def _fits(app: FastAPI, scope: Scope) -> bool:
     return any(route.matches(scope)[0] is not Match.NONE for route in app.router.routes)
+
+
+def _told(request: Request, error: Exception) -> RoundhouseError:
+    """The error as the client may read it."""
+    if isinstance(error, RoundhouseError):
+        return error
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        return unknown(request.url.path)
+    if isinstance(error, RequestValidationError | HTTPException) and isinstance(error.__cause__, UNREAD):
+        return unreadable(error.__cause__)
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:]) or None
+        return BadRequest(f"{where or 'The request'}: {first['msg']}.", param=where)
+    if not isinstance(error, HTTPException):
+        return EngineFailed("The server failed on this request.", code="internal_error")
+    if error.status_code == 405:
+        return MethodNotAllowed(f"{request.method} does not work on {quoted(request.url.path)}; see /docs.")
+    wrong = RoundhouseError(str(error.detail), code="http_error")
+    wrong.status, wrong.type = error.status_code, "invalid_request_error"
+    return wrong
 
 
 def _allowed(app: FastAPI, request: Request) -> dict[str, str]:

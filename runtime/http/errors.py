@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
 
 from registry.errors import LimitExceeded, RoundhouseError, Unfit, Unreachable, by_status
 from registry.json import NOT_JSON
@@ -121,6 +122,10 @@ def _unless_again(error: RoundhouseError) -> dict[str, str]:
 
 def encode(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
     return msgspec.json.encode(body(error, dialect))
+
+
+def error_response(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> Response:
+    return Response(encode(error, dialect), status(error, dialect), headers(error), media_type="application/json")
 
 
 class _Told(msgspec.Struct):

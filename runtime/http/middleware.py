@@ -5,15 +5,14 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Annotated, cast
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Request
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.errors import BadRequest, RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
-from runtime.http import errors as http_errors
-from runtime.http.errors import Dialect
+from runtime.http.errors import Dialect, error_response
 from runtime.http.wishes import context_of_headers, of_caller
 from tenants.caller import Caller
 
@@ -57,15 +56,6 @@ def _request_id(scope: Scope) -> str:
     return f"req-{secrets.token_hex(12)}"
 
 
-def _refused(error: BadRequest, dialect: Dialect) -> Response:
-    return Response(
-        http_errors.encode(error, dialect),
-        http_errors.status(error, dialect),
-        headers=http_errors.headers(error),
-        media_type="application/json",
-    )
-
-
 class ContextMiddleware:
     """Pure ASGI. X-Request-Id stands on every response.
 
@@ -107,7 +97,7 @@ class ContextMiddleware:
         try:
             scope[_CONTEXT] = context_of_headers(number, scope["headers"])
         except BadRequest as error:
-            await _refused(error, self._dialect_of(scope["path"]))(scope, receive, with_id)
+            await error_response(error, self._dialect_of(scope["path"]))(scope, receive, with_id)
             return
         scope[_GATEWAY] = self._gateway()
         await self.app(scope, receive, with_id)

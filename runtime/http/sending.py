@@ -11,10 +11,9 @@ from starlette.types import Receive, Scope, Send
 
 from registry.errors import RoundhouseError
 from runtime.gateway.core import Gateway
-from runtime.http import errors as http_errors
 from runtime.http.bodies import read_body
 from runtime.http.dialect import Endpoint, Head, Parts
-from runtime.http.errors import Dialect
+from runtime.http.errors import error_response
 from runtime.http.middleware import context_of, gateway_of
 from runtime.http.serving import serve
 from tenants.caller import Caller
@@ -47,15 +46,6 @@ def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
             raise
 
     return handle
-
-
-def error_response(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> Response:
-    return Response(
-        http_errors.encode(error, dialect),
-        http_errors.status(error, dialect),
-        headers=http_errors.headers(error),
-        media_type="application/json",
-    )
 
 
 class Answer(Response):

@@ -28,9 +28,9 @@ from runtime.http.audio.fields import Task, TranscriptionOptions, parse
 from runtime.http.audio.formats import MEDIA_TYPES, delta, render, written
 from runtime.http.bodies import parse_object
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parts, whole
-from runtime.http.errors import Dialect
+from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import context_of, gateway_of
-from runtime.http.sending import Answer, error_response
+from runtime.http.sending import Answer
 from runtime.http.serving import serve_parsed
 from runtime.http.upload import receive
 

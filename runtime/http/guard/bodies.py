@@ -10,9 +10,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from registry.errors import QueueFull, RequestTimedOut, TooLarge
 from registry.values import Values
 from runtime.http.bodies import too_large
+from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.origin import FORMS
-from runtime.http.sending import error_response
 
 
 @dataclass(frozen=True, slots=True)

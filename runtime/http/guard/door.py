@@ -3,10 +3,10 @@
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.errors import RoundhouseError, UnsupportedMedia
+from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.origin import FORMS, Allowed
 from runtime.http.guard.unknown import unknown
-from runtime.http.sending import error_response
 
 
 class Door:

@@ -4,10 +4,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from console.sessions import own_cookie
 from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized, Unavailable
+from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of, needed
 from runtime.http.guard.origin import Headers
 from runtime.http.middleware import gateway_of, set_caller
-from runtime.http.sending import error_response
 from tenants.caller import EVERYBODY, NOBODY, Caller
 from tenants.keys.keyring import HOW
 

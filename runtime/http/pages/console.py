@@ -12,9 +12,9 @@ from console.web import Web
 from runtime.gateway.core import Gateway
 from runtime.gateway.routing.keeper import RouterView
 from runtime.gateway.views.values import AdapterView, ModelView, PlanView
+from runtime.http.errors import error_response
 from runtime.http.guard.keys import whoever
 from runtime.http.middleware import context_of, gateway_of
-from runtime.http.sending import error_response
 from tenants.caller import Caller
 from tenants.ledger.view import UsageReport
 from tenants.place import KeyPlace
