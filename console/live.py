@@ -9,9 +9,8 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 
-import msgspec
-
 from console.now import Now
+from models import sse
 from registry.bounds import USUAL
 from registry.errors import QueueFull
 
@@ -33,7 +32,7 @@ class Sample:
         """As an event of the stream."""
         if team not in self._encoded:
             now = self._seen_by(self._now, team)
-            self._encoded[team] = b"event: now\ndata: " + msgspec.json.encode(now) + b"\n\n"
+            self._encoded[team] = sse.event(now, "now")
         return self._encoded[team]
 
 

@@ -7,7 +7,6 @@ line of a batch is answered as a request is.
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from models import sse
 from models.messages import Chunk, Event, Started
@@ -39,33 +38,21 @@ Parts = AsyncGenerator[Part, None]
 """One head, then the body's bytes as they come."""
 
 
-class Parsed(Protocol):
+@dataclass(frozen=True, slots=True)
+class Parsed:
     """A request that was understood."""
 
-    @property
-    def wanted(self) -> Wanted: ...
-    @property
-    def stream(self) -> bool:
-        """Whether the answer is a stream of server-sent events."""
-        ...
-
-    @property
-    def dialect(self) -> Dialect:
-        """Of its errors."""
-        ...
-
-    @property
-    def renamed(self) -> Mapping[str, str]:
-        """Fields of the engine's request whose name is another one here."""
-        ...
-
-    def calls(self, context_length: int | None) -> Sequence[Call]:
-        """What is asked of the engine. context_length: tokens that the target takes, if known."""
-        ...
-
-    def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
-        """The answer. `events`: of all calls in their order; once they have been read, the engine is free again."""
-        ...
+    wanted: Wanted
+    calls: Callable[[int | None], Sequence[Call]]
+    """What is asked of the engine; given the tokens that the target takes, if known."""
+    render: Callable[[Target, AsyncIterator[Event]], Parts]
+    """The answer, of the events of all calls in their order; once they have been read, the engine is free again."""
+    dialect: Dialect
+    """Of its errors."""
+    stream: bool = False
+    """Whether the answer is a stream of server-sent events."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Fields of the engine's request whose name is another one here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +107,17 @@ async def whole(data: bytes, content_type: str = JSON, headers: Mapping[str, str
 def warning(started: Started) -> dict[str, str]:
     """What the engine did otherwise than it was asked to, as a header."""
     return {"X-Roundhouse-Warning": started.warning} if started.warning else {}
+
+
+async def engine_answer(events: AsyncIterator[Event]) -> tuple[Started, bytes]:
+    """The start and the body of an engine's answer that is no stream."""
+    started, data = Started(status=200, content_type=JSON), bytearray()
+    async for event in events:
+        if isinstance(event, Started):
+            started = event
+        elif isinstance(event, Chunk):
+            data += event.data
+    return started, bytes(data)
 
 
 async def engine_lines(

@@ -5,10 +5,8 @@ without waiting for the upload. The engine reads the recording from a temporary 
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 
 import msgspec
 from fastapi import Request
@@ -17,17 +15,18 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from console.texts import Texts
+from models import sse
 from models.messages import Event, Finished, Segment, TranscribeRequest, TranscriptInfo, Usage
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes import definition as recipe
-from runtime.gateway.backend import Call, Target
+from runtime.gateway.backend import Target
 from runtime.gateway.core import Gateway
 from runtime.gateway.names import Wanted
 from runtime.gateway.recorder import Recorder
 from runtime.http.audio.fields import Task, TranscriptionOptions, parse
 from runtime.http.audio.formats import MEDIA_TYPES, delta, render, written
 from runtime.http.bodies import parse_object
-from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parts, whole
+from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parsed, Parts, whole
 from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import context_of, gateway_of
 from runtime.http.sending import Answer
@@ -38,40 +37,26 @@ TASKS: dict[str, Task] = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/t
 STREAM_HEAD = Head(200, f"{EVENT_STREAM}; charset=utf-8", NO_BUFFERING)
 
 
-@dataclass(frozen=True, slots=True)
-class AudioQuestion:
-    options: TranscriptionOptions
-    request: TranscribeRequest
-    wanted: Wanted
-    dialect: Dialect = Dialect.OPENAI
-    renamed: Mapping[str, str] = field(default_factory=dict)
+def _parsed(options: TranscriptionOptions, request: TranscribeRequest, wanted: Wanted) -> Parsed:
+    def rendered(_: Target, events: AsyncIterator[Event]) -> Parts:
+        return _stream(events, options.task) if options.stream else _whole(events, options)
 
-    @property
-    def stream(self) -> bool:
-        return self.options.stream
+    return Parsed(wanted, lambda _: [request], rendered, Dialect.OPENAI, options.stream)
 
-    def calls(self, context_length: int | None) -> Sequence[Call]:
-        return [self.request]
 
-    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
-        parts = _stream(events, self.options.task) if self.stream else self._whole(events)
-        async with aclosing(parts):
-            async for part in parts:
-                yield part
-
-    async def _whole(self, events: AsyncIterator[Event]) -> Parts:
-        info: TranscriptInfo | None = None
-        segments, used = list[Segment](), Usage()
-        async for event in events:
-            if isinstance(event, TranscriptInfo):
-                info = event
-            elif isinstance(event, Segment):
-                segments.append(event)
-            elif isinstance(event, Finished):
-                used = event.usage
-        text = render(self.options, _known(info), segments, used)
-        async for part in whole(text, MEDIA_TYPES[self.options.format]):
-            yield part
+async def _whole(events: AsyncIterator[Event], options: TranscriptionOptions) -> Parts:
+    info: TranscriptInfo | None = None
+    segments, used = list[Segment](), Usage()
+    async for event in events:
+        if isinstance(event, TranscriptInfo):
+            info = event
+        elif isinstance(event, Segment):
+            segments.append(event)
+        elif isinstance(event, Finished):
+            used = event.usage
+    text = render(options, _known(info), segments, used)
+    async for part in whole(text, MEDIA_TYPES[options.format]):
+        yield part
 
 
 async def _stream(events: AsyncIterator[Event], task: Task) -> Parts:
@@ -94,19 +79,15 @@ async def _stream(events: AsyncIterator[Event], task: Task) -> Parts:
         added = delta(said, event, written(task, info) if info else "")
         if added:
             said += added
-            yield _event({"type": "transcript.text.delta", "delta": added})
+            yield sse.event({"type": "transcript.text.delta", "delta": added})
     _known(info)
-    yield _event({"type": "transcript.text.done", "text": said})
+    yield sse.event({"type": "transcript.text.done", "text": said})
 
 
 def _known(info: TranscriptInfo | None) -> TranscriptInfo:
     if info is None:
         raise EngineFailed("The engine ended a transcription without telling how long the recording is.")
     return info
-
-
-def _event(data: dict[str, Any]) -> bytes:
-    return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
 async def handle(request: Request) -> Response:
@@ -149,20 +130,20 @@ class RecordingResponse(Response):
             options = parse(upload.fields, TASKS[self._path])
             if gateway.console.texts.keeps(context_of(scope).caller.team):
                 recorder.texts = Texts()  # what was asked is a sound
-            asked = AudioQuestion(options, options.request(str(upload.path), settings.max_audio_seconds), wanted)
+            asked = _parsed(options, options.request(str(upload.path), settings.max_audio_seconds), wanted)
             await Answer(serve_parsed(gateway, recorder, asked))(scope, receive_, send)
 
 
 def _unheard(path: str) -> Endpoint:
     """The form's fields as JSON, without a recording: enough to tell whom a router would choose."""
 
-    def understood(body: bytes, _query: Mapping[str, str]) -> AudioQuestion:
+    def understood(body: bytes, _query: Mapping[str, str]) -> Parsed:
         data = parse_object(body)
         data.pop("file", None)
         model = data.get("model")
         fields = {name: [_text(one) for one in _listed(value)] for name, value in data.items() if value is not None}
         options = parse(fields, TASKS[path])
-        return AudioQuestion(options, options.request(os.devnull, 0.0), Wanted(recipe.Task.TRANSCRIBE, model))
+        return _parsed(options, options.request(os.devnull, 0.0), Wanted(recipe.Task.TRANSCRIBE, model))
 
     return Endpoint(path, understood, Dialect.OPENAI)
 

@@ -1,13 +1,11 @@
 """The chat family: vLLM's own application answers; the body is passed on, and so is what comes back."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
 
 from models.messages import Chunk, Event, Started
 from registry.errors import BadRequest
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Call, ChatPayload, Target
+from runtime.gateway.backend import ChatPayload
 from runtime.gateway.names import Wanted
 from runtime.http import errors as http_errors
 from runtime.http.bodies import parse_object
@@ -25,42 +23,27 @@ PATHS: dict[str, Dialect] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    path: str
-    data: Mapping[str, Any]
-    wanted: Wanted
-    dialect: Dialect
-    renamed: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def stream(self) -> bool:
-        return self.data.get("stream") is True
-
-    def calls(self, context_length: int | None) -> Sequence[Call]:
-        return [ChatPayload(self.path, self.data)]
-
-    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
-        """The engine's answer as it comes. vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there
-        they are brought into Anthropic's. It repeats in them what the client sent, of any length: that is cut.
-        """
-        started: Started | None = None
-        opened, refusal = False, bytearray()
-        async for event in events:
-            if isinstance(event, Chunk) and started is not None:
-                if started.status >= 400:
-                    refusal += event.data
-                    continue
-                if not opened:
-                    yield head(started)
-                    opened = True
-                yield event.data
-            elif isinstance(event, Started):
-                started = event
-        if started is not None and not opened:
-            yield head(started)
-        if refusal and started is not None:
-            yield http_errors.adopted(started.status, bytes(refusal), self.dialect)
+async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
+    """The engine's answer as it comes. vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there they
+    are brought into Anthropic's. It repeats in them what the client sent, of any length: that is cut.
+    """
+    started: Started | None = None
+    opened, refusal = False, bytearray()
+    async for event in events:
+        if isinstance(event, Chunk) and started is not None:
+            if started.status >= 400:
+                refusal += event.data
+                continue
+            if not opened:
+                yield head(started)
+                opened = True
+            yield event.data
+        elif isinstance(event, Started):
+            started = event
+    if started is not None and not opened:
+        yield head(started)
+    if refusal and started is not None:
+        yield http_errors.adopted(started.status, bytes(refusal), dialect)
 
 
 def head(started: Started) -> Head:
@@ -75,7 +58,13 @@ def _endpoint(path: str, dialect: Dialect) -> Endpoint:
         adapter = data.pop("adapter_id", None)  # LoRAX's way to name one
         if adapter is not None and not isinstance(adapter, str):
             raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
-        return ChatRequest(path, data, Wanted(Task.CHAT, data.get("model"), adapter), dialect)
+        return Parsed(
+            Wanted(Task.CHAT, data.get("model"), adapter),
+            calls=lambda _: [ChatPayload(path, data)],
+            render=lambda _, events: _render(events, dialect),
+            dialect=dialect,
+            stream=data.get("stream") is True,
+        )
 
     return Endpoint(path, parse, dialect)
 

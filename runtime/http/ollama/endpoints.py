@@ -18,14 +18,25 @@ from typing import Any
 import msgspec
 
 from models import sse
-from models.messages import Chunk, Event, Started
+from models.messages import Event, Started
 from registry.errors import BadRequest, EngineFailed
 from registry.files.abilities import Ability
 from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
-from runtime.http.dialect import JSON, NDJSON, NO_BUFFERING, Endpoint, Head, Parsed, Parts, engine_lines, whole
+from runtime.http.dialect import (
+    JSON,
+    NDJSON,
+    NO_BUFFERING,
+    Endpoint,
+    Head,
+    Parsed,
+    Parts,
+    engine_answer,
+    engine_lines,
+    whole,
+)
 from runtime.http.errors import Dialect
 from runtime.http.ollama import asking
 from runtime.http.ollama.answers import Answer, Timings, Writer, read
@@ -46,14 +57,6 @@ class OllamaRequest:
     warnings: Sequence[str] = ()
     room: Sequence[str] = ()
     """What is told of a context that is shorter than the client wants; of the last target that was asked."""
-    dialect: Dialect = Dialect.OLLAMA
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    stream: bool = False
-    """Its lines are no server-sent events."""
-
-    @property
-    def wanted(self) -> Wanted:
-        return Wanted(Task.CHAT, self.asked.model)
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
         self.watch.turn = self.watch.clock()
@@ -86,21 +89,15 @@ class OllamaRequest:
             error.message = asking.told(error.message)
             raise
 
-    def _headers(self, started: Started | None) -> dict[str, str]:
-        told = [*self.warnings, *self.room, *([asking.told(started.warning)] if started and started.warning else [])]
+    def _headers(self, started: Started) -> dict[str, str]:
+        told = [*self.warnings, *self.room, *([asking.told(started.warning)] if started.warning else [])]
         return {"X-Roundhouse-Warning": "; ".join(told)} if told else {}
 
     async def _whole(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
-        started: Started | None = None
-        data = bytearray()
-        async for event in events:
-            if isinstance(event, Started):
-                started = event
-            elif isinstance(event, Chunk):
-                data += event.data
-        if started is not None and started.status >= 400:
-            read(bytes(data), started.status)
-        answer = writer.only("load") if self.body is None else writer.whole(bytes(data))
+        started, data = await engine_answer(events)
+        if started.status >= 400:
+            read(data, started.status)
+        answer = writer.only("load") if self.body is None else writer.whole(data)
         async for part in whole(msgspec.json.encode(answer), headers=self._headers(started)):
             yield part
 
@@ -145,13 +142,15 @@ CANNOT: Mapping[Ability, str] = {
 def _parsed(path: str, asked: OllamaBody, body: Mapping[str, Any] | None, sees: bool, calls: bool) -> Parsed:
     needs = {Ability.TOOLS: ("tools", calls), Ability.THINKING: ("think", asked.think not in (None, False)),
              Ability.VISION: ("images", sees)}  # fmt: skip
-    return OllamaRequest(
+    request = OllamaRequest(
         path,
         asked,
         body,
         {ability: name for ability, (name, is_asked) in needs.items() if is_asked},
         warnings=[f"{name}: not an option here" for name in asking.unused(asked.options)],
     )
+    wanted = Wanted(Task.CHAT, asked.model)
+    return Parsed(wanted, request.calls, request.render, Dialect.OLLAMA)  # its lines are no server-sent events
 
 
 def _chat(body: bytes, _query: Mapping[str, str]) -> Parsed:

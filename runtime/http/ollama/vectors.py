@@ -1,7 +1,6 @@
 """Embeddings as Ollama has them: /api/embed for one or many texts, and the older /api/embeddings for one."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -35,43 +34,25 @@ class OllamaVector(msgspec.Struct):
     embedding: list[float]
 
 
-@dataclass(slots=True)
-class OllamaEmbedding:
-    model: str
-    request: EmbedRequest
-    is_old: bool
-    watch: Timings = field(default_factory=Timings)
-    dialect: Dialect = Dialect.OLLAMA
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    stream: bool = False
+def _parsed(model: str, request: EmbedRequest, write: Callable[[bytes, int, Timings], bytes]) -> Parsed:
+    """write: rows of vectors as JSON, tokens and times to a body. Without inputs the model is loaded, and no more."""
+    watch = Timings()
 
-    @property
-    def wanted(self) -> Wanted:
-        return Wanted(Task.EMBED, self.model)
+    def calls(_: int | None) -> Sequence[Call]:
+        watch.turn = watch.clock()
+        return [request] if request.inputs else []
 
-    def calls(self, context_length: int | None) -> Sequence[Call]:
-        self.watch.turn = self.watch.clock()
-        return [self.request] if self.request.inputs else []
-
-    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
+    async def render(_: Target, events: AsyncIterator[Event]) -> Parts:
         found = [event async for event in events if isinstance(event, EmbedResult)]
-        if len(found) != bool(self.request.inputs):
+        if len(found) != bool(request.inputs):
             raise EngineFailed("The engine answered with something that is no embedding.")
         rows, tokens = b"[]", 0
         if found:
-            rows, tokens = await tei_json(matrix(found[0], len(self.request.inputs))), sum(found[0].tokens)
-        async for part in whole(self._old(rows) if self.is_old else self._new(rows, tokens)):
+            rows, tokens = await tei_json(matrix(found[0], len(request.inputs))), sum(found[0].tokens)
+        async for part in whole(write(rows, tokens, watch)):
             yield part
 
-    def _old(self, rows: bytes) -> bytes:
-        return b'{"embedding":%s}' % (rows[1:-1] or b"[]")
-
-    def _new(self, rows: bytes, tokens: int) -> bytes:
-        took = self.watch.durations()
-        model = msgspec.json.encode(self.model)
-        times = (took["total_duration"], took["load_duration"], tokens)
-        shape = b'{"model":%s,"embeddings":%s,"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
-        return shape % (model, rows, *times)
+    return Parsed(Wanted(Task.EMBED, model), calls, render, Dialect.OLLAMA)
 
 
 def _embed(body: bytes, _query: Mapping[str, str]) -> Parsed:
@@ -79,13 +60,21 @@ def _embed(body: bytes, _query: Mapping[str, str]) -> Parsed:
     texts: str | list[str | int | list[int]] = asked.input if isinstance(asked.input, str) else [*asked.input]
     inputs = listed(texts, "input") if texts else []  # nothing to embed: the model is loaded
     request = EmbedRequest(inputs=inputs, dimensions=asked.dimensions, truncate=asked.truncate is not False)
-    return OllamaEmbedding(asked.model, request, is_old=False)
+
+    def write(rows: bytes, tokens: int, watch: Timings) -> bytes:
+        took = watch.durations()
+        model = msgspec.json.encode(asked.model)
+        times = (took["total_duration"], took["load_duration"], tokens)
+        shape = b'{"model":%s,"embeddings":%s,"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
+        return shape % (model, rows, *times)
+
+    return _parsed(asked.model, request, write)
 
 
 def _embeddings(body: bytes, _query: Mapping[str, str]) -> Parsed:
     asked = decode(body, OllamaEmbeddingsBody)
     request = EmbedRequest(inputs=[asked.prompt] if asked.prompt else [], truncate=True)
-    return OllamaEmbedding(asked.model, request, is_old=True)
+    return _parsed(asked.model, request, lambda rows, _tokens, _watch: b'{"embedding":%s}' % (rows[1:-1] or b"[]"))
 
 
 ENDPOINTS = [Endpoint("/api/embed", _embed, Dialect.OLLAMA), Endpoint("/api/embeddings", _embeddings, Dialect.OLLAMA)]

@@ -16,7 +16,6 @@ of tokens and chunks cut queries and documents before that.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -24,7 +23,7 @@ from models.messages import Event, RerankRequest, RerankResult
 from registry.errors import BadRequest, EngineFailed, Unfit
 from registry.json import NOT_JSON
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Call, Target
+from runtime.gateway.backend import Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import convert, decode, parse_object, unknown_fields
 from runtime.http.dialect import JSON, Endpoint, Parsed, Parts, whole
@@ -32,7 +31,7 @@ from runtime.http.errors import Dialect
 from runtime.http.rerank import answers as results
 from runtime.http.rerank.answers import Ranking
 from runtime.http.rerank.bodies import CohereBody, JinaBody, ScoreBody, TeiBody
-from runtime.http.rerank.score import ScorePairs, pairs
+from runtime.http.rerank.score import pairs
 from runtime.http.rerank.texts import context_only, document_texts, query_text, tightest
 
 Write = Callable[[Ranking, str], bytes]
@@ -48,50 +47,27 @@ async def rankings(requests: Sequence[RerankRequest], events: AsyncIterator[Even
     return [Ranking(result, len(asked.documents)) for asked, result in zip(requests, found, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class RerankQuestion:
-    request: RerankRequest
-    write: Write
-    wanted: Wanted
-    dialect: Dialect
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    stream: bool = False
-
-    def calls(self, context_length: int | None) -> Sequence[Call]:
-        return [self.request]
-
-    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
-        [ranking] = await rankings([self.request], events)
-        async for part in whole(self.write(ranking, target.asked), JSON, results.headers([ranking])):
+def _parsed(
+    request: RerankRequest, write: Write, wanted: Wanted, dialect: Dialect, renamed: Mapping[str, str] | None = None
+) -> Parsed:
+    async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
+        [ranking] = await rankings([request], events)
+        async for part in whole(write(ranking, target.asked), JSON, results.headers([ranking])):
             yield part
 
-
-@dataclass(frozen=True, slots=True)
-class ScoreQuestion:
-    """ScorePairs of texts: one call for each query among them."""
-
-    pairs: ScorePairs
-    requests: Sequence[RerankRequest]
-    raw: bool
-    wanted: Wanted
-    dialect: Dialect = Dialect.OPENAI
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    stream: bool = False
-
-    def calls(self, context_length: int | None) -> Sequence[Call]:
-        return self.requests
-
-    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
-        found = await rankings(self.requests, events)
-        logits = self.pairs.in_order([ranking.result.logits for ranking in found])
-        tokens = sum(ranking.tokens for ranking in found)
-        body = results.scores(logits, tokens, target.asked, raw=self.raw)
-        async for part in whole(body, JSON, results.headers(found)):
-            yield part
+    return Parsed(wanted, lambda _: [request], render, dialect, renamed=renamed or {})
 
 
-def _jina(body: JinaBody) -> RerankQuestion:
-    wanted = RerankRequest(
+def _jina(body: JinaBody) -> Parsed:
+    def write(ranking: Ranking, model: str) -> bytes:
+        shown = None if body.return_documents is False else body.documents
+        return results.jina(ranking, model, body.top_n, shown, raw=bool(body.raw_scores))
+
+    return _parsed(_asked(body), write, Wanted(Task.RERANK, body.model), Dialect.JINA)
+
+
+def _asked(body: JinaBody) -> RerankRequest:
+    return RerankRequest(
         query=query_text(body.query),
         documents=document_texts(body.documents, fields=body.rank_fields),
         truncate=bool(body.truncate or body.truncation or context_only(body.truncate_prompt_tokens)),
@@ -100,23 +76,17 @@ def _jina(body: JinaBody) -> RerankQuestion:
         max_chunks=body.max_chunks_per_doc or 0,
     )
 
-    def write(ranking: Ranking, model: str) -> bytes:
-        shown = None if body.return_documents is False else body.documents
-        return results.jina(ranking, model, body.top_n, shown, raw=bool(body.raw_scores))
 
-    return RerankQuestion(wanted, write, Wanted(Task.RERANK, body.model), Dialect.JINA)
-
-
-def _infinity(body: bytes, _query: Mapping[str, str]) -> Parsed:
+def _infinity(data: bytes, _query: Mapping[str, str]) -> Parsed:
     """Jina's request. Its documents come back as strings, and only if they are asked for."""
-    asked = decode(body, JinaBody)
-    parsed = _jina(asked)
+    body = decode(data, JinaBody)
+    asked = _asked(body)
 
     def write(ranking: Ranking, model: str) -> bytes:
-        shown = parsed.request.documents if asked.return_documents else None
-        return results.infinity(ranking, model, asked.top_n, shown, raw=bool(asked.raw_scores))
+        shown = asked.documents if body.return_documents else None
+        return results.infinity(ranking, model, body.top_n, shown, raw=bool(body.raw_scores))
 
-    return replace(parsed, write=write)
+    return _parsed(asked, write, Wanted(Task.RERANK, body.model), Dialect.JINA)
 
 
 def _cohere(body: CohereBody) -> Parsed:
@@ -136,7 +106,7 @@ def _cohere(body: CohereBody) -> Parsed:
     def write(ranking: Ranking, _model: str) -> bytes:
         return results.cohere(ranking, body.top_n, body.documents if body.return_documents else None)
 
-    return RerankQuestion(wanted, write, Wanted(Task.RERANK, body.model), Dialect.COHERE)
+    return _parsed(wanted, write, Wanted(Task.RERANK, body.model), Dialect.COHERE)
 
 
 def _tei(body: TeiBody, named: str | None) -> Parsed:
@@ -152,10 +122,12 @@ def _tei(body: TeiBody, named: str | None) -> Parsed:
     def write(ranking: Ranking, _model: str) -> bytes:
         return results.tei(ranking, body.texts if body.return_text else None, raw=bool(body.raw_scores))
 
-    return RerankQuestion(wanted, write, Wanted(Task.RERANK, body.model or named, optional=True), Dialect.TEI, TEXTS)
+    return _parsed(wanted, write, Wanted(Task.RERANK, body.model or named, optional=True), Dialect.TEI, TEXTS)
 
 
-def _score(body: ScoreBody) -> Parsed:
+def _score(data: bytes, _query: Mapping[str, str]) -> Parsed:
+    """Pairs of texts: one call for each query among them."""
+    body = decode(data, ScoreBody)
     found = pairs(body)
     truncate = context_only(body.truncate_prompt_tokens)
     requests = [
@@ -171,7 +143,16 @@ def _score(body: ScoreBody) -> Parsed:
     ]
     wanted = Wanted(Task.RERANK, body.model, optional=True)
     renamed = dict(zip(("query", "documents"), found.sides, strict=True))
-    return ScoreQuestion(found, requests, body.use_activation is False, wanted, renamed=renamed)
+
+    async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
+        told = await rankings(requests, events)
+        logits = found.in_order([ranking.result.logits for ranking in told])
+        tokens = sum(ranking.tokens for ranking in told)
+        scores = results.scores(logits, tokens, target.asked, raw=body.use_activation is False)
+        async for part in whole(scores, JSON, results.headers(told)):
+            yield part
+
+    return Parsed(wanted, lambda _: requests, render, Dialect.OPENAI, renamed=renamed)
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------
@@ -204,16 +185,12 @@ def _tei_or_jina(body: bytes) -> Dialect:
     return Dialect.JINA if found.texts is msgspec.UNSET else Dialect.TEI
 
 
-def _parse_score(body: bytes, _query: Mapping[str, str]) -> Parsed:
-    return _score(decode(body, ScoreBody))
-
-
 ENDPOINTS = [
     Endpoint("/v1/rerank", _parse_jina, Dialect.JINA),
     Endpoint("/v2/rerank", _parse_cohere, Dialect.COHERE),
     Endpoint("/v1/v2/rerank", _parse_cohere, Dialect.COHERE),
     Endpoint("/infinity/rerank", _infinity, Dialect.JINA),
     Endpoint("/rerank", _parse_tei_or_jina, Dialect.JINA, _tei_or_jina),
-    Endpoint("/score", _parse_score, Dialect.OPENAI),
-    Endpoint("/v1/score", _parse_score, Dialect.OPENAI),
+    Endpoint("/score", _score, Dialect.OPENAI),
+    Endpoint("/v1/score", _score, Dialect.OPENAI),
 ]

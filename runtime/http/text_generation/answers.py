@@ -34,7 +34,7 @@ class EngineChoice(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
-class _StreamFacts(msgspec.Struct):
+class _Error(msgspec.Struct):
     message: str = ""
     code: int | str | None = None
 
@@ -43,7 +43,7 @@ class EngineCompletion(msgspec.Struct):
     """A whole answer or one event of a stream."""
 
     choices: list[EngineChoice] = []
-    error: _StreamFacts | None = None
+    error: _Error | None = None
 
 
 # --- TGI's -----------------------------------------------------------------------------------------------------------

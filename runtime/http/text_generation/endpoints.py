@@ -11,19 +11,18 @@ or, where no model is named and there are several, an adapter by itself. Errors 
 for what is wrong in a request; unknown fields are ignored.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 import msgspec
 
 from models import sse
-from models.messages import Chunk, Event, Started
+from models.messages import Event, Started
 from registry.errors import EngineFailed
 from registry.json import NOT_JSON
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Call, ChatPayload, Target
+from runtime.gateway.backend import ChatPayload
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
 from runtime.http.dialect import (
@@ -33,6 +32,7 @@ from runtime.http.dialect import (
     Head,
     Parsed,
     Parts,
+    engine_answer,
     engine_lines,
     warning,
     whole,
@@ -44,59 +44,32 @@ from runtime.http.text_generation.bodies import GenerateBody, Generation, genera
 ENGINE_PATH = "/v1/completions"
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateRequest:
-    path: str
-    asked: Generation
-    wanted: Wanted
-    dialect: Dialect = Dialect.TGI
-    renamed: Mapping[str, str] = field(default_factory=dict)
+async def _whole(path: str, asked: Generation, events: AsyncIterator[Event]) -> Parts:
+    started, data = await engine_answer(events)
+    if started.status >= 400:
+        _refuse(started.status, data)
+    found = answers.whole(asked, data)
+    answer = msgspec.json.encode([found] if path == "/" else found)
+    async for part in whole(answer, headers=warning(started)):
+        yield part
 
-    @property
-    def stream(self) -> bool:
-        return self.asked.stream
 
-    def calls(self, context_length: int | None) -> Sequence[Call]:
-        fills = self.asked.parameters.max_new_tokens is None
-        return [ChatPayload(ENGINE_PATH, self.asked.completion(context_length), fills)]
-
-    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
-        parts = self._stream(events) if self.stream else self._whole(events)
-        async with aclosing(parts):
-            async for part in parts:
-                yield part
-
-    async def _whole(self, events: AsyncIterator[Event]) -> Parts:
-        status, headers, chunks = 200, dict[str, str](), []
-        async for event in events:
-            if isinstance(event, Started):
-                status, headers = event.status, warning(event)
-            elif isinstance(event, Chunk):
-                chunks.append(event.data)
-        data = b"".join(chunks)
-        if status >= 400:
-            _refuse(status, data)
-        found = answers.whole(self.asked, data)
-        answer = msgspec.json.encode([found] if self.path == "/" else found)
-        async for part in whole(answer, headers=headers):
-            yield part
-
-    async def _stream(self, events: AsyncIterator[Event]) -> Parts:
-        """One event per token. The head waits for the first, so that an error before it keeps its status."""
-        opened, stream = False, answers.Stream(self.asked)
-        async with aclosing(engine_lines(events, _refuse)) as lines:
-            async for line in lines:
-                if isinstance(line, Started):
-                    started = line
-                    continue
-                if line == sse.DONE or not (told := stream.feed(line)):
-                    continue
-                if not opened:
-                    yield Head(200, EVENT_STREAM, {**NO_BUFFERING, **warning(started)})
-                    opened = True
-                yield b"".join(b"data:%s\n\n" % msgspec.json.encode(event) for event in told)
-        if not stream.finished:
-            raise EngineFailed("The answer ended before it was complete.")
+async def _stream(asked: Generation, events: AsyncIterator[Event]) -> Parts:
+    """One event per token. The head waits for the first, so that an error before it keeps its status."""
+    opened, stream = False, answers.Stream(asked)
+    async with aclosing(engine_lines(events, _refuse)) as lines:
+        async for line in lines:
+            if isinstance(line, Started):
+                started = line
+                continue
+            if line == sse.DONE or not (told := stream.feed(line)):
+                continue
+            if not opened:
+                yield Head(200, EVENT_STREAM, {**NO_BUFFERING, **warning(started)})
+                opened = True
+            yield b"".join(b"data:%s\n\n" % msgspec.json.encode(event) for event in told)
+    if not stream.finished:
+        raise EngineFailed("The answer ended before it was complete.")
 
 
 def _refuse(status: int, data: bytes) -> NoReturn:
@@ -113,7 +86,14 @@ def _endpoint(path: str) -> Endpoint:
         streams = path == "/generate_stream" or bool(found.stream)
         asked = generation(found, stream=streams, full_text=path == "/")
         name, adapter = found.model or query.get("model"), asked.parameters.adapter_id
-        return GenerateRequest(path, asked, Wanted(Task.CHAT, name, adapter or None, optional=True))
+        fills = asked.parameters.max_new_tokens is None
+        return Parsed(
+            Wanted(Task.CHAT, name, adapter or None, optional=True),
+            calls=lambda context_length: [ChatPayload(ENGINE_PATH, asked.completion(context_length), fills)],
+            render=lambda _, events: _stream(asked, events) if streams else _whole(path, asked, events),
+            dialect=Dialect.TGI,
+            stream=streams,
+        )
 
     return Endpoint(path, parse, Dialect.TGI)
 

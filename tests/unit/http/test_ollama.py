@@ -1,7 +1,9 @@
 """Ollama's dialect: the request as vLLM gets it, the answer as Ollama writes it, and refusals."""
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,11 +14,12 @@ from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
 from registry.errors import BadRequest, EngineFailed, RoundhouseError
 from registry.files.abilities import Ability, abilities_of
 from registry.recipes.definition import EngineSpec, Recipe
+from runtime.http.dialect import Head
 from runtime.http.ollama import models
 from runtime.http.ollama.answers import Timings
 from runtime.http.ollama.asking import chat
 from runtime.http.ollama.bodies import OllamaChatBody
-from runtime.http.ollama.endpoints import ENDPOINTS, OllamaRequest
+from runtime.http.ollama.endpoints import ENDPOINTS
 from runtime.http.ollama.views import OllamaModel, listed
 from tests.unit.http.fakes import FakeGateway, application, recipe
 
@@ -119,15 +122,22 @@ async def test_a_chat_as_vllm_gets_it(tmp_path: Path, more: Any, wanted: Any) ->
     assert sent(gateway) == {**SENT, **wanted}
 
 
-def test_a_shorter_context_is_told_once_of_the_target_that_answers() -> None:
+async def test_a_shorter_context_is_told_once_of_the_target_that_answers() -> None:
     """A router's fall-back may have a longer one than the target that failed."""
     path = {endpoint.path: endpoint for endpoint in ENDPOINTS}["/api/chat"]
     parsed = path.parse(json.dumps({**ASKED, "options": {"num_ctx": 1000, "mirostat": 1}}).encode(), {})
-    assert isinstance(parsed, OllamaRequest)
+    target: Any = SimpleNamespace(model="chat", abilities=frozenset(Ability))
+
+    async def events() -> AsyncIterator[Event]:
+        yield Started(200, "text/event-stream")
+        yield Chunk(data=b"data: %s\n\n" % json.dumps({"choices": [delta(content="a", finish="stop")]}).encode())
+
     told = []
     for context in (None, 400, 500, 2000):
         parsed.calls(context)
-        told.append(parsed._headers(None)["X-Roundhouse-Warning"])
+        head = await anext(parsed.render(target, events()))
+        assert isinstance(head, Head)
+        told.append(head.headers["X-Roundhouse-Warning"])
     other = "mirostat: not an option here"
     short = [f"{other}; num_ctx: the model's context has {context} tokens" for context in (400, 500)]
     assert told == [other, *short, other]
