@@ -15,7 +15,7 @@ from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.files.abilities import abilities_of
 from routing.providers.retry import RetryBudget
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.backend import LOCAL, Backend, Call, Coming, Lease, Target
+from runtime.gateway.backend import LOCAL, Backend, Call, Lease, Target
 from runtime.gateway.charging.pricing import price_list
 from runtime.gateway.combine import Combiner
 from runtime.gateway.context import RequestContext
@@ -107,7 +107,7 @@ class Gateway:
         """Second attempts beside late ones, by who is late: a fall-back that has no other traffic may be asked, too."""
         self.administration = administration
         targets = Targets(self.resolve, residency, queues, partial(limits.affords, context_of=self._context_length))
-        self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))
+        self.switch = Switch(routers, targets, self.resolve, lambda c, target: self.backend(target).lease(c, target))
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
 
@@ -163,10 +163,6 @@ class Gateway:
             return self.resolve(parsed, context.caller)
         return await self.switch.route(router, endpoint, calls(None), parsed, context)
 
-    def coming(self, target: Target) -> Coming | None:
-        """How far it is; None: it can answer at once."""
-        return self._backend(target).coming(target)
-
     @asynccontextmanager
     async def lease(self, recorder: Recorder, target: Target) -> AsyncIterator[Lease]:
         """Wait for a turn on the target, as the client prefers.
@@ -176,7 +172,7 @@ class Gateway:
         """
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
-        begun, backend = self._ledger.begin(recorder, target), self._backend(target)
+        begun, backend = self._ledger.begin(recorder, target), self.backend(target)
         is_cold = self._causes_load(target)
         async with backend.lease(recorder.context, target) as lease:
             recorder.leased(lease, is_cold=is_cold)
@@ -188,24 +184,8 @@ class Gateway:
 
     def _causes_load(self, target: Target) -> bool:
         """It is away, and nobody has wanted it before this request: others come while it waits for room."""
-        away = self.coming(target) if target.backend == LOCAL else None
+        away = self.backend(target).coming(target) if target.backend == LOCAL else None
         return away is not None and away.phase in AWAY and self._residency.get(target.model).wanted_since is None
-
-    def patience(self, target: Target) -> float | None:
-        """Seconds that a request without a deadline may take; None: no such bound."""
-        return self._backend(target).patience(target)
-
-    def hedge_after(self, target: Target) -> float | None:
-        """Seconds without a first byte after which the same target is asked a second time; None: never."""
-        return self._backend(target).hedge_after(target)
-
-    def spare(self, target: Target) -> bool:
-        """May one attempt more be made there, beside one that is under way?"""
-        return self._backend(target).spare(target)
-
-    def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
-        """Seconds after which it may be sent to the same target once more; None: it may not."""
-        return self._backend(target).again(context, target, error)
 
     def failed_attempt(self, recorder: Recorder, error: RoundhouseError) -> None:
         """An attempt has ended and another one follows: what it used is counted as well."""
@@ -224,7 +204,8 @@ class Gateway:
         """Returns once the ledger holds the ends of what has ended."""
         await self._ledger.written()
 
-    def _backend(self, target: Target) -> Backend:
+    def backend(self, target: Target) -> Backend:
+        """What answers for it. Raises NotFound."""
         for backend in self._backends:
             if backend.handles(target):
                 return backend

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -94,9 +95,10 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
         )
         if target.routed is not None:
             parts = with_model_used(recorder, parts)
-        if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:
+        coming = partial(gateway.backend(target).coming, target)
+        if parsed.stream and recorder.context.preference.progress and coming() is not None:
             headers = {**recorder.warnings(), **headers_of(gateway.levels(recorder), parsed.dialect)}
-            parts = with_progress(target.model, lambda: gateway.coming(target), parts, headers, parsed.dialect)
+            parts = with_progress(target.model, coming, parts, headers, parsed.dialect)
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, Head):

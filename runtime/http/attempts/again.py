@@ -23,7 +23,7 @@ from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.gateway.recorder import Recorder
-from runtime.http.attempts.first import Answer, Resolve, first, resolved
+from runtime.http.attempts.first import Answer, Asking, Resolve, first
 from runtime.http.attempts.hedging import Begun, delay, hedged
 from runtime.http.dialect import Parts
 
@@ -43,14 +43,14 @@ async def attempts(
     answer: Answer,
 ) -> Parts:
     """The answer of the first target that gives one."""
-    waiting, chosen = deque(fallbacks), target.model
-    patience = gateway.patience(target)
+    asking = Asking(gateway, recorder, target.model, deque(fallbacks), resolve, answer)
+    patience = gateway.backend(target).patience(target)
     if recorder.context.deadline is None and patience is not None:
         recorder.within(patience)
     failure: _Failure | None = None
     while True:
         recorder.target = target
-        found, parts = await _begun(gateway, recorder, target, waiting, resolve, answer, chosen)
+        found, parts = await _begun(asking, target)
         target = recorder.target  # a second attempt may have taken over
         async with aclosing(parts):
             if not isinstance(found, RoundhouseError):
@@ -59,8 +59,8 @@ async def attempts(
                     yield part
                 return
         following = None
-        while following is None and waiting:
-            following = resolved(resolve, waiting.popleft(), target)
+        while following is None and asking.fallbacks:
+            following = asking.resolved(asking.fallbacks.popleft(), target)
         if failure is None or not isinstance(found, BadRequest):
             failure = _Failure(found, target, recorder.context)
         is_passed_over = found is not failure.error
@@ -72,7 +72,7 @@ async def attempts(
         if is_passed_over and target.model == failure.target.model:  # it was tried again, and refuses now
             raise failure.error
         target = recorder.target = failure.target
-        seconds = gateway.again(failure.context, target, failure.error)
+        seconds = gateway.backend(target).again(failure.context, target, failure.error)
         if seconds is None:
             raise failure.error
         if not is_passed_over:
@@ -80,22 +80,13 @@ async def attempts(
         await asyncio.sleep(seconds)
 
 
-async def _begun(
-    gateway: Gateway,
-    recorder: Recorder,
-    target: Target,
-    fallbacks: deque[str],
-    resolve: Resolve,
-    answer: Answer,
-    chosen: str,
-) -> Begun:
-    """chosen: the model that is asked first; who refuses the request in its place is a fall-back."""
-    seconds = delay(gateway, target, fallbacks)
+async def _begun(asking: Asking, target: Target) -> Begun:
+    seconds = delay(asking, target)
     if seconds is not None:
-        return await hedged(gateway, recorder, target, fallbacks, resolve, answer, seconds, chosen)
-    parts = answer(target, recorder)
+        return await hedged(asking, target, seconds)
+    parts = asking.answer(target, asking.recorder)
     try:
-        return await first(recorder, target, parts, len(fallbacks), is_fallback=target.model != chosen), parts
+        return await first(asking, asking.recorder, target, parts, len(asking.fallbacks)), parts
     except BaseException:
         await parts.aclose()
         raise

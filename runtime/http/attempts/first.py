@@ -1,8 +1,9 @@
 """One attempt until its answer has begun, or it is known to have failed."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from registry.errors import (
     BadRequest,
@@ -17,6 +18,7 @@ from registry.errors import (
     Unavailable,
 )
 from runtime.gateway.backend import Target
+from runtime.gateway.core import Gateway
 from runtime.gateway.recorder import Recorder
 from runtime.http.dialect import Head, Part, Parts
 
@@ -29,8 +31,30 @@ Answer = Callable[[Target, Recorder], Parts]
 """One attempt, which this recorder notes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A request while it is attempted."""
+
+    gateway: Gateway
+    recorder: Recorder
+    chosen: str
+    """The model that is asked first; who refuses the request in its place is a fall-back."""
+    fallbacks: deque[str]
+    """Names that are left to be asked."""
+    resolve: Resolve
+    answer: Answer
+
+    def resolved(self, name: str, instead_of: Target) -> Target | None:
+        """A fall-back as the target of the same request; None: the name means nothing now, or not to this caller."""
+        try:
+            found = self.resolve(name)
+        except (NotFound, Forbidden):
+            return None
+        return replace(found, asked=instead_of.asked, routed=instead_of.routed)
+
+
 async def first(
-    recorder: Recorder, target: Target, parts: Parts, others: int, *, is_fallback: bool
+    asking: Asking, recorder: Recorder, target: Target, parts: Parts, others: int
 ) -> Part | RoundhouseError:
     """An answer's first part, or the error for which it may be tried elsewhere or again. Raises the others.
 
@@ -39,7 +63,7 @@ async def first(
     Args:
         others: targets that are left to be asked: this one has its share of the time.
     """
-    left = recorder.context.seconds_left()
+    left, is_fallback = recorder.context.seconds_left(), target.model != asking.chosen
     share = left / (others + 1) if others and left is not None else None
     try:
         async with asyncio.timeout(share) as limit:
@@ -64,12 +88,3 @@ async def first(
     if others and (status >= 500 or status == 429):
         return EngineFailed(f"'{target.model}' answered with status {status}.")
     return found
-
-
-def resolved(resolve: Resolve, name: str, instead_of: Target) -> Target | None:
-    """A fall-back as the target of the same request; None: the name means nothing now, or not to this caller."""
-    try:
-        found = resolve(name)
-    except (NotFound, Forbidden):
-        return None
-    return replace(found, asked=instead_of.asked, routed=instead_of.routed)

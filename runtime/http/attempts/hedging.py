@@ -15,48 +15,39 @@ requests to a target get a second attempt, and a model of this machine is only a
 """
 
 import asyncio
-from collections import deque
 from dataclasses import replace
 
 from registry.errors import BadRequest, RoundhouseError
 from runtime.gateway.backend import Target
 from runtime.gateway.core import Gateway
 from runtime.gateway.recorder import Recorder
-from runtime.http.attempts.first import Answer, Resolve, first, resolved
+from runtime.http.attempts.first import Asking, first
 from runtime.http.dialect import Part, Parts
 
 Begun = tuple[Part | RoundhouseError, Parts]
 """The first part, or why there is none, and where the rest comes from."""
 
 
-def delay(gateway: Gateway, target: Target, fallbacks: deque[str]) -> float | None:
+def delay(asking: Asking, target: Target) -> float | None:
     """Seconds after which a second attempt is made; None: never."""
     routed = target.routed
-    if routed is not None and routed.decision.hedge_after is not None and fallbacks:
+    if routed is not None and routed.decision.hedge_after is not None and asking.fallbacks:
         return routed.decision.hedge_after
-    return gateway.hedge_after(target)
+    return asking.gateway.backend(target).hedge_after(target)
 
 
-async def hedged(
-    gateway: Gateway,
-    recorder: Recorder,
-    target: Target,
-    fallbacks: deque[str],
-    resolve: Resolve,
-    answer: Answer,
-    seconds: float,
-    chosen: str,
-) -> Begun:
-    """As `first`, of one of two attempts. The fall-back that the second one asks is taken from `fallbacks`."""
+async def hedged(asking: Asking, target: Target, seconds: float) -> Begun:
+    """As `first`, of one of two attempts. The fall-back that the second one asks is taken from those that are left."""
+    gateway, recorder, fallbacks = asking.gateway, asking.recorder, asking.fallbacks
     if target.model not in recorder.context.tried:
         gateway.hedges[target.model].asked()
-    mine, second = _Attempt(recorder, target, answer, len(fallbacks), chosen), None
+    mine, second = _Attempt(asking, recorder, target, len(fallbacks)), None
     try:
         await asyncio.wait({mine.task}, timeout=seconds)
-        other = None if mine.is_first else _other(gateway, target, fallbacks, resolve)
+        other = None if mine.is_first else _other(asking, target)
         if other is None:
             return await mine.task, mine.parts
-        second = _Attempt(recorder.beside(other), other, answer, len(fallbacks) + 1, chosen)
+        second = _Attempt(asking, recorder.beside(other), other, len(fallbacks) + 1)
         await asyncio.wait({mine.task, second.task}, return_when=asyncio.FIRST_COMPLETED)
         if mine.is_first:
             error = await mine.task  # raises what is the client's own fault
@@ -99,12 +90,12 @@ async def hedged(
 class _Attempt:
     """Under way until `leave`."""
 
-    def __init__(self, recorder: Recorder, target: Target, answer: Answer, others: int, chosen: str) -> None:
+    def __init__(self, asking: Asking, recorder: Recorder, target: Target, others: int) -> None:
         self.recorder = recorder
         self.is_told = False
         """Its end is in the ledger, or will be with the request's."""
-        self.parts = answer(target, recorder)
-        self.task = asyncio.create_task(first(recorder, target, self.parts, others, is_fallback=target.model != chosen))
+        self.parts = asking.answer(target, recorder)
+        self.task = asyncio.create_task(first(asking, recorder, target, self.parts, others))
 
     @property
     def is_first(self) -> bool:
@@ -126,19 +117,19 @@ class _Attempt:
         await self.parts.aclose()
 
 
-def _other(gateway: Gateway, target: Target, fallbacks: deque[str], resolve: Resolve) -> Target | None:
+def _other(asking: Asking, target: Target) -> Target | None:
     """Whom the second attempt asks: the router's first fall-back that may be asked, else the same target."""
     if target.routed is not None and target.routed.decision.hedge_after is not None:
-        while fallbacks:
-            if (found := resolved(resolve, fallbacks[0], target)) is not None:
-                if not _may(gateway, target, found):
-                    return None
-                fallbacks.popleft()
+        while asking.fallbacks:
+            found = asking.resolved(asking.fallbacks[0], target)
+            if found is not None and not _may(asking.gateway, target, found):
+                return None
+            asking.fallbacks.popleft()
+            if found is not None:
                 return found
-            fallbacks.popleft()
         return None
-    return target if _may(gateway, target, target) else None
+    return target if _may(asking.gateway, target, target) else None
 
 
 def _may(gateway: Gateway, late: Target, other: Target) -> bool:
-    return gateway.spare(other) and gateway.hedges[late.model].take()
+    return gateway.backend(other).spare(other) and gateway.hedges[late.model].take()
