@@ -1,4 +1,4 @@
-"""The way of a request from its body to its answer, with its one record. HTTP and batch lines go the same way."""
+"""The way of a request from its body to its answer, with its one record. It knows nothing of HTTP."""
 
 import asyncio
 import logging
@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
@@ -34,23 +33,6 @@ log = logging.getLogger("roundhouse.http")
 AT_ONCE = 4
 """Calls of one request that are in the engine at a time."""
 COMMENT_SECONDS = 0.5
-
-
-class Answered(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
-async def answer(gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes) -> Answered:
-    """One request's whole answer, without HTTP: errors too are answers."""
-    head, parts = Head(500, JSON), []
-    async for part in serve(gateway, context, endpoint, body):
-        if isinstance(part, Head):
-            head = part
-        else:
-            parts.append(part)
-    return Answered(head.status, {"content-type": head.content_type, **head.headers}, b"".join(parts))
 
 
 async def serve(

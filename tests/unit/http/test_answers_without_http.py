@@ -13,11 +13,11 @@ from registry.errors import QueueFull
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End
 from runtime.http.routes import ENDPOINTS
-from runtime.http.serving import Answered, answer
 from tenants.caller import Caller
 from tenants.classes import ServiceClass
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.http.rerank.script import answer as rerank
+from tests.unit.http.whole import Answered, answer
 
 CONTEXT = RequestContext("line-7", Caller("team-a"), ServiceClass.BATCH, source="batch")
 

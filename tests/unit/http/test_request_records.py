@@ -15,13 +15,13 @@ from registry.errors import BadRequest, EngineFailed, RoundhouseError, Unavailab
 from runtime.gateway.context import Preference, RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.http.routes import ENDPOINTS
-from runtime.http.serving import Answered, answer
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.link import SlotLink
 from tests.unit.http.fakes import FakeGateway, Wire, application
 from tests.unit.http.rerank.script import DOCUMENTS
 from tests.unit.http.rerank.script import answer as rerank
+from tests.unit.http.whole import Answered, answer
 
 PATH = "/v1/chat/completions"
 BODY = {"model": "chat", "messages": [], "stream": True}

@@ -21,12 +21,12 @@ from runtime.http import serving
 from runtime.http.attempts.again import attempts
 from runtime.http.dialect import Head, Parts
 from runtime.http.routes import ENDPOINTS
-from runtime.http.serving import Answered, answer
 from tenants.caller import EVERYBODY
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
 from tests.fakes import traces
 from tests.fakes.provider import HANG, Play
+from tests.unit.http.whole import Answered, answer
 from tests.unit.providers.rig import Rig, rigged, rigged_with
 
 SHORT = {"first_byte": 0.3, "between_bytes": 0.3, "whole": 5.0}

@@ -370,7 +370,7 @@ async def test_more_than_its_connections_is_a_429(tmp_path: Path) -> None:
 async def test_the_clients_own_deadline_is_its_own(tmp_path: Path) -> None:
     from runtime.gateway.context import RequestContext
     from runtime.http.routes import ENDPOINTS
-    from runtime.http.serving import answer
+    from tests.unit.http.whole import answer
 
     async with rigged(tmp_path, lambda seen: Play([HANG])) as rig:
         loop = asyncio.get_running_loop()

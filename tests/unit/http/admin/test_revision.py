@@ -8,10 +8,10 @@ from typing import cast
 from models.messages import Chunk, Finished, Started, Usage
 from runtime.gateway.context import RequestContext
 from runtime.http.routes import ENDPOINTS
-from runtime.http.serving import answer
 from runtime.slots.link import SlotLink
 from tests.eventually import PATIENCE
 from tests.unit.http.fakes import FakeGateway
+from tests.unit.http.whole import answer
 
 PATH = "/v1/chat/completions"
 

@@ -19,10 +19,11 @@ from runtime.http.errors import Dialect
 from runtime.http.preferences import parse
 from runtime.http.routes import ENDPOINTS
 from runtime.http.sending import Answer
-from runtime.http.serving import answer, serve, with_progress
+from runtime.http.serving import serve, with_progress
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from tests.unit.http.fakes import FakeGateway
+from tests.unit.http.whole import answer
 
 LIMITS = {"x-ratelimit-remaining-requests": "7"}
 STREAM, NO_CACHE = "text/event-stream; charset=utf-8", {"cache-control": "no-cache"}

@@ -19,12 +19,12 @@ from runtime.gateway.charging.demand import demand_of
 from runtime.gateway.context import RequestContext
 from runtime.http.limit_headers import duration, moment
 from runtime.http.routes import ENDPOINTS
-from runtime.http.serving import Answered, answer
 from tenants.caller import EVERYBODY
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit, Mode
 from tests.unit.http.fakes import FakeGateway, Wire, application, recipe
+from tests.unit.http.whole import Answered, answer
 from tests.unit.tenants.test_limiter import Clock
 
 PATH = "/v1/chat/completions"

@@ -26,7 +26,6 @@ from runtime.gateway.context import RequestContext
 from runtime.http.middleware import set_caller
 from runtime.http.routes import ENDPOINTS
 from runtime.http.routing import endpoints
-from runtime.http.serving import answer
 from tenants.caller import Caller, Scope
 from tenants.costs import compare
 from tenants.keys.table import KeyTable
@@ -38,6 +37,7 @@ from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
 from tenants.storage.opening import open_tables
 from tests.unit.http.fakes import FakeGateway, Wire, application
+from tests.unit.http.whole import answer
 from tests.unit.tenants.test_limiter import Clock
 
 PATH = "/v1/chat/completions"
