@@ -27,13 +27,15 @@ Rules; the same numbers stand at the code that carries them out:
  9. A swap is charged to the team of the first request that waits for the adapter. Each class that waits gets its
     floor of the work (`runtime.scheduling.fair.floors`).
 
-The bound on waiting is `wait_bound`, for requests of one key, whose ranks are arrivals. Its argument, with S, P and D
-the longest staging, placing and run: for the first one, rule 6 finds a place at the latest after `max_overtake`,
-because an unpinned place that it may not take belongs to a request before it; that place drains within D, staging and
-placing take S and P, and rule 2 gives it the next free slot, within D. Nothing that is younger can be put before it in
-any of the four. Among several keys and teams the same holds for who is first in rank, and it stays first, once its
-class is owed its floor or no class above it waits, until it starts, a team or key that waited before has less, or one
-comes that has no more than it: `runtime.scheduling.fair.accounts` bounds how much those get meanwhile.
+The bound on waiting, for requests of one key, whose ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D. W
+is max_overtake, R max_requests, S, P and D the longest staging, placing (with its probe) and run; Q requests were
+waiting when it came, for A adapters, its own counted; m = min(places, staging_at_once, max(host, places + 1) - places)
+adapters can be brought in side by side. The argument: for the first one, rule 6 finds a place at the latest after
+`max_overtake`, because an unpinned place that it may not take belongs to a request before it; that place drains within
+D, staging and placing take S and P, and rule 2 gives it the next free slot, within D. Nothing that is younger can be
+put before it in any of the four. Among several keys and teams the same holds for who is first in rank, and it stays
+first, once its class is owed its floor or no class above it waits, until it starts, a team or key that waited before
+has less, or one comes that has no more than it: `runtime.scheduling.fair.accounts` bounds how much those get meanwhile.
 
 A second order of turns is inside the engines for texts, among the items of requests that run:
 `models.batching.plan.Turns`. It knows no ranks.
@@ -49,12 +51,12 @@ from runtime.scheduling.fair.running import Running
 from runtime.scheduling.host_tier import HostTier
 from runtime.scheduling.moves import Move, Moves
 from runtime.scheduling.pins import Pins
-from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier, wait_bound
+from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier
 from runtime.scheduling.rank import QueuedRequest
 from runtime.scheduling.waiting import Waiting
 from tenants.classes import ServiceClass
 
-__all__ = ["AdapterStatus", "Placement", "PlacementPlan", "wait_bound"]
+__all__ = ["AdapterStatus", "Placement", "PlacementPlan"]
 
 
 class Placement:
@@ -150,8 +152,7 @@ class Placement:
 
     def staged(self, digest: str) -> None:
         """A staging ended well."""
-        if self._host.finish(digest):
-            self._count(digest).stagings += 1
+        self._host.finish(digest)
 
     def placed(self, digest: str, now: float) -> None:
         """A placement ended well."""
@@ -280,7 +281,6 @@ class Placement:
     def _used(self, digest: str, now: float) -> None:
         self._device.used(digest, now)
         self._host.used(digest)
-        self._count(digest).last_use = now
 
     @property
     def waiting(self) -> int:
@@ -339,5 +339,5 @@ class Placement:
             tier = "staging"
         return AdapterStatus(
             tier, digest in self._pins, self._device.leases(digest), self._waiting.count(digest), counts.hits,
-            counts.misses, counts.stagings, counts.placements, counts.evictions, counts.last_use,
+            counts.misses, counts.placements, counts.evictions,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """No wrong weights under churn: many adapters on few places, re-registered and rolled back meanwhile.
 
 Each answer is compared with what the digest that its header names answered alone, and no request may wait longer than
-`runtime.scheduling.placement.wait_bound` says. Some versions have probes, so swaps are slower and more can go wrong.
+`tests.unit.scheduling.bound` says. Some versions have probes, so swaps are slower and more can go wrong.
 CHURN_REQUESTS=10000 runs the long form; the short one runs in every test run.
 """
 
@@ -19,10 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
-from runtime.scheduling.placement import wait_bound
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.faults.tiny import RECIPE
 from tests.system.serving import Server
+from tests.unit.scheduling.bound import wait_bound
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(7200)]
 REQUESTS = int(os.environ.get("CHURN_REQUESTS", "400"))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.scheduling.placement import Placement, wait_bound
+from runtime.scheduling.placement import Placement
+from tests.unit.scheduling.bound import wait_bound
 from tests.unit.scheduling.simulator import Arrival, Served, Witness, simulate
 
 NAMES = [f"sha256:{number:064x}" for number in range(40)]

@@ -154,7 +154,7 @@ def test_rule_7_pinned_adapters_stay_and_one_place_stays_open() -> None:
     assert policy.status(A).tier == "device"
     policy.finish("1", 6.0)
     assert started(settle(policy, 6.0)) == ["2"]
-    assert policy.status(A) == policy.status(A).__class__("device", True, 0, 0, 0, 1, 1, 1, 0, 0.0)
+    assert policy.status(A) == policy.status(A).__class__("device", True, 0, 0, 0, 1, 1, 0)
 
 
 def test_rule_7_of_more_pins_than_places_the_first_hold_and_the_others_once_there_is_room() -> None:

@@ -1,0 +1,29 @@
+"""How long a request may wait for its adapter: what `runtime.scheduling.placement` argues."""
+
+from math import ceil
+
+
+def wait_bound(
+    *,
+    places: int,
+    host: int,
+    max_requests: int,
+    max_overtake: float,
+    staging_at_once: int,
+    ahead: int,
+    adapters_ahead: int,
+    longest_run: float,
+    longest_stage: float,
+    longest_place: float,
+) -> float:
+    """Seconds within which a request starts where ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D.
+
+    W max_overtake, R max_requests, S, P, D the longest staging, placing (with its probe) and run; Q (`ahead`) requests
+    were waiting when it came, for A (`adapters_ahead`) adapters, its own counted.
+    m = min(places, staging_at_once, max(host, places + 1) - places) adapters can be brought in side by side.
+    `places`: the unpinned ones.
+    """
+    lanes = min(places, staging_at_once, max(host, places + 1) - places)
+    rounds = ceil(adapters_ahead / lanes) + 1
+    swap = longest_stage + 2 * longest_place + 2 * longest_run
+    return max_overtake + rounds * swap + ceil((ahead + 1) / max_requests) * longest_run
