@@ -107,10 +107,7 @@ class Models:
         """Never evict this model, or no longer so. Does not load it."""
         entry = self._entry(name)
         await asyncio.to_thread(self._state.models.set_pin, entry.id, pinned)
-        if pinned:
-            self._residency.pin(entry)
-        else:
-            self._residency.unpin(entry)
+        self._residency.pin(entry, pinned)
         return self._view(entry)
 
     async def forget_estimate(self, name: str) -> ModelView:

@@ -43,6 +43,7 @@ from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
+from runtime.residency.table import Table
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
@@ -123,23 +124,15 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     pool = SlotPool(
         unix_links(str(settings.run_dir)),
         settings.slots,
-        lambda link: residency.died(link),
+        lambda link: residency.watcher.died(link),
         wanted_at_once(settings, recipes),
         lambda: residency.decide(),
     )
     figures = ResidencyRecord(metrics, state, device, console.decisions)
-    residency = ResidencyManager(
-        entries,
-        pool,
-        device.budgets,
-        figures,
-        memory_of(device),
-        settings.patience,
-        NO_LIMIT if device.kind == "cpu" else device.host_budget,
-        fetch,
-        device.kind == "cpu",
-        settings.working_margin,
-    )
+    on_cpu = device.kind == "cpu"
+    host_budget = NO_LIMIT if on_cpu else device.host_budget
+    table = Table(entries, pool, device.budgets, figures, memory_of(device), host_budget, counts_processes=on_cpu)
+    residency = ResidencyManager(table, settings.patience, fetch, settings.working_margin)
     adapters = Adapters(names, residency, queues, service)
     models = Models(names, residency, queues, pool, state, files)
     roster = Roster(

@@ -34,11 +34,10 @@ class Drainer:
 
     Args:
         decide: called after a model has left: somebody may be waiting for the room.
-        counts_processes: whether a model's bytes are those of its processes: on a CPU.
     """
 
-    def __init__(self, table: Table, decide: Callable[[], None], counts_processes: bool) -> None:
-        self._table, self._decide, self._counts_processes = table, decide, counts_processes
+    def __init__(self, table: Table, decide: Callable[[], None]) -> None:
+        self._table, self._decide = table, decide
 
     def dismiss(self, entry: ModelEntry, sleep: bool = False) -> None:
         """The decision that it leaves takes effect at once: no new request starts. `leave` does the rest."""
@@ -153,7 +152,7 @@ class Drainer:
         if told is None:
             raise EngineFailed("The slot ended a sleep without saying what it holds.")
         on_device = told.device_bytes
-        if self._counts_processes:
+        if self._table.counts_processes:
             on_device = await link.bytes_held() or on_device
         await self._table.memory.back(awake - on_device, used)
         return Held(device_bytes=on_device, host_bytes=told.host_bytes)

@@ -50,6 +50,7 @@ class Exchanger:
         return found.recipe if found else None
 
     def start(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
+        """The model gets another recipe, as soon as nobody uses the one that it has."""
         if _same_engine(entry.recipe, exchange.recipe):
             self._waiting.pop(entry.id, None)
             self._count(entry, exchange)

@@ -1,14 +1,14 @@
 """Files that are not on this machine yet: fetched when their model is first wanted, once for all who wait for it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
 from models.messages import Progress
 from registry.errors import RoundhouseError, Unavailable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.table import S, Table, log, mapped
 
-Fetch = Callable[[ModelEntry, Callable[[int, int | None], None]], Awaitable[None]]
+Fetch = Callable[[ModelEntry, Callable[[int, int | None], None]], Coroutine[None, None, None]]
 """Brings a model's files and has the entry filled in; tells the bytes that have come and all bytes, if known."""
 
 
@@ -54,7 +54,7 @@ class ModelFetcher:
             entry.fetched = (come, whole)
             entry.progress = Progress(phase="fetching", fraction=fraction, detail=f"{come >> 20} MiB")
 
-        task = self._under_way[entry.id] = asyncio.ensure_future(self._come(fetch, entry, told))
+        task = self._under_way[entry.id] = asyncio.create_task(fetch(entry, told))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -72,9 +72,6 @@ class ModelFetcher:
             entry.fetched = None
         self._table.note_change()
         self._decide()
-
-    async def _come(self, fetch: Fetch, entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
-        await fetch(entry, told)
 
     def _did_not_come(self, entry: ModelEntry, error: RoundhouseError) -> None:
         log.error("fetching failed", extra={"model": entry.id, "cause": error.message})

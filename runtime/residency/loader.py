@@ -34,12 +34,10 @@ class Loader:
 
     Args:
         decide: called when a model has come, or did not.
-        counts_processes: whether a model's bytes are those of its processes: on a CPU.
     """
 
-    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None], counts_processes: bool) -> None:
+    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None]) -> None:
         self._table, self._drainer, self._decide = table, drainer, decide
-        self._counts_processes = counts_processes
 
     def start(self, entry: ModelEntry, plan: Plan) -> None:
         """As the plan says: victims are dismissed at once, the rest goes on in a task."""
@@ -170,7 +168,7 @@ class Loader:
         try:
             empty = await memory.used()
             loaded = await self._tell_to_load(entry, link)
-            if self._counts_processes:  # the most that the load itself took counts, too
+            if self._table.counts_processes:  # the most that the load itself took counts, too
                 held = await link.most_bytes_held()
                 loaded = msgspec.structs.replace(loaded, resident_bytes=max(held, loaded.resident_bytes))
             _check_alive(link)
@@ -187,7 +185,7 @@ class Loader:
     def _left_beside(self, entry: ModelEntry) -> int:
         """Bytes for warm slots, in the memory in which processes are: with a GPU they hold none of its own."""
         table = self._table
-        if self._counts_processes:
+        if table.counts_processes:
             return table.budget - table.held(besides=entry) - entry.needed
         return table.host_budget - table.held_on_host(besides=entry) - entry.host_bytes
 

@@ -6,24 +6,20 @@ parts start tasks that carry the change out; each task ends by asking for the ne
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NoReturn
 
+from models.estimate import Estimate
 from registry import learning
 from registry.errors import Conflict, DoesNotFit, RoundhouseError, Unavailable
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import Exchanger, RecipeExchange
+from runtime.residency.exchanger import Exchanger
 from runtime.residency.fetcher import Fetch, ModelFetcher
 from runtime.residency.loader import Loader
-from runtime.residency.memory import DeviceMemory
-from runtime.residency.table import Observer, S, Table
-from runtime.residency.victims import NO_LIMIT
+from runtime.residency.table import S, Table
 from runtime.residency.watcher import Watcher
-from runtime.server.device import DeviceBudget
-from runtime.slots.link import SlotLink
-from runtime.slots.pool import SlotPool
 
 AWAY = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
 
@@ -43,32 +39,24 @@ class ResidencyManager:
     itself: `Watcher`. These and the manager write entries, nobody else does.
 
     Args:
-        entries, pool, budgets, observer, memory, host_budget: see `runtime.residency.table.Table`.
+        table: nobody else writes it.
         patience: seconds that a waiting model lets busy ones go on before the least recently used one must drain.
         fetch: brings the files of a model that are not there yet.
-        counts_processes: whether a model's bytes are those of its processes: on a CPU.
         working_margin: see `registry.learning.most`.
     """
 
     def __init__(
         self,
-        entries: Iterable[ModelEntry],
-        pool: SlotPool,
-        budgets: Sequence[DeviceBudget],
-        observer: Observer,
-        memory: DeviceMemory,
+        table: Table,
         patience: float = 1.0,
-        host_budget: int = NO_LIMIT,
         fetch: Fetch | None = None,
-        counts_processes: bool = False,
         working_margin: int = learning.WORKING_MARGIN,
     ) -> None:
-        self.patience = patience
-        self.table = Table(entries, pool, budgets, observer, memory, host_budget)
-        self.drainer = Drainer(self.table, self.decide, counts_processes)
-        self.loader = Loader(self.table, self.drainer, self.decide, counts_processes)
+        self.table, self.patience = table, patience
+        self.drainer = Drainer(self.table, self.decide)
+        self.loader = Loader(self.table, self.drainer, self.decide)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)
-        self.watcher = Watcher(self.table, self.drainer, self.decide, counts_processes, working_margin)
+        self.watcher = Watcher(self.table, self.drainer, self.decide, working_margin)
         self.exchanger = Exchanger(self.table, self.drainer)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -81,25 +69,17 @@ class ResidencyManager:
     def get(self, model: str) -> ModelEntry:
         return self.table.get(model)
 
-    def held(self) -> int:
-        """Bytes that models hold now on all devices."""
-        return self.table.held()
-
-    def held_on_host(self) -> int:
-        """The same in host memory beside the device."""
-        return self.table.held_on_host()
-
     def plan(self, entry: ModelEntry) -> policy.Plan:
         """What a load of this model would do now. Changes nothing."""
         since = entry.clock() if entry.wanted_since is None else entry.wanted_since
         return policy.plan(self.table.snapshot(), self._need(entry, since))
 
-    def now(self) -> float:
-        """By the clock of the plans."""
-        return self.table.clock()
-
-    def preview(self, need: policy.Need) -> policy.Plan:
-        """What a load of a model that is not here yet would do now."""
+    def preview(self, model: str, estimate: Estimate, load_seconds: float = 0.0) -> policy.Plan:
+        """What a load of a model of this size, which may not be here yet, would do now. Changes nothing."""
+        host, now = 0 if self.table.counts_processes else estimate.host, self.table.clock()
+        need = policy.Need(
+            model, estimate.total, load_seconds, now, self.patience, detail=estimate.explain(), host=host
+        )
         return policy.plan(self.table.snapshot(), need)
 
     def next_to_leave(self) -> tuple[policy.Victim, ...]:
@@ -124,10 +104,6 @@ class ResidencyManager:
         entry.wanted_since = None
         self.table.entries.pop(entry.id, None)
         self.table.note_change()
-
-    def exchange(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
-        """The model gets another recipe, as soon as nobody uses the one that it has."""
-        self.exchanger.start(entry, exchange)
 
     def begin_fetch(self, entry: ModelEntry) -> None:
         """Have its files brought, if they are not here, without a load."""
@@ -188,13 +164,9 @@ class ResidencyManager:
         if entry.state in (S.READY, S.ASLEEP):
             await self.drainer.evict(entry, "by hand")
 
-    def pin(self, entry: ModelEntry) -> None:
-        """Let it make room for nobody. Does not load it."""
-        entry.pinned = True
-        self.decide()
-
-    def unpin(self, entry: ModelEntry) -> None:
-        entry.pinned = False
+    def pin(self, entry: ModelEntry, pinned: bool) -> None:
+        """Let it make room for nobody, or again for whoever needs it. Does not load it."""
+        entry.pinned = pinned
         self.decide()
 
     # --- news -----------------------------------------------------------------------------------------------------
@@ -204,10 +176,6 @@ class ResidencyManager:
         self.table.note_change()
         if not entry.leases:  # only a model that became idle may make room for others
             self.decide()
-
-    def died(self, link: SlotLink) -> None:
-        """A slot's process ended by itself or was killed; `link.cause` tells how."""
-        self.watcher.died(link)
 
     async def watch(self, heartbeat: float = 5.0, hung_after: float = 30.0) -> NoReturn:
         """For ever: idle time-outs and heartbeats."""

@@ -38,7 +38,6 @@ from runtime.server.device import DeviceBudget
 
 __all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "next_to_leave", "plan", "to_sleep"]
 
-human = size_words
 COST_WEIGHT = 1.0
 """Seconds of recency per second that it takes to bring a model back (step 4)."""
 
@@ -224,14 +223,14 @@ def _impossible(budget: int, host_budget: int, residents: Sequence[Resident], ne
     held, held_host = sum(r.bytes for r in pinned), sum(r.host for r in pinned)
     names = ", ".join(r.id for r in pinned)
     if need.bytes > budget - held:
-        parts = f"{need.id} needs {human(need.bytes)}"
+        parts = f"{need.id} needs {size_words(need.bytes)}"
         if need.detail:
             parts += f" ({need.detail})"
-        parts += f", the budget is {human(budget)}"
-        parts += f", of which pinned models hold {human(held)} ({names}): unpin one or" if held else ":"
+        parts += f", the budget is {size_words(budget)}"
+        parts += f", of which pinned models hold {size_words(held)} ({names}): unpin one or" if held else ":"
         return parts + " raise the budget, or lower kv_cache, context_length or adapter places in its recipe."
     if need.host > host_budget - held_host:
-        parts = f"{need.id} needs {human(need.host)} of host memory, the budget is {human(host_budget)}"
-        parts += f", of which pinned models hold {human(held_host)} ({names}): unpin one or" if held_host else ":"
+        parts = f"{need.id} needs {size_words(need.host)} of host memory, the budget is {size_words(host_budget)}"
+        parts += f", of which pinned models hold {size_words(held_host)} ({names}): unpin one or" if held_host else ":"
         return parts + " raise --host-memory, or lower memory.adapters.host in its recipe."
     return ""

@@ -53,6 +53,7 @@ class Table:
         observer: hears what happened.
         memory: the device's; tells when what a model held is seen to be back.
         host_budget: bytes for all models together in host memory beside the device.
+        counts_processes: whether a model's bytes are those of its processes: on a CPU.
     """
 
     def __init__(
@@ -63,10 +64,11 @@ class Table:
         observer: Observer,
         memory: DeviceMemory,
         host_budget: int = NO_LIMIT,
+        counts_processes: bool = False,
     ) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self.pool, self.budgets, self.host_budget = pool, tuple(budgets), host_budget
-        self.observer, self.memory = observer, memory
+        self.observer, self.memory, self.counts_processes = observer, memory, counts_processes
         self.claims: set[str] = set()
         """Models whose load has been decided, and which have not taken their slot yet."""
         self._tasks: set[asyncio.Task[None]] = set()

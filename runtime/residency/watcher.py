@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from registry import learning
 from registry.errors import EngineFailed, RoundhouseError
+from registry.wording import size_words
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
@@ -39,15 +40,11 @@ class Watcher:
 
     Args:
         decide: called when a model may come back, or another one has to leave.
-        counts_processes: whether a model's bytes are those of its processes: on a CPU.
         working_margin: see `registry.learning.most`.
     """
 
-    def __init__(
-        self, table: Table, drainer: Drainer, decide: Callable[[], None], counts_processes: bool, working_margin: int
-    ) -> None:
-        self._table, self._drainer, self._decide = table, drainer, decide
-        self._counts_processes, self._working_margin = counts_processes, working_margin
+    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None], working_margin: int) -> None:
+        self._table, self._drainer, self._decide, self._working_margin = table, drainer, decide, working_margin
 
     async def watch(self, heartbeat: float, hung_after: float) -> NoReturn:
         """For ever: idle time-outs and heartbeats, also of slots that are loading or asleep."""
@@ -119,7 +116,7 @@ class Watcher:
             return  # the one before has not been answered yet
         try:
             await link.command(frames.Ping, hung_after)
-            if self._counts_processes:
+            if self._table.counts_processes:
                 await self.holds(entry, link, await link.most_bytes_held())
         except RoundhouseError as error:
             if entry.link is link and link.connected and entry.state in PINGED:
@@ -135,7 +132,7 @@ class Watcher:
             return
         allowed = entry.after_load + learning.most(entry.after_load, self._working_margin)
         if held > allowed:
-            about = f"It held {policy.human(held)}, and {policy.human(allowed)} is what it is allowed"
+            about = f"It held {size_words(held)}, and {size_words(allowed)} is what it is allowed"
             if held > 2 * allowed:
                 await link.end(cause=Cause(OVERDRAWN, about))
             elif entry.state is S.READY:

@@ -12,6 +12,7 @@ from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.memory import HostMemory
+from runtime.residency.table import Table
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
@@ -146,9 +147,9 @@ class VirtualWorld:
             )
             entries.append(entry)
 
-        self.manager = ResidencyManager(
-            entries, self, [DeviceBudget("cpu", self.budget)], self, HostMemory(), self.patience, self.host_budget
-        )  # type: ignore[arg-type]
+        budgets = [DeviceBudget("cpu", self.budget)]
+        table = Table(entries, self, budgets, self, HostMemory(), self.host_budget)  # type: ignore[arg-type]
+        self.manager = ResidencyManager(table, self.patience)
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
         assert self.free > 0, "a load was started without a slot for it"

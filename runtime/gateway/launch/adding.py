@@ -25,7 +25,7 @@ from runtime.gateway.launch.roster import Roster
 from runtime.gateway.names import Names
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.policy import Need, Plan
+from runtime.residency.policy import Plan
 from runtime.residency.record import expected
 from runtime.server.device import Device
 
@@ -60,7 +60,7 @@ class Additions:
         self, roster: Roster, names: Names, residency: ResidencyManager, device: Device, trusted: bool = False
     ) -> None:
         self._trusted = trusted
-        self._roster, self._names, self._residency, self._device = roster, names, residency, device
+        self._roster, self._names, self._residency = roster, names, residency
         capability = nvml.capability(device.name) if device.kind == "cuda" else None
         self._machine = Machine(device.kind, device.budgets[0].bytes, capability)
         self._threads = Threads("hub of models")
@@ -72,7 +72,7 @@ class Additions:
         """
         check_flags(wanted.overrides, self._trusted)
         proposal, text, to_fetch = await self._threads.run(self._look, wanted)
-        plan = self._residency.preview(self._need(proposal))
+        plan = self._residency.preview(proposal.recipe.id, proposal.estimate, GUESSED_LOAD)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
         return Preview(proposal, text, plan, to_fetch, short, self._roster.leaves(proposal.recipe.id))
 
@@ -95,18 +95,6 @@ class Additions:
             raise unfit
         check_version(found.recipe)
         return found, checked_text(found.recipe, found.choices, found.notes), to_fetch
-
-    def _need(self, proposal: Proposal) -> Need:
-        estimate, on_cpu = proposal.estimate, self._device.kind == "cpu"
-        return Need(
-            proposal.recipe.id,
-            estimate.total,
-            GUESSED_LOAD,
-            self._residency.now(),
-            self._residency.patience,
-            detail=estimate.explain(),
-            host=0 if on_cpu else estimate.host,
-        )
 
     async def add(self, wanted: ModelRequest) -> AsyncGenerator[Step | Added, None]:
         """Raises as `preview`; DoesNotFit; Conflict (name_in_use); and what the source says of its files."""

@@ -21,7 +21,6 @@ from runtime.gateway.launch.roster import Roster, all_gone
 from runtime.gateway.launch.views import ModelEditedView, ModelRemovedView
 from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.policy import Need
 from runtime.server.device import Device
 
 FIXED = frozenset({"id", "version", "task", "source"})
@@ -94,11 +93,7 @@ class Editor:
         if path is None:
             return
         needs = await asyncio.to_thread(self._needs, recipe, path)
-        on_cpu = self._device.kind == "cpu"
-        need = Need(
-            recipe.id, needs.total, 0.0, self._residency.now(), detail=needs.explain(), host=0 if on_cpu else needs.host
-        )
-        plan = self._residency.preview(need)
+        plan = self._residency.preview(recipe.id, needs)
         if plan.verdict == "impossible":
             raise DoesNotFit(f"{plan.why} Nothing was changed.")
 

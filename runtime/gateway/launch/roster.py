@@ -128,7 +128,7 @@ class Roster:
             return
         if entry is not None:
             fill = await asyncio.to_thread(self._files.look, recipe)
-            self._residency.exchange(entry, RecipeExchange(recipe, fill, partial(self._counts, entry)))
+            self._residency.exchanger.start(entry, RecipeExchange(recipe, fill, partial(self._counts, entry)))
             return
         queue = self._make_queue(recipe)
         entry = await asyncio.to_thread(self._files.entry, recipe, queue)
@@ -143,7 +143,7 @@ class Roster:
         self._name(entry.recipe)
         pinned = self._state.models.pins().get(entry.id, entry.recipe.residency.pin)
         if pinned != entry.pinned:
-            (self._residency.pin if pinned else self._residency.unpin)(entry)
+            self._residency.pin(entry, pinned)
         self._residency.table.spawn(self._bring_adapters(entry), f"adapters-{entry.id}")
 
     async def _bring_adapters(self, entry: ModelEntry) -> None:

@@ -94,7 +94,7 @@ class Overview:
 
     def status(self) -> StatusView:
         device, pool = self._device, self._pool
-        held = self._residency.held()
+        held = self._residency.table.held()
         return StatusView(
             device=DeviceView(device.name, device.label, device.total, device.budget, held, device.budget - held),
             host=self._host(),
@@ -121,7 +121,7 @@ class Overview:
         device = self._device
         if device.kind == "cpu":
             return None
-        held = self._residency.held_on_host()
+        held = self._residency.table.held_on_host()
         return HostView(device.host_total, device.host_budget, held, device.host_budget - held)
 
     def judged(self, model: str, accepted: bool) -> None:

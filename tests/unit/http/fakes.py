@@ -190,12 +190,11 @@ class FakeGateway:
         residency: Any = SimpleNamespace(
             entries=self.entries,
             get=self.entries.__getitem__,
-            held=lambda: 0,
             next_to_leave=lambda: (),
             want=lambda _entry: self._want(),
             unload=lambda _entry, _force: nothing(),
             exchanger=SimpleNamespace(waiting=lambda _: None, forget=lambda _: None),
-            table=SimpleNamespace(spawn=lambda work, name: asyncio.create_task(work, name=name)),
+            table=SimpleNamespace(held=lambda: 0, spawn=lambda work, name: asyncio.create_task(work, name=name)),
         )
         device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
         files = ModelFiles(self.state, device, folder / "converted")

@@ -27,11 +27,15 @@ class Leaving:
     def __init__(self) -> None:
         self.entries: dict[str, Any] = {}
         self.may_go: dict[str, asyncio.Event] = {}
-        self.exchanger = SimpleNamespace(waiting=lambda _model: None, forget=lambda _model: None)
+        self.exchanges: list[RecipeExchange] = []
+        self.exchanger = SimpleNamespace(
+            waiting=lambda _model: None,
+            forget=lambda _model: None,
+            start=lambda _entry, exchange: self.exchanges.append(exchange),
+        )
         self.table = SimpleNamespace(spawn=self.spawn)
         self.tasks: list[asyncio.Task[None]] = []
         """That end with it."""
-        self.exchanges: list[RecipeExchange] = []
         self.registered: list[Recipe] = []
         self.may_register = asyncio.Event()
         self.may_register.set()
@@ -39,17 +43,11 @@ class Leaving:
     def add(self, entry: Any) -> None:
         self.entries[entry.id] = entry
 
-    def exchange(self, _: Any, exchange: RecipeExchange) -> None:
-        self.exchanges.append(exchange)
-
     def spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         self.tasks.append(asyncio.create_task(work, name=name))
 
-    def pin(self, entry: Any) -> None:
-        entry.pinned = True
-
-    def unpin(self, entry: Any) -> None:
-        entry.pinned = False
+    def pin(self, entry: Any, pinned: bool) -> None:
+        entry.pinned = pinned
 
     async def register(self, recipe: Recipe) -> None:
         await self.may_register.wait()

@@ -11,6 +11,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
+from runtime.residency.table import Table
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
@@ -88,10 +89,9 @@ class World:
             entries.append(entry)
 
         budgets = [DeviceBudget(f"cpu:{part}", budget // parts) for part in range(parts)]
-        self.manager = ResidencyManager(
-            entries, self.pool, budgets, self.witness, HostMemory(), 0.05, host_budget, working_margin=60,  # type: ignore[arg-type]
-        )  # fmt: skip
-        self.pool.on_death = self.manager.died
+        table = Table(entries, self.pool, budgets, self.witness, HostMemory(), host_budget)  # type: ignore[arg-type]
+        self.manager = ResidencyManager(table, 0.05, working_margin=60)
+        self.pool.on_death = self.manager.watcher.died
 
     def state(self, name: str) -> ModelState:
         return self.manager.entries[name].state

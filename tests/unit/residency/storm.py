@@ -88,7 +88,7 @@ class MortalLink(VirtualLink):
             return
         self.connected, self.cause = False, Cause("killed", "its process was ended by SIGKILL", signal.SIGKILL)
         self.ending.set_result(None)
-        self.world.manager.died(self)  # type: ignore[arg-type]
+        self.world.manager.watcher.died(self)  # type: ignore[arg-type]
         asyncio.get_running_loop().call_later(BACK, self.storm.slot_is_back)
 
 
@@ -198,7 +198,7 @@ class Storm(VirtualWorld):
         assert not self.faults, self.faults
         assert self.held() <= self.budget
         assert self.really_held() <= self.budget
-        assert manager.held_on_host() <= manager.table.host_budget
+        assert manager.table.held_on_host() <= manager.table.host_budget
         assert 0 <= self.free <= self.slots
         alive = [link for link in self.links if link.alive]
         assert self.free + len(alive) <= self.slots

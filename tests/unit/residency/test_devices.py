@@ -99,7 +99,7 @@ async def test_models_are_loaded_on_both_and_leave_their_own(tmp_path: Path) -> 
             assert world.witness.events[-2:] == ["evicted a", "loaded c"]
             assert entries["c"].device == freed
             assert world.manager.table.held(device=freed) == 100
-            assert world.manager.held() == 200
+            assert world.manager.table.held() == 200
     finally:
         await world.manager.close()
         await world.pool.close()

@@ -30,7 +30,7 @@ def exchange(world: World, name: str, version: int = 2) -> list[str]:
     def fill(entry: ModelEntry) -> None:
         entry.path, entry.needed = Path("new"), 100
 
-    world.manager.exchange(entry, RecipeExchange(newer(name, version), fill, lambda: counted.append(name)))
+    world.manager.exchanger.start(entry, RecipeExchange(newer(name, version), fill, lambda: counted.append(name)))
     return counted
 
 

@@ -46,11 +46,11 @@ async def test_what_a_failed_load_had_taken_is_seen_to_be_back(world: World, use
     world.pool.make = lambda: FakeEngine(load_error=EngineFailed("a broken file"))
     asking = asyncio.create_task(world.ask("a"))
     await asyncio.wait_for(asked.wait(), 200)
-    assert (world.state("a"), world.manager.held()) == (ModelState.LOADING, 100)
+    assert (world.state("a"), world.manager.table.held()) == (ModelState.LOADING, 100)
     seen.set()
     with pytest.raises(Unavailable, match="a broken file"):
         await asking
-    assert (world.state("a"), world.manager.held()) == (ModelState.FAILED, 0)
+    assert (world.state("a"), world.manager.table.held()) == (ModelState.FAILED, 0)
 
 
 async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world: World) -> None:
@@ -238,7 +238,7 @@ async def test_a_budget_overdrawn_by_a_working_margin_is_brought_back(world: Wor
     while world.state("a") is not ModelState.ABSENT:
         await asyncio.sleep(0.001)
     assert world.state("b") is ModelState.READY
-    assert world.manager.held() == 155
+    assert world.manager.table.held() == 155
 
 
 async def test_an_overdrawn_budget_is_brought_back_though_nobody_asks_any_more(world: World) -> None:
@@ -252,7 +252,7 @@ async def test_an_overdrawn_budget_is_brought_back_though_nobody_asks_any_more(w
     async with asyncio.timeout(200):
         while world.state("a") is not ModelState.ABSENT:
             await asyncio.sleep(0.001)
-    assert world.manager.held() == 155
+    assert world.manager.table.held() == 155
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -262,7 +262,7 @@ async def test_a_load_whose_room_another_grows_into_goes_back_into_the_line(worl
     await world.ask("a")
     async with in_use(world, "a"):
         if pinned:
-            world.manager.pin(world.manager.entries["a"])
+            world.manager.pin(world.manager.entries["a"], True)
         async with in_use(world, "c"):
             asked = asyncio.create_task(world.ask("b"))
             while world.state("c") is not ModelState.DRAINING:

@@ -167,7 +167,7 @@ async def test_a_load_leaves_warm_slots_what_it_does_not_need_of_their_memory(tm
         rooms.append(room)
 
     world = World(tmp_path, "ab", budget=200, host_budget=1000)
-    world.manager.loader._counts_processes = on_cpu
+    world.manager.table.counts_processes = on_cpu
     world.pool.cool = cool  # type: ignore[method-assign]
     for entry in world.manager.entries.values():
         entry.host_needed = 0 if on_cpu else 30
@@ -208,7 +208,7 @@ async def test_the_line_is_bounded(world: World) -> None:
 async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
     await world.ask("a")
     entry = world.manager.entries["a"]
-    world.manager.pin(entry)
+    world.manager.pin(entry, True)
     await world.ask("b")
     await world.ask("c")
     assert "evicted a" not in world.witness.events
@@ -216,7 +216,7 @@ async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
         await world.manager.unload(entry)
     await world.manager.unload(entry, force=True)
     assert world.state("a") is ModelState.ABSENT
-    world.manager.unpin(entry)
+    world.manager.pin(entry, False)
     for name in "abc":
         await world.ask(name)
     assert world.state("a") is ModelState.ABSENT, "it makes room as the others do"

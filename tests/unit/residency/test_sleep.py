@@ -52,7 +52,7 @@ async def test_host_memory_for_a_third_comes_from_the_one_that_slept_longest(wor
         await world.ask(name)
     assert sorted(world.witness.events[-3:]) == ["evicted a", "loaded c", "slept b"]
     assert held(world, "a") == (0, 0)
-    assert world.manager.held_on_host() <= world.manager.table.host_budget
+    assert world.manager.table.held_on_host() <= world.manager.table.host_budget
     assert world.pool.links[0].ended == 1
 
 
@@ -96,7 +96,7 @@ async def test_what_a_wake_takes_is_counted_while_it_wakes(world: World) -> None
     async with asyncio.timeout(200):
         while entry.progress is None or entry.progress.phase != "waking":
             await asyncio.sleep(0.001)
-    assert world.manager.held() == 100 + 5, "the next load must not take the bytes that the wake is filling"
+    assert world.manager.table.held() == 100 + 5, "the next load must not take the bytes that the wake is filling"
     assert entry.claim == 0, "counted once"
     engine.sleep_gate.set()
     assert await asked
@@ -117,7 +117,7 @@ async def test_unload_by_hand_ends_a_sleeping_model(world: World) -> None:
     assert world.state("a") is ModelState.ABSENT
     await world.manager.unload(world.manager.entries["b"])
     assert "slept b" not in world.witness.events
-    assert world.manager.held() == world.manager.held_on_host() == 0
+    assert world.manager.table.held() == world.manager.table.held_on_host() == 0
 
 
 async def test_load_by_hand_wakes(world: World) -> None:

@@ -40,7 +40,7 @@ async def traffic(
         async with await world.queues[model].acquire(None):
             waits.append(world.clock() - came)
             assert world.held() <= world.budget
-            assert world.manager.held_on_host() <= world.manager.table.host_budget
+            assert world.manager.table.held_on_host() <= world.manager.table.host_budget
             await asyncio.sleep(seconds)
 
     tasks = []

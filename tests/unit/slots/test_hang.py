@@ -13,6 +13,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
+from runtime.residency.table import Table
 from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from runtime.slots.link import Cause
@@ -61,7 +62,8 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
     )  # fmt: skip
 
     pool = SimpleNamespace(free=0)
-    manager = ResidencyManager([entry], pool, [DeviceBudget("cpu", 250)], Witness(), HostMemory())  # type: ignore[arg-type]
+    table = Table([entry], pool, [DeviceBudget("cpu", 250)], Witness(), HostMemory())  # type: ignore[arg-type]
+    manager = ResidencyManager(table)
     watching = asyncio.create_task(manager.watch(HEARTBEAT, HUNG_AFTER))
     loop.call_later(at, setattr, link, "stopped", True)
     call = HttpCall(path="/", body=b"", served="a", shown="a")

@@ -25,7 +25,7 @@ class Lives:
         self.world = World(folder)
         self.links: list[FakeLink] = []
         self.folder = folder
-        self.pool = SlotPool(self._make, 1, self.world.manager.died, on_free=self.world.manager.decide)
+        self.pool = SlotPool(self._make, 1, self.world.manager.watcher.died, on_free=self.world.manager.decide)
         self.world.manager.table.pool = self.pool
 
     def _make(self, slot_id: int, on_death: Callable[[SlotLink], None]) -> SlotLink:
@@ -56,7 +56,7 @@ async def answered(link: SlotLink) -> int:
 async def test_one_that_dies_as_it_has_loaded_is_not_ready_and_another_gets_the_slot(lives: Lives) -> None:
     """On a CPU it is asked what it holds after the load; meanwhile it ends, and its slot comes back."""
     world, first = lives.world, lives.links[0]
-    world.manager.loader._counts_processes = True
+    world.manager.table.counts_processes = True
 
     async def dies_first() -> int:
         await first.crash()

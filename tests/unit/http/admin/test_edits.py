@@ -34,7 +34,7 @@ async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             del entries[entry.id]
 
         monkeypatch.setattr(editor, "_check", _slowly)
-        monkeypatch.setattr(editor._residency, "exchange", _at_once, raising=False)
+        monkeypatch.setattr(editor._residency.exchanger, "start", _at_once, raising=False)
         monkeypatch.setattr(editor._residency, "add", lambda one: entries.setdefault(one.id, one), raising=False)
         monkeypatch.setattr(editor._residency, "remove", remove, raising=False)
         yield gateway
