@@ -1,7 +1,7 @@
 """What names mean now: the recipes, with the adapters and aliases that the state holds."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cachetools import LRUCache
@@ -110,11 +110,7 @@ class Names:
             "a model's alias": owners != {model},
             "an adapter's name": self.catalog.is_adapter(name),
         }
-        for what, taken in used.items():
-            if taken:
-                raise Conflict(
-                    f"'{name}' is {what} already. Choose another name for the model.", code="name_in_use", param=param
-                )
+        _check_free(name, used, "model", param)
 
     def check_not_elsewhere(self, name: str, what: str, param: str) -> None:
         """Raises Conflict (name_in_use) for a name of a router or of a provider's model: it would have two meanings."""
@@ -138,11 +134,7 @@ class Names:
             "a provider's model": name in self.elsewhere,
             "an adapter's name": self.catalog.is_adapter(name),
         }
-        for what, taken in used.items():
-            if taken:
-                raise Conflict(
-                    f"'{name}' is {what} already. Choose another name for the router.", code="name_in_use", param="id"
-                )
+        _check_free(name, used, "router", "id")
 
     def is_model(self, name: str) -> bool:
         """Of this machine or of a provider, by id or alias."""
@@ -172,11 +164,7 @@ class Names:
         if key is not None and not seen.sees(key):
             raise NotFound(f"There is no model or adapter {quoted(name)}.", param="model")
         if not caller.sees(found.recipe.id, None if key is None else seen.spelled(key)):
-            raise Forbidden(
-                f"This key may not use {quoted(name)}. GET /v1/models lists what it may use.",
-                code="model_not_allowed",
-                param="model",
-            )
+            raise not_allowed(name)
         return name, found
 
     def _resolve(self, catalog: Catalog, wanted: Wanted) -> tuple[str, Resolved]:
@@ -211,6 +199,23 @@ class Names:
             f"There are: {', '.join(ids) or 'none'}.",
             param="model",
         )
+
+
+def _check_free(name: str, used: Mapping[str, bool], what: str, param: str) -> None:
+    """Raises Conflict (name_in_use) for the first of `used` that it is. what: the name is to be of."""
+    for use, taken in used.items():
+        if taken:
+            raise Conflict(
+                f"'{name}' is {use} already. Choose another name for the {what}.", code="name_in_use", param=param
+            )
+
+
+def not_allowed(name: str) -> Forbidden:
+    return Forbidden(
+        f"This key may not use {quoted(name)}. GET /v1/models lists what it may use.",
+        code="model_not_allowed",
+        param="model",
+    )
 
 
 def untagged(name: str, catalog: Catalog) -> str:

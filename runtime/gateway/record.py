@@ -102,6 +102,12 @@ class RequestRecord:
             RequestStage("decode", first, total),
         ]
 
+    def tokens(self) -> dict[str, int]:
+        """What it used, by kind; of a kind that it used."""
+        usage = self.usage
+        found = {"prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens}
+        return {kind: count for kind, count in found.items() if count}
+
     def causes(self) -> dict[str, float]:
         """Where its time went: queue, load, swap, prefill (until the first byte), decode, and, where one was asked,
         provider. None before it had a turn."""

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from registry.catalog import ENDPOINTS
-from registry.errors import BadRequest, Forbidden, NotFound
+from registry.errors import BadRequest, NotFound
 from registry.files.abilities import Ability
 from registry.recipes.provider import Provider, ProviderModel
 from registry.wording import nearest, quoted
 from routing.providers.upstream import Told, Upstream, closing
 from runtime.gateway.backend import Target
 from runtime.gateway.charging.pricing import price_list
-from runtime.gateway.names import LATEST, Names, Wanted
+from runtime.gateway.names import LATEST, Names, Wanted, not_allowed
 from tenants.caller import Caller
 
 
@@ -82,11 +82,7 @@ class Directory:
                 self._unknown(name, caller)
             return None
         if not caller.sees(place.name):
-            raise Forbidden(
-                f"This key may not use {quoted(name)}. GET /v1/models lists what it may use.",
-                code="model_not_allowed",
-                param="model",
-            )
+            raise not_allowed(name)
         return place
 
     def _unknown(self, name: str, caller: Caller) -> None:

@@ -46,7 +46,7 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
         images=said.images,
         json_schema=_is_bound(body),
         team=context.caller.team,
-        service_class=context.service_class.name.lower(),
+        service_class=context.service_class.label,
         language=call.language if isinstance(call, TranscribeRequest) else None,
         headers=headers,
     )

@@ -30,7 +30,7 @@ class ConsoleSink:
                 digest=target.version.digest if target and target.version else "",
                 provider=target.backend if target and target.backend != LOCAL else "",
                 route=_route(target),
-                service_class=context.service_class.name.lower(),
+                service_class=context.service_class.label,
                 source=context.source,
                 end=record.end.value,
                 status=record.status,

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from typing import TypedDict
+from dataclasses import replace
 
 from runtime.gateway.backend import Target
 from runtime.gateway.record import RequestRecord
@@ -32,7 +32,7 @@ class LedgerSink:
             return None
         context, caller = recorder.context, recorder.context.caller
         most = Amounts() if recorder.admission is None else recorder.admission.most
-        recorder.entry = Entry(
+        entry = Entry(
             uid=secrets.token_hex(16),
             request=context.id,
             attempt=context.attempt,
@@ -43,16 +43,20 @@ class LedgerSink:
             model=target.model,
             revision=target.revision,
             adapter=target.label or "",
-            service_class=context.service_class.name.lower(),
+            service_class=context.service_class.label,
             source=context.source,
             price=target.price,
             reserved_tokens=most.tokens,
             reserved_micro=most.money,
             reserved_audio_ms=most.audio_ms,
             asked=target.asked[:128],
-            **_route(target),
         )
-        return self._ledger.begin(recorder.entry)
+        if target.routed is not None:
+            router, decision = target.routed.router, target.routed.decision
+            reason = decision.told[:128]
+            entry = replace(entry, router=router, target=decision.target, reason=reason, score=decision.score)
+        recorder.entry = entry
+        return self._ledger.begin(entry)
 
     async def written(self) -> None:
         await self._ledger.written()
@@ -86,17 +90,3 @@ class LedgerSink:
                 round(own),
             )
         )
-
-
-class _Route(TypedDict):
-    router: str
-    target: str
-    reason: str
-    score: float | None
-
-
-def _route(target: Target) -> _Route:
-    if target.routed is None:
-        return _Route(router="", target="", reason="", score=None)
-    decision = target.routed.decision
-    return _Route(router=target.routed.router, target=decision.target, reason=decision.told[:128], score=decision.score)

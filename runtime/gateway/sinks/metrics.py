@@ -43,13 +43,8 @@ class RequestMetrics:
             if record.first_goal is not None:
                 met = "met" if seconds["first"] <= record.first_goal else "missed"
                 metrics.pool_first.labels(model, record.pool, met).inc()
-        for kind, count in (
-            ("prompt", usage.prompt_tokens),
-            ("cached", usage.cached_tokens),
-            ("completion", usage.completion_tokens),
-        ):
-            if count:
-                metrics.tokens.labels(model, kind).inc(count)
+        for kind, count in record.tokens().items():
+            metrics.tokens.labels(model, kind).inc(count)
         if record.is_stream and usage.completion_tokens > 1 and "first" in seconds:
             decoding = seconds["total"] - seconds["first"]
             metrics.per_token.labels(model, label).observe(decoding / (usage.completion_tokens - 1))

@@ -19,7 +19,7 @@ class TeamMetrics:
         context = record.context
         if record.target is None:
             return
-        team, class_ = self._teams.of(context.caller.team), context.service_class.name.lower()
+        team, class_ = self._teams.of(context.caller.team), context.service_class.label
         self._metrics.team_requests.labels(team, class_, _status(record)).inc()
         for cause, spent in record.causes().items():
             self._metrics.team_wait.labels(team, cause).inc(spent)
@@ -29,15 +29,10 @@ class TeamMetrics:
 
     def attempt(self, record: RequestRecord) -> None:
         """What it used and costs; as a request it is counted at its end."""
-        context, usage = record.context, record.usage
-        team, class_ = self._teams.of(context.caller.team), context.service_class.name.lower()
-        for kind, count in (
-            ("prompt", usage.prompt_tokens),
-            ("cached", usage.cached_tokens),
-            ("completion", usage.completion_tokens),
-        ):
-            if count:
-                self._metrics.team_tokens.labels(team, class_, kind).inc(count)
+        context = record.context
+        team, class_ = self._teams.of(context.caller.team), context.service_class.label
+        for kind, count in record.tokens().items():
+            self._metrics.team_tokens.labels(team, class_, kind).inc(count)
         if cost := cost_of(record):
             self._metrics.team_cost.labels(team).inc(cost / MILLION)
 
