@@ -4,26 +4,23 @@ Over a bound the longest idle one is closed, not the new one refused: who floods
 others too, must not keep their next requests out.
 """
 
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 
 class Closable(Protocol):
     def leave(self) -> None: ...
 
 
-C = TypeVar("C", bound=Closable)
-
-
-class Idle(Generic[C]):
+class Idle:
     def __init__(self, most: int, per_address: int) -> None:
         self._most, self._per_address = most, per_address
-        self._all: dict[C, str] = {}
-        self._by_address: dict[str, dict[C, None]] = {}
+        self._all: dict[Closable, str] = {}
+        self._by_address: dict[str, dict[Closable, None]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, connection: C, address: str) -> None:
+    def add(self, connection: Closable, address: str) -> None:
         """It waits from now on. Another one may have to leave."""
         self.remove(connection)
         self._all[connection] = address
@@ -34,7 +31,7 @@ class Idle(Generic[C]):
         elif len(self._all) > self._most:
             self._close(next(iter(self._all)))
 
-    def remove(self, connection: C) -> None:
+    def remove(self, connection: Closable) -> None:
         """It waits no longer; nothing happens if it did not."""
         address = self._all.pop(connection, None)
         if address is not None:
@@ -43,6 +40,6 @@ class Idle(Generic[C]):
             if not here:
                 del self._by_address[address]
 
-    def _close(self, connection: C) -> None:
+    def _close(self, connection: Closable) -> None:
         self.remove(connection)
         connection.leave()

@@ -57,7 +57,7 @@ def uvicorn_options(settings: Settings) -> dict[str, Any]:
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = FILES if files == resource.RLIM_INFINITY else files // 2
-    idle: Idle[Guarded] = Idle(min(settings.max_idle, room), min(settings.max_idle_per_address, room))
+    idle = Idle(min(settings.max_idle, room), min(settings.max_idle_per_address, room))
     bounds = ConnectionBounds(
         settings.max_headers, settings.header_seconds, settings.unread_seconds, settings.bounds.pipelined, idle
     )

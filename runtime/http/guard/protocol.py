@@ -44,7 +44,7 @@ class ConnectionBounds:
     header_seconds: float
     unread_seconds: float
     pipelined: int
-    idle: "Idle[Guarded]"
+    idle: Idle
 
 
 class Guarded(HttpToolsProtocol):
