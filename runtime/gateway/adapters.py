@@ -1,7 +1,6 @@
 """What may be done with adapters, for HTTP and at the start: register, remove, aliases, rollback, pins."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -49,14 +48,8 @@ class AdapterDeletedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Adapters:
-    def __init__(
-        self,
-        names: Names,
-        residency: ResidencyManager,
-        queues: Mapping[str, ModelQueue],
-        service: AdapterService,
-    ) -> None:
-        self._names, self._residency, self._queues, self._service = names, residency, queues, service
+    def __init__(self, names: Names, residency: ResidencyManager, service: AdapterService) -> None:
+        self._names, self._residency, self._service = names, residency, service
         self._pinned = WeakKeyDictionary[ModelQueue, set[str]]()
         """What each has been told to hold."""
         self._faults: dict[str, dict[str, str]] = {}
@@ -89,7 +82,7 @@ class Adapters:
         """Who only uses another team's is not told where its files lie, of what it was made, its known answer, and how
         much it is used.
         """
-        queue = self._queues[self._residency.get(adapter.key.base).id]
+        queue = self._residency.get(adapter.key.base).queue
         view = adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue)
         if _may_change(adapter.key, caller):
             return view
@@ -199,9 +192,9 @@ class Adapters:
         key = self._own(name, caller)
         gone = await self._service.remove(key, version, force=force)
         self._names.refresh()
-        if queue := self._queues.get(key.base):  # its recipe may be gone
+        if entry := self._residency.entries.get(key.base):  # its recipe may be gone
             for digest in gone:
-                queue.forget_adapter(digest)
+                entry.queue.forget_adapter(digest)
         self._hold_pins(key.base)
         try:
             await self._service.collect()
@@ -233,7 +226,7 @@ class Adapters:
     def _served(self, name: str, caller: Caller) -> AdapterKey:
         """An adapter that the caller may change, of a model that is there. Raises as `_own`."""
         key = self._own(name, caller)
-        if key.base not in self._queues:
+        if key.base not in self._residency.entries:
             raise NotFound(
                 f"The model '{key.base}' of adapter '{name}' is not served any more: add it, or remove the adapter.",
                 code="model_not_found",
@@ -253,9 +246,10 @@ class Adapters:
 
         changed: one as it will be; of this one a Conflict is raised. Others that find no place are left out.
         """
-        queue = self._queues.get(base)
-        if queue is None:  # its recipe is gone
+        entry = self._residency.entries.get(base)
+        if entry is None:  # its recipe is gone
             return
+        queue = entry.queue
         held = self._pinned.setdefault(queue, set())
         adapters = [changed if changed and one.key == changed.key else one for one in self._service.list(base)]
         pinned = {one.current.digest: one for one in adapters if one.pinned}

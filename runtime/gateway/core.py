@@ -40,7 +40,6 @@ from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.now import Look
 from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
-from runtime.scheduling.queue import ModelQueue
 from runtime.server.settings import Settings
 from tenants.administration import Administration
 from tenants.caller import Caller
@@ -65,6 +64,7 @@ class Gateway:
 
     def __init__(
         self,
+        *,
         settings: Settings,
         names: Names,
         residency: ResidencyManager,
@@ -83,7 +83,6 @@ class Gateway:
         limits: LimitSink,
         administration: Administration,
         routers: Keeper,
-        queues: Mapping[str, ModelQueue],
         providers: Directory,
         elsewhere: Providers,
         console: Console | None = None,
@@ -106,7 +105,7 @@ class Gateway:
         self.hedges = defaultdict[str, RetryBudget](RetryBudget)
         """Second attempts beside late ones, by who is late: a fall-back that has no other traffic may be asked, too."""
         self.administration = administration
-        targets = Targets(self.resolve, residency, queues, partial(limits.affords, context_of=self._context_length))
+        targets = Targets(self.resolve, residency, partial(limits.affords, context_of=self._context_length))
         self.switch = Switch(routers, targets, self.resolve, lambda c, target: self.backend(target).lease(c, target))
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""

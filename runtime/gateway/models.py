@@ -1,7 +1,7 @@
 """What may be done with models, for HTTP and whoever else asks: list, load, unload, plan, pin, estimates, aliases."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace as replaced
@@ -17,23 +17,15 @@ from runtime.gateway.views.model_facts import FileFacts, file_facts
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.scheduling.queue import ModelQueue
 from runtime.slots.pool import SlotPool
 from tenants.caller import EVERYBODY, Caller, Scope
 
 
 class Models:
     def __init__(
-        self,
-        names: Names,
-        residency: ResidencyManager,
-        queues: Mapping[str, ModelQueue],
-        pool: SlotPool,
-        state: State,
-        files: ModelFiles,
+        self, names: Names, residency: ResidencyManager, pool: SlotPool, state: State, files: ModelFiles
     ) -> None:
-        self._names, self._residency, self._queues, self._pool, self._state = names, residency, queues, pool, state
-        self._files = files
+        self._names, self._residency, self._pool, self._state, self._files = names, residency, pool, state, files
 
     # --- look up ----------------------------------------------------------------------------------------------------
     def all(self, caller: Caller) -> list[ModelView | AdapterCardView]:
@@ -68,7 +60,7 @@ class Models:
     def _view(self, entry: ModelEntry, catalog: Catalog | None = None) -> ModelView:
         catalog = catalog or self._names.everything
         adapters = [catalog.spelled(adapter.key) for adapter in catalog.adapters(entry.id)]
-        return model_view(entry, self._queues[entry.id], self._tier(entry), catalog.aliases, adapters)
+        return model_view(entry, self._tier(entry), catalog.aliases, adapters)
 
     def _tier(self, entry: ModelEntry) -> Tier:
         """Where the model is, pre-warmed slots counted."""

@@ -97,7 +97,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     service = AdapterService(
         settings.data_dir,
         state,
-        leased=lambda digest: any(queue.holds(digest) for queue in queues.values()),
+        leased=lambda digest: any(entry.queue.holds(digest) for entry in residency.entries.values()),
         bounds=settings.bounds,
     )
 
@@ -112,9 +112,8 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
             registry=AdapterFacts(names, service, metrics, console, recipe.id),
         )
 
-    queues = {recipe.id: queue_of(recipe) for recipe in arranged.recipes}
     files = ModelFiles(state, device, settings.data_dir / "converted")
-    entries = [await asyncio.to_thread(files.entry, recipe, queues[recipe.id]) for recipe in arranged.recipes]
+    entries = [await asyncio.to_thread(files.entry, recipe, queue_of(recipe)) for recipe in arranged.recipes]
 
     async def fetch(entry: ModelEntry, told: sources.Fetched) -> None:
         await files.fetch(entry, told)
@@ -133,39 +132,36 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     host_budget = NO_LIMIT if on_cpu else device.host_budget
     table = Table(entries, pool, device.budgets, figures, memory_of(device), host_budget, counts_processes=on_cpu)
     residency = ResidencyManager(table, settings.patience, fetch, settings.working_margin)
-    adapters = Adapters(names, residency, queues, service)
-    models = Models(names, residency, queues, pool, state, files)
-    roster = Roster(
-        recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
-    )
+    adapters = Adapters(names, residency, service)
+    models = Models(names, residency, pool, state, files)
+    roster = Roster(recipes, shelf, shelved, names, residency, queue_of, files, state, metrics, adapters.register_of)
     providers = Directory(names, documents.providers, metrics.provider_attempt)
     routers = Keeper(settings.data_dir / "routers", state, names, settings.bounds)
     reloading = Reloading(roster, settings.recipes, routers.open, providers.serve)
 
     gateway = Gateway(
-        settings,
-        names,
-        residency,
-        [LocalBackend(residency, queues, service.stored, metrics), ProviderBackend(providers)],
-        [RequestMetrics(metrics), TeamMetrics(metrics), RequestLog()],
-        models,
-        adapters,
-        Combiner(names, service, adapters),
-        Additions(roster, names, residency, device, settings.trust_clients),
-        Editor(roster, names, residency, state, adapters, files, device, settings.trust_clients),
-        reloading,
-        Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
-        keys,
-        LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
-        UsageReport(ledger, settings.currency, settings.provider_prices),
-        LimitSink(limiter, ledger, settings.max_audio_seconds),
-        Administration(keys),
-        routers,
-        queues,
-        providers,
-        Providers(providers, metrics),
-        console,
-        tracing,
+        settings=settings,
+        names=names,
+        residency=residency,
+        backends=[LocalBackend(residency, service.stored, metrics), ProviderBackend(providers)],
+        sinks=[RequestMetrics(metrics), TeamMetrics(metrics), RequestLog()],
+        models=models,
+        adapters=adapters,
+        combiner=Combiner(names, service, adapters),
+        additions=Additions(roster, names, residency, device, settings.trust_clients),
+        editor=Editor(roster, names, residency, state, adapters, files, device, settings.trust_clients),
+        reloading=reloading,
+        overview=Overview(device, names, models, residency, pool, bounds, metrics, lambda: roster.faults),
+        callers=keys,
+        ledger=LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
+        usage=UsageReport(ledger, settings.currency, settings.provider_prices),
+        limits=LimitSink(limiter, ledger, settings.max_audio_seconds),
+        administration=Administration(keys),
+        routers=routers,
+        providers=providers,
+        elsewhere=Providers(providers, metrics),
+        console=console,
+        tracing=tracing,
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)

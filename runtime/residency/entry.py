@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from models.messages import Held, Loaded, Progress
 from registry.errors import RoundhouseError
@@ -12,6 +11,7 @@ from registry.recipes.definition import Recipe, Tier
 from runtime.residency.policy import Resident
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
 from runtime.residency.victims import MIN_SAVING
+from runtime.scheduling.queue import ModelQueue
 from runtime.slots.link import SlotLink
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
@@ -19,47 +19,6 @@ WAKE_SECONDS, WAKE_BYTES = 0.3, 10 * 2**30
 """A wake, before one was measured: this long, and a second for each so many bytes."""
 SLEEP_BYTES = 1.7 * 2**30
 """The same for a sleep that keeps bytes in host memory: the first one pins them, at about so many a second."""
-
-
-class Queue(Protocol):
-    """The requests of one model: what residency needs to know of `runtime.scheduling.queue.ModelQueue`."""
-
-    @property
-    def running(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-    @property
-    def oldest(self) -> float | None:
-        """When the longest waiting request came; None: nobody waits."""
-        ...
-
-    def open(self, link: SlotLink) -> None:
-        """The engine is ready: requests may start."""
-        ...
-
-    def close(self) -> None:
-        """No further request starts; running ones go on (drain)."""
-        ...
-
-    async def settled(self) -> None:
-        """Return when, after `close`, nothing about adapters is on its way to the engine any more."""
-        ...
-
-    def engine_gone(self) -> None:
-        """The engine ended or sleeps, its adapters are gone; what waits goes on waiting for the next one."""
-        ...
-
-    def refuse(self, error: RoundhouseError) -> None:
-        """Everybody who waits gets this error."""
-        ...
-
-    def change(self, recipe: Recipe) -> None:
-        """The model has another recipe."""
-        ...
-
-    def abort_running(self, error: RoundhouseError) -> None:
-        """Everybody who runs gets this error (the drain deadline has passed)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +42,7 @@ class ModelEntry:
     needed_detail: str
     load_seconds: float
     """Expected seconds of a load."""
-    queue: Queue
+    queue: ModelQueue
     clock: Callable[[], float] = time.monotonic
     state: ModelState = ModelState.ABSENT
     link: SlotLink | None = None

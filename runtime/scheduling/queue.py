@@ -77,18 +77,14 @@ class ModelQueue:
 
     @property
     def oldest(self) -> float | None:
+        """When the longest waiting request came; None: nobody waits."""
         first = next(iter(self._waiting.values()), None)
         return None if first is None else first.arrived
 
-    def running_with(self, digest: str) -> int:
-        return sum(t.adapter is not None and t.adapter.digest == digest for t in self._running.values())
-
-    def waiting_with(self, digest: str) -> int:
-        return sum(t.adapter is not None and t.adapter.digest == digest for t in self._waiting.values())
-
     def holds(self, digest: str) -> bool:
         """Whether a running or waiting request needs this adapter."""
-        return bool(self.running_with(digest) or self.waiting_with(digest))
+        tickets = (*self._running.values(), *self._waiting.values())
+        return any(t.adapter is not None and t.adapter.digest == digest for t in tickets)
 
     def change(self, recipe: Recipe) -> None:
         """The model has another recipe: its bounds count at once, its sizes for the next engine."""
@@ -97,27 +93,33 @@ class ModelQueue:
         self.policy.share(recipe.queue.floor, _pools(recipe))
 
     def open(self, link: SlotLink) -> None:
+        """The engine is ready: requests may start."""
         self._link = link
         self.effects.probes.clear()
         self.policy.reset()
         self.pump()
 
     def close(self) -> None:
+        """No further request starts; running ones go on (drain)."""
         self._link = None
 
     async def settled(self) -> None:
+        """Return when, after `close`, nothing about adapters is on its way to the engine any more."""
         await self.effects.settled()
 
     def engine_gone(self) -> None:
+        """The engine ended or sleeps, its adapters are gone; what waits goes on waiting for the next one."""
         self._link = None
         self.policy.reset()
 
     def refuse(self, error: RoundhouseError) -> None:
+        """Everybody who waits gets this error."""
         for ticket in list(self._waiting.values()):
             if not ticket.turn.done():
                 ticket.turn.set_exception(error)
 
     def abort_running(self, error: RoundhouseError) -> None:
+        """Everybody who runs gets this error (the drain deadline has passed)."""
         for ticket in self._running.values():
             if ticket.aborted is not None and not ticket.aborted.done():
                 ticket.aborted.set_result(error)

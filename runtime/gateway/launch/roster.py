@@ -1,8 +1,8 @@
-"""Which models there are, changed in one place on the event loop: names, queue, table row and metrics go together."""
+"""Which models there are, changed in one place on the event loop: names, table row and metrics go together."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 
 from launch.shelf import Arrangement, Shelf, Shelved, arrange
@@ -32,8 +32,7 @@ class Roster:
     Args:
         given: the operator's own recipes, which the shelf's stand beside.
         shelved: what the shelf held at the start.
-        queues: every model's; this is its only writer.
-        make_queue: a new one for a recipe.
+        make_queue: of a recipe's model.
         register: registers the adapters that a recipe names.
     """
 
@@ -44,7 +43,6 @@ class Roster:
         shelved: Shelved,
         names: Names,
         residency: ResidencyManager,
-        queues: MutableMapping[str, ModelQueue],
         make_queue: Callable[[Recipe], ModelQueue],
         files: ModelFiles,
         state: State,
@@ -52,7 +50,7 @@ class Roster:
         register: Callable[[Recipe], Awaitable[None]],
     ) -> None:
         self.given, self.shelf = tuple(given), shelf
-        self._names, self._residency, self._queues, self._make_queue = names, residency, queues, make_queue
+        self._names, self._residency, self._make_queue = names, residency, make_queue
         self._files, self._state, self._metrics, self._register = files, state, metrics, register
         self.writing = asyncio.Lock()
         """Who changes the shelf holds it, from the look at what is there until the models follow."""
@@ -130,10 +128,8 @@ class Roster:
             fill = await asyncio.to_thread(self._files.look, recipe)
             self._residency.exchanger.start(entry, RecipeExchange(recipe, fill, partial(self._counts, entry)))
             return
-        queue = self._make_queue(recipe)
-        entry = await asyncio.to_thread(self._files.entry, recipe, queue)
-        self._queues[recipe.id] = queue  # from here to the names nothing is awaited: all of it is there, or none
-        self._residency.add(entry)
+        entry = await asyncio.to_thread(self._files.entry, recipe, self._make_queue(recipe))
+        self._residency.add(entry)  # from here to the names nothing is awaited: all of it is there, or none
         self._name(recipe)
         log.info("a model was added", extra={"model": recipe.id, "version": recipe.version})
         self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # they may come from a hub
@@ -175,7 +171,6 @@ class Roster:
         gone = NotFound(f"Model '{model}' was removed.", param="model")
         try:
             await self._residency.remove(self._residency.entries[model], gone)
-            self._queues.pop(model, None)
             self._metrics.forget(model)
             log.info("a model was removed", extra={"model": model})
         finally:

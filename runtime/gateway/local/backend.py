@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
@@ -23,7 +23,6 @@ from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.admission import unreachable
 from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.lease import Turn
-from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotCall
 from tenants.classes import ServiceClass
@@ -54,13 +53,9 @@ class LocalBackend:
     """
 
     def __init__(
-        self,
-        residency: ResidencyManager,
-        queues: Mapping[str, ModelQueue],
-        stored: Callable[[Version], StoredAdapter],
-        metrics: Metrics,
+        self, residency: ResidencyManager, stored: Callable[[Version], StoredAdapter], metrics: Metrics
     ) -> None:
-        self._residency, self._queues, self._stored, self._metrics = residency, queues, stored, metrics
+        self._residency, self._stored, self._metrics = residency, stored, metrics
         self._foresight = dict[str, Foresight]()
 
     def handles(self, target: Target) -> bool:
@@ -121,11 +116,10 @@ class LocalBackend:
             if left == 0.0:
                 raise Unavailable("Its deadline passed on its way.")
             probe = target.version.probe if target.version else None
-            queue = self._queues[entry.id]
             if left is not None and not entry.is_ready and entry.remaining_load_seconds > left:
                 self._residency.want(entry)  # else it would never come for who is always in a hurry
                 raise unreachable(entry.id, entry.remaining_load_seconds, left)
-            return await queue.acquire(adapter, wait, probe, claim=asks)
+            return await entry.queue.acquire(adapter, wait, probe, claim=asks)
         except Unavailable as error:
             if error.code == "adapter_probe_failed" and target.version and target.version.key.team != asks.team:
                 raise Unavailable(OTHERS_PROBE, code=error.code, retry_after=error.retry_after) from None

@@ -1,6 +1,6 @@
 """What is known of a router's targets now."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from registry.errors import Forbidden, RoundhouseError
@@ -12,7 +12,6 @@ from routing.facts import Facts, TargetFacts
 from runtime.gateway.backend import LOCAL, Call, Target
 from runtime.gateway.names import Wanted
 from runtime.residency.manager import ResidencyManager
-from runtime.scheduling.queue import ModelQueue
 from tenants.caller import EVERYBODY, Caller
 from tenants.costs.prices import MILLION, PriceList
 
@@ -23,10 +22,8 @@ Budgets = Callable[[Caller, Callable[[int | None], Sequence[Call]]], Afforded]
 
 
 class Targets:
-    def __init__(
-        self, resolve: Resolve, residency: ResidencyManager, queues: Mapping[str, ModelQueue], budgets: Budgets
-    ) -> None:
-        self._resolve, self._residency, self._queues, self._budgets = resolve, residency, queues, budgets
+    def __init__(self, resolve: Resolve, residency: ResidencyManager, budgets: Budgets) -> None:
+        self._resolve, self._residency, self._budgets = resolve, residency, budgets
 
     def facts(self, router: RouterSpec, caller: Caller, held: str | None = None, calls: Sequence[Call] = ()) -> Facts:
         """calls: what the request asks; without any every target is within budget."""
@@ -46,11 +43,11 @@ class Targets:
             is_allowed = not isinstance(error, Forbidden) and not self._is_others(wanted, caller)
             return TargetFacts(usable=False, why_not=error.code, is_allowed=is_allowed)
         is_local = target.backend == LOCAL
-        queue = self._queues.get(target.model) if is_local else None
+        entry = self._residency.entries.get(target.model) if is_local else None
         return TargetFacts(
             is_local=is_local,
             is_resident=self.is_resident(target),
-            waiting=0 if queue is None else queue.waiting,
+            waiting=0 if entry is None else entry.queue.waiting,
             price=price_of(target.price) if one.price is None else one.price,
             within_budget=afforded(target),
             takes_images=Ability.VISION in target.abilities,

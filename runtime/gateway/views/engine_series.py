@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from registry.recipes.definition import Task
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import ModelQueue
 
 WITHIN = 1.0
 """Seconds that a slot gets: one that hangs must not keep the figures of all others back."""
@@ -30,11 +29,11 @@ HEADS = {
 }
 
 
-async def engine_series(entries: Iterable[ModelEntry], queues: Mapping[str, ModelQueue]) -> bytes:
+async def engine_series(entries: Iterable[ModelEntry]) -> bytes:
     """Prometheus text; empty without a chat model."""
     chat = [entry for entry in entries if entry.recipe.task is Task.CHAT]
     told = await asyncio.gather(*(_told(entry) for entry in chat))
-    waiting = {entry.id: queues[entry.id].waiting for entry in chat if entry.id in queues}
+    waiting = {entry.id: entry.queue.waiting for entry in chat}
     return merged(told, waiting) if chat else b""
 
 

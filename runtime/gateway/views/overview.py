@@ -80,17 +80,21 @@ class Overview:
         names: Names,
         models: Models,
         residency: ResidencyManager,
-        queues: Mapping[str, ModelQueue],
         pool: SlotPool,
         bounds: WaitingBound,
         metrics: Metrics,
         recipe_faults: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._device, self._names, self._models, self._residency = device, names, models, residency
-        self.queues, self._pool, self._bounds, self._metrics = queues, pool, bounds, metrics
+        self._pool, self._bounds, self._metrics = pool, bounds, metrics
         self._recipe_faults = recipe_faults
         self._began = time.monotonic()
         self._rendering = asyncio.Lock()
+
+    @property
+    def queues(self) -> Mapping[str, ModelQueue]:
+        """Of the models."""
+        return {model: entry.queue for model, entry in self._residency.entries.items()}
 
     def status(self) -> StatusView:
         device, pool = self._device, self._pool
@@ -144,9 +148,8 @@ class Overview:
 
     def left(self) -> tuple[int, int, int]:
         """Requests in engines, requests that wait, models in memory."""
-        queues = self.queues.values()
         models = sum(entry.tier is not Tier.DISK for entry in self._residency.entries.values())
-        return sum(q.running for q in queues), sum(q.waiting for q in queues), models
+        return sum(q.running for q in self.queues.values()), sum(q.waiting for q in self.queues.values()), models
 
     async def metrics(self, accept: str = "") -> tuple[bytes, str]:
         """What a client takes: Prometheus text or, with exemplars, OpenMetrics; and its content type."""
@@ -159,7 +162,7 @@ class Overview:
             m.resident.labels(entry.id, "host").set(entry.host_bytes if entry.tier in IN_MEMORY else 0)
             for state in ModelState:
                 m.state.labels(entry.id, state.value).set(entry.state is state)
-            queue = self.queues[entry.id]
+            queue = entry.queue
             m.running.labels(entry.id).set(queue.running)
             m.waiting.labels(entry.id).set(queue.waiting)
             for service_class, count in queue.policy.waiting_by_class().items():
@@ -169,7 +172,7 @@ class Overview:
                 m.pool_waiting.labels(entry.id, pool).set(queue.policy.waiting_in(pool))
             rows += [row(adapter, queue) for adapter in self._names.everything.adapters(entry.id)]
         m.restarts.set(self._pool.restarts)
-        info = self._lora_info() + await engine_series(list(self._residency.entries.values()), self.queues)
+        info = self._lora_info() + await engine_series(list(self._residency.entries.values()))
         async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
             text = await asyncio.to_thread(_render, m, rows, self._device, encode)
         return (with_families(text, info) if is_open else text + info), content_type
@@ -185,7 +188,7 @@ class Overview:
             places = entry.recipe.memory.adapters.device
             if not places:
                 continue
-            queue = self.queues[entry.id]
+            queue = entry.queue
             running, waiting = [], []
             for adapter in self._names.everything.adapters(entry.id):
                 statuses = [queue.policy.status(digest) for digest in {v.digest for v in adapter.versions}]

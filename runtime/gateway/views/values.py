@@ -124,9 +124,7 @@ def _as_others(entry: ModelEntry, name: str) -> dict[str, Any]:
     }
 
 
-def model_view(
-    entry: ModelEntry, queue: ModelQueue, tier: Tier, aliases: Mapping[str, str], adapters: list[str]
-) -> ModelView:
+def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapters: list[str]) -> ModelView:
     """aliases: alias to model id, of all models."""
     recipe, loaded, failure, progress = entry.recipe, entry.loaded, entry.failure, entry.progress
     return ModelView(
@@ -153,8 +151,8 @@ def model_view(
         expected_wake_seconds=round(entry.wake_seconds, 3) if entry.asleep is not None else None,
         last_load_seconds={k: round(v, 3) for k, v in loaded.seconds.items()} if loaded else None,
         last_used=round(time.time() - (entry.clock() - entry.last_used), 3) if entry.last_used else None,
-        running=queue.running,
-        waiting=queue.waiting,
+        running=entry.queue.running,
+        waiting=entry.queue.waiting,
         loads=entry.loads,
         wakes=entry.wakes,
         deaths=entry.deaths,

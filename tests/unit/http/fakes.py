@@ -198,44 +198,43 @@ class FakeGateway:
         )
         device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
         files = ModelFiles(self.state, device, folder / "converted")
-        models = Models(self.names, residency, self.queues, self.pool, self.state, files)
+        models = Models(self.names, residency, self.pool, self.state, files)
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
         kept = ledger or Ledger(folder)
         self.routers = Keeper(folder / "routers", self.state, self.names, self.settings.bounds)
-        adapters = Adapters(self.names, residency, self.queues, self.service)
+        adapters = Adapters(self.names, residency, self.service)
         roster = Roster(
-            recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency, self.queues,
+            recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency,
             lambda r: ModelQueue(r, self.bounds, self._want, self._gave_back), files, self.state, self.metrics,
             adapters.register_of,
         )  # fmt: skip
         self.providers = Directory(self.names, providers, self.metrics.provider_attempt)
         self.gateway = Gateway(
-            self.settings,
-            self.names,
-            residency,
-            [
+            settings=self.settings,
+            names=self.names,
+            residency=residency,
+            backends=[
                 *backends,
-                LocalBackend(residency, self.queues, self.service_stored, self.metrics),
+                LocalBackend(residency, self.service_stored, self.metrics),
                 ProviderBackend(self.providers),
             ],
-            [*sinks, RequestMetrics(self.metrics), TeamMetrics(self.metrics), self.records],
-            models,
-            adapters,
-            Combiner(self.names, self.service, adapters),
-            Additions(roster, self.names, residency, device),
-            Editor(roster, self.names, residency, self.state, adapters, files, device),
-            Reloading(roster, (), self.routers.open, self.providers.serve),
-            Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
-            callers or OPEN,
-            LedgerSink(kept),
-            UsageReport(kept),
-            LimitSink(limiter or Limiter(), kept, self.settings.max_audio_seconds),
-            Administration(watch or KeyWatch(self.settings.keys)),
-            self.routers,
-            self.queues,
-            self.providers,
-            Providers(self.providers, self.metrics),
+            sinks=[*sinks, RequestMetrics(self.metrics), TeamMetrics(self.metrics), self.records],
+            models=models,
+            adapters=adapters,
+            combiner=Combiner(self.names, self.service, adapters),
+            additions=Additions(roster, self.names, residency, device),
+            editor=Editor(roster, self.names, residency, self.state, adapters, files, device),
+            reloading=Reloading(roster, (), self.routers.open, self.providers.serve),
+            overview=Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics),
+            callers=callers or OPEN,
+            ledger=LedgerSink(kept),
+            usage=UsageReport(kept),
+            limits=LimitSink(limiter or Limiter(), kept, self.settings.max_audio_seconds),
+            administration=Administration(watch or KeyWatch(self.settings.keys)),
+            routers=self.routers,
+            providers=self.providers,
+            elsewhere=Providers(self.providers, self.metrics),
             tracing=tracing,
         )
 

@@ -72,7 +72,7 @@ def made(tmp_path: Path) -> tuple[Roster, Leaving]:
     files: Any = SimpleNamespace(entry=entry, look=lambda _recipe: lambda _entry: None)
     make_queue: Callable[[Recipe], Any] = lambda _recipe: object()  # noqa: E731
     roster = Roster(
-        (), Shelf(tmp_path), Shelved((), ()), Names((), state), residency, {}, make_queue, files, state, Metrics(),
+        (), Shelf(tmp_path), Shelved((), ()), Names((), state), residency, make_queue, files, state, Metrics(),
         residency.register,
     )  # fmt: skip
     return roster, residency
@@ -171,7 +171,7 @@ async def test_a_recipe_that_waited_for_a_model_that_leaves_names_it_no_more(tmp
     names = Names([one, other], state)
     queue = world.queues["a"]
     roster = Roster(
-        (), Shelf(tmp_path), Shelved((), ()), names, world.manager, world.queues, lambda _: queue, files, state,
+        (), Shelf(tmp_path), Shelved((), ()), names, world.manager, lambda _: queue, files, state,
         Metrics(), Leaving().register,
     )  # fmt: skip
     world.manager.entries["a"].recipe = one

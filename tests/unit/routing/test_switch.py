@@ -49,7 +49,8 @@ class World:
     @property
     def entries(self) -> dict[str, Any]:
         names = ("small", "big", "cold", "vectors")
-        return {name: SimpleNamespace(is_ready=name in self.resident) for name in names}
+        queue = SimpleNamespace(waiting=0)
+        return {name: SimpleNamespace(is_ready=name in self.resident, queue=queue) for name in names}
 
     @asynccontextmanager
     async def lease(self, context: RequestContext, target: Target) -> Any:
@@ -61,8 +62,7 @@ class World:
         yield SimpleNamespace(run=run)
 
     def switch(self) -> Switch:
-        queues: Any = {}
-        return Switch(None, Targets(self.resolve, self, queues, self.budgets), self.resolve, self.lease)  # type: ignore[arg-type]
+        return Switch(None, Targets(self.resolve, self, self.budgets), self.resolve, self.lease)  # type: ignore[arg-type]
 
 
 def test_all_dialects_tell_the_same() -> None:
@@ -200,7 +200,7 @@ def test_a_target_that_is_another_teams_is_not_named() -> None:
         return world.resolve(wanted, caller)
 
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}, {"name": "big"}]})
-    targets = Targets(resolve, world, {}, world.budgets)  # type: ignore[arg-type]
+    targets = Targets(resolve, world, world.budgets)  # type: ignore[arg-type]
     for team, named in (("default", {"small", "big"}), ("legal", {"big"})):
         facts = targets.facts(spec, Caller(team)).targets
         assert {name for name, fact in facts.items() if fact.is_allowed} == named
