@@ -26,14 +26,16 @@ class Sender(Protocol):
 
 
 class FrameCall:
-    """`runtime.slots.link.SlotCall`, whatever carries the frames."""
+    """Whatever carries the frames. An async context manager that cancels the work when it is left early."""
 
     def __init__(self, link: Sender, uid: int) -> None:
         self._link, self.uid = link, uid
         self.loaded: Loaded | None = None
+        """What a load has brought, once it is done."""
         self.held: Held | None = None
         self.counted = b""
         self.usage: Usage | None = None
+        """Of a call that was left early."""
         self._arrived: asyncio.Queue[frames.FromSlot] = asyncio.Queue()
         self._buffered = 0
         self._over = False
@@ -57,10 +59,12 @@ class FrameCall:
             self.usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
     def fail(self, error: RoundhouseError) -> None:
+        """End it here with this error, whatever the slot does, and tell the slot to stop the work."""
         self._link.cancel(self.uid)
         self.put(frames.Failed.of(self.uid, error))
 
     async def events(self) -> AsyncIterator[Event | Progress]:
+        """What the slot sends, until it is done. Raises the slot's error."""
         while not self._over:
             frame = await self._arrived.get()
             match frame:
@@ -78,6 +82,7 @@ class FrameCall:
                     raise frame.error()
 
     async def done(self, report: Callable[[Progress], None] | None = None) -> Loaded | None:
+        """Wait for the end of a call that has no events but progress."""
         async for event in self.events():
             if report and isinstance(event, Progress):
                 report(event)

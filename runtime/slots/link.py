@@ -6,14 +6,14 @@ ended is its own affair.
 """
 
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self
 
-from models.messages import Event, Held, Loaded, Progress, Usage
+from models.messages import Held
 from registry.errors import RoundhouseError
 from runtime.slots import frames
+from runtime.slots.call import FrameCall
 
 CONNECT_SECONDS = 60.0
 
@@ -41,37 +41,6 @@ class Cause:
 
 
 UNKNOWN = Cause("ended", "its process ended")
-
-
-class SlotCall(Protocol):
-    """One call in flight; an async context manager that cancels the work when it is left early."""
-
-    @property
-    def loaded(self) -> Loaded | None:
-        """What a load has brought, once it is done."""
-        ...
-
-    @property
-    def usage(self) -> Usage | None:
-        """Of a call that was left early."""
-        ...
-
-    def events(self) -> AsyncIterator[Event | Progress]:
-        """What the slot sends, until it is done. Raises the slot's error."""
-        ...
-
-    async def done(self, report: Callable[[Progress], None] | None = None) -> Loaded | None:
-        """Wait for the end of a call that has no events but progress."""
-        ...
-
-    def fail(self, error: RoundhouseError) -> None:
-        """End it here with this error, whatever the slot does, and tell the slot to stop the work."""
-        ...
-
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class SlotLink(Protocol):
@@ -136,7 +105,7 @@ class SlotLink(Protocol):
         ...
 
     # --- what it is asked -------------------------------------------------------------------------------------------
-    def call(self, make: Callable[[int], frames.ToSlot]) -> SlotCall:
+    def call(self, make: Callable[[int], frames.ToSlot]) -> FrameCall:
         """Send a frame and return the call; use it as a context manager. Raises Unavailable when away."""
         ...
 

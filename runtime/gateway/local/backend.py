@@ -24,7 +24,7 @@ from runtime.scheduling.admission import unreachable
 from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.lease import Turn
 from runtime.slots import frames
-from runtime.slots.link import SlotCall
+from runtime.slots.call import FrameCall
 from tenants.classes import ServiceClass
 
 SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
@@ -145,7 +145,7 @@ class LocalLease:
     ) -> None:
         self._context, self._target, self._entry, self._adapter = context, target, entry, adapter
         self._turn, self._stack = turn, calls
-        self._calls: list[SlotCall] = []
+        self._calls: list[FrameCall] = []
         self._tokens = 0
         self.queued_seconds, self.load_seconds = turn.queued_seconds, load_seconds
         self.swap_seconds = turn.swap_seconds
@@ -218,7 +218,7 @@ class LocalLease:
         told = call.path == "/v1/responses" and self._context.asked.is_told
         return {"service_tier": TIERS[self._context.service_class]} if told else {}
 
-    def _watch_drain(self, call: SlotCall) -> None:
+    def _watch_drain(self, call: FrameCall) -> None:
         """A drain deadline ends the call with its error."""
         aborted = self._turn.ticket.aborted
         if aborted is not None:
