@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from runtime.http.errors import Dialect
 
@@ -52,6 +54,12 @@ def structs(*kinds: Any) -> dict[str, Json]:
     _, found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     text = msgspec.json.encode(found).replace(b'View"', b'"')
     return cast(dict[str, Json], msgspec.json.decode(text))
+
+
+def models(*kinds: type[BaseModel]) -> dict[str, Json]:
+    """The schemas of pydantic's models and of all that they hold."""
+    _, found = models_json_schema([(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}")
+    return cast(dict[str, Json], found["$defs"])
 
 
 TEXT: Json = {"text/plain": STRING}

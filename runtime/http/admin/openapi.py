@@ -1,7 +1,5 @@
 """Our own interface in the OpenAPI document: models, adapters, operations."""
 
-from pydantic.json_schema import models_json_schema
-
 from runtime.gateway.adapters import AdapterDeletedView
 from runtime.gateway.combine import AdapterMergedView
 from runtime.gateway.launch.views import (
@@ -31,6 +29,7 @@ from runtime.http.openapi_parts import (
     array,
     either,
     json_of,
+    models,
     other_answer,
     record,
     ref,
@@ -42,10 +41,7 @@ from runtime.http.openapi_parts import (
 _MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
 _UPLOAD = "A tar, tar.gz or zip with the adapter's files, of up to 2 GiB where the server is not set otherwise."
 _CARDS = ("Model", "AdapterCard", "ProviderCard", "RouterCard")
-_REF = "#/components/schemas/{model}"
-_REGISTER_SCHEMAS = models_json_schema(
-    [(kind, "validation") for kind in (RegisterRequest, AddModelBody, EditModelBody)], ref_template=_REF
-)[1]["$defs"]
+_REGISTER_SCHEMAS = models(RegisterRequest, AddModelBody, EditModelBody)
 _REGISTER_FIELDS = _REGISTER_SCHEMAS["RegisterRequest"]["properties"]
 _PROBE_FIELDS = _REGISTER_SCHEMAS["ProbeBody"]["properties"]
 

@@ -1,8 +1,5 @@
 """Teams, their keys, limits, usage and costs in the OpenAPI document."""
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
-
 from runtime.http.admin.usage import FeedbackBody
 from runtime.http.openapi_parts import (
     ANY_OBJECT,
@@ -16,6 +13,7 @@ from runtime.http.openapi_parts import (
     Row,
     array,
     json_of,
+    models,
     nullable,
     record,
     structs,
@@ -27,16 +25,13 @@ from tenants.ledger.view import UsageReportView
 
 _TAG = "Organization"
 _ERRORS = (*MANAGEMENT, 409, 503)
-_BODIES: tuple[type[BaseModel], ...] = (
-    FeedbackBody, projects.ProjectBody, keys.KeyBody, keys.NewAccountBody, keys.AccountBody, keys.AdminKeyBody,
-    spending.RateBody, spending.SpendBody, spending.AlertBody,
-)  # fmt: skip
 
 SCHEMAS: dict[str, Json] = {
     **structs(UsageReportView),
-    **models_json_schema([(body, "validation") for body in _BODIES], ref_template="#/components/schemas/{model}")[1][
-        "$defs"
-    ],
+    **models(
+        FeedbackBody, projects.ProjectBody, keys.KeyBody, keys.NewAccountBody, keys.AccountBody, keys.AdminKeyBody,
+        spending.RateBody, spending.SpendBody, spending.AlertBody,
+    ),
     "OrganizationList": record(
         {
             "object": {"const": "list"}, "data": array(ANY_OBJECT), "first_id": nullable(STRING),

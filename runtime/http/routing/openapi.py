@@ -1,7 +1,5 @@
 """Routers in the OpenAPI document."""
 
-from pydantic.json_schema import models_json_schema
-
 from registry.recipes.router import RouterSpec
 from runtime.gateway.routing.keeper import RouterView
 from runtime.http.openapi_parts import (
@@ -11,6 +9,7 @@ from runtime.http.openapi_parts import (
     Operation,
     Operations,
     json_of,
+    models,
     other_answer,
     structs,
     table,
@@ -28,7 +27,7 @@ from runtime.http.routing.endpoints import (
 _TAG = "Routers"
 SCHEMAS: dict[str, Json] = {
     **structs(RouterView, RouterListView, RouterDeletedView, FittedView, RouteView, ReportView, FittedBody),
-    **models_json_schema([(RouterSpec, "validation")], ref_template="#/components/schemas/{model}")[1]["$defs"],
+    **models(RouterSpec),
 }
 _FITTED = "/v1/routers/{name}/fitted/{kind}"
 _CHANGE = (*CONFLICT, 422, 503)
