@@ -56,6 +56,11 @@ class KeyTable:
             rows = connection.execute(sa.select(TEAMS).order_by(TEAMS.c.created, TEAMS.c.id)).all()
         return [_team(row) for row in rows]
 
+    def team(self, id_: str) -> Team:
+        """Raises NotFound."""
+        with self._database.read() as connection:
+            return _team(self._of_team(connection, id_))
+
     def create_team(self, id_: str, name: str = "", weight: float = 1.0, timezone: str = "UTC") -> Team:
         """Raises BadRequest for a bad name, weight or zone, Conflict for one that is taken."""
         check_team(id_)

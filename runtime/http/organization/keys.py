@@ -15,7 +15,7 @@ from registry.wording import quoted
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import After, Count, Order, page
-from runtime.http.organization.projects import ONE, team_of
+from runtime.http.organization.projects import ONE
 from runtime.http.sending import Route
 from tenants.caller import Scope
 
@@ -160,7 +160,7 @@ async def delete_key(project: str, key: str, gateway: CurrentGateway) -> Respons
 # --- service accounts -----------------------------------------------------------------------------------------------
 async def list_accounts(project: str, gateway: CurrentGateway, after: After = None, limit: Count = 20) -> Response:
     def work(tables: "Tables") -> "list[Account]":
-        return tables.accounts.all(team_of(tables, project).id, deleted=True)
+        return tables.accounts.all(tables.keys.team(project).id, deleted=True)
 
     found = await gateway.administration.do(work)
     return page([_account(one) for one in found], after, limit, [one.id for one in found if one.deleted is not None])
@@ -170,7 +170,7 @@ async def create_account(project: str, body: NewAccountBody, gateway: CurrentGat
     """With a key that may ask models, unless only the account is wanted."""
 
     def work(tables: "Tables") -> dict[str, Any]:
-        account = tables.accounts.create(team_of(tables, project).id, body.name)
+        account = tables.accounts.create(tables.keys.team(project).id, body.name)
         if body.create_service_account_only:
             return _account(account)
         wanted = KeyBody(name=body.name, expires_in_seconds=body.expires_in_seconds)

@@ -37,12 +37,6 @@ def shown(team: "Team") -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def team_of(tables: "Tables", project: str) -> "Team":
-    """Raises NotFound."""
-    tables.keys.list_keys(project)
-    return next(team for team in tables.keys.list_teams() if team.id == project)
-
-
 async def list_(
     gateway: CurrentGateway, after: After = None, limit: Count = 20, include_archived: bool = False
 ) -> Response:
@@ -72,7 +66,7 @@ async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
 
 async def show(project: str, gateway: CurrentGateway) -> Response:
     """One team."""
-    return json_answer(shown(await gateway.administration.do(lambda tables: team_of(tables, project))))
+    return json_answer(shown(await gateway.administration.do(lambda tables: tables.keys.team(project))))
 
 
 async def edit(project: str, body: ProjectBody, gateway: CurrentGateway) -> Response:

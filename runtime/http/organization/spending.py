@@ -17,7 +17,7 @@ from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import After, Count, Order, page
-from runtime.http.organization.projects import ONE, team_of
+from runtime.http.organization.projects import ONE
 from runtime.http.sending import Route
 from tenants.caller import EVERYBODY
 from tenants.limits.records import MICRO, Kind, Limit, Mode
@@ -77,7 +77,7 @@ async def list_rates(
 ) -> Response:
     """Of each model, and of all of them together (`*`)."""
     _check_forward(before)
-    found = await gateway.administration.do(lambda tables: tables.limits.all("team", team_of(tables, project).id))
+    found = await gateway.administration.do(lambda tables: tables.limits.all("team", tables.keys.team(project).id))
     return page(_rates(gateway, found), after, limit)
 
 
@@ -95,7 +95,7 @@ async def set_rate(project: str, rate_limit: str, body: RateBody, gateway: Curre
                        code="limit_not_found", param="rate_limit_id")  # fmt: skip
 
     def work(tables: "Tables") -> list[Limit]:
-        team, of = team_of(tables, project).id, "" if model == EVERY else model
+        team, of = tables.keys.team(project).id, "" if model == EVERY else model
         for name, kind in _FIELDS.items():
             amount = getattr(body, name)
             if amount == UNLIMITED:
@@ -121,7 +121,7 @@ def _spend(limit: Limit, gateway: Gateway) -> Mapping[str, Any]:
 
 def _find_spend(tables: "Tables", project: str) -> Limit:
     """Raises NotFound."""
-    for one in tables.limits.all("team", team_of(tables, project).id):
+    for one in tables.limits.all("team", tables.keys.team(project).id):
         if one.kind is Kind.MONTH and one.mode is not Mode.WARN and not one.model:
             return one
     raise NotFound("This project has no spend limit.", code="limit_not_found")
@@ -136,7 +136,7 @@ async def set_spend(project: str, body: SpendBody, gateway: CurrentGateway) -> R
     _check_currency(body, gateway)
 
     def work(tables: "Tables") -> Limit:
-        team = team_of(tables, project).id
+        team = tables.keys.team(project).id
         return tables.limits.set(Limit("", "team", team, Kind.MONTH, body.threshold_amount * _CENT))
 
     return json_answer(_spend(await gateway.administration.do(work), gateway))
@@ -162,7 +162,7 @@ def _alert(limit: Limit, gateway: Gateway) -> Mapping[str, Any]:
 
 
 def _alerts(tables: "Tables", project: str) -> list[Limit]:
-    found = tables.limits.all("team", team_of(tables, project).id)
+    found = tables.limits.all("team", tables.keys.team(project).id)
     return [one for one in found if one.kind is Kind.MONTH and one.mode is Mode.WARN]
 
 
@@ -191,7 +191,7 @@ async def create_alert(project: str, body: AlertBody, gateway: CurrentGateway) -
     _check_alert(body, gateway)
 
     def work(tables: "Tables") -> Limit:
-        return tables.limits.add(_wanted(body, team_of(tables, project).id))
+        return tables.limits.add(_wanted(body, tables.keys.team(project).id))
 
     return json_answer(_alert(await gateway.administration.do(work), gateway))
 
