@@ -186,7 +186,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
             await keep_warm(pool, residency.table, device)
 
     background = [
-        asyncio.create_task(residency.watch(settings.heartbeat, settings.hung_after), name="watch"),
+        asyncio.create_task(residency.watcher.watch(settings.heartbeat, settings.hung_after), name="watch"),
         asyncio.create_task(begin(), name="begin"),
     ]
     if settings.watch:

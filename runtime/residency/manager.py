@@ -7,7 +7,6 @@ parts start tasks that carry the change out; each task ends by asking for the ne
 import asyncio
 import math
 from collections.abc import Mapping
-from typing import NoReturn
 
 from models.estimate import Estimate
 from registry import learning
@@ -176,10 +175,6 @@ class ResidencyManager:
         self.table.note_change()
         if not entry.leases:  # only a model that became idle may make room for others
             self.decide()
-
-    async def watch(self, heartbeat: float = 5.0, hung_after: float = 30.0) -> NoReturn:
-        """For ever: idle time-outs and heartbeats."""
-        await self.watcher.watch(heartbeat, hung_after)
 
     # --- decisions ------------------------------------------------------------------------------------------------
     def _need(self, entry: ModelEntry, since: float) -> policy.Need:

@@ -178,7 +178,7 @@ async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
     await world.ask("b")
     world.pool.engines[0].ping_gate.clear()
     world.pool.links[1].command = lambda *_: asyncio.sleep(0)  # type: ignore[method-assign]  # at once, however slow
-    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=0.05))
     while "died a engine_hung" not in world.witness.events:
         await asyncio.sleep(0.001)
     watching.cancel()
@@ -193,7 +193,7 @@ async def test_a_load_that_hangs_is_ended_and_told(world: World) -> None:
     while not world.pool.links or not world.pool.links[0].server._loading:
         await asyncio.sleep(0.001)
     world.pool.links[0].server._loading = False  # the loop of the slot does not answer while the load goes on
-    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=0.05))
     with pytest.raises(Unavailable, match="died while it loaded"):
         await asyncio.wait_for(asking, 200)
     watching.cancel()

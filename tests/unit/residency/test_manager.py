@@ -245,7 +245,7 @@ async def test_a_model_in_use_is_not_idle_however_long_it_takes(world: World) ->
         entry.clock = lambda: time.monotonic() + 3600
         assert entry.link is not None
         entry.link.command = lambda *_: asyncio.sleep(0, pinged.set())  # type: ignore[method-assign]
-        watching = asyncio.create_task(world.manager.watch(heartbeat=0.001))
+        watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.001, hung_after=30))
         await asyncio.wait_for(pinged.wait(), 200)
         assert world.state("a") is ModelState.READY
         watching.cancel()

@@ -134,7 +134,7 @@ async def test_an_idle_one_sleeps_and_ends_when_it_is_idle_for_as_long_again(wor
     entry = world.manager.entries["a"]
     entry.recipe = recipe("a", idle_timeout=0.05)
     await world.ask("a")
-    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=200))
+    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=200))
     await reached(world, "a", ModelState.ASLEEP)
     asleep_at = entry.asleep_since
     await reached(world, "a", ModelState.ABSENT)

@@ -169,7 +169,7 @@ async def test_a_sleeping_engine_that_does_not_answer_is_ended(world: World) -> 
     await world.ask("a")
     await world.ask("b")
     world.pool.engines[0].ping_gate.clear()
-    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=0.05))
     await reached(world, "a", ModelState.ABSENT)
     watching.cancel()
     assert "died a engine_hung" in world.witness.events

@@ -52,7 +52,7 @@ async def storm(actions: list[tuple[tuple[str, str, float], float]], sleepers: s
 
 
 async def weather(world: Storm, actions: list[tuple[tuple[str, str, float], float]]) -> None:
-    watching = asyncio.create_task(world.manager.watch(heartbeat=7.0, hung_after=30.0))
+    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=7.0, hung_after=30.0))
     world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]  # nothing hangs here
     tasks: list[asyncio.Task[None]] = []
     for (what, model, seconds), gap in actions:

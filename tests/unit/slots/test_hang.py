@@ -64,7 +64,7 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
     pool = SimpleNamespace(free=0)
     table = Table([entry], pool, [DeviceBudget("cpu", 250)], Witness(), HostMemory())  # type: ignore[arg-type]
     manager = ResidencyManager(table)
-    watching = asyncio.create_task(manager.watch(HEARTBEAT, HUNG_AFTER))
+    watching = asyncio.create_task(manager.watcher.watch(HEARTBEAT, HUNG_AFTER))
     loop.call_later(at, setattr, link, "stopped", True)
     call = HttpCall(path="/", body=b"", served="a", shown="a")
     with pytest.raises(RoundhouseError) as told:
