@@ -159,10 +159,9 @@ async def delete_key(project: str, key: str, gateway: CurrentGateway) -> Respons
 
 # --- service accounts -----------------------------------------------------------------------------------------------
 async def list_accounts(project: str, gateway: CurrentGateway, after: After = None, limit: Count = 20) -> Response:
-    def work(tables: "Tables") -> "list[Account]":
-        return tables.accounts.all(tables.keys.team(project).id, deleted=True)
-
-    found = await gateway.administration.do(work)
+    found = await gateway.administration.do(
+        lambda tables: tables.accounts.all(tables.keys.team(project).id, deleted=True)
+    )
     return page([_account(one) for one in found], after, limit, [one.id for one in found if one.deleted is not None])
 
 
@@ -197,10 +196,10 @@ async def delete_account(project: str, account: str, gateway: CurrentGateway) ->
 
 
 async def create_key(project: str, account: str, body: KeyBody, gateway: CurrentGateway) -> Response:
-    def work(tables: "Tables") -> Mapping[str, Any]:
-        return _new_key(tables.accounts.find(project, account), body, tables)
-
-    return json_answer(await gateway.administration.do(work))
+    found = await gateway.administration.do(
+        lambda tables: _new_key(tables.accounts.find(project, account), body, tables)
+    )
+    return json_answer(found)
 
 
 def _new_key(account: "Account", body: KeyBody, tables: "Tables") -> Mapping[str, Any]:

@@ -190,10 +190,8 @@ async def list_alerts(
 async def create_alert(project: str, body: AlertBody, gateway: CurrentGateway) -> Response:
     _check_alert(body, gateway)
 
-    def work(tables: "Tables") -> Limit:
-        return tables.limits.add(_wanted(body, tables.keys.team(project).id))
-
-    return json_answer(_alert(await gateway.administration.do(work), gateway))
+    made = await gateway.administration.do(lambda t: t.limits.add(_wanted(body, t.keys.team(project).id)))
+    return json_answer(_alert(made, gateway))
 
 
 async def show_alert(project: str, alert: str, gateway: CurrentGateway) -> Response:
