@@ -158,24 +158,20 @@ class Budget:
         self, limit: int, period: Callable[[float], tuple[int, int]], spent: int, wall: Callable[[], float]
     ) -> None:
         self.limit, self._period, self._wall = limit, period, wall
-        self._begin, self._end = period(wall())
-        self._spent_in = {self._begin: spent}
+        self.begin, self._end = period(wall())
+        self._spent_in = {self.begin: spent}
         """With what is reserved, by when a period began: a clock may be set back into one that was over."""
-
-    @property
-    def begin(self) -> int:
-        return self._begin
 
     @property
     def spent(self) -> int:
         self._turn()
-        return self._spent_in[self._begin]
+        return self._spent_in[self.begin]
 
     def _turn(self) -> None:
         now = self._wall()
-        if not self._begin <= now < self._end:
-            self._begin, self._end = self._period(now)
-            self._spent_in[self._begin] = self._spent_in.pop(self._begin, 0)  # the newest is the last
+        if not self.begin <= now < self._end:
+            self.begin, self._end = self._period(now)
+            self._spent_in[self.begin] = self._spent_in.pop(self.begin, 0)  # the newest is the last
             self._spent_in = dict(list(self._spent_in.items())[-_PERIODS:])
 
     def wait(self, amount: int, now: int) -> float | None:
@@ -185,8 +181,8 @@ class Budget:
 
     def take(self, amount: int, now: int) -> Hold:
         self._turn()
-        self._spent_in[self._begin] += amount
-        return Hold(amount, self._begin)
+        self._spent_in[self.begin] += amount
+        return Hold(amount, self.begin)
 
     def settle(self, hold: Hold, used: int, now: int) -> None:
         """What began in the period before is charged there: the ledger counts it where it began."""
