@@ -1,4 +1,4 @@
-"""The way of a request from its body to its answer, with its one record. It knows nothing of HTTP."""
+"""The way of a request from its body to its answer, with its one record. It sees no HTTP object."""
 
 import asyncio
 import logging

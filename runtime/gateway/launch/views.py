@@ -80,7 +80,7 @@ class ReloadedView(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["recipes.read"] = "recipes.read"
     changed: Annotated[bool, Meta(description="False: a file has a fault, so everything is as it was.")]
     models: list[str]
-    faults: list[str]
+    faults: list[str]  # what of the files was left out, or why nothing was changed
 
 
 def proposal_view(preview: Preview) -> ProposalView:
