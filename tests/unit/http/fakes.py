@@ -164,6 +164,8 @@ class FakeGateway:
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
         self.recipes = recipes = recipes or [recipe(id_, task) for id_, task in tasks.items()]
+        for made_at_the_start in ("data", "run"):
+            (folder / made_at_the_start).mkdir(parents=True, exist_ok=True)
         self.settings = Settings(recipes=(), data_dir=folder / "data", run_dir=folder / "run", **settings)
         self.metrics, self.records, self.bounds = Metrics(), Records(), WaitingBound(self.settings.max_waiting)
         self.state = state or SimpleNamespace(

@@ -62,7 +62,7 @@ async def test_one_whose_price_alone_changes_goes_on_with_its_engine(world: Worl
         path = entry.path
         exchange(world, "a", 3)  # waits, and is taken back
         given = RecipeExchange(dearer, lambda _: counted.append("filled"), lambda: counted.append("a"))
-        world.manager.exchange(entry, given)
+        world.manager.exchanger.start(entry, given)
         assert (counted, entry.recipe.price, entry.path) == (["a"], price, path)
         assert world.queues["a"].recipe.version == 2
         assert world.manager.exchanger.waiting("a") is None

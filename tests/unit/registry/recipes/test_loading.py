@@ -232,7 +232,7 @@ def test_a_models_own_folder_is_no_folder_of_recipes(tmp_path: Path) -> None:
     """A server started without it, and with no model."""
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(Unfit) as caught:
-        load_recipes(tmp_path, may_be_empty=True)
+        load_documents(tmp_path, may_be_empty=True)
     assert "roundhouse models add" in caught.value.faults[0]
     (tmp_path / "a.yaml").write_text(GOOD.format("a"))
     assert [recipe.id for recipe in load_recipes(tmp_path)] == ["a"]
