@@ -12,6 +12,7 @@ from registry.errors import Unfit
 from registry.files.dtypes import SMALL_WEIGHTS, bytes_of_files, settle
 from registry.files.shape import read_shape
 from registry.files.text_half import text_half
+from registry.json import read_object
 from registry.processor import cores
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
@@ -53,10 +54,11 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
 
     Raises Unfit with every fault of the recipe's flags, and for a network that is not for a CPU.
     """
+    config = read_object(path / "config.json")  # empty where it cannot be read: vLLM says why
     if device == "cpu":
-        cpu.refuse(_config(path), read_shape(path), str(path))
+        cpu.refuse(config, read_shape(path), str(path))
     recipe = settle(recipe, path, "cpu" if device == "cpu" else "cuda")
-    words = [*_settings(recipe, path, device), *_flags(recipe.engine.flags, parser)]
+    words = [*_settings(recipe, path, device, config), *_flags(recipe.engine.flags, parser)]
 
     def refuse(message: str) -> None:
         raise Unfit(f"vLLM does not take the flags of recipe {recipe.id}: {message}", [message], param="engine.flags")
@@ -66,28 +68,19 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
     return parsed
 
 
-def _config(path: Path) -> dict[str, Any]:
-    """config.json; empty where it cannot be read: vLLM says why."""
-    try:
-        found = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
+def _settings(recipe: Recipe, path: Path, device: str, config: dict[str, Any]) -> Iterator[str]:
     yield from ("--model", str(path), "--served-model-name", recipe.id)
     if recipe.dtype == "int8":
         raise Unfit("dtype int8 is not one of vLLM's", ["dtype: use auto, float32, float16 or bfloat16"], param="dtype")
     yield from ("--dtype", recipe.dtype)
-    if recipe.context_length:
-        yield from ("--max-model-len", str(recipe.context_length))
+    if context := _context(recipe, config):
+        yield from ("--max-model-len", str(context))
     yield from ("--max-num-seqs", str(recipe.batching.sequences))
     yield from ("--max-num-batched-tokens", str(max(recipe.batching.max_tokens, recipe.batching.sequences)))
     yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, read_shape(path))))
     if device == "cpu":
         yield "--enforce-eager"
-        yield from cpu.flags(_config(path))
+        yield from cpu.flags(config)
     else:
         yield from cuda.settings(recipe)
         if sleeps(recipe):
@@ -109,9 +102,27 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
         yield from ("--allowed-media-domains", NO_DOMAIN)
     if any(path.glob("consolidated*.safetensors")):  # vLLM would take Mistral's layout of the weights for the model
         yield from ("--config-format", "hf", "--load-format", "safetensors", "--tokenizer-mode", "hf")
-    yield from _far_attention(_config(path))
+    yield from _far_attention(config)
     yield "--no-use-tqdm-on-load"
     yield from ("--disable-log-stats", "--disable-uvicorn-access-log", "--disable-fastapi-docs")
+
+
+def _context(recipe: Recipe, config: dict[str, Any]) -> int | None:
+    """Tokens; None: as vLLM says. Of positions that are stretched dynamically vLLM 0.32 has max_position_embeddings,
+    says a multiple, and reads other memory behind them. Raises Unfit for more than there are.
+    """
+    text = text_half(config)
+    rope, there = text.get("rope_parameters") or text.get("rope_scaling"), text.get("max_position_embeddings")
+    is_dynamic = isinstance(rope, dict) and "dynamic" in (rope.get("rope_type"), rope.get("type"))
+    if not is_dynamic or not isinstance(there, int) or {"hf_overrides", "hf-overrides"} & recipe.engine.flags.keys():
+        return recipe.context_length
+    if (recipe.context_length or 0) > there:
+        raise Unfit(
+            f"context_length is {recipe.context_length:,}, but vLLM has {there:,} positions of this model, which are "
+            "stretched dynamically: what lies behind them would be answered by chance. Ask for less.",
+            param="context_length",
+        )
+    return recipe.context_length or there
 
 
 def _far_attention(config: dict[str, Any]) -> Iterator[str]:

@@ -85,6 +85,21 @@ def test_what_a_cpu_gets_wrong_is_not_loaded_there(base: Path, tmp_path: Path) -
 
 
 @pytest.mark.real
+def test_no_position_is_asked_for_that_vllm_does_not_have(base: Path, tmp_path: Path) -> None:
+    """It takes 4 x 2048 for a context stretched dynamically, and has 2048 of them."""
+    config = json.loads((base / "config.json").read_text())
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
+    recipe = chat_fixtures.recipe(tmp_path)
+    for asked, given in ((None, 2048), (512, 512), (2048, 2048)):
+        wanted = recipe.model_copy(update={"context_length": asked})
+        assert settings.arguments(wanted, tmp_path, "cpu", launch.parser()).max_model_len == given
+    with pytest.raises(Unfit, match="2,048 positions") as refused:
+        settings.arguments(recipe.model_copy(update={"context_length": 2049}), tmp_path, "cpu", launch.parser())
+    assert refused.value.param == "context_length"
+
+
+@pytest.mark.real
 def test_kv_cache_without_a_figure_is_what_the_estimate_counts(tmp_path: Path) -> None:
     """Eight full contexts of 512 tokens; float32, as the fixture's recipe says."""
     base = chat_fixtures.write_base(tmp_path / "base")
