@@ -54,11 +54,10 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
 
     Raises Unfit with every fault of the recipe's flags, and for a network that is not for a CPU.
     """
-    config = read_object(path / "config.json")  # empty where it cannot be read: vLLM says why
     if device == "cpu":
-        cpu.refuse(config, read_shape(path), str(path))
+        cpu.refuse(read_object(path / "config.json"), read_shape(path), str(path))
     recipe = settle(recipe, path, "cpu" if device == "cpu" else "cuda")
-    words = [*_settings(recipe, path, device, config), *_flags(recipe.engine.flags, parser)]
+    words = [*_settings(recipe, path, device), *_flags(recipe.engine.flags, parser)]
 
     def refuse(message: str) -> None:
         raise Unfit(f"vLLM does not take the flags of recipe {recipe.id}: {message}", [message], param="engine.flags")
@@ -68,7 +67,8 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
     return parsed
 
 
-def _settings(recipe: Recipe, path: Path, device: str, config: dict[str, Any]) -> Iterator[str]:
+def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
+    config = read_object(path / "config.json")  # empty where it cannot be read: vLLM says why
     yield from ("--model", str(path), "--served-model-name", recipe.id)
     if recipe.dtype == "int8":
         raise Unfit("dtype int8 is not one of vLLM's", ["dtype: use auto, float32, float16 or bfloat16"], param="dtype")

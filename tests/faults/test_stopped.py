@@ -26,9 +26,17 @@ def gateway(server: Server) -> psutil.Process:
 def manager(server: Server) -> psutil.Process:
     """The other fork of the main process: it has the same command line."""
     main, api = psutil.Process(server.process.pid), server.gateway()
-    forks = [p for p in main.children() if p.cmdline() == main.cmdline() and p.pid != api.pid]
-    assert len(forks) == 1, [p.cmdline() for p in main.children()]
+    forks = [p for p in main.children() if _command(p) == main.cmdline() and p.pid != api.pid]
+    assert len(forks) == 1, [_command(p) for p in main.children()]
     return forks[0]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Empty for one that has ended, as what tells that the server is ready has soon after."""
+    try:
+        return process.cmdline()
+    except (psutil.ZombieProcess, psutil.NoSuchProcess):
+        return []
 
 
 def gone(server: Server, family: list[psutil.Process]) -> None:

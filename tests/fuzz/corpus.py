@@ -30,8 +30,12 @@ class Raw(msgspec.Struct, frozen=True):
 
     @property
     def route(self) -> str:
-        """As the OpenAPI document has it; empty where it has none."""
-        return next((route for route, known in _ROUTES.items() if known.fullmatch(self.path)), "")
+        """As the OpenAPI document has it; empty where it has none. A path without a parameter is its own route."""
+        return (
+            self.path
+            if self.path in _ROUTES
+            else next((route for route, known in _ROUTES.items() if known.fullmatch(self.path)), "")
+        )
 
     def header(self, name: str) -> str | None:
         return next((value for found, value in self.headers if found.lower() == name), None)
