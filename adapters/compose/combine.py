@@ -16,7 +16,10 @@ MADE = "made"
 
 
 def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
-    """See `Combine`. The same job gives the same bytes: what `dare` drops depends on the seed alone."""
+    """See `Combine`. The same job gives the same bytes with as many threads.
+
+    What `dare` drops depends on the seed alone, the last bits of a decomposition on how many threads share it.
+    """
     tell("reading the adapters", 0.0)
     names = [f"part{number}" for number in range(len(job.parts))]
     config = LoraConfig.from_pretrained(str(job.parts[0].folder))
