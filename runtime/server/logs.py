@@ -89,7 +89,7 @@ def configure(level: str) -> None:
     root.handlers[:] = [handler(sys.stderr)]
     root.setLevel(logging.WARNING)
     logging.getLogger("roundhouse").setLevel(level.upper())
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "litserve", "litserve.server"):
+    for name in ("uvicorn", "uvicorn.error", "litserve", "litserve.server"):
         logger = logging.getLogger(name)
         logger.handlers[:] = []
         logger.propagate = True

@@ -1,13 +1,18 @@
 """What a log line holds, for programs and for people."""
 
+import asyncio
 import io
 import json
 import logging
 import re
 
 import pytest
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from runtime.server.logs import REQUESTS, Sparing, handler
+from runtime.server.logs import REQUESTS, Sparing, configure, handler
 
 
 def logged(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -40,6 +45,21 @@ def test_people_get_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d INFO    roundhouse.test: plan é request_id=req-1 seconds=0.5", first)
     assert second.endswith("ERROR   roundhouse.test: unmapped model=<class 'object'>")
     assert error[-1] == "ValueError: it broke"
+
+
+def test_uvicorn_makes_no_line_of_each_request() -> None:
+    """It makes one, whatever `access_log` says and whoever reads it, once its logger has a handler above it."""
+    root, own, loop = logging.getLogger(), logging.getLogger("roundhouse"), asyncio.new_event_loop()
+    before, levels = list(root.handlers), (root.level, own.level)
+    try:
+        config = uvicorn.Config(FastAPI(), access_log=False, log_config=None)
+        configure("info")
+        assert not HttpToolsProtocol(config, ServerState(), {}, loop).access_log
+    finally:
+        loop.close()
+        root.handlers[:] = before
+        root.setLevel(levels[0])
+        own.setLevel(levels[1])
 
 
 def test_one_client_cannot_flood_it() -> None:
