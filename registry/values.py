@@ -49,11 +49,11 @@ class Values:
         marks = piece.translate(None, _OTHERS)
         quotes = marks.count(b'"')
         if quotes // 2 <= self._most:
-            outside = self._outside(marks, quotes)
-            lists = sum(len(part.translate(None, _LETTERS)) for part in outside)
+            outside = b"".join(self._outside(marks, quotes))
+            lists = len(outside.translate(None, _LETTERS))
             self._count += lists
-            if sum(map(len, outside)) > lists:  # or it is true or false
-                self._count += EXPONENT * sum(len(_EXPONENT.findall(part)) for part in self._outside(piece, quotes))
+            if len(outside) > lists:  # or it is true or false
+                self._count += EXPONENT * len(_EXPONENT.findall(b'"'.join(self._outside(piece, quotes))))
         self._count += (quotes + self._in_text) // 2
         self._in_text ^= bool(quotes % 2)
         if self._count > self._most:

@@ -14,7 +14,7 @@ class ServiceClass(IntEnum):
     @property
     def label(self) -> str:
         """As people write it."""
-        return self.name.lower()
+        return _LABELS[self]
 
     @classmethod
     def of(cls, label: str) -> Self:
@@ -25,4 +25,5 @@ class ServiceClass(IntEnum):
         raise ValueError(f"a class is one of {', '.join(CLASSES)}")
 
 
+_LABELS = tuple(one.name.lower() for one in ServiceClass)
 CLASSES = tuple(one.label for one in ServiceClass)

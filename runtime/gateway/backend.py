@@ -180,6 +180,8 @@ class Backend(Protocol):
 def total(usages: Iterable[Usage]) -> Usage:
     """The sum of several calls' usage; `batch` is the largest."""
     found = list(usages)
+    if len(found) == 1:  # nearly always
+        return found[0]
     return Usage(
         prompt_tokens=sum(u.prompt_tokens for u in found),
         completion_tokens=sum(u.completion_tokens for u in found),

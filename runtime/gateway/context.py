@@ -83,8 +83,11 @@ class RequestContext:
     @property
     def begin_by(self) -> float | None:
         """Monotonic seconds until which the answer has to begin."""
-        return min((at for at in (self.deadline, self.first_by) if at is not None), default=None)
+        if self.deadline is None or self.first_by is None:
+            return self.first_by if self.deadline is None else self.deadline
+        return min(self.deadline, self.first_by)
 
     def seconds_left(self) -> float | None:
         """Until the answer has to begin, 0 once that has passed; None: there is no such time."""
-        return None if self.begin_by is None else max(0.0, self.begin_by - time.monotonic())
+        by = self.begin_by
+        return None if by is None else max(0.0, by - time.monotonic())

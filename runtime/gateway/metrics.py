@@ -2,9 +2,12 @@
 
 import contextlib
 from functools import partial
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
 from prometheus_client.metrics import MetricWrapperBase
+
+Series = TypeVar("Series", bound=MetricWrapperBase)
 
 _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
@@ -19,6 +22,7 @@ class Metrics:
     """All series of one server. Each is documented by its help text, which docs/operations.md is generated from."""
 
     def __init__(self) -> None:
+        self._children = dict[tuple[MetricWrapperBase, tuple[str, ...]], Any]()
         self.registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         histogram, summary = partial(Histogram, registry=self.registry), partial(Summary, registry=self.registry)
@@ -260,9 +264,22 @@ class Metrics:
     def provider_attempt(self, provider: str, name: str, outcome: str) -> None:
         self.provider_attempts.labels(provider, name, outcome).inc()
 
+    def of(self, series: Series, *labels: str) -> Series:
+        """The series of these labels, for what is counted with each request: `labels` joins, checks and locks anew each
+        time, and a request has some twenty of them."""
+        key = (series, labels)
+        if (found := self._children.get(key)) is None:
+            found = self._children[key] = series.labels(*labels)
+        return found
+
     def forget(self, model: str) -> None:
         """Drop the series of a model that was removed."""
         for series in vars(self).values():
             if isinstance(series, MetricWrapperBase):
                 with contextlib.suppress(ValueError):  # it has no models
-                    series.remove_by_labels({"model": model})
+                    self.drop(series, model=model)
+
+    def drop(self, series: MetricWrapperBase, **labels: str) -> None:
+        """Drop what a series has of these labels. Raises ValueError for names that it does not have."""
+        series.remove_by_labels(labels)
+        self._children.clear()  # what is counted in one that was dropped is seen by nobody

@@ -78,6 +78,12 @@ class RequestRecord:
     """Of a team that has them kept; for the console alone."""
     is_stream: bool = False
     """Its answer came bit by bit: what came after the first byte tells how fast it was made."""
+    causes: dict[str, float] = field(init=False)
+    """Where its time went: queue, load, swap, prefill (until the first byte), decode, and, where one was asked,
+    provider. None before it had a turn. Several sinks tell it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "causes", self._causes())
 
     def stages(self) -> list[RequestStage]:
         """Of its last attempt, one after the other. None before it had a turn.
@@ -108,9 +114,7 @@ class RequestRecord:
         found = {"prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens}
         return {kind: count for kind, count in found.items() if count}
 
-    def causes(self) -> dict[str, float]:
-        """Where its time went: queue, load, swap, prefill (until the first byte), decode, and, where one was asked,
-        provider. None before it had a turn."""
+    def _causes(self) -> dict[str, float]:
         stages = self.stages()
         if not stages:
             return {}

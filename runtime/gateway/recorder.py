@@ -153,9 +153,12 @@ class Recorder:
         return {**found, "X-Roundhouse-Pool": pools[-1]} if pools else found
 
     def _waited(self) -> tuple[float, float, float]:
-        queue = sum(lease.queued_seconds for lease in self._leases)
-        load = min(queue, sum(lease.load_seconds for lease in self._leases))
-        return queue, load, min(queue, sum(lease.swap_seconds for lease in self._leases))
+        queue = load = swap = 0.0
+        for lease in self._leases:
+            queue += lease.queued_seconds
+            load += lease.load_seconds
+            swap += lease.swap_seconds
+        return queue, min(queue, load), min(queue, swap)
 
     def sent(self) -> None:
         """The last event of its answer has left. What the engine counts may still come."""

@@ -6,6 +6,7 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
@@ -21,6 +22,8 @@ from runtime.http.guard.unknown import unknown
 from runtime.http.openapi import document
 from runtime.http.pages import console
 from runtime.http.pages import routes as pages
+from runtime.http.routes import DIRECT
+from runtime.http.sending import direct
 
 DROPPED = {
     ("GET", path) for path in ("/", "/litserve/health", "/litserve/info", "/docs", "/docs/oauth2-redirect", "/redoc")
@@ -43,6 +46,10 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         for route in app.router.routes
         if not any((method, getattr(route, "path", "")) in DROPPED for method in getattr(route, "methods", None) or ())
     ]
+
+    for route in app.router.routes:
+        if isinstance(route, APIRoute) and route.path in DIRECT:
+            route.app = direct(route.endpoint)
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):

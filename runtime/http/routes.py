@@ -21,6 +21,10 @@ ENDPOINTS = {endpoint.path: endpoint for endpoint in (*CHAT, *TEXT_GENERATION, *
 OLLAMA_ENDPOINTS = (*OLLAMA, *OLLAMA_VECTORS)
 
 
+DIRECT = frozenset((*ENDPOINTS, *(endpoint.path for endpoint in OLLAMA_ENDPOINTS), *TASKS))
+"""Paths of inference: their handlers take a request and nothing else."""
+
+
 def routes() -> list[Route]:
     """What is added to LitServe's application."""
     found: list[Route] = [(path, handler(endpoint), ["POST"]) for path, endpoint in ENDPOINTS.items()]

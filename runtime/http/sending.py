@@ -7,7 +7,7 @@ from contextlib import aclosing
 from fastapi import Request
 from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.errors import RoundhouseError
 from runtime.gateway.core import Gateway
@@ -34,7 +34,8 @@ def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
         gateway, context = gateway_of(request.scope), context_of(request.scope)
         try:
             body = await read_body(request, gateway.settings.max_json)
-            parts = serve(gateway, context, endpoint, body, request.query_params)
+            query = request.query_params if request.scope["query_string"] else {}
+            parts = serve(gateway, context, endpoint, body, query)
             return Answer(parts if around is None else around(endpoint.path, gateway, context.caller, body, parts))
         except RoundhouseError as error:
             with gateway.record(context, endpoint.path) as recorder:
@@ -48,6 +49,17 @@ def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
     return handle
 
 
+def direct(handle: Handler) -> ASGIApp:
+    """A handler as Starlette calls one. FastAPI's way, with its parameters and exit stacks, costs a request as much as
+    all of the guard, and such a handler has no use for it."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await handle(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return app
+
+
 class Answer(Response):
     """Sends parts as they come. The work behind them starts with it and is cancelled when the client disconnects."""
 
@@ -56,17 +68,16 @@ class Answer(Response):
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(_disconnected(receive))
+        work = asyncio.current_task()
+        assert work is not None
+        left = asyncio.ensure_future(_cancel_once_gone(receive, work))
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await self._send(send)
+        except asyncio.CancelledError:
+            if not left.done() or work.uncancel() > 0:  # somebody else ends it: the server stops
+                raise
         finally:
-            gone.cancel()
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work})
-        if not work.cancelled() and (error := work.exception()) is not None:
-            raise error
+            left.cancel()
 
     async def _send(self, send: Send) -> None:
         try:
@@ -87,6 +98,7 @@ def _start(head: Head) -> dict[str, object]:
     return {"type": "http.response.start", "status": head.status, "headers": raw}
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _cancel_once_gone(receive: Receive, work: asyncio.Task[None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    work.cancel()

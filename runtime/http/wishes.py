@@ -106,17 +106,16 @@ def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContex
     except NOT_JSON:
         return replace(context, asked=replace(context.asked, size=size)), body
     most = [_count(raw) for raw in (found.max_tokens, found.max_completion_tokens, found.max_output_tokens) if raw]
-    asked = replace(context.asked, size=size, most_tokens=min((one for one in most if one is not None), default=None))
-    named = None
+    told: dict[str, Any] = {"size": size, "most_tokens": min((one for one in most if one is not None), default=None)}
     if path in VENDORS and (word := _word(found.service_tier, "service_tier")) is not None:
         if word not in TIERS:
             raise BadRequest(f"service_tier is one of {', '.join(TIERS)}.", param="service_tier")
         named = max(ServiceClass.INTERACTIVE, context.caller.service_class) if word == "standard_only" else TIERS[word]
-        asked = replace(asked, is_told=True)
-        if asked.service_class is None:
-            asked = replace(asked, service_class=named)
+        in_header = context.asked.service_class
+        told |= {"is_told": True, "service_class": named if in_header is None else in_header}
     if (word := _word(found.tier, "x-tier")) is not None:
-        asked = replace(asked, service_class=_class(word, "x-tier"))
+        told["service_class"] = _class(word, "x-tier")
+    asked = replace(context.asked, **told)
     if asked.is_told or _OWN in body:
         body = _without(body, ("x-tier", "service_tier") if path in VENDORS else ("x-tier",))
     return _settled(replace(context, asked=asked)), body

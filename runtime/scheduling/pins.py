@@ -14,6 +14,9 @@ class Pins:
         self._wanted: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
         self._most = sys.maxsize
 
+    def __bool__(self) -> bool:
+        return bool(self._wanted)
+
     def __contains__(self, digest: object) -> bool:
         if len(self._wanted) <= self._most:
             return digest in self._wanted

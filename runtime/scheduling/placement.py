@@ -57,6 +57,7 @@ from runtime.scheduling.waiting import Waiting
 from tenants.classes import ServiceClass
 
 __all__ = ["AdapterStatus", "Placement", "PlacementPlan"]
+_NOTHING = PlacementPlan((), (), (), (), None)
 
 
 class Placement:
@@ -210,6 +211,9 @@ class Placement:
     # --- what to do ----------------------------------------------------------------------------------------------
     def decide(self, now: float) -> PlacementPlan:
         """The next steps. O(waiting adapters + places²) at worst; call it after each event and at `wake_at`."""
+        if not (self._waiting or self._failed or self._forgotten or self._pins):
+            self._device.closing.clear()
+            return _NOTHING
         drop = self._leave()
         heads = self._waiting.heads(self._running.full(self.max_requests))
         blocked = [head for digest, head in heads.items() if digest not in self._device]

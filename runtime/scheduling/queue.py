@@ -158,8 +158,10 @@ class ModelQueue:
         try:
             self._want()
             self.pump()
-            async with asyncio.timeout(limit):
-                link = await ticket.turn
+            if not ticket.turn.done():  # else there was room: nothing is to be timed
+                async with asyncio.timeout(limit):
+                    await ticket.turn
+            link = ticket.turn.result()
             await self._confirm(ticket, link)
             leased = True
             return Turn(ticket, link, self.release, self._progress)

@@ -19,11 +19,11 @@ class AdapterMetrics:
         gone = self._busiest.came(labels)
         if gone is not None:
             for series in metrics.of_adapters:
-                series.remove_by_labels({"model": gone[0], "adapter": gone[1]})
+                metrics.drop(series, model=gone[0], adapter=gone[1])
         if not self._busiest.has(labels):
             labels = (target.model, OTHER)
-        metrics.adapter_requests.labels(*labels).inc()
-        metrics.adapter_first.labels(*labels).observe(seconds["first"])
+        metrics.of(metrics.adapter_requests, *labels).inc()
+        metrics.of(metrics.adapter_first, *labels).observe(seconds["first"])
         for kind, count in (("prompt", usage.prompt_tokens), ("completion", usage.completion_tokens)):
             if count:
-                metrics.adapter_tokens.labels(*labels, kind).inc(count)
+                metrics.of(metrics.adapter_tokens, *labels, kind).inc(count)

@@ -35,7 +35,7 @@ class ConsoleSink:
                 end=record.end.value,
                 status=record.status,
                 code=record.code,
-                causes=record.causes(),
+                causes=record.causes,
                 total=seconds["total"],
                 first=seconds.get("first"),
                 prompt_tokens=usage.prompt_tokens,

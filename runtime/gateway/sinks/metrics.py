@@ -21,41 +21,43 @@ class RequestMetrics:
         self._codes, self._outcomes, self._adapters = First(CODES), First(CODES), AdapterMetrics(metrics)
 
     def take(self, record: RequestRecord) -> None:
-        target, seconds, usage = record.target, record.seconds, record.usage
+        metrics, target, seconds, usage = self._metrics, record.target, record.seconds, record.usage
         if record.code is not None and record.end is not End.DONE:
             model = "-" if target is None else target.model
-            self._metrics.errors.labels(model, self._codes.of(record.code)).inc()
+            metrics.of(metrics.errors, model, self._codes.of(record.code)).inc()
         if target is None:  # labels come from recipes, never from a request
             return
         self._adapters.take(record)
-        metrics, model = self._metrics, target.model
-        metrics.requests.labels(model, record.endpoint, self._outcomes.of(outcome(record))).inc()
+        model = target.model
+        metrics.of(metrics.requests, model, record.endpoint, self._outcomes.of(outcome(record))).inc()
         label = record.context.service_class.label
-        metrics.total.labels(model, label).observe(seconds["total"])
-        metrics.class_requests.labels(model, label, record.end.value).inc()
+        metrics.of(metrics.total, model, label).observe(seconds["total"])
+        metrics.of(metrics.class_requests, model, label, record.end.value).inc()
         if "queue" in seconds:
-            metrics.queue.labels(model).observe(seconds["queue"])
-            metrics.class_queue.labels(model, label).observe(seconds["queue"])
-        for cause, spent in record.causes().items():
-            metrics.wait.labels(model, cause).inc(spent)
+            metrics.of(metrics.queue, model).observe(seconds["queue"])
+            metrics.of(metrics.class_queue, model, label).observe(seconds["queue"])
+        for cause, spent in record.causes.items():
+            series = metrics.of(metrics.wait, model, cause)  # there from the first request on
+            if spent:
+                series.inc(spent)
         if "first" in seconds:
-            metrics.first.labels(model, label).observe(seconds["first"], dict(exemplar(record)))
+            metrics.of(metrics.first, model, label).observe(seconds["first"], dict(exemplar(record)))
             if record.first_goal is not None:
                 met = "met" if seconds["first"] <= record.first_goal else "missed"
-                metrics.pool_first.labels(model, record.pool, met).inc()
+                metrics.of(metrics.pool_first, model, record.pool, met).inc()
         for kind, count in record.tokens().items():
-            metrics.tokens.labels(model, kind).inc(count)
+            metrics.of(metrics.tokens, model, kind).inc(count)
         if record.is_stream and usage.completion_tokens > 1 and "first" in seconds:
             decoding = seconds["total"] - seconds["first"]
-            metrics.per_token.labels(model, label).observe(decoding / (usage.completion_tokens - 1))
+            metrics.of(metrics.per_token, model, label).observe(decoding / (usage.completion_tokens - 1))
         if usage.audio_seconds:
-            metrics.audio.labels(model).inc(usage.audio_seconds)
+            metrics.of(metrics.audio, model).inc(usage.audio_seconds)
         if usage.batch:
-            metrics.batch.labels(model).observe(usage.batch)
+            metrics.of(metrics.batch, model).observe(usage.batch)
         if "device" in seconds:
-            metrics.device_seconds.labels(model).inc(seconds["device"])
+            metrics.of(metrics.device_seconds, model).inc(seconds["device"])
         if cost := cost_of(record):
-            metrics.cost.labels(model).inc(cost / MILLION)
+            metrics.of(metrics.cost, model).inc(cost / MILLION)
 
 
 def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:

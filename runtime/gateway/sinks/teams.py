@@ -16,25 +16,27 @@ class TeamMetrics:
         self._metrics, self._teams = metrics, First(MAX_LABELS)
 
     def take(self, record: RequestRecord) -> None:
-        context = record.context
+        metrics, context = self._metrics, record.context
         if record.target is None:
             return
         team, class_ = self._teams.of(context.caller.team), context.service_class.label
-        self._metrics.team_requests.labels(team, class_, _status(record)).inc()
-        for cause, spent in record.causes().items():
-            self._metrics.team_wait.labels(team, cause).inc(spent)
+        metrics.of(metrics.team_requests, team, class_, _status(record)).inc()
+        for cause, spent in record.causes.items():
+            series = metrics.of(metrics.team_wait, team, cause)  # there from the first request on
+            if spent:
+                series.inc(spent)
         if "first" in record.seconds:
-            self._metrics.team_first.labels(team, class_).observe(record.seconds["first"])
+            metrics.of(metrics.team_first, team, class_).observe(record.seconds["first"])
         self.attempt(record)
 
     def attempt(self, record: RequestRecord) -> None:
         """What it used and costs; as a request it is counted at its end."""
-        context = record.context
+        metrics, context = self._metrics, record.context
         team, class_ = self._teams.of(context.caller.team), context.service_class.label
         for kind, count in record.tokens().items():
-            self._metrics.team_tokens.labels(team, class_, kind).inc(count)
+            metrics.of(metrics.team_tokens, team, class_, kind).inc(count)
         if cost := cost_of(record):
-            self._metrics.team_cost.labels(team).inc(cost / MILLION)
+            metrics.of(metrics.team_cost, team).inc(cost / MILLION)
 
 
 def _status(record: RequestRecord) -> str:
@@ -48,4 +50,5 @@ class LimitMetrics:
         self._metrics, self._owners = metrics, First(MAX_LABELS)
 
     def told(self, limit: Limit, what: str) -> None:
-        self._metrics.limits.labels(self._owners.of(limit.subject), limit.kind.value, what).inc()
+        metrics = self._metrics
+        metrics.of(metrics.limits, self._owners.of(limit.subject), limit.kind.value, what).inc()

@@ -138,7 +138,7 @@ def fill(metrics: Metrics, rows: Sequence[AdapterRow]) -> None:
         for family in of_adapter.collect():
             for model, adapter in {(s.labels["model"], s.labels["adapter"]) for s in family.samples}:
                 if adapter != OTHER and (model, adapter) not in known:
-                    of_adapter.remove_by_labels({"model": model, "adapter": adapter})
+                    metrics.drop(of_adapter, model=model, adapter=adapter)
     shown, rest = bounded(rows)
     for (model, name), value in rest.items():
         series[name].labels(model, OTHER).set(value)

@@ -187,7 +187,7 @@ async def test_each_attempt_at_a_provider_is_a_span_that_the_provider_goes_on_fr
     assert told(whole)["roundhouse.attempt"] == 2
     assert {span.name for span in kept.all} <= {"receive", "queue", "provider", "chat there/big"}
     assert all(SECRET not in span.to_json() and KEY not in span.to_json() for span in kept.all)
-    causes = record.causes()
+    causes = record.causes
     assert sum(causes.values()) == pytest.approx(record.seconds["total"])
     assert causes["provider"] > 0
     assert causes["queue"] > 0, "of the pause between the two"

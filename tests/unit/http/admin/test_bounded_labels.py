@@ -47,6 +47,16 @@ def names_of(metrics: Metrics, label: str) -> dict[str, int]:
     return {name: len(values) for name, values in found.items()}
 
 
+def test_what_is_counted_after_a_model_was_forgotten_is_seen() -> None:
+    metrics = Metrics()
+    sink = RequestMetrics(metrics)
+    for _ in range(2):
+        sink.take(record(1))
+        assert [s.value for s in metrics.requests.collect()[0].samples] == [1.0]
+        metrics.forget("chat")
+        assert metrics.requests.collect()[0].samples == []
+
+
 @pytest.mark.long
 def test_five_thousand_names_of_each_kind() -> None:
     metrics = Metrics()
