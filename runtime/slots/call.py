@@ -1,6 +1,7 @@
 """One call in flight on a link: the frames that arrive for it, as events."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Protocol, Self
@@ -36,7 +37,8 @@ class FrameCall:
         self.counted = b""
         self.usage: Usage | None = None
         """Of a call that was left early."""
-        self._arrived: asyncio.Queue[frames.FromSlot] = asyncio.Queue()
+        self._arrived = deque[frames.FromSlot]()
+        self._some_arrived = asyncio.Event()
         self._buffered = 0
         self._over = False
 
@@ -49,7 +51,8 @@ class FrameCall:
             if self._buffered > MAX_BUFFERED:  # a client that does not read must not fill our memory
                 self._link.cancel(self.uid)
                 frame = frames.Failed(self.uid, 408, "client_too_slow", "The client stopped reading the answer.")
-        self._arrived.put_nowait(frame)
+        self._arrived.append(frame)
+        self._some_arrived.set()
 
     def _count(self, frame: frames.Emit) -> None:
         if isinstance(frame.event, Finished):
@@ -66,12 +69,13 @@ class FrameCall:
     async def events(self) -> AsyncIterator[Event | Progress]:
         """What the slot sends, until it is done. Raises the slot's error."""
         while not self._over:
-            frame = await self._arrived.get()
+            while not self._arrived:
+                self._some_arrived.clear()
+                await self._some_arrived.wait()
+            frame = self._arrived.popleft()
             match frame:
                 case frames.Emit():
-                    if isinstance(frame.event, Chunk):
-                        self._buffered -= len(frame.event.data)
-                    yield frame.event
+                    yield self._with_following(frame.event) if isinstance(frame.event, Chunk) else frame.event
                 case frames.Report():
                     yield frame.progress
                 case frames.Done():
@@ -80,6 +84,18 @@ class FrameCall:
                 case frames.Failed():
                     self._over = True
                     raise frame.error()
+
+    def _with_following(self, chunk: Chunk) -> Chunk:
+        """Together with the chunks that have come behind it already: who is late catches up at once, and a gateway that
+        is full has less to do for each."""
+        parts = [chunk.data]
+        while self._arrived and isinstance(frame := self._arrived[0], frames.Emit) and isinstance(frame.event, Chunk):
+            parts.append(frame.event.data)
+            self._arrived.popleft()
+        if len(parts) > 1:
+            chunk = Chunk(b"".join(parts))
+        self._buffered -= len(chunk.data)
+        return chunk
 
     async def done(self, report: Callable[[Progress], None] | None = None) -> Loaded | None:
         """Wait for the end of a call that has no events but progress."""

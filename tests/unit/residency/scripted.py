@@ -97,11 +97,12 @@ class World:
         return self.manager.entries[name].state
 
     async def ask(self, name: str) -> list[bytes]:
-        """One request from arrival to its end."""
+        """One request from arrival to its end: its events."""
         async with await self.queues[name].acquire(None) as lease:
             call = HttpCall(path="/", body=b"", served=name, shown=name)
             async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
-                return [e.data async for e in answer.events() if hasattr(e, "data")]
+                data = b"".join([e.data async for e in answer.events() if hasattr(e, "data")])
+        return [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]
 
 
 @asynccontextmanager

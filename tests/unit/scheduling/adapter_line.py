@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from models.messages import AdapterRef, HttpCall
+from models.messages import AdapterRef, Chunk, HttpCall
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 from registry.records import Probe
@@ -90,10 +90,12 @@ async def line_with_adapters(folder: Path) -> AsyncIterator[World]:
 
 
 async def ask(w: World, ref: AdapterRef | None, probe: Probe | None = None, claim: Claim = NOBODYS) -> int:
+    """How many events came: the tokens of one chunk are as many."""
     async with await w.queue.acquire(ref, probe=probe, claim=claim) as lease:
         call = HttpCall(path="/", body=b"", served="s", shown="s", adapter=ref)
         async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
-            return len([event async for event in answer.events()])
+            events = [event async for event in answer.events()]
+    return sum(event.data.count(b"\n\n") if isinstance(event, Chunk) else 1 for event in events)
 
 
 async def dropped(w: World, ref: AdapterRef) -> None:

@@ -86,8 +86,18 @@ async def test_events_arrive_in_order(slot: Slot) -> None:
     async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
         events = [event async for event in call.events()]
     assert isinstance(events[0], Started)
-    assert [e.data for e in events if isinstance(e, Chunk)] == [b"data: 0 m\n\n", b"data: 1 m\n\n", b"data: 2 m\n\n"]
+    assert b"".join(e.data for e in events if isinstance(e, Chunk)) == b"data: 0 m\n\ndata: 1 m\n\ndata: 2 m\n\n"
     assert events[-1] == Finished(usage=Usage(prompt_tokens=2, completion_tokens=3))
+
+
+async def test_who_reads_late_gets_what_came_meanwhile_in_one(slot: Slot) -> None:
+    await slot.load()
+    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+        while call.usage != Usage(prompt_tokens=2, completion_tokens=3):  # all of them are there
+            await asyncio.sleep(0.001)
+        started, chunk, finished = [event async for event in call.events()]
+    assert (type(started), type(finished)) == (Started, Finished)
+    assert chunk == Chunk(b"data: 0 m\n\ndata: 1 m\n\ndata: 2 m\n\n")
 
 
 async def test_leaving_early_cancels_in_the_engine(slot: Slot) -> None:
@@ -251,7 +261,8 @@ async def test_what_leaves_within_one_tick_may_be_more_than_a_message_holds(
     async def ask(number: int) -> list[bytes]:
         call = HttpCall(path="/", body=b"x" * 400, served="m", shown=f"{number} " + "y" * 400)
         async with slot.link.call(lambda uid: frames.Call(uid, call)) as answer:
-            return [event.data async for event in answer.events() if isinstance(event, Chunk)]
+            data = b"".join([event.data async for event in answer.events() if isinstance(event, Chunk)])
+            return data.split(b"\n\n")[:-1]
 
     asked = [asyncio.create_task(ask(number)) for number in range(20)]
     while slot.engine.running < 20:
