@@ -141,7 +141,6 @@ class Connection:
             connector=connector,
             trace_configs=[sending],
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
             read_bufsize=BUFFER,
             trust_env=False,
             timeout=aiohttp.ClientTimeout(total=None, connect=provider.timeouts.connect),

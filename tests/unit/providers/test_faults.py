@@ -5,6 +5,7 @@ The table in docs/providers.md says the same. No test waits for longer than the 
 
 import asyncio
 import gc
+import gzip
 import json
 import time
 import tracemalloc
@@ -100,6 +101,32 @@ async def test_a_refusal_in_a_200_is_the_clients_fault(tmp_path: Path, is_stream
         found = await rig.chat(stream=is_stream)
         assert (found.status_code, found.json()["error"]["message"]) == (400, "bad grammar")
         assert rig.gateway.providers.upstreams["there"].breakers["big"].run == 0
+
+
+async def test_an_answer_that_is_compressed_though_nobody_asked(tmp_path: Path) -> None:
+    """It was no JSON, and of a refusal the words were lost."""
+
+    def script(seen: Seen) -> Play:
+        play = traces.chat_stream("big") if seen.body.get("stream") else traces.chat("big")
+        if seen.body.get("n") == 0:
+            play = Play([b'{"error": {"message": "n is 0"}}'], status=400)
+        packed = gzip.compress(b"".join(list(play.parts)))  # type: ignore[call-overload]
+        headers = {"content-encoding": "gzip"}
+        return Play([packed], play.status, play.content_type, headers)
+
+    async with rigged(tmp_path, script) as rig:
+        assert "hello there" in (await rig.chat()).text
+        assert "[DONE]" in (await rig.chat(stream=True)).text
+        refused = await rig.chat(n=0)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (400, "n is 0")
+
+
+async def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    play = Play([gzip.compress(b" " * 2**26)], headers={"content-encoding": "gzip"})
+    async with rigged(tmp_path, lambda seen: play, max_answer=2**20) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
+        assert "more than" in found.text
 
 
 async def test_a_stream_that_is_called_something_else_is_not_read_to_its_end(tmp_path: Path) -> None:
