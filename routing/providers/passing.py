@@ -63,6 +63,10 @@ class _Usage(msgspec.Struct):
     completion_tokens: int | None = None
     total_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
+    cached_tokens: int | None = None
+    """Kimi's."""
+    prompt_cache_hit_tokens: int | None = None
+    """DeepSeek's."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     input_tokens_details: _Details | None = None
@@ -78,7 +82,8 @@ def merged(before: Usage, raw: msgspec.Raw) -> Usage:
         return before
     if told is None:
         return before
-    cached, written = told.cache_read_input_tokens or 0, told.cache_creation_input_tokens or 0
+    cached = told.cache_read_input_tokens or told.cached_tokens or told.prompt_cache_hit_tokens or 0
+    written = told.cache_creation_input_tokens or 0
     prompt = told.prompt_tokens
     for details in (told.prompt_tokens_details, told.input_tokens_details):
         cached = cached or (details.cached_tokens or 0 if details else 0)
@@ -168,6 +173,8 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
+    usage: msgspec.Raw = msgspec.Raw()
+    """Where Kimi's streams have it."""
 
     @property
     def says(self) -> bool:
@@ -213,6 +220,9 @@ class Passing:
             raise ErrorEvent(_failed(parts, data))
         if self._surface in (Surface.CHAT, Surface.COMPLETIONS):
             choices = _choices(parts.get("choices"))
+            for choice in choices:
+                if choice.usage:
+                    self.heard.usage = merged(self.heard.usage, choice.usage)
             if bytes(parts.get("choices", b"")) == b"null":  # clients go through them
                 parts["choices"] = msgspec.Raw(b"[]")
                 new = msgspec.json.encode(parts)

@@ -10,8 +10,10 @@ from routing.providers.passing import BadAnswer, with_thoughts
 
 CUT = frozenset({"length", "model_length"})
 """Reasons to end before the answer did: a bound was reached, the request's or, as Mistral calls it, the model's."""
-GAVE_UP = frozenset({"abort", "error", "insufficient_system_resource"})
-"""Reasons that tell that there is no whole answer: vLLM's, OpenRouter's and DeepSeek's."""
+FILTERED = frozenset({"content_filter", "sensitive"})
+"""Reasons that tell of a filter. `sensitive` is Zhipu's; Gemini writes `content_filter: RECITATION`."""
+GAVE_UP = frozenset({"abort", "error", "insufficient_system_resource", "network_error"})
+"""Reasons that tell that there is no whole answer: vLLM's, OpenRouter's, DeepSeek's and Zhipu's."""
 
 
 class Details(msgspec.Struct):
@@ -26,6 +28,18 @@ class ChatUsage(msgspec.Struct):
     total_tokens: int | None = 0
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
+    cached_tokens: int | None = None
+    prompt_cache_hit_tokens: int | None = None
+
+    @property
+    def cached(self) -> int:
+        """As OpenAI tells it, or Kimi, or DeepSeek."""
+        details = self.prompt_tokens_details or Details()
+        return details.cached_tokens or self.cached_tokens or self.prompt_cache_hit_tokens or 0
+
+    @property
+    def written(self) -> int:
+        return (self.prompt_tokens_details or Details()).cache_write_tokens or 0
 
     @property
     def said(self) -> int:
@@ -48,7 +62,8 @@ class ToolFunction(msgspec.Struct):
 
 
 class ChatToolCall(msgspec.Struct):
-    index: int = 0
+    index: Any = 0
+    """A number; of whole calls some servers say null."""
     id: str | None = None
     function: ToolFunction = msgspec.field(default_factory=ToolFunction)
 
@@ -96,6 +111,7 @@ class ChatChoice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     """vLLM's: the stop string that was met."""
+    usage: ChatUsage | None = None
 
 
 class ChatCompletion(msgspec.Struct):
@@ -115,6 +131,8 @@ def read(data: bytes) -> ChatCompletion:
         raise BadAnswer("answered with a completion that is none") from None
     found.id = found.id or f"chatcmpl-{secrets.token_hex(12)}"
     for choice in found.choices:
+        choice.finish_reason = (choice.finish_reason or "").partition(":")[0] or None
+        found.usage = found.usage or choice.usage
         if choice.finish_reason in GAVE_UP:
             raise BadAnswer(f"ended its answer before it was complete: {choice.finish_reason}")
         for index, call in enumerate((choice.message and choice.message.tool_calls) or ()):

@@ -1,5 +1,6 @@
 """A chat completion as Anthropic's message, whole or in a stream."""
 
+import secrets
 from typing import Any
 
 import msgspec
@@ -9,11 +10,11 @@ from registry.json import NOT_JSON
 from routing.providers.passing import BadAnswer
 from routing.providers.translation.completions import (
     CUT,
+    FILTERED,
     ChatChoice,
     ChatCompletion,
     ChatToolCall,
     ChatUsage,
-    Details,
     Spoken,
     read,
 )
@@ -24,7 +25,7 @@ REASONS = {
     **dict.fromkeys(CUT, "max_tokens"),
     "tool_calls": "tool_use",
     "function_call": "tool_use",
-    "content_filter": "refusal",
+    **dict.fromkeys(FILTERED, "refusal"),
 }
 
 
@@ -52,7 +53,7 @@ class MessageAnswers:
         if spoken.said:
             content.append({"type": "text", "text": spoken.said})
         for call in spoken.tool_calls or ():
-            given = _arguments(call, is_cut=choice.finish_reason in (*CUT, "content_filter"))
+            given = _arguments(call, is_cut=choice.finish_reason in (*CUT, *FILTERED))
             if given is not None:
                 content.append({**_tool_use(call), "input": given})
         return msgspec.json.encode(
@@ -136,7 +137,7 @@ def _stopped(choice: ChatChoice, *, called: bool) -> Json:
 
 
 def _tool_use(call: ChatToolCall) -> Json:
-    return {"type": "tool_use", "id": call.id or f"toolu_{call.index}", "name": call.function.name or ""}
+    return {"type": "tool_use", "id": call.id or f"toolu_{secrets.token_hex(12)}", "name": call.function.name or ""}
 
 
 def _arguments(call: ChatToolCall, *, is_cut: bool) -> Json | None:
@@ -154,11 +155,9 @@ def _event(kind: str, **more: Any) -> bytes:
 
 
 def usage(told: ChatUsage) -> Json:
-    details = told.prompt_tokens_details or Details()
-    cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
     return {
-        "input_tokens": max(0, (told.prompt_tokens or 0) - cached - written),
-        "cache_creation_input_tokens": written,
-        "cache_read_input_tokens": cached,
+        "input_tokens": max(0, (told.prompt_tokens or 0) - told.cached - told.written),
+        "cache_creation_input_tokens": told.written,
+        "cache_read_input_tokens": told.cached,
         "output_tokens": told.said,
     }

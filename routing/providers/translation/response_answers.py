@@ -11,16 +11,16 @@ from models import sse
 from routing.providers.passing import BadAnswer
 from routing.providers.translation.completions import (
     CUT,
+    FILTERED,
     ChatCompletion,
     ChatToolCall,
     ChatUsage,
-    Details,
     Spoken,
     read,
 )
 from routing.providers.translation.fields.reading import Json
 
-INCOMPLETE = {**dict.fromkeys(CUT, "max_output_tokens"), "content_filter": "content_filter"}
+INCOMPLETE = {**dict.fromkeys(CUT, "max_output_tokens"), **dict.fromkeys(FILTERED, "content_filter")}
 TEXTS = {"reasoning_text": "text", "output_text": "text", "refusal": "refusal"}
 """Kinds of content that are said, and their field."""
 DEFAULTS: Mapping[str, Any] = {
@@ -192,13 +192,11 @@ class ResponseAnswers:
 
 
 def usage(told: ChatUsage) -> Json:
-    details = told.prompt_tokens_details or Details()
-    cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
     prompt, output = told.prompt_tokens or 0, told.said
     thought = (told.completion_tokens_details.reasoning_tokens or 0) if told.completion_tokens_details else 0
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        "input_tokens_details": {"cached_tokens": told.cached, "cache_write_tokens": told.written},
         "output_tokens": output,
         "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": prompt + output,

@@ -87,6 +87,7 @@ CALLS: dict[str, list[list[Json]]] = {
     "another id for each piece": [[call("f", A[:3], id="x", index=0)],
                                   [{"index": 0, "id": "z", "function": {"arguments": A[3:]}}],
                                   [call("g", B, id="y", index=1)]],
+    "a number that is null": [[call("f", A, id="x", index=None), call("g", B, id="y", index=None)]],
     "arguments that are no text": [[call("f", {"a": 1}, id="x", index=0)], [call("g", {"b": 2}, id="y", index=1)]],
 }  # fmt: skip
 """As Gemini's, older vLLMs' and others' chunks have them."""
@@ -96,7 +97,9 @@ CALLS: dict[str, list[list[Json]]] = {
 async def test_calls_are_told_apart(tmp_path: Path, name: str) -> None:
     chunks = [piece({"tool_calls": pieces}) for pieces in CALLS[name]]
     arguments: list[Any] = [{"a": 1}, {"b": 2}] if name == "arguments that are no text" else [A, B]
-    answer = whole({"content": None, "tool_calls": [call("f", arguments[0], id=""), call("g", arguments[1], id="")]})
+    more = {"index": None} if name == "a number that is null" else {}  # of whole calls, as older SGLangs'
+    calls = [call("f", arguments[0], id="", **more), call("g", arguments[1], id="", **more)]
+    answer = whole({"content": None, "tool_calls": calls})
     async with rigged(tmp_path, plays([*chunks, piece({}, "stop", usage=USAGE)], answer), **CHAT) as rig:
         assert await answers(rig) == [("", [("f", {"a": 1}), ("g", {"b": 2})])] * 6
         if name == "arguments that are no text":
@@ -176,6 +179,45 @@ async def test_thoughts_are_counted(tmp_path: Path) -> None:
         assert [record.usage.completion_tokens for record in rig.gateway.records.all] == [23, 23, 23]
 
 
+async def test_calls_without_ids_get_their_own(tmp_path: Path) -> None:
+    """All answers of a conversation had `toolu_0`, which Anthropic refuses, and clients take for one call."""
+    calls = {"content": None, "tool_calls": [call("f", A)]}
+    script = plays([piece({"tool_calls": [call("f", A)]}), piece({}, "stop")], whole(calls))
+    async with rigged(tmp_path, script, **CHAT) as rig, rig.anthropic() as client:
+        found = set()
+        for _ in range(2):
+            message = await client.messages.create(model="there/big", max_tokens=9, messages=HI)
+            async with client.messages.stream(model="there/big", max_tokens=9, messages=HI) as stream:
+                for told in (message, await stream.get_final_message()):
+                    found |= {block.id for block in told.content if block.type == "tool_use"}
+        assert len(found) == 4
+
+
+CACHED: dict[str, Json] = {
+    "Kimi": {**USAGE, "cached_tokens": 4},
+    "DeepSeek": {**USAGE, "prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.parametrize("in_choice", [False, True])
+async def test_cached_tokens_as_others_tell_them(tmp_path: Path, name: str, in_choice: bool) -> None:
+    """They were charged as dear as the others. in_choice: where Kimi's streams have their usage, which was not read."""
+    usage = CACHED[name]
+    end = piece({}, "stop", usage=usage)
+    if in_choice:
+        end = said({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": usage}]})
+    script = plays([piece({"content": "x"}), end], whole({"content": "x"}, usage=usage))
+    async with rigged(tmp_path, script, **CHAT) as rig:
+        for path in ("/v1/messages", "/v1/chat/completions"):
+            for stream in (False, True):
+                asked = {"model": "there/big", "max_tokens": 9, "messages": HI, "stream": stream}
+                found = await rig.http.post(path, json=asked)
+                assert path != "/v1/messages" or '"cache_read_input_tokens":4' in found.text
+        told = [(one.usage.prompt_tokens, one.usage.cached_tokens) for one in rig.gateway.records.all]
+        assert told == [(7, 4)] * 4
+
+
 async def test_a_sound_begins_with_its_first_piece(tmp_path: Path) -> None:
     """It was held back until all of it had come."""
     play = Play([piece({"audio": {"data": "AA"}}), GATE, piece({}, "stop"), END], content_type=traces.EVENTS)
@@ -219,7 +261,7 @@ ASKED: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource"])
+@pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource", "network_error"])
 @pytest.mark.parametrize("path", ASKED)
 async def test_an_answer_that_was_given_up_is_none(tmp_path: Path, path: str, reason: str) -> None:
     script = plays([piece({"content": "Hel"}), piece({}, reason)], whole({"content": "Hel"}, reason))
@@ -237,6 +279,17 @@ async def test_an_answer_that_was_given_up_is_none(tmp_path: Path, path: str, re
 @pytest.mark.parametrize(("path", "told"), [*zip(ASKED, ["max_tokens", "max_output_tokens", "length"], strict=True)])
 async def test_mistrals_word_for_a_full_context(tmp_path: Path, path: str, told: str) -> None:
     script = plays([piece({"content": "Hel"}), piece({}, "model_length")], whole({"content": "Hel"}, "model_length"))
+    async with rigged(tmp_path, script, **CHAT) as rig:
+        for stream in (False, True):
+            found = await rig.http.post(path, json={"model": "there/big", **ASKED[path], "stream": stream})
+            assert f'"{told}"' in found.text
+
+
+@pytest.mark.parametrize("reason", ["content_filter: RECITATION", "sensitive"])
+@pytest.mark.parametrize(("path", "told"), [("/v1/messages", "refusal"), ("/v1/responses", "content_filter")])
+async def test_geminis_and_zhipus_words_for_a_filter(tmp_path: Path, path: str, told: str, reason: str) -> None:
+    """What a filter had cut, or taken away, was told as an answer that had ended by itself."""
+    script = plays([piece({"content": "Hel"}), piece({}, reason)], whole({"content": "Hel"}, reason))
     async with rigged(tmp_path, script, **CHAT) as rig:
         for stream in (False, True):
             found = await rig.http.post(path, json={"model": "there/big", **ASKED[path], "stream": stream})
