@@ -52,9 +52,9 @@ class Reader:
         return [data for event in self._splitter.feed(received) if (data := data_of(event))]
 
 
-def data_of(event: bytes) -> bytes:
+def data_of(event: bytes, field: bytes = b"data:") -> bytes:
     """What its `data` lines hold; empty for a comment."""
-    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    lines = [line[len(field) :].strip() for line in event.splitlines() if line.startswith(field)]
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
 
 

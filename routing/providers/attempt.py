@@ -38,8 +38,14 @@ HELD = 2**20
 """Bytes of events before the first words that are held back: until then an error can still be an error's status."""
 BYTES_PER_TOKEN = 4
 """Of a prompt, where the answer broke off before the provider told."""
-SAID = ("choices", "content", "output")
-"""Where whole answers of each dialect have their words."""
+SAID = {
+    Surface.CHAT: "choices",
+    Surface.COMPLETIONS: "choices",
+    Surface.RESPONSES: "output",
+    Surface.MESSAGES: "content",
+    Surface.COUNT_TOKENS: "input_tokens",
+}
+"""Where whole answers have what they say."""
 INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
 """Pictures and sound within a prompt."""
 INLINE_TOKENS = 1000
@@ -185,7 +191,7 @@ class Attempt:
                 return
             if planned.stream != reply.is_stream:
                 if planned.stream and "json" in reply.content_type:  # what has no end is not waited for
-                    await self._object(reply)  # an error says more
+                    await self._object(planned, reply)  # an error says more
                 raise BadAnswer("answered with a stream, or none, where it was asked otherwise")
             events = self._streamed(planned, reply) if planned.stream else self._whole(planned, reply)
             async with aclosing(events):
@@ -207,12 +213,18 @@ class Attempt:
         )
         return self._refusal
 
-    async def _object(self, reply: Reply) -> tuple[bytes, dict[str, msgspec.Raw]]:
+    async def _object(self, planned: Planned, reply: Reply) -> tuple[bytes, dict[str, msgspec.Raw]]:
         """A whole answer, and its parts. Raises BadAnswer, ErrorEvent."""
         heard = self._heard = AnswerSoFar(self._shown)
         data, parts = heard.object(await reply.whole())
         if bytes(parts.get("error", b"null")) != b"null":
             raise ErrorEvent(data)
+        name = SAID[planned.surface]
+        said = bytes(parts.get(name, b"null"))
+        if said == b"null" or (name, said) == ("choices", b"[]"):
+            if faults.read(data).message:
+                raise ErrorEvent(data)
+            raise BadAnswer(f"answered with an object without {name}")
         return data, parts
 
     def _counted(self, told: Usage, said: int = 0) -> Usage:
@@ -222,10 +234,10 @@ class Attempt:
         return msgspec.structs.replace(told, prompt_tokens=self._estimated, completion_tokens=said // BYTES_PER_TOKEN)
 
     async def _whole(self, planned: Planned, reply: Reply) -> Events:
-        data, parts = await self._object(reply)
+        data, parts = await self._object(planned, reply)
         usage, warning = self._heard.usage if self._heard else Usage(), self._other_model()
         if planned.surface is not Surface.COUNT_TOKENS:
-            usage = self._counted(usage, sum(len(bytes(parts.get(name, b""))) for name in SAID))
+            usage = self._counted(usage, len(bytes(parts[SAID[planned.surface]])))
         if planned.translator is not None:
             data = planned.translator.whole(data)
         self._usage = usage

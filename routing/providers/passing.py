@@ -15,6 +15,7 @@ from models import sse
 from models.messages import Usage
 from registry.json import NOT_JSON
 from registry.recipes.provider import Surface
+from routing.providers import faults
 from routing.providers.calls import CallNumbers
 
 NESTED = ("response", "message")
@@ -206,6 +207,8 @@ class Passing:
     def take(self, event: bytes) -> bytes | None:
         """Raises BadAnswer or ErrorEvent."""
         data = sse.data_of(event)
+        if error := sse.data_of(event, b"error:"):  # llama.cpp's, and the end comes behind it as if all were well
+            raise ErrorEvent(error)
         if not data:  # no event for any client, but OpenAI's takes one with a name for JSON
             comments = [line for line in event.splitlines() if line.startswith(b":")]
             return b"\n".join([*comments, b"", b""]) if comments else None
@@ -214,7 +217,7 @@ class Passing:
             return event
         new, parts = self.heard.object(data)
         kind = _text(parts.get("type"))
-        if "error" in parts and bytes(parts["error"]) != b"null" and kind is None:
+        if bytes(parts.get("error", b"null")) != b"null":
             raise ErrorEvent(data)
         if kind in FAILS:
             raise ErrorEvent(_failed(parts, data))
@@ -223,7 +226,9 @@ class Passing:
             for choice in choices:
                 if choice.usage:
                     self.heard.usage = merged(self.heard.usage, choice.usage)
-            if bytes(parts.get("choices", b"")) == b"null":  # clients go through them
+            if bytes(parts.get("choices", b"null")) == b"null":  # clients go through them
+                if "usage" not in parts and faults.read(data).message:
+                    raise ErrorEvent(data)
                 parts["choices"] = msgspec.Raw(b"[]")
                 new = msgspec.json.encode(parts)
             self._finished = self._finished or any(choice.finish_reason for choice in choices)

@@ -55,6 +55,14 @@ BEFORE: dict[str, tuple[Play, int, str]] = {
     "garbage": (Play([b"\xff\xfe<html>"]), 502, "provider_answer"),
     "half a body": (Play([b'{"id": "x", ']), 502, "provider_answer"),
     "error in a 200": (Play([b'{"error": {"message": "no", "type": "overloaded_error"}}']), 503, "provider_overloaded"),
+    "nothing": (Play([b"{}"]), 502, "provider_answer"),
+    "no choices": (Play([b'{"id": "x", "choices": null, "base_resp": {"status_code": 1004}}']), 502, "provider_answer"),
+    "an error that is called a message": (
+        Play([b'{"code": 500, "msg": "404 NOT_FOUND", "success": false}']), 502, "provider_failed",
+    ),
+    "an error that is called an object": (
+        Play([b'{"object": "error", "message": "no", "type": "overloaded_error"}']), 503, "provider_overloaded",
+    ),
     "a redirect": (
         Play(status=302, headers={"location": "http://169.254.169.254/latest"}), 502, "provider_answer",
     ),
@@ -70,6 +78,7 @@ FIRST: dict[str, tuple[Play, int, str]] = {
     "an error before words": (stream(EVENTS[0], error_event("overloaded_error")), 503, "provider_overloaded"),
     "a limit before words": (stream(error_event("rate_limit_error")), 429, "provider_busy"),
     "hangs before words": (stream(EVENTS[0], HANG), 504, "provider_timeout"),
+    "an error that is no data": (stream(b'error: {"code": 503, "message": "Loading"}\n\n'), 503, "provider_overloaded"),
     "ends before words": (stream(EVENTS[0]), 502, "provider_answer"),
     "ends at once": (stream(b"data: [DONE]\n\n"), 502, "provider_answer"),
     "no stream": (traces.chat("big"), 502, "provider_answer"),
@@ -83,6 +92,18 @@ AFTER: dict[str, tuple[Play, str]] = {
     "an end without an end": (stream(*WORDS), "provider_answer"),
     "garbage in mid-stream": (stream(*WORDS, GATE, b"data: {nonsense\n\n"), "provider_answer"),
     "an error in mid-stream": (stream(*WORDS, GATE, error_event("server_error")), "provider_failed"),
+    "an error as llama.cpp has it": (
+        stream(*WORDS, GATE, b'error: {"code": 500, "message": "no", "type": "server_error"}\n\n', EVENTS[-1]),
+        "provider_failed",
+    ),
+    "an error that is called a message": (
+        stream(*WORDS, GATE, b'event: error\ndata: {"message": "no luck", "code": 502}\n\n', EVENTS[-1]),
+        "provider_failed",
+    ),
+    "an error with a type": (
+        stream(*WORDS, GATE, b'data: {"error": {"message": "no luck"}, "type": "server_error"}\n\n', EVENTS[-1]),
+        "provider_failed",
+    ),
     "a connection that breaks": (stream(*WORDS, GATE, CUT), "provider_failed"),
     "endless": (Play(endless, content_type=traces.EVENTS), "provider_answer"),
 }

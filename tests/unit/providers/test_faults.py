@@ -103,6 +103,27 @@ async def test_a_refusal_in_a_200_is_the_clients_fault(tmp_path: Path, is_stream
         assert rig.gateway.providers.upstreams["there"].breakers["big"].run == 0
 
 
+@pytest.mark.parametrize(
+    ("protocol", "path", "asked"),
+    [
+        ("openai", "chat/completions", {}),
+        ("openai", "responses", {"input": "hi"}),
+        ("openai", "messages", {"max_tokens": 9}),
+        ("anthropic", "chat/completions", {}),
+        ("anthropic", "messages", {"max_tokens": 9}),
+        ("anthropic", "messages/count_tokens", {}),
+    ],
+)
+async def test_what_says_nothing_is_no_answer(tmp_path: Path, protocol: str, path: str, asked: dict[str, Any]) -> None:
+    """It was passed on with a 200, or made an empty message of, and was charged."""
+    async with rigged(tmp_path, lambda seen: Play([b'{"message": "forbidden"}']), protocol) as rig:
+        body = {"model": "there/big", "messages": [{"role": "user", "content": "hi"}], **asked}
+        found = await rig.http.post(f"/v1/{path}", json=body)
+        assert found.status_code == 502, found.text
+        assert "forbidden" in found.json()["error"]["message"]
+        assert rig.gateway.records.all[0].usage == Usage()
+
+
 async def test_an_answer_that_is_compressed_though_nobody_asked(tmp_path: Path) -> None:
     """It was no JSON, and of a refusal the words were lost."""
 
