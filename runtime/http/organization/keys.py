@@ -29,7 +29,13 @@ ACCOUNT = f"{ACCOUNTS}/{{account}}"
 ADMIN_KEYS = "/v1/organization/admin_api_keys"
 _DELETED = "organization.project.api_key.deleted"
 Seconds = Annotated[
-    int | None, Field(strict=True, ge=1, le=10**9, description="from now until it expires; null: never")
+    int | None,
+    Field(
+        strict=True,
+        ge=1,
+        le=10**9,
+        description="from now until it expires; null: never, of a key that is there as it was",
+    ),
 ]
 
 

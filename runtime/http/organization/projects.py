@@ -47,13 +47,14 @@ async def list_(
 
 
 async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
-    """Make a team. Its id is made from the name: 'Search and ranking' is `search-and-ranking`."""
+    """Make a team. Its id is made from the name: 'Search and ranking' is `search-and-ranking`, one without a letter
+    a-z or digit `project`."""
 
     def work(tables: "Tables") -> "Team":
         taken = {team.id for team in tables.keys.list_teams()}
-        base = re.sub(r"[^a-z0-9]+", "-", body.name.lower()).strip("-")[:56]
-        if not base:
-            raise BadRequest("A project's id is made from the letters a-z and digits of its name: give it some.")
+        base = re.sub(r"[^a-z0-9]+", "-", body.name.lower()).strip("-")[:56] or "project"
+        if not any(map(str.isalnum, body.name)):
+            raise BadRequest("A project's name has a letter or a digit: give it one.", param="name")
         names = itertools.chain((base,), (f"{base}-{n}" for n in itertools.count(2)))
         while True:
             try:

@@ -96,6 +96,12 @@ async def test_projects(served: Served) -> None:
         await projects.create(name="???")
 
 
+async def test_a_project_may_be_called_anything(served: Served) -> None:
+    """One without a letter of a-z could not be made, and the SDK gives no id."""
+    made = [await served.organization.projects.create(name=name) for name in ("\u6771\u4eac", "\u5927\u962a")]
+    assert [(one.id, one.name) for one in made] == [("project", "\u6771\u4eac"), ("project-2", "\u5927\u962a")]
+
+
 async def test_an_archived_team_gets_no_service_account(served: Served) -> None:
     """It would be left without the key that it was made with."""
     projects = served.organization.projects
