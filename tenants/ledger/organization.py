@@ -110,6 +110,8 @@ def _bounds(asked: UsageQuery) -> tuple[int, int]:
     if asked.end <= asked.begin:
         raise BadRequest("end_time must be after start_time.", param="end_time")
     seconds, usual, most = asked.widths[asked.width]
+    if asked.page is not None and asked.page < asked.begin // seconds * seconds:
+        raise BadRequest("page is the next_page of an answer to the same question.", param="page")
     if asked.limit is not None and not 1 <= asked.limit <= most:
         raise BadRequest(f"limit is 1 to {most} for buckets of {asked.width}.", param="limit")
     return seconds, asked.limit or usual

@@ -28,6 +28,7 @@ NOTHING = (
 )  # fmt: skip
 """What OpenAI counts and nobody can use here: administrators' clients ask for it all the same."""
 _LISTS = ("project_ids", "api_key_ids", "models", "group_by", "line_items")
+_GROUPS, _MORE_GROUPS = ("project_id", "user_id", "api_key_id", "model"), ("batch", "service_tier")
 _BATCH = {"true": True, "false": False}
 _SINGLE = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
 
@@ -47,11 +48,9 @@ def _numbers(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _bucket(bucket: "UsageBucket", kind: str) -> dict[str, Any]:
-    groups = {"project_id": None, "user_id": None, "api_key_id": None, "model": None}
-    if kind == "completions":
-        groups |= {"batch": None, "service_tier": None}
+    groups = dict.fromkeys((*_GROUPS, *(_MORE_GROUPS if kind == "completions" else ())))
     results = [
-        {**groups, **{name: row[name] for name in groups if name in row}, **_numbers(row, kind)}
+        {**groups, **{name: row[name] for name in (*_GROUPS, *_MORE_GROUPS) if name in row}, **_numbers(row, kind)}
         for row in bucket.results
     ]
     return {"object": "bucket", "start_time": bucket.begin, "end_time": bucket.end, "results": results}
@@ -73,15 +72,17 @@ def _costs(bucket: "UsageBucket", currency: str) -> dict[str, Any]:
 async def costs(request: Request, gateway: CurrentGateway) -> Response:
     """What teams are charged by list prices, by the day."""
     currency = gateway.usage.currency
-    return await _page(request, gateway, lambda bucket: _costs(bucket, currency), (), costs=True)
+    items = request.query_params.multi_items()
+    return await _page(items, gateway, lambda bucket: _costs(bucket, currency), (), costs=True)
 
 
 async def _usage(request: Request, gateway: CurrentGateway, kind: str, endpoints: tuple[str, ...]) -> Response:
-    return await _page(request, gateway, lambda bucket: _bucket(bucket, kind), endpoints)
+    items = request.query_params.multi_items()
+    return await _page(items, gateway, lambda bucket: _bucket(bucket, kind), endpoints)
 
 
 async def _page(
-    request: Request,
+    items: Sequence[tuple[str, str]],
     gateway: CurrentGateway,
     shown: "Callable[[UsageBucket], dict[str, Any]]",
     endpoints: tuple[str, ...],
@@ -91,7 +92,7 @@ async def _page(
     database = gateway.usage.database()
     from tenants.ledger.organization import page_of
 
-    asked = _asked(request.query_params.multi_items(), endpoints, costs=costs)
+    asked = _asked(items, endpoints, costs=costs)
     page = await gateway.usage.threads.run(page_of, database, asked)
     return json_answer(
         {
@@ -119,8 +120,9 @@ async def audio(request: Request, gateway: CurrentGateway) -> Response:
 
 
 async def nothing(request: Request, gateway: CurrentGateway) -> Response:
-    """Empty buckets."""
-    return await _usage(request, gateway, "", ("",))
+    """Empty buckets, whatever they are filtered and grouped by."""
+    items = [(name, value) for name, value in request.query_params.multi_items() if name in _SINGLE]
+    return await _page(items, gateway, lambda bucket: _bucket(bucket, ""), ("",))
 
 
 def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, costs: bool = False) -> "UsageQuery":

@@ -119,6 +119,23 @@ async def test_what_nobody_can_use_here_is_empty_and_not_an_error(client: openai
     for kind in NOTHING:
         page = await getattr(usage, kind)(start_time=0, end_time=2 * DAY)
         assert [(bucket.start_time, bucket.results) for bucket in page.data] == [(0, []), (DAY, [])], kind
+    asked: dict[str, dict[str, Any]] = {
+        "images": {"group_by": ["size", "source"], "sizes": ["256x256"], "sources": ["image.edit"]},
+        "file_search_calls": {"group_by": ["vector_store_id"], "vector_store_ids": ["vs"]},
+        "web_search_calls": {"group_by": ["context_level"], "context_levels": ["low"]},
+        "moderations": {"user_ids": ["somebody"]},
+    }
+    for kind, filters in asked.items():
+        page = await getattr(usage, kind)(start_time=0, end_time=DAY, **filters)
+        assert [bucket.results for bucket in page.data] == [[]], kind
+
+
+async def test_what_was_grouped_by_is_told_of_each_task(client: openai.AsyncOpenAI) -> None:
+    """Two rows of embeddings came, and nothing said which was of the batch."""
+    usage = client.admin.organization.usage
+    page = await usage.embeddings(start_time=0, end_time=DAY, extra_query={"group_by": ["batch", "service_tier"]})
+    (row_,) = page.data[0].results
+    assert row_.model_extra == {"batch": False, "service_tier": "default"}
 
 
 async def test_pages(client: openai.AsyncOpenAI) -> None:
@@ -142,7 +159,7 @@ async def test_pages(client: openai.AsyncOpenAI) -> None:
         ({"bucket_width": "1s"}, "bucket_width"), ({"bucket_width": "1m", "limit": 1441}, "limit"),
         ({"group_by": ["user_id"]}, "group_by"), ({"limit": 32}, "limit"),
         ({"end_time": 0}, "end_time"), ({"user_ids": ["x"]}, "user_ids[]"), ({"page": "x"}, "page"),
-        ({"batch": "yes"}, "batch"),
+        ({"batch": "yes"}, "batch"), ({"page": "0", "start_time": 2 * DAY, "end_time": 3 * DAY}, "page"),
     ],
 )  # fmt: skip
 async def test_a_wrong_question(client: openai.AsyncOpenAI, wrong: dict[str, Any], param: str) -> None:
