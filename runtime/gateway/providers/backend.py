@@ -8,12 +8,14 @@ from typing import Any
 
 from models.messages import Event, Usage
 from registry.errors import NotFound
+from registry.recipes.provider import Protocol
 from routing.providers.attempt import Attempt
 from routing.providers.connection import Until
 from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, Target, total
 from runtime.gateway.context import RequestContext
 from runtime.gateway.providers.directory import Directory, ProvidedModel
 
+BETA = "anthropic-beta"
 BYTES_PER_TOKEN = 2
 """Of a prompt: nearly every text has more."""
 LEAST = 16
@@ -86,12 +88,21 @@ class ProviderLease:
         trace, place = self._context.trace, self._place
         calling = trace.calling(self._target.backend, place.model.name) if trace is not None else nullcontext({})
         with calling as headers:
-            attempt = Attempt(place.upstream, place.model, self._target.asked, self._context.id, until, headers)
+            passed = {**headers, **self._tried}
+            attempt = Attempt(place.upstream, place.model, self._target.asked, self._context.id, until, passed)
             self._attempts.append(attempt)
             events = attempt.chat(call.path, self._body(call)) if isinstance(call, ChatPayload) else attempt.task(call)
             async with aclosing(events):
                 async for event in events:
                     yield event
+
+    @property
+    def _tried(self) -> Mapping[str, str]:
+        """What Anthropic's clients try of it before it is for everybody: it refuses their fields without."""
+        if self._place.upstream.provider.protocol is not Protocol.ANTHROPIC:
+            return {}
+        told = [value.decode("latin-1") for name, value in self._context.headers if name == BETA.encode()]
+        return {BETA: ",".join(told)} if told else {}
 
     def _body(self, call: ChatPayload) -> Mapping[str, Any]:
         """An answer that may fill the context asks for no more than is left of it: a provider refuses what is more."""

@@ -116,6 +116,21 @@ async def test_messages_of_a_provider_of_messages(tmp_path: Path) -> None:
         assert {(u.prompt_tokens, u.completion_tokens, u.cached_tokens) for u in usages} == {(12, 5, 4)}
 
 
+@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
+async def test_anthropic_is_told_what_its_client_tries(tmp_path: Path, protocol: str) -> None:
+    """Claude Code's requests were refused: they have fields that are only taken with this header."""
+
+    def script(seen: Seen) -> Play:
+        return traces.message("big") if seen.path.endswith("messages") else traces.chat("big")
+
+    async with rigged(tmp_path, script, protocol) as rig, rig.anthropic() as client:
+        asked: Any = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        await client.beta.messages.create(**asked, betas=["context-management-2025-06-27", "other-2026-01-01"])
+        await client.messages.create(**asked)
+        told = [seen.headers.get("anthropic-beta") for seen in rig.fake.seen]
+        assert told == ["context-management-2025-06-27,other-2026-01-01" if protocol == "anthropic" else None, None]
+
+
 @pytest.mark.parametrize("given", ["numbers", "base64"])
 async def test_embeddings(tmp_path: Path, given: str) -> None:
     rows = np.array([[1.0, 0.0], [0.6, 0.8]], "<f4")
