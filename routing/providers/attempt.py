@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -50,7 +50,8 @@ INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
 """Pictures and sound within a prompt."""
 INLINE_TOKENS = 1000
 """Of each of them: about what vendors count for a picture."""
-NO_TRACE: Mapping[str, str] = MappingProxyType({})
+NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
+Read = TypeVar("Read")
 Events = AsyncGenerator[Event, None]
 Answered = tuple[Sequence[Event], Usage, str | None]
 """What a task's answer holds, its usage, and the model that the provider says answered."""
@@ -62,7 +63,7 @@ class Attempt:
     Args:
         shown: the name that the client is to see.
         until: how long the client waits.
-        trace: headers that are passed on.
+        passed: headers that it is sent as well.
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class Attempt:
         shown: str,
         request_id: str,
         until: Until = FOREVER,
-        trace: Mapping[str, str] = NO_TRACE,
+        passed: Mapping[str, str] = NOTHING_MORE,
     ) -> None:
         self._upstream, self._model, self._shown, self._request_id = upstream, model, shown, request_id
-        self._until, self._trace = until, trace
+        self._until, self._passed = until, passed
         self._asked_at: float | None = None
         """On the loop's clock; None: it was not asked yet, or its answer has a status."""
         self._refusal: BadRequest | None = None
@@ -171,7 +172,7 @@ class Attempt:
     @asynccontextmanager
     async def _asked(self, surface: Surface, body: Body) -> AsyncIterator[Reply]:
         self._asked_at = asyncio.get_running_loop().time()
-        passed = {"x-request-id": self._request_id, **self._trace}
+        passed = {"x-request-id": self._request_id, **self._passed}
         connection = self._upstream.connection
         async with connection.request("POST", surface, body, passed, self._until, self._is_sent) as reply:
             self._asked_at, self._is_read = None, reply.is_answer
@@ -222,7 +223,7 @@ class Attempt:
         name = SAID[planned.surface]
         said = bytes(parts.get(name, b"null"))
         if said == b"null" or (name, said) == ("choices", b"[]"):
-            if faults.read(data).message:
+            if faults.is_error(data):
                 raise ErrorEvent(data)
             raise BadAnswer(f"answered with an object without {name}")
         return data, parts
@@ -288,12 +289,18 @@ class Attempt:
         return f"the provider says that model {shown} answered"
 
     # --- the other tasks --------------------------------------------------------------------------------------------
-    async def _answer(self, surface: Surface, body: Body) -> bytes:
+    async def _answer(self, surface: Surface, body: Body, read: Callable[[bytes], Read]) -> Read:
         async with self._asked(surface, body) as reply:
-            if reply.is_answer:
-                return await reply.whole()
-            _, refusal = await self._refused(reply)
-            raise refusal
+            if not reply.is_answer:
+                _, refusal = await self._refused(reply)
+                raise refusal
+            data = await reply.whole()
+        try:
+            return read(data)
+        except BadAnswer:
+            if faults.is_error(data):
+                raise ErrorEvent(data) from None
+            raise
 
     async def _told(self, work: Callable[[], Awaitable[Answered]]) -> Events:
         """An answer's events, with a warning before them where another model answered. Raises as `_other_model`."""
@@ -306,19 +313,19 @@ class Attempt:
         yield Finished(self._usage)
 
     async def _embed(self, request: EmbedRequest) -> Answered:
-        data = await self._answer(Surface.EMBEDDINGS, self._prompt)
-        result, usage, said = tasks.embedded(data, len(request.inputs))
+        read = partial(tasks.embedded, inputs=len(request.inputs))
+        result, usage, said = await self._answer(Surface.EMBEDDINGS, self._prompt, read)
         return [result], self._counted(usage), said
 
     async def _rerank(self, request: RerankRequest) -> Answered:
-        data = await self._answer(Surface.RERANK, self._prompt)
-        result, usage, said = tasks.ranked(data, len(request.documents))
+        read = partial(tasks.ranked, documents=len(request.documents))
+        result, usage, said = await self._answer(Surface.RERANK, self._prompt, read)
         return [result], self._counted(usage), said
 
     async def _transcribe(self, request: TranscribeRequest) -> Answered:
         surface = audio(self._upstream.provider, request.task)
         form = tasks.transcribe_form(request, self._model)
-        info, segments, usage, said = tasks.transcribed(await self._answer(surface, form))
+        info, segments, usage, said = await self._answer(surface, form, tasks.transcribed)
         if not usage.audio_seconds:  # nobody told: it counts as what was reserved
             longest = min(request.max_seconds, seconds_of(Path(request.path)))
             usage = msgspec.structs.replace(usage, audio_seconds=longest)

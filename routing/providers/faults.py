@@ -19,6 +19,7 @@ of a request, such as invalid_prompt, is a 400.
 import math
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import msgspec
 
@@ -106,6 +107,14 @@ def read(body: bytes) -> Words:
         _named(named, "param"),
         next(filter(None, reasons), None),
     )
+
+
+def is_error(body: bytes) -> bool:
+    """Of what should be an answer: does it say what went wrong, however it calls that?"""
+    try:
+        return bool(_text(msgspec.json.decode(body, type=dict[str, Any])))
+    except NOT_JSON:
+        return False
 
 
 def _named(told: object, name: str) -> str | None:

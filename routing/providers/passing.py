@@ -227,7 +227,7 @@ class Passing:
                 if choice.usage:
                     self.heard.usage = merged(self.heard.usage, choice.usage)
             if bytes(parts.get("choices", b"null")) == b"null":  # clients go through them
-                if "usage" not in parts and faults.read(data).message:
+                if "usage" not in parts and faults.is_error(data):
                     raise ErrorEvent(data)
                 parts["choices"] = msgspec.Raw(b"[]")
                 new = msgspec.json.encode(parts)

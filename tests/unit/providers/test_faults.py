@@ -92,6 +92,21 @@ async def test_an_error_in_a_200_is_that_error_where_a_stream_was_asked_for_too(
         assert rig.gateway.providers.upstreams["there"].breakers["big"].run == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("embeddings", {"model": "there/embed", "input": "x"}),
+     ("rerank", {"model": "there/rerank", "query": "x", "documents": ["y"]})],
+)  # fmt: skip
+async def test_an_error_in_a_200_of_the_other_tasks(tmp_path: Path, path: str, asked: dict[str, Any]) -> None:
+    """It was a breaker's failure, and its words were lost."""
+    told = [b'{"error": {"message": "slow down", "code": 429}}', b'{"object": "error", "message": "no", "code": 400}']
+    async with rigged(tmp_path, lambda seen: Play([told[len(rig.fake.seen) - 1]])) as rig:
+        found = [await rig.http.post(f"/v1/{path}", json=asked) for _ in told]
+        assert [one.status_code for one in found] == [429, 400]
+        assert "slow down" in found[0].text
+        assert rig.gateway.providers.upstreams["there"].breakers[asked["model"][6:]].run == 0
+
+
 @pytest.mark.parametrize("is_stream", [True, False])
 async def test_a_refusal_in_a_200_is_the_clients_fault(tmp_path: Path, is_stream: bool) -> None:
     """As vLLM's streams tell one. Whoever was refused five times closed the model to all others."""
