@@ -275,7 +275,8 @@ class Attempt:
         if held:
             yield Chunk(bytes(held))
         await reply.spare()
-        self._usage = self.usage
+        said = passing.heard.usage.completion_tokens or passing.pieces
+        self._usage = msgspec.structs.replace(self.usage, completion_tokens=said)
         yield Finished(self._usage)
 
     def _other_model(self) -> str:

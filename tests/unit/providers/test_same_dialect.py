@@ -117,6 +117,27 @@ async def test_messages_of_a_provider_of_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
+async def test_a_stream_counts_as_many_tokens_as_its_provider_told(tmp_path: Path, protocol: str) -> None:
+    """Its events were counted where they were more: of a short answer of Anthropic's five tokens and not two."""
+
+    def script(seen: Seen) -> Play:
+        play = traces.message_stream("big") if seen.path.endswith("messages") else traces.chat_stream("big")
+        tokens = (
+            (b'"output_tokens": 5', b'"output_tokens": 2'),
+            (b'"completion_tokens": 5, "total_tokens": 17', b'"completion_tokens": 2'),
+        )
+        for told, fewer in tokens:
+            play.parts = [part.replace(told, fewer) for part in list(play.parts)]  # type: ignore[call-overload]
+        return play
+
+    async with rigged(tmp_path, script, protocol) as rig, rig.anthropic() as client:
+        asked: Any = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        async with client.messages.stream(**asked) as stream:
+            assert (await stream.get_final_message()).usage.output_tokens == 2
+        assert rig.gateway.records.all[0].usage.completion_tokens == 2
+
+
+@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 async def test_anthropic_is_told_what_its_client_tries(tmp_path: Path, protocol: str) -> None:
     """Claude Code's requests were refused: they have fields that are only taken with this header."""
 
