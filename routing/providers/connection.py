@@ -15,7 +15,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Literal, NamedTuple
@@ -33,6 +34,8 @@ BUFFER = 64 * 1024
 """Bytes that may wait for us, twice over, before the provider is held back."""
 ERROR_BODY = 64 * 1024
 """Bytes of an error's body that are read."""
+PACKED, UNREADABLE = ("gzip", "x-gzip", "deflate"), ("br", "zstd")
+"""Ways to compress that some servers go though they were asked not to."""
 LEAST_KEY = 6
 """Characters of what is kept secret: some servers without keys are given a letter as one."""
 VERSION = "2023-06-01"
@@ -67,6 +70,7 @@ class Reply:
         self.status = response.status
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
         self.content_type = response.headers.get("content-type", "").lower()
+        self._packed = response.headers.get("content-encoding", "").lower()
 
     @property
     def is_answer(self) -> bool:
@@ -82,7 +86,10 @@ class Reply:
         length, most = 0, self._provider.max_answer
         if (self._response.content_length or 0) > most:
             raise faults.bad_answer(self._provider.id, f"answers with more than {most} bytes")
+        if self._packed in UNREADABLE and self.is_answer:
+            raise faults.bad_answer(self._provider.id, f"answers in '{self._packed}', though asked for 'identity'")
         loop, content = asyncio.get_running_loop(), self._response.content
+        unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if self._packed in PACKED else None  # 32: either of both
         while True:
             bound = self._first
             if begun():
@@ -96,10 +103,23 @@ class Reply:
                 raise _broken(self._provider, error) from None
             if not data:
                 return
-            length += len(data)
-            if length > most:
-                raise faults.bad_answer(self._provider.id, f"answers with more than {most} bytes")
-            yield data
+            for part in (data,) if unpack is None else self._unpacked(unpack, data):
+                length += len(part)
+                if length > most:
+                    raise faults.bad_answer(self._provider.id, f"answers with more than {most} bytes")
+                yield part
+
+    def _unpacked(self, unpack: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
+        """Piece by piece: of a few bytes there may be a thousand times as many."""
+        try:
+            while True:
+                part = unpack.decompress(data, BUFFER)
+                yield part
+                data = unpack.unconsumed_tail
+                if not data and len(part) < BUFFER:
+                    return
+        except zlib.error:
+            raise faults.bad_answer(self._provider.id, f"answers with what is no '{self._packed}'") from None
 
     async def whole(self) -> bytes:
         found: list[bytes] = []
@@ -141,6 +161,7 @@ class Connection:
             connector=connector,
             trace_configs=[sending],
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
             read_bufsize=BUFFER,
             trust_env=False,
             timeout=aiohttp.ClientTimeout(total=None, connect=provider.timeouts.connect),

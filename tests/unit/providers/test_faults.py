@@ -157,6 +157,25 @@ async def test_an_answer_that_is_compressed_though_nobody_asked(tmp_path: Path) 
         assert (refused.status_code, refused.json()["error"]["message"]) == (400, "n is 0")
 
 
+@pytest.mark.parametrize(("status", "code"), [(200, "provider_answer"), (429, "provider_busy"), (400, None)])
+async def test_an_answer_that_nobody_here_can_unpack(tmp_path: Path, status: int, code: str | None) -> None:
+    """Its status is known all the same."""
+    play = Play([b"\x0b\x02\x80{}\x03"], status, headers={"content-encoding": "br"})
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (502 if status == 200 else status, code)
+        assert ("'br'" in found.text) == (status == 200)
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_an_answer_that_is_not_compressed_as_it_says(tmp_path: Path, is_stream: bool) -> None:
+    play = traces.chat_stream("big") if is_stream else traces.chat("big")
+    play.headers["content-encoding"] = "gzip"
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        found = await rig.chat(stream=is_stream)
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
+
+
 async def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     play = Play([gzip.compress(b" " * 2**26)], headers={"content-encoding": "gzip"})
     async with rigged(tmp_path, lambda seen: play, max_answer=2**20) as rig:
