@@ -13,7 +13,7 @@ from urllib.parse import quote
 from registry.errors import Unavailable, Unfit
 from registry.recipes.definition import Recipe, Residency
 from registry.recipes.loading import load_recipes
-from registry.storage.files import sync_folder
+from registry.storage.files import sync_folder, unusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,27 @@ class Shelf:
             half.unlink(missing_ok=True)
 
     def read(self) -> Shelved:
-        """Every recipe. A file that is broken is told of, and does not keep the others away."""
+        """Every recipe. A file that is broken is told of, and does not keep the others away.
+
+        Raises Unavailable where the folder cannot be read: then nobody knows what was added.
+        """
         recipes, faults = list[Recipe](), list[str]()
-        for file in sorted(self.folder.glob("*.yaml")):
+        for file in self._files():
             try:
                 recipes += load_recipes(file)
             except Unfit as unfit:
                 faults += unfit.faults
         return Shelved(tuple(recipes), tuple(faults))
+
+    def _files(self) -> list[Path]:
+        try:
+            self.folder.parent.stat()  # of the data directory: one that was moved is missed
+            names = (
+                os.listdir(self.folder) if self.folder.exists() else []
+            )  # glob() finds nothing where it may not look
+        except OSError as error:
+            raise Unavailable(unusable(error)) from error
+        return [self.folder / name for name in sorted(names) if name.endswith(".yaml") and not name.startswith(".")]
 
     def file_of(self, recipe_id: str, version: int) -> Path:
         return self.folder / f"{quote(recipe_id, safe='')}@{version}.yaml"

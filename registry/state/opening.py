@@ -54,10 +54,10 @@ def is_elsewhere(url: str | None) -> bool:
 
 def open_file(path: Path) -> Database:
     """One of SQLite. Raises as `open_state`."""
-    with alone(path.parent):
-        bring_up(path)
     database = Database(url_of(f"{SQLITE}:///{path.absolute()}"))
     try:
+        with alone(path.parent):
+            bring_up(path)
         upgrade(database, MIGRATIONS, VERSION_TABLE)
     except BaseException:
         database.close()

@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from registry.errors import BadRequest, Conflict, Unavailable
 from registry.storage import postgres
-from registry.storage.files import make_private, make_private_file
+from registry.storage.files import make_private, make_private_file, unusable
 
 SQLITE, POSTGRES = "sqlite", "postgresql+psycopg"
 BUSY_SECONDS = 5.0
@@ -47,7 +47,7 @@ class Database:
     def __init__(self, url: URL, *, schema: str | None = None, read_only: bool = False) -> None:
         """schema: of PostgreSQL, whose tables are meant; its writers take turns as SQLite's do.
 
-        Raises BadRequest where the driver of PostgreSQL is not installed.
+        Raises BadRequest where the driver of PostgreSQL is not installed, Unavailable for a file that cannot be used.
         """
         self.url, self._schema = url, schema
         if url.drivername == SQLITE:
@@ -55,8 +55,11 @@ class Database:
                 url = url.set(database=f"file:{quote(url.database)}", query={"mode": "ro", "uri": "true"})
             elif url.database:
                 path = Path(url.database)
-                make_private(path.parent)
-                make_private_file(path)
+                try:
+                    make_private(path.parent)
+                    make_private_file(path)
+                except OSError as error:
+                    raise Unavailable(unusable(error, path), code="database_unavailable") from error
             self.engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS})
             sa.event.listen(self.engine, "connect", partial(_prepare, PRAGMAS[:1] if read_only else PRAGMAS))
             sa.event.listen(self.engine, "begin", _begin)
@@ -177,6 +180,13 @@ def _unavailable(error: BaseException | None) -> Unavailable:
     if _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return Unavailable(
             "The disk that holds the server's state is full or broken. Nothing was changed.", code="disk_full"
+        )
+    if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return Unavailable(
+            "A database file of the server cannot be opened or written. It and its folder have to be there, belong to "
+            "the user that the server runs as, and be on a disk that can be written. Nothing was changed.",
+            code="database_unavailable",
+            retry_after=5,
         )
     return Unavailable(
         "The server's database does not answer, or its disk is full. Nothing was changed.",

@@ -5,10 +5,15 @@ runs commands beside a server of another user, which has to read what they make.
 whose root is nobody outside, it stays root's.
 """
 
+import errno
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+LEAST = 2**20
+"""Bytes: a disk that has fewer is full."""
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 
@@ -64,6 +69,34 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_all(folder: Path) -> None:
+    """The same for a folder's files and their content, and for all that is below it."""
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir() and not path.is_symlink():
+            sync_folder(path)
+        elif path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def is_full(error: Exception, folder: Path) -> bool:
+    """Was there no room for what was written to a folder? Errors of what is written in Rust have no number: its disk
+    tells it then."""
+    if isinstance(error, OSError):
+        return error.errno in FULL
+    return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free < LEAST
+
+
+def unusable(error: OSError, path: Path | None = None) -> str:
+    """What is wrong with a file or folder of the server's, and what to do about it."""
+    told = f"{path or error.filename or 'The data directory'} cannot be used: {error.strerror or error}."
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{told} The user that the server runs as has to own it; run commands as that user."
+    if error.errno == errno.EROFS:
+        return f"{told} Mount its disk for writing, or name another --data-dir."
+    return f"{told} Make room on its disk." if error.errno in FULL else told
 
 
 def _close(path: Path, mode: int) -> None:

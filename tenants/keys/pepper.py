@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from registry.errors import BadRequest, Unavailable
-from registry.storage.files import give, make_private, make_private_file
+from registry.storage.files import give, make_private, make_private_file, unusable
 
 FILE = "pepper"
 LEAST = 32
@@ -32,12 +32,12 @@ def load(data_dir: Path, given: str | None = None) -> bytes:
             _make(path)
         make_private_file(path)
         return _checked(path.read_text(encoding="ascii").strip(), str(path))
-    except (OSError, UnicodeDecodeError):
-        raise Unavailable(
-            f"The pepper of the keys in {path} cannot be read or made. "
-            "The user that the server runs as has to own it; run commands as that user.",
-            code="no_pepper",
-        ) from None
+    except OSError as error:
+        told = f"The pepper of the keys cannot be read or made: {unusable(error, path)}"
+        raise Unavailable(told, code="no_pepper") from None
+    except UnicodeDecodeError:
+        told = f"The pepper of the keys in {path} is damaged. Bring it back from a backup."
+        raise Unavailable(told, code="no_pepper") from None
 
 
 def _make(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from registry.errors import Unavailable
 from registry.storage.database import SQLITE, Database, url_of
 from registry.storage.migration import upgrade
 from tenants.place import FILE
@@ -16,14 +15,7 @@ def open_tables(data_dir: Path, url: str | None = None) -> Database:
 
     Raises BadRequest for a wrong address, Conflict for a newer version's database, Unavailable.
     """
-    try:
-        database = Database(url_of(url or f"{SQLITE}:///{(data_dir / FILE).absolute()}"))
-    except OSError as error:
-        raise Unavailable(
-            f"{data_dir / FILE} cannot be read or made: {error.strerror}. "
-            "The user that the server runs as has to own it; run commands as that user.",
-            code="database_unavailable",
-        ) from error
+    database = Database(url_of(url or f"{SQLITE}:///{(data_dir / FILE).absolute()}"))
     try:
         upgrade(database, MIGRATIONS, VERSION_TABLE)
     except BaseException:

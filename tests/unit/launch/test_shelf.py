@@ -54,6 +54,15 @@ def test_a_broken_file_keeps_no_other_away(tmp_path: Path) -> None:
     assert any("b@1.yaml" in fault for fault in found.faults)
 
 
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    """Its models would not be served, without a word; at a reload those that are would leave."""
+    (tmp_path / "recipes").write_text("of somebody else")
+    with pytest.raises(Unavailable, match="cannot be used"):
+        Shelf(tmp_path / "recipes").read()
+    with pytest.raises(Unavailable, match="cannot be used"):
+        Shelf(tmp_path / "moved" / "recipes").read()
+
+
 def test_no_room_for_it_is_told_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -1,0 +1,85 @@
+"""A disk that is full, read-only, not ours, or damaged: what is told of it, and what is brought to it in time."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from registry.errors import Unavailable
+from registry.state.database import State
+from registry.storage.files import is_full, sync_all, unusable
+from tenants.keys import pepper
+from tenants.storage.opening import open_tables
+
+
+def fault(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(errno.EACCES, "has to own it"), (errno.EROFS, "Mount its disk"), (errno.ENOSPC, "Make room"), (errno.EIO, "")],
+)
+def test_what_is_wrong_with_a_file_is_told_with_what_to_do(number: int, told: str, tmp_path: Path) -> None:
+    words = unusable(fault(number, tmp_path / "x"))
+    assert words.startswith(f"{tmp_path / 'x'} cannot be used: {os.strerror(number)}.")
+    assert told in words
+    assert ("has to own it" in words) == (number == errno.EACCES)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_database_that_cannot_be_used_is_named(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said not to answer, or to be on a full disk; and of one that cannot be written, that another owns it."""
+    State(tmp_path).close()
+    open_tables(tmp_path).close()
+
+    def refused(path: Path) -> None:
+        raise fault(number, path)
+
+    monkeypatch.setattr(Path, "touch", refused)
+    for opened, name in ((State, "state.db"), (open_tables, "tenants.db")):
+        with pytest.raises(Unavailable) as told:
+            opened(tmp_path)
+        assert told.value.message == unusable(fault(number, tmp_path / name))
+
+
+def test_a_database_whose_log_cannot_be_made_is_told(tmp_path: Path) -> None:
+    State(tmp_path).close()
+    (tmp_path / "state.db-wal").mkdir()
+    with pytest.raises(Unavailable, match="cannot be opened or written"):
+        State(tmp_path)
+
+
+def test_a_pepper_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pepper").write_bytes(b"\xff" * 64)
+    with pytest.raises(Unavailable, match="damaged"):
+        pepper.load(tmp_path)
+
+    def full(**_: object) -> None:
+        raise fault(errno.ENOSPC, tmp_path)
+
+    (tmp_path / "pepper").unlink()
+    monkeypatch.setattr("tenants.keys.pepper.tempfile.mkstemp", full)
+    with pytest.raises(Unavailable, match="Make room"):
+        pepper.load(tmp_path)
+
+
+def test_whether_a_disk_is_full_is_known_without_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nameless = Exception("No space left on device (os error 28)")
+    assert not is_full(nameless, tmp_path / "not" / "there")
+    assert is_full(fault(errno.EDQUOT, tmp_path), tmp_path)
+    assert not is_full(fault(errno.EIO, tmp_path), tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+    assert is_full(nameless, tmp_path / "not" / "there")
+
+
+def test_all_of_a_folder_is_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("x")
+    (tmp_path / "a" / "link").symlink_to(tmp_path)
+    synced = set[str]()
+    monkeypatch.setattr("registry.storage.files.os.fsync", lambda at: synced.add(os.readlink(f"/proc/self/fd/{at}")))
+    sync_all(tmp_path / "a")
+    assert synced == {str(tmp_path / one) for one in ("a", "a/b", "a/b/file")}
