@@ -13,6 +13,7 @@ from adapters.compose.jobs import ComposeProgress, Merge
 from adapters.compose.run import compose
 from registry.errors import Unavailable
 from registry.files.weights import read_weights
+from registry.storage.files import sync_all, sync_folder
 from registry.wording import size_words
 
 LIBRARIES = 1 << 30
@@ -59,9 +60,11 @@ async def merged(
 
 
 def _appear(made: Path, out: Path) -> int:
-    """At once and whole, or not at all."""
+    """At once and whole, or not at all, also through a loss of power."""
     made.chmod(0o755)
+    sync_all(made)
     made.rename(out)
+    sync_folder(out.parent)
     return size_of(out)
 
 

@@ -11,7 +11,6 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from adapters.check_process import FULL
 from adapters.compose.jobs import (
     Answer,
     Combine,
@@ -23,6 +22,7 @@ from adapters.compose.jobs import (
     decode_job,
     encode,
 )
+from registry.storage.files import is_full
 
 
 def main() -> None:
@@ -55,8 +55,9 @@ def _work(job: Job, answers: int) -> Answer:
         return ComposeFailed("unfit", str(error))
     except Exception as error:
         traceback.print_exc()
-        full = isinstance(error, OSError) and error.errno in FULL
-        return ComposeFailed("disk_full" if full else "broken", f"{type(error).__name__}: {error}"[:500])
+        return ComposeFailed(
+            "disk_full" if is_full(error, job.out) else "broken", f"{type(error).__name__}: {error}"[:500]
+        )
 
 
 def _end_with_the_asker() -> NoReturn:

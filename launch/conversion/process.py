@@ -1,6 +1,5 @@
 """The converting process: `python -m launch.conversion.process PARENT FROM TO`; its answer is one line of JSON."""
 
-import errno
 import json
 import os
 import sys
@@ -12,10 +11,10 @@ import msgspec
 from models.parent import die_with_parent
 from models.sources.answers import Answer, FetchDone, FetchFailed
 from models.text.unsaid import lacking
+from registry.storage.files import is_full, sync_all
 
 BESIDE = ("tokenizer.json", "preprocessor_config.json")
 """What the engine reads beside the weights; a tokenizer.json is made where there is none."""
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def main() -> None:
@@ -53,9 +52,11 @@ def _convert(folder: Path, out: Path) -> Answer:
 
             WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
         _complete(folder, out)
+        sync_all(out)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in FULL:
-            return FetchFailed(503, "disk_full", f"The disk has no room for the converted {folder}: {error.strerror}.")
+        if is_full(error, out):
+            why = getattr(error, "strerror", None) or error
+            return FetchFailed(503, "disk_full", f"The disk has no room for the converted {folder}: {why}.")
         traceback.print_exc()
         said = f"{folder} cannot be converted: {type(error).__name__}: {error}"[:1000]
         return FetchFailed(422, "conversion_failed", said)

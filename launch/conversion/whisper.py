@@ -22,6 +22,7 @@ from registry.child import Child
 from registry.errors import EngineFailed, Unavailable, by_status
 from registry.json import read_object
 from registry.recipes.definition import Recipe, Task
+from registry.storage.files import sync_folder
 
 FORM = 2
 """Of what a conversion makes; those of an earlier one are made anew. 2: with the languages of checkpoints that do not
@@ -45,6 +46,11 @@ class Conversions:
     def __init__(self, root: Path, seconds: float = SECONDS) -> None:
         self._root, self._seconds = root.absolute(), seconds
         self._lock = asyncio.Lock()
+
+    def tidy(self) -> None:
+        """At the start: what a server that was killed had not finished, whether or not it is ever wanted again."""
+        for half in self._root.glob("*.half"):
+            shutil.rmtree(half, ignore_errors=True)
 
     def find(self, recipe: Recipe, folder: Path) -> Path | None:
         """The folder that the engine is to read; None: it is to be made first."""
@@ -78,7 +84,7 @@ class Conversions:
         except OSError as error:
             raise Unavailable(f"{self._root} cannot be made: {error.strerror}.", code="disk_full") from error
         half = place.with_suffix(".half")
-        await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)  # of one that was killed
+        await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)  # of a try that could not be cleared away
         process = await Child.python("launch.conversion.process", str(os.getpid()), str(folder), str(half))
         line = b""
         try:
@@ -100,7 +106,13 @@ class Conversions:
             raise by_status(answer.status)(answer.message, code=answer.code)
         if not isinstance(answer, FetchDone):
             raise EngineFailed(f"The process that converted {folder} was ended. Ask again.", code="conversion_failed")
-        await asyncio.to_thread(os.replace, half, place)  # whole, or not at all
+        await asyncio.to_thread(_appear, half, place)
         former = self._root / place.name.partition("-")[0]
         await asyncio.to_thread(shutil.rmtree, former, ignore_errors=True)
         return place
+
+
+def _appear(half: Path, place: Path) -> None:
+    """Whole, or not at all, also through a loss of power."""
+    os.replace(half, place)
+    sync_folder(place.parent)

@@ -59,6 +59,9 @@ def _fetch(source: HubSource, answers: int) -> Answer:
         keep_name(source, files.commit)
     except RoundhouseError as error:
         return FetchFailed(error.status, error.code, error.message, error.retry_after)
+    except OSError as error:
+        why = f"'{source.hub}' could not be stored: {error.strerror or error}."
+        return FetchFailed(503, "source_not_stored", f"{why} Make room, or point HF_HOME to another disk.")
     except Exception as error:
         traceback.print_exc()
         return FetchFailed(

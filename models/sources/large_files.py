@@ -77,6 +77,7 @@ def _bring(source: HubSource, name: str, file: RepositoryFile, blobs: Path, coun
         _fetch(source, name, file, part, counter)
         with part.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
+            os.fsync(stream.fileno())  # its name says what it holds, also after a loss of power
         if found != file.digest:
             part.unlink()
             raise Unavailable(

@@ -28,6 +28,9 @@ from runtime.gateway.adapters import Adapters, Registration
 from runtime.gateway.names import Names
 from tenants.caller import Caller
 
+MERGED = "merged"
+"""In the data directory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Combination:
@@ -141,10 +144,14 @@ class Combiner:
             raise
 
 
+def tidy(folder: Path) -> None:
+    """At the start: what a merge whose server was killed left below `folder`."""
+    for half in folder.glob(".*"):
+        shutil.rmtree(half, ignore_errors=True)
+
+
 def _make_room(base: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for half in folder.glob(".*"):  # of a merge whose server was killed
-        shutil.rmtree(half, ignore_errors=True)
     check_room(needs(base), folder)
 
 

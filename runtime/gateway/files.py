@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from registry.errors import RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.recipes.source import HubSource
 from registry.state.database import State
+from registry.storage.files import unusable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.record import Found, forget, found, recalled
 from runtime.scheduling.queue import ModelQueue
@@ -50,6 +52,10 @@ class ModelFiles:
         self._state, self._device = state, device
         self._downloads, self._conversions = Downloads(), Conversions(converted)
 
+    def tidy(self) -> None:
+        """At the start: what a server that was killed had not finished. Blocks."""
+        self._conversions.tidy()
+
     def entry(self, recipe: Recipe, queue: ModelQueue) -> ModelEntry:
         """A row of the model table. A model whose files are not there is listed, and says why when it is asked for."""
         entry = ModelEntry(
@@ -68,11 +74,12 @@ class ModelFiles:
     def look(self, recipe: Recipe) -> Callable[[ModelEntry], None]:
         """What of a model's files is here already: a call that puts it into the model's row. Blocks; that does not."""
         try:
-            path = sources.resolve(recipe.source, Path.cwd(), download=False)
-            served = self._conversions.find(recipe, path)
-            if served is None:
-                return _nothing  # it is converted when somebody wants it
-            files = self._files(recipe, served)
+            with _readable():
+                path = sources.resolve(recipe.source, Path.cwd(), download=False)
+                served = self._conversions.find(recipe, path)
+                if served is None:
+                    return _nothing  # it is converted when somebody wants it
+                files = self._files(recipe, served)
         except RoundhouseError as error:
             if error.code == "source_not_downloaded":  # that is fetched when somebody wants it
                 return _nothing
@@ -86,14 +93,15 @@ class ModelFiles:
         """Bring the model's files, whether they were missing or wrong. Raises what the source says."""
         recipe = entry.recipe
         try:
-            if isinstance(recipe.source, HubSource):
-                path = await self._downloads.fetch(recipe.source, told)
-            else:
-                path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
-            if await asyncio.to_thread(self._conversions.find, recipe, path) is None:
-                entry.progress = Progress(phase="converting", fraction=0.0)
-            path = await self._conversions.make(recipe, path)
-            files = await asyncio.to_thread(self._files, recipe, path)
+            with _readable():
+                if isinstance(recipe.source, HubSource):
+                    path = await self._downloads.fetch(recipe.source, told)
+                else:
+                    path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
+                if await asyncio.to_thread(self._conversions.find, recipe, path) is None:
+                    entry.progress = Progress(phase="converting", fraction=0.0)
+                path = await self._conversions.make(recipe, path)
+                files = await asyncio.to_thread(self._files, recipe, path)
         except RoundhouseError as error:
             if error.code in PASSING:
                 raise
@@ -125,6 +133,15 @@ class ModelFiles:
         step = 0 if on_cpu else needs.activations
         revision = sources.revision(recipe.source, path)
         return Found(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds, step)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Files of a model that cannot be read are that model's fault, and end no server."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(unusable(error)) from error
 
 
 def _nothing(_entry: ModelEntry) -> None: ...

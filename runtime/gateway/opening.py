@@ -16,7 +16,8 @@ from registry.recipes.definition import Recipe
 from registry.recipes.loading import Documents
 from registry.state.database import State
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.combine import Combiner
+from runtime.gateway.combine import MERGED, Combiner
+from runtime.gateway.combine import tidy as tidy_merged
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.launch.adding import Additions
@@ -113,6 +114,8 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         )
 
     files = ModelFiles(state, device, settings.data_dir / "converted")
+    await asyncio.to_thread(files.tidy)
+    await asyncio.to_thread(tidy_merged, settings.data_dir / MERGED)
     entries = [await asyncio.to_thread(files.entry, recipe, queue_of(recipe)) for recipe in arranged.recipes]
 
     async def fetch(entry: ModelEntry, told: sources.Fetched) -> None:

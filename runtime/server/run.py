@@ -29,7 +29,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from models.parent import die_with_parent
+from registry.errors import Unavailable
 from registry.recipes.loading import Documents
+from registry.storage.files import unusable
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
@@ -156,12 +158,18 @@ class ApiProcess:
         self._reloads.append(asyncio.get_running_loop().create_task(self._reload()))
 
     async def _reload(self) -> None:
-        await self.gateway().reloading.reload()
+        try:
+            await self.gateway().reloading.reload()
+        except Exception:  # whatever it is: nobody else waits for this
+            log.exception("the recipes could not be read again")
 
     async def start(self) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
         logs.configure(self._settings.log_level)  # LitServe has set up its own since the fork
-        self._gateways.append(await self._opened.__aenter__())
+        try:
+            self._gateways.append(await self._opened.__aenter__())
+        except OSError as error:
+            raise Unavailable(unusable(error)) from error
         self._shutdown.listen()
         if threading.current_thread() is threading.main_thread():  # nobody else has signals
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)

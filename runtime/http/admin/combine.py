@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.compose.plan import MOST_PARTS, Method
 from registry.names import AdapterName
-from runtime.gateway.combine import Combination
+from runtime.gateway.combine import MERGED, Combination
 from runtime.http.admin.adapters import Name
 from runtime.http.admin.answers import json_answer, registered
 from runtime.http.middleware import CurrentContext, CurrentGateway
@@ -41,7 +41,7 @@ async def combine(gateway: CurrentGateway, context: CurrentContext, body: Combin
 
 async def merge(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Write base and adapter as one model into the server's data directory. It takes the base's memory once more."""
-    folder = gateway.settings.data_dir / "merged"
+    folder = gateway.settings.data_dir / MERGED
     return json_answer(await gateway.combiner.merge(name, context.caller, folder))
 
 

@@ -1,6 +1,7 @@
 """Downloads in their own processes, from a hub on a local port."""
 
 import asyncio
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from huggingface_hub import constants
 
 from models.sources import fetching, repository
 from models.sources.fetching import Downloads
+from models.sources.large_files import bring
 from models.sources.resolve import resolve
 from registry.errors import NotFound, Unavailable
 from registry.recipes.source import HubSource
@@ -198,6 +200,25 @@ async def test_errors_of_the_hub_come_through(hub: FakeHub, source: HubSource) -
     with pytest.raises(Unavailable, match=r"did not deliver.*status 503") as refused:
         await Downloads().fetch(source, nobody)
     assert refused.value.code == "hub_unavailable"
+
+
+async def test_where_nothing_can_be_stored_it_is_said_what_to_do(source: HubSource, tmp_path: Path) -> None:
+    (tmp_path / "hf").write_text("no folder")
+    with pytest.raises(Unavailable, match=r"could not be stored: .* point HF_HOME to another disk") as refused:
+        await Downloads().fetch(source, nobody)
+    assert refused.value.code == "source_not_stored"
+
+
+def test_what_has_its_digest_for_a_name_is_on_the_disk(
+    hub: FakeHub, source: HubSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power leaves other content under it, which nobody looks at again."""
+    done: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(Path(os.readlink(f"/proc/self/fd/{file}")).suffix))
+    monkeypatch.setattr(os, "replace", lambda part, blob: (done.append("named"), replace(part, blob)))
+    bring(source, repository.files_of(source), nobody)
+    assert done == [".part", "named"]
 
 
 class Disk(NamedTuple):

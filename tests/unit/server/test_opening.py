@@ -1,14 +1,19 @@
 """A gateway is put together as its settings and its device say."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from registry.recipes.loading import Documents
+from registry.errors import Unavailable
+from registry.recipes.loading import Documents, load_recipes
 from runtime.gateway.opening import open_gateway
 from runtime.residency.victims import NO_LIMIT
+from runtime.server import logs
 from runtime.server.device import Device
+from runtime.server.run import ApiProcess
 from runtime.server.settings import Settings
+from tests.system.serving import STARTER
 
 
 @pytest.mark.parametrize(
@@ -20,3 +25,39 @@ async def test_no_host_memory_is_none_beside_a_gpu(tmp_path: Path, device: Devic
     settings = Settings(recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run", prewarm=False, watch=False)
     async with open_gateway(settings, Documents(), device) as gateway:
         assert gateway._residency.table.host_budget == host_budget
+
+
+async def test_a_disk_that_is_bad_for_one_model_ends_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", "/models/m/tokenizer.json")
+
+    monkeypatch.setattr("runtime.gateway.files.sources.revision", unreadable)
+    recipe = load_recipes(STARTER / "starter-embed.yaml")[0]
+    settings = Settings(recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run", prewarm=False, watch=False)
+    async with open_gateway(settings, Documents((recipe,)), Device("cpu", "cpu", "cpu", 100, 100)) as gateway:
+        broken = gateway._residency.entries[recipe.id].broken
+    assert broken is not None
+    assert "/models/m/tokenizer.json cannot be used: Permission denied." in broken.message
+
+
+async def test_what_a_killed_server_had_not_finished_is_gone_at_the_start(tmp_path: Path) -> None:
+    halves = [tmp_path / "converted" / "abc-2.half", tmp_path / "merged" / ".small-one-1234"]
+    for half in halves:
+        half.mkdir(parents=True)
+        (half / "model.bin").write_bytes(b"x")
+    settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path / "run", prewarm=False, watch=False)
+    async with open_gateway(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100)):
+        assert not any(half.exists() for half in halves)
+
+
+async def test_a_start_that_the_disk_ends_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "configure", lambda _: None)  # of the test run's own
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "store"))
+
+    monkeypatch.setattr("adapters.store.Store.start", refused)
+    settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path / "run", prewarm=False, watch=False)
+    process = ApiProcess(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100))
+    with pytest.raises(Unavailable, match=r"store cannot be used: Permission denied\. .* has to own it"):
+        await process.start()

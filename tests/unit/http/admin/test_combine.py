@@ -172,15 +172,13 @@ async def test_one_at_a_time(client: httpx.AsyncClient, monkeypatch: pytest.Monk
     assert (await client.post(PATH, json=body)).status_code == 200
 
 
-def test_what_a_merge_left_that_was_killed_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_merge_left_that_was_killed_goes_with_the_next_start(tmp_path: Path) -> None:
     """It may have the size of a model."""
-    monkeypatch.setattr(combine, "check_room", lambda *_: None)
-    monkeypatch.setattr(combine, "needs", lambda _: None)
     half, whole = tmp_path / ".small-one-abc-1234", tmp_path / "small-one-abc"
     for folder in (half, whole):
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"x")
-    combine._make_room(tmp_path, tmp_path)
+    combine.tidy(tmp_path)
     assert (half.exists(), whole.exists()) == (False, True)
 
 

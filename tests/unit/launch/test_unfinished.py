@@ -1,0 +1,47 @@
+"""Conversions that the disk or a kill ended: what is told, and that nothing of them stays."""
+
+import shutil
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from launch.conversion.process import _convert
+from launch.conversion.whisper import Conversions
+from models.sources.answers import FetchFailed
+
+
+def test_what_a_killed_server_left_half_goes_with_the_next_start(tmp_path: Path) -> None:
+    """Its model may have been removed meanwhile, and nobody convert it again."""
+    for name in ("abc-2.half", "def-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.bin").write_bytes(b"x")
+    Conversions(tmp_path).tidy()
+    assert [path.name for path in tmp_path.iterdir()] == ["def-2"]
+    Conversions(tmp_path / "none yet").tidy()
+
+
+@pytest.mark.parametrize(("free", "told"), [(0, (503, "disk_full")), (2**30, (422, "conversion_failed"))])
+def test_a_full_disk_is_no_fault_of_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, told: tuple[int, str]
+) -> None:
+    """Tokenizers are written in Rust, whose errors have no number: the model counted as broken."""
+
+    class Converter:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def convert(self, *_: object, **__: object) -> None:
+            raise Exception("No space left on device (os error 28)")
+
+    fake = ModuleType("ctranslate2.converters")
+    fake.TransformersConverter = Converter  # type: ignore[attr-defined]
+    monkeypatch.setattr("launch.conversion.process.lacking", lambda: nullcontext(()))  # it imports torch
+    monkeypatch.setitem(sys.modules, "ctranslate2", ModuleType("ctranslate2"))
+    monkeypatch.setitem(sys.modules, "ctranslate2.converters", fake)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, free))  # type: ignore[attr-defined]
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    answer = _convert(tmp_path, tmp_path / "out")
+    assert isinstance(answer, FetchFailed)
+    assert (answer.status, answer.code) == told
