@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from registry.errors import BadRequest, Conflict, Unavailable
 from registry.storage import postgres
-from registry.storage.files import make_private, make_private_file, unusable
+from registry.storage.files import is_still, make_private, make_private_file, unusable
 
 SQLITE, POSTGRES = "sqlite", "postgresql+psycopg"
 BUSY_SECONDS = 5.0
@@ -52,7 +52,8 @@ class Database:
         self.url, self._schema = url, schema
         if url.drivername == SQLITE:
             if url.database and read_only:
-                url = url.set(database=f"file:{quote(url.database)}", query={"mode": "ro", "uri": "true"})
+                still = {"immutable": "1"} if is_still(Path(url.database)) else {}
+                url = url.set(database=f"file:{quote(url.database)}", query={"mode": "ro", "uri": "true", **still})
             elif url.database:
                 path = Path(url.database)
                 try:

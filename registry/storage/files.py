@@ -62,6 +62,12 @@ def give_all(folder: Path) -> None:
                     os.chown(name, owner.st_uid, owner.st_gid, dir_fd=handle, follow_symlinks=False)
 
 
+def is_still(database: Path) -> bool:
+    """A file of SQLite's that nobody writes, on a disk that can only be read: SQLite could make no log beside it, and
+    opens it where it is told (`immutable`) that it needs none."""
+    return bool(os.statvfs(database).f_flag & os.ST_RDONLY) and not database.with_name(f"{database.name}-wal").exists()
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -33,11 +33,13 @@ def load(data_dir: Path, given: str | None = None) -> bytes:
         make_private_file(path)
         return _checked(path.read_text(encoding="ascii").strip(), str(path))
     except OSError as error:
-        told = f"The pepper of the keys cannot be read or made: {unusable(error, path)}"
-        raise Unavailable(told, code="no_pepper") from None
+        raise Unavailable(
+            f"The pepper of the keys cannot be read or made: {unusable(error, path)}", code="no_pepper"
+        ) from None
     except UnicodeDecodeError:
-        told = f"The pepper of the keys in {path} is damaged. Bring it back from a backup."
-        raise Unavailable(told, code="no_pepper") from None
+        raise Unavailable(
+            f"The pepper of the keys in {path} is damaged. Bring it back from a backup.", code="no_pepper"
+        ) from None
 
 
 def _make(path: Path) -> None:

@@ -31,7 +31,7 @@ from filelock import FileLock, Timeout
 
 from registry.errors import RoundhouseError
 from registry.state.opening import ELSEWHERE, copy, is_elsewhere, look, open_file
-from registry.storage.files import give_all, make_private, make_private_file
+from registry.storage.files import give_all, is_still, make_private, make_private_file, sync_all, sync_folder
 from runtime.cli.failures import Refused
 from runtime.cli.local.data_dir import HALF_RESTORED, LOCK, STATE, was_served
 
@@ -75,7 +75,9 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
         size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
         if target.exists():
             target.rmdir()
+        sync_all(made)
         made.rename(target)
+        sync_folder(target.parent)
     except (OSError, sqlite3.Error) as error:
         raise Refused(f"The backup could not be written to {target}: {_why(error)}. Nothing is left of it.") from None
     finally:
@@ -124,6 +126,7 @@ def restore(source: Path, data_dir: Path) -> None:
             _free(data_dir, besides=LOCK)
             make_private_file(half)
             _fill(data_dir, source)
+            sync_all(data_dir)
             half.unlink()
     except Timeout:
         raise Refused(f"A server uses {data_dir}, or another copy fills it.") from None
@@ -155,7 +158,8 @@ def _empty(data_dir: Path) -> None:
 
 def _why(error: Exception) -> str:
     """sqlite3's errors tell it themselves."""
-    return getattr(error, "strerror", None) or str(error)
+    why, file = getattr(error, "strerror", None) or str(error), getattr(error, "filename", None)
+    return why if file is None else f"{why} ({file})"
 
 
 def _free(folder: Path, besides: str = "") -> None:
@@ -168,8 +172,9 @@ def copy_database(source: Path, target: Path) -> None:
     if not source.is_file():
         return
     make_private_file(target)
+    still = "&immutable=1" if is_still(source) else ""
     with (
-        closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as live,
+        closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro{still}", uri=True, timeout=30)) as live,
         closing(sqlite3.connect(target)) as copy,
     ):
         live.backup(copy)
@@ -187,6 +192,7 @@ def _copy_state(data_dir: Path, target: Path, url: str | None) -> None:
 
 
 def _copy_folders(source: Path, target: Path) -> None:
+    """With new times: the store reads an adapter that has not its own before it trusts it."""
     for name in FOLDERS:
         if not (source / name).is_dir():
             continue
@@ -197,7 +203,7 @@ def _copy_folders(source: Path, target: Path) -> None:
                 continue  # half written; or the second time
             try:
                 if one.is_dir():
-                    shutil.copytree(one, there)
+                    shutil.copytree(one, there, copy_function=shutil.copy)
                 else:
                     shutil.copy2(one, there)
             except (FileNotFoundError, shutil.Error) as error:

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from adapters.content.validate import CONFIG, TENSORS
+from adapters.store import MARK, Store
 from launch.shelf import Shelf
+from registry.errors import EngineFailed
 from registry.recipes.source import PathSource
 from registry.state.database import State
 from registry.state.opening import ELSEWHERE
@@ -22,7 +25,7 @@ from registry.storage.server_id import server_id
 from runtime.cli.failures import Refused
 from runtime.cli.local import backup
 from runtime.cli.local.backup import back_up, restore
-from runtime.cli.local.data_dir import DataDir
+from runtime.cli.local.data_dir import HALF_RESTORED, DataDir
 from tests.unit.registry.makers import KEY, new
 
 
@@ -250,3 +253,67 @@ def test_a_restore_that_was_killed_starts_no_server_and_is_done_again(tmp_path: 
     restore(copy, again)
     with DataDir(again, "http://127.0.0.1:1"), State(again) as state:
         assert state.models.aliases() == {"mine": "chat"}
+
+
+def test_of_a_disk_that_can_only_be_read_a_backup_is_made(tmp_path: Path) -> None:
+    """As a kernel leaves a failing one. SQLite cannot make its log there."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    data.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(data)]
+    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root mounts")
+    try:
+        with State(data) as state:
+            state.models.set_alias("mine", "chat")
+        subprocess.run(["mount", "-o", "remount,ro", str(data)], check=True)
+        back_up(data, copy, pepper=False)
+        with State(data, read_only=True) as state:
+            assert state.models.aliases() == {"mine": "chat"}
+    finally:
+        subprocess.run(["umount", "-l", str(data)], check=True)
+    with State(copy) as state:
+        assert state.models.aliases() == {"mine": "chat"}
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said that the backup cannot be written, with rights for it."""
+    with State(tmp_path / "data"):
+        pass
+
+    def refused(source: Path, _: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(source))
+
+    monkeypatch.setattr(backup, "copy_database", refused)
+    with pytest.raises(Refused, match=r"Permission denied \(.*/data/state\.db\)"):
+        back_up(tmp_path / "data", tmp_path / "copy", pepper=False)
+
+
+def test_an_adapter_that_a_bad_disk_has_changed_is_not_taken_for_sound(tmp_path: Path) -> None:
+    """The store trusts times that are its own, and the copy had them."""
+    data, digest = tmp_path / "data", new(1).digest
+    with State(data) as state:
+        state.adapters.register(KEY, new(1))
+    stored = Store(data / "store").path(digest)
+    stored.mkdir(parents=True)
+    for name in (CONFIG, TENSORS):
+        (stored / name).write_bytes(b"x")
+        os.utime(stored / name, ns=(MARK, MARK))
+    back_up(data, tmp_path / "copy", pepper=False)
+    restore(tmp_path / "copy", tmp_path / "again")
+    assert Store(data / "store").check(digest), "not looked at again"
+    with pytest.raises(EngineFailed, match="content has changed"):
+        Store(tmp_path / "again" / "store").check(digest)
+
+
+def test_a_copy_is_on_the_disk_before_it_is_called_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, copy, again = (tmp_path / name for name in ("data", "copy", "again"))
+    with State(data):
+        pass
+    synced: list[bool] = []
+    monkeypatch.setattr(
+        backup, "sync_all", lambda at: synced.append((at / backup.MANIFEST).exists() and not copy.exists())
+    )
+    back_up(data, copy, pepper=False)
+    monkeypatch.setattr(backup, "sync_all", lambda at: synced.append((at / HALF_RESTORED).exists()))
+    restore(copy, again)
+    assert synced == [True, True]
