@@ -105,9 +105,7 @@ class AdapterService:
         """Files first, then the state, then the promise: a crash in between leaves garbage, never a dangling name."""
         async with self._store_lock:
             await asyncio.to_thread(self.store.commit, out, new.digest)
-            registered = await asyncio.to_thread(self._state.adapters.register, key, new, alias, shared)
-        await asyncio.to_thread(self._state.sync)
-        return registered
+            return await asyncio.to_thread(self._state.adapters.register, key, new, alias, shared)
 
     # --- look-up -------------------------------------------------------------------------------------------------
     def stored(self, version: Version) -> StoredAdapter:
@@ -171,7 +169,6 @@ class AdapterService:
                 await asyncio.to_thread(table.delete, key, force=force)
             else:
                 await asyncio.to_thread(table.delete_version, key, going[0].tag, force=force)
-            await asyncio.to_thread(self._state.sync)
             garbage = set(await asyncio.to_thread(table.garbage))
         return tuple(dict.fromkeys(version.digest for version in going if version.digest in garbage))
 
@@ -197,9 +194,7 @@ class AdapterService:
     # --- inside --------------------------------------------------------------------------------------------------
     async def _changed(self, key: AdapterKey, change: Callable[[], Adapter]) -> Adapter:
         async with self._named(key):
-            adapter = await asyncio.to_thread(change)
-            await asyncio.to_thread(self._state.sync)
-            return adapter
+            return await asyncio.to_thread(change)
 
     def _named(self, key: AdapterKey) -> asyncio.Lock:
         """The lock of a name. It lives as long as somebody holds it or waits for it."""

@@ -74,12 +74,13 @@ class AdapterTable:
 
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        """What it has changed is known once it is committed."""
+        """What it has changed is known once it is committed, and then survives a loss of power."""
         with self._writing:
             with self._database.write() as db:
                 yield db
                 found = self._look(db)
             self._known = found
+        self._database.sync()
 
     # --- versions --------------------------------------------------------------------------------------------------
     def register(

@@ -15,8 +15,8 @@ class State:
     """Opens (and makes, and migrates) `directory`/state.db, or what is kept of it on PostgreSQL: url, as `--database`.
 
     Safe to call from several threads. What waits for the database is called in threads by who serves requests: a
-    PostgreSQL may hang, and is waited for as long as `registry.storage.postgres` says. A commit survives SIGKILL at
-    once; call `sync` before you promise a client that it survives a power failure too.
+    PostgreSQL may hang, and is waited for as long as `registry.storage.postgres` says. What a call has changed
+    survives a loss of power, but for measured figures, which may lose the last seconds.
     With `read_only` nothing is made or migrated: for a look beside the server that has it.
     """
 
@@ -37,10 +37,6 @@ class State:
         self.models = ModelTable(self._database, clock, alone=not read_only)
         for read in (self.adapters.all, self.routers.all, self.models.pins):  # who asks for these waits no more
             read()
-
-    def sync(self) -> None:
-        """Bring every commit made so far to the disk (one fsync)."""
-        self._database.sync()
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""

@@ -74,12 +74,13 @@ class ModelTable:
 
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        """Of what was chosen. It is known once it is committed."""
+        """Of what was chosen. It is known once it is committed, and then survives a loss of power."""
         with self._writing:
             with self._database.write() as db:
                 yield db
                 found = _choices(db)
             self._known = found
+        self._database.sync()
 
     def record_load(
         self, key: LoadKey, resident_bytes: int, seconds: Mapping[str, float], host_bytes: int | None = None

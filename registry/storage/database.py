@@ -103,6 +103,13 @@ class Database:
             yield connection
 
     @contextmanager
+    def promise(self) -> Iterator[sa.Connection]:
+        """`write`, for what somebody is told has been done: it survives a loss of power, too."""
+        with self.write() as connection:
+            yield connection
+        self.sync()
+
+    @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A transaction that keeps no writer waiting, and sees one state throughout. Raises Unavailable."""
         options = _READS if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}

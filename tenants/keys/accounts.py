@@ -50,7 +50,7 @@ class AccountTable:
         """Of a team that is there. Raises BadRequest; Conflict for an archived one."""
         check_name(name)
         made = Account(f"svc_{secrets.token_hex(8)}", team, name, "member", self._clock())
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             archived = sa.select(TEAMS.c.archived).where(TEAMS.c.id == team)
             if connection.execute(archived).scalar_one() is not None:
                 raise Conflict(f"The team '{team}' is archived.", code="team_archived", param="team")
@@ -62,7 +62,7 @@ class AccountTable:
         old = self.find(team, id_)
         check_name(name or old.name)
         values = {"name": name or old.name, "role": role or old.role}
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             connection.execute(sa.update(ACCOUNTS).where(ACCOUNTS.c.id == id_).values(values))
         return self.find(team, id_)
 
@@ -70,7 +70,7 @@ class AccountTable:
         """And revoke its keys. Raises NotFound."""
         self.find(team, id_)
         now = self._clock()
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             connection.execute(sa.update(ACCOUNTS).where(ACCOUNTS.c.id == id_).values(deleted=now))
             revoked = sa.update(KEYS).where(KEYS.c.account == id_, KEYS.c.revoked.is_(None)).values(revoked=now)
             connection.execute(revoked)

@@ -68,7 +68,7 @@ class KeyTable:
         check_weight(weight)
         zone_of(timezone)
         team = Team(id_, name or id_, self._clock(), weight=weight, timezone=timezone)
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             if _find(connection, TEAMS, id_) is not None:
                 raise Conflict(f"There is a team '{id_}' already.", code="team_exists", param="team")
             connection.execute(sa.insert(TEAMS).values(asdict(team)))
@@ -79,7 +79,7 @@ class KeyTable:
         """Refuse all keys of a team, or take them again. Raises NotFound; Conflict for the team of an open server."""
         if id_ == DEFAULT_TEAM and archived:
             raise Conflict(f"The team '{DEFAULT_TEAM}' cannot be archived: it has whoever shows no key.", param="team")
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             team = _team(self._of_team(connection, id_))
             if (team.archived is not None) == archived:
                 return team
@@ -98,7 +98,7 @@ class KeyTable:
         store_texts: bool | None = None,
     ) -> Team:
         """Change what is given; running servers follow within a second. Raises BadRequest, NotFound."""
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             team = _team(self._of_team(connection, id_))
             if name is not None:
                 check_name(name)
@@ -141,7 +141,7 @@ class KeyTable:
         """A new key and its text, which is nowhere else. Raises NotFound; Conflict for an archived team."""
         now = self._clock()
         expires = None if wanted.seconds is None else now + wanted.seconds
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             if self._of_team(connection, wanted.team).archived is not None:
                 raise Conflict(f"The team '{wanted.team}' is archived.", code="team_archived", param="team")
             if wanted.account is not None:
@@ -159,7 +159,7 @@ class KeyTable:
         grace.
         """
         now = self._clock()
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             old = self._key(connection, id_)
             if (state := old.state(now)) != "active":
                 raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
@@ -183,7 +183,7 @@ class KeyTable:
 
     def revoke(self, id_: str) -> Key:
         """Refuse it from now on. Revoking it again changes nothing. Raises NotFound."""
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             if self._key(connection, id_).revoked is None:
                 connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(revoked=self._clock()))
                 connection.execute(CHANGED)
@@ -192,7 +192,7 @@ class KeyTable:
     def edit(self, id_: str, scopes: frozenset[Scope] | None = None, seconds: float | None = None) -> Key:
         """What is given changes; seconds: from now until it expires. Raises BadRequest, NotFound, Conflict."""
         now = self._clock()
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             old = self._key(connection, id_)
             if (state := old.state(now)) != "active":
                 raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")

@@ -60,7 +60,7 @@ class LimitTable:
         """
         alike = (LIMITS.c.owner == wanted.owner) & (LIMITS.c.kind == wanted.kind) & (LIMITS.c.model == wanted.model)
         alike &= (LIMITS.c.mode == Mode.WARN) == (wanted.mode is Mode.WARN)
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             _check(connection, wanted.owner, wanted.subject)
             firsts = lines(connection)
             line = line_of(wanted.subject, firsts) if wanted.owner == "key" else [wanted.subject]
@@ -72,19 +72,19 @@ class LimitTable:
 
     def add(self, wanted: Limit) -> Limit:
         """Beside those that are there. Raises NotFound."""
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             _check(connection, wanted.owner, wanted.subject)
             return self._insert(connection, _of_line(wanted, lines(connection)))
 
     def change(self, id_: str, changed: Callable[[Limit], Limit]) -> Limit:
         """Raises NotFound."""
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             row = self._take(connection, id_)
             return self._insert(connection, changed(_limit(row)), row.created)
 
     def remove(self, id_: str) -> Limit:
         """Raises NotFound."""
-        with self._database.write() as connection:
+        with self._database.promise() as connection:
             row = self._take(connection, id_)
             connection.execute(CHANGED)
         return _limit(row)

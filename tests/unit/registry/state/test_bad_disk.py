@@ -3,15 +3,25 @@
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from registry.errors import Unavailable
+from registry.names import DEFAULT_TEAM
+from registry.records import ROUTERS, AdapterKey
 from registry.state.database import State
+from registry.storage.database import Database
 from registry.storage.files import is_full, sync_all, unusable
 from tenants.keys import pepper
+from tenants.keys.accounts import AccountTable
+from tenants.keys.records import KeyRequest
+from tenants.keys.table import KeyTable
+from tenants.limits.records import Kind, Limit
+from tenants.limits.table import LimitTable
 from tenants.storage.opening import open_tables
+from tests.unit.registry.makers import KEY, new
 
 
 def fault(number: int, path: Path) -> OSError:
@@ -83,3 +93,33 @@ def test_all_of_a_folder_is_brought_to_the_disk(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("registry.storage.files.os.fsync", lambda at: synced.add(os.readlink(f"/proc/self/fd/{at}")))
     sync_all(tmp_path / "a")
     assert synced == {str(tmp_path / one) for one in ("a", "a/b", "a/b/file")}
+
+
+def test_what_somebody_is_told_of_survives_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that was revoked could have come back."""
+    synced: list[Database] = []
+    monkeypatch.setattr(Database, "sync", lambda one: synced.append(one))
+    with State(tmp_path) as state:
+        promises: list[Callable[[], object]] = [
+            lambda: state.adapters.register(KEY, new(1)),
+            lambda: state.routers.register(AdapterKey(ROUTERS, "auto"), new(2)),
+            lambda: state.models.set_pin("m", True),
+            lambda: state.models.set_alias("a", "m"),
+        ]
+        database = open_tables(tmp_path)
+        keys, limits = KeyTable(database, pepper.load(tmp_path)), LimitTable(database)
+        key, _ = keys.create(KeyRequest(DEFAULT_TEAM))
+        limit = Limit("lim_1", "team", DEFAULT_TEAM, Kind.REQUESTS, 5)
+        promises += [
+            lambda: keys.create_team("search"),
+            lambda: keys.edit_team("search", weight=2.0),
+            lambda: keys.archive("search", True),
+            lambda: keys.revoke(key.id),
+            lambda: limits.set(limit),
+            lambda: AccountTable(database).create(DEFAULT_TEAM, "nightly"),
+        ]
+        for promise in promises:
+            synced.clear()
+            promise()
+            assert len(synced) == 1
+        database.close()

@@ -81,7 +81,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         state.adapters.pin(KEY)
         state.models.set_pin("m", True)
         before = state.adapters.all()
-        state.sync()
+        state._database.sync()
     state.close()  # a second time
     with State(tmp_path) as state:
         assert state.adapters.all() == before
@@ -281,14 +281,13 @@ def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
             pass
 
     monkeypatch.setattr(in_file._database.engine, "raw_connection", Full)
-    in_file.sync()
+    in_file._database.sync()
     assert len(synced) == 1
 
 
 def test_what_was_committed_while_somebody_reads_is_synced(in_file: State, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint stops at what the reader sees, and syncs nothing then."""
     in_file.adapters.register(KEY, new(1))
-    in_file.sync()
     synced: list[str] = []
     monkeypatch.setattr(
         "registry.storage.database.os.fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}"))
@@ -299,8 +298,7 @@ def test_what_was_committed_while_somebody_reads_is_synced(in_file: State, monke
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM versions").fetchall()
         in_file.adapters.register(KEY, new(2))
-        in_file.sync()
         assert synced == [f"{os.path.realpath(path)}-wal"]
         reader.execute("COMMIT")
-    in_file.sync()
+    in_file._database.sync()
     assert len(synced) == 1, "the checkpoint has synced it"
