@@ -16,6 +16,7 @@ from pathlib import Path
 
 from registry.errors import Unavailable, Unfit
 from registry.recipes.router import RouterSpec
+from registry.storage.files import sync_folder
 from routing.intents.files import Kind, digest_of, from_bytes
 from routing.intents.model import Acceptance, IntentModel
 from routing.routers.router import Router
@@ -79,10 +80,15 @@ class Contents:
         self.folder = folder
 
     def write(self, content: Content) -> None:
-        """Raises Unavailable (disk_full). Safe to repeat."""
+        """Raises Unavailable (disk_full). Safe to repeat: what the disk has changed meanwhile is written anew."""
         place = self._place(content.digest)
         if place.is_dir():
-            return
+            try:
+                self.read(content.digest)
+            except Unfit:
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                return
         half = self.folder / f".{secrets.token_hex(8)}.tmp"
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)  # of the data directory: one that was moved is missed
@@ -90,7 +96,9 @@ class Contents:
             _write(half / _DEFINITION, content.definition)
             for kind, data in content.models:
                 _write(half / f"{kind}.safetensors", data)
+            sync_folder(half)
             os.replace(half, place)
+            sync_folder(self.folder)
         except OSError as error:
             shutil.rmtree(half, ignore_errors=True)
             raise Unavailable(
@@ -104,10 +112,12 @@ class Contents:
         try:
             spec = RouterSpec.model_validate_json((place / _DEFINITION).read_bytes())
         except (OSError, ValueError) as error:
-            raise Unfit(f"The router's files in {place} cannot be read.", code="bad_router_model") from error
+            told = f"The router's files in {place} cannot be read. Remove the router, and add it again."
+            raise Unfit(told, code="bad_router_model") from error
         found = Content(spec, models_in(place))
         if found.digest != digest:
-            raise Unfit(f"The router's files in {place} were changed.", code="bad_router_model")
+            told = f"The router's files in {place} were changed. Remove the router, and add it again."
+            raise Unfit(told, code="bad_router_model")
         return found
 
     def tidy(self, used: Iterable[str]) -> None:

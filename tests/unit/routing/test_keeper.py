@@ -63,6 +63,20 @@ async def test_one_whose_files_are_gone_hides_no_other(gateway: FakeGateway, cli
     assert (await client.post("/v1/routers", json=router())).status_code == 201
 
 
+async def test_one_whose_files_a_bad_disk_has_changed_comes_back_when_it_is_added_again(
+    gateway: FakeGateway, client: httpx.AsyncClient
+) -> None:
+    """It counted, and was left out again at the next start."""
+    assert (await client.post("/v1/routers", json=router())).status_code == 201
+    place = gateway.routers._contents._place(gateway.routers.show("auto").digest)
+    (place / "router.json").write_bytes(b"\0" * 100)
+    keeper = await opened_again(gateway)
+    assert "Remove the router, and add it again" in keeper.faults["auto"]
+    assert (await client.delete("/v1/routers/auto")).status_code == 200
+    assert (await client.post("/v1/routers", json=router())).status_code == 201
+    assert (await opened_again(gateway)).faults == {}
+
+
 def fitted() -> bytes:
     examples = [Example(f"{word} {n}", label) for label, word in (("a", "rain"), ("b", "euro")) for n in "vwxyz"]
     return to_bytes(train(examples, examples, options=TrainingOptions(iterations=5, buckets=64)).model)
