@@ -77,18 +77,18 @@ class LedgerWriter:
     # --- in the thread ----------------------------------------------------------------------------------------------
     def _run(self) -> None:
         kept: list[Settled] = []
-        stop = False
+        stop = fails = False
         while not stop:
             work = self._next(kept)
             stop = work.stop
             error: Exception | None = None
             try:
                 self._table.write([entry for entry, _ in work.begun], work.ended, again=bool(kept))
-                kept = []
+                kept, fails = [], False
             except Exception as failure:  # whatever it is: requests wait for this thread
-                if not kept:
+                if not fails:
                     log.error("the ledger cannot be written: requests are refused until it can", exc_info=failure)
-                error, kept = failure, self._without_lost(work)
+                error, fails, kept = failure, True, self._without_lost(work)
             self._loop.call_soon_threadsafe(_tell, [done for _, done in work.begun], work.told, error)
             if error is not None:
                 self._stopping.wait(RETRY_SECONDS)

@@ -82,7 +82,7 @@ class DataDir:
             last = self._last()
             raise Refused(self._in_use(last if last is not None and last.alive() else None)) from None
         except OSError as error:
-            raise Refused(f"The data directory {self.path} cannot be used: {error.strerror}. See --data-dir.") from None
+            raise self._unusable(error) from None
         if (self.path / HALF_RESTORED).is_file():
             self._lock.release()
             raise Refused(f"A restore into {self.path} was cut short. Run it once more: roundhouse restore.")
@@ -90,8 +90,13 @@ class DataDir:
             self._clear(last)
         self.run_dir = make_run_dir()
         self.run = Run(processes.own_id() or "", os.getpid(), str(self.run_dir), self._url)
-        make_private_file(self._record)
-        self._record.write_text(json.dumps(asdict(self.run)))
+        try:
+            make_private_file(self._record)
+            self._record.write_text(json.dumps(asdict(self.run)))
+        except OSError as error:  # as on a disk that is full
+            _remove(self.run_dir)
+            self._lock.release()
+            raise self._unusable(error) from None
         return self
 
     def __exit__(
@@ -108,6 +113,9 @@ class DataDir:
             return Run(**json.loads(self._record.read_text()))
         except (OSError, ValueError, TypeError):
             return None
+
+    def _unusable(self, error: OSError) -> Refused:
+        return Refused(f"The data directory {self.path} cannot be used: {error.strerror}. See --data-dir.")
 
     def _in_use(self, run: Run | None) -> str:
         who = f"the server at {run.url} (process {run.pid})" if run else "another process"

@@ -18,6 +18,7 @@ from registry.files.sources import locate
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
 from registry.recipes.source import HubSource
+from registry.storage.files import unusable
 from registry.threads import Threads
 from registry.wording import size_words
 from runtime.gateway.files import check_version
@@ -71,7 +72,10 @@ class Additions:
         Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here.
         """
         check_flags(wanted.overrides, self._trusted)
-        proposal, text, to_fetch = await self._threads.run(self._look, wanted)
+        try:
+            proposal, text, to_fetch = await self._threads.run(self._look, wanted)
+        except OSError as error:
+            raise Unfit(unusable(error), code="source_not_found", param="source") from error
         plan = self._residency.preview(proposal.recipe.id, proposal.estimate, GUESSED_LOAD)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
         return Preview(proposal, text, plan, to_fetch, short, self._roster.leaves(proposal.recipe.id))

@@ -128,6 +128,21 @@ async def test_a_folder_whose_weights_cannot_be_read_is_refused(tmp_path: Path) 
     assert refused.value.code == "bad_weights"
 
 
+async def test_a_folder_that_is_not_the_servers_to_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a 500."""
+    _, adding = additions(tmp_path, 2048 * MIB)
+
+    def refused(_: Path) -> None:
+        raise PermissionError(13, "Permission denied", "/models/mine/config.json")
+
+    monkeypatch.setattr("runtime.gateway.launch.adding.list_folder", refused)
+    with pytest.raises(Unfit, match=r"/models/mine/config.json cannot be used: Permission denied") as told:
+        await adding.preview(RERANK)
+    assert (told.value.code, told.value.param) == ("source_not_found", "source")
+
+
 async def test_one_whose_name_leaves_waits_for_that_and_says_so(tmp_path: Path) -> None:
     gone = asyncio.Event()
 

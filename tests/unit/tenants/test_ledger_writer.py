@@ -97,6 +97,20 @@ async def test_nothing_runs_that_cannot_be_told_of(gate: Gate) -> None:
     await writer.close()
 
 
+async def test_that_it_cannot_be_written_is_logged_once(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """Each request that was refused had its traceback in the log, which may lie on the same full disk."""
+    writer = over(gate)
+    for expected in (1, 2):
+        gate.broken = True
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await writer.begin(entry())
+        assert caplog.text.count("the ledger cannot be written") == expected
+        gate.broken = False
+        await writer.begin(entry())
+    await writer.close()
+
+
 async def test_a_client_that_leaves_before_the_commit(gate: Gate) -> None:
     writer = over(gate)
     gate.go.clear()

@@ -1,5 +1,6 @@
 """`roundhouse serve` as far as it goes without starting engines: options, refusals, the data directory, what to try."""
 
+import errno
 import json
 import os
 import socket
@@ -259,6 +260,29 @@ def test_two_servers_cannot_share_a_data_directory(tmp_path: Path) -> None:
         process.terminate()
         process.wait()
         processes.sweep(json.loads((tmp_path / "server.json").read_text())["id"])
+
+
+def test_a_data_directory_on_a_full_disk_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was said was 'No space left on device.'"""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    monkeypatch.setattr("runtime.cli.local.data_dir.make_run_dir", lambda: run_dir)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with (
+            pytest.raises(Refused, match=f"{tmp_path}/data cannot be used: No space left"),
+            DataDir(tmp_path / "data", "http://x"),
+        ):
+            pass
+    assert not run_dir.exists()
+    with DataDir(tmp_path / "data", "http://x"):
+        pass
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_what_a_killed_server_left_is_ended_and_only_that(tmp_path: Path) -> None:
