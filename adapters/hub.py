@@ -1,5 +1,7 @@
 """Adapters from a model hub: two files of a repository at a revision, resolved to a commit first."""
 
+import os
+from errno import ENOSPC
 from pathlib import Path
 
 from adapters.content.faults import shown
@@ -8,6 +10,7 @@ from registry.bounds import Bounds
 from registry.errors import TooLarge, Unavailable, Unfit
 from registry.files.hub import TIMEOUT, endpoint, hub_errors, shown_endpoint
 from registry.recipes.source import HubSource
+from registry.storage.files import is_full
 
 
 def download(source: HubSource, folder: Path, bounds: Bounds) -> str:
@@ -15,7 +18,8 @@ def download(source: HubSource, folder: Path, bounds: Bounds) -> str:
 
     Returns the commit that its revision stood for, 40 hex digits.
 
-    Raises as `hub_errors`, TooLarge before anything is fetched, Unfit for a repository that holds no adapter.
+    Raises as `hub_errors`, TooLarge before anything is fetched, Unfit for a repository that holds no adapter,
+    OSError for a full disk.
     """
     from huggingface_hub import HfApi, snapshot_download  # takes a fifth of a second: not at start
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -30,10 +34,15 @@ def download(source: HubSource, folder: Path, bounds: Bounds) -> str:
         if info.sha is None:
             raise Unavailable(f"The hub at {shown_endpoint()} names no commit for {where}.", code="hub_unavailable")
         _check_files(where, sizes, bounds)
-        snapshot_download(
-            hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),
-            etag_timeout=TIMEOUT,
-        )  # fmt: skip
+        try:
+            snapshot_download(
+                hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),
+                etag_timeout=TIMEOUT,
+            )  # fmt: skip
+        except RuntimeError as error:
+            if is_full(error, folder):
+                raise OSError(ENOSPC, os.strerror(ENOSPC), str(folder)) from error
+            raise
     return info.sha
 
 

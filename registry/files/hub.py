@@ -60,7 +60,13 @@ def hub_errors(source: HubSource) -> Iterator[None]:
             f"There is no repository '{source.hub}' on {hub}, or it is private and HF_TOKEN does not open it.",
             code="hub_not_found",
         ) from None
-    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, transport) as error:
+    except (
+        errors.HfHubHTTPError,
+        errors.OfflineModeIsEnabled,
+        errors.LocalEntryNotFoundError,
+        transport,
+        RuntimeError,
+    ) as error:  # the last: of hf_xet, which fetches in Rust
         raise Unavailable(
             f"The hub at {hub} did not deliver {where}: {_why(error)}. Try again later, or put the "
             "files into a folder and name it as the source: {path: ...}.",

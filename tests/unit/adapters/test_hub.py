@@ -146,3 +146,20 @@ def test_a_transfer_that_keeps_breaking_off_is_given_up(
     with pytest.raises(Unavailable, match=r"did not deliver.*broke off"):
         download(HubSource(hub=REPO, revision="main"), out, Bounds())
     assert not (out / "adapter_model.safetensors").exists()
+
+
+def test_a_fault_of_the_part_in_rust_is_the_hubs_or_the_disks(
+    hub: FakeHub, folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """hf_xet raises RuntimeError for both: a registration was a 500."""
+    hub.push(REPO, write_adapter(folder))
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("Task error: File reconstruction error")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
+    with pytest.raises(Unavailable, match=r"did not deliver.*broke off"):
+        download(HubSource(hub=REPO, revision="main"), out, Bounds())
+    monkeypatch.setattr("adapters.hub.is_full", lambda *_: True)
+    with pytest.raises(OSError, match="No space left"):
+        download(HubSource(hub=REPO, revision="main"), out, Bounds())
