@@ -14,7 +14,7 @@ from registry.state.formats import bring_up
 from registry.state.tables import COUNTED, METADATA, VERSION_TABLE
 from registry.storage.database import SQLITE, Database, url_of
 from registry.storage.files import make_private, make_private_file
-from registry.storage.migration import alone, newest, revision, upgrade
+from registry.storage.migration import alone, newer, newest, revision, upgrade
 from registry.storage.server_id import FILE as SERVER_ID
 from registry.storage.server_id import server_id
 
@@ -74,10 +74,14 @@ def look(directory: Path, url: str | None = None) -> Database:
         database = Database(url_of(f"{SQLITE}:///{(directory / FILE).absolute()}"), read_only=True)
     else:
         database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
-    if revision(database, VERSION_TABLE) != newest(MIGRATIONS):
+    found, known = revision(database, VERSION_TABLE), newest(MIGRATIONS)
+    if found != known:
         database.close()
+        if found is not None and found > known:
+            raise newer(database)
         raise Conflict(
-            f"The state of {directory} was written by another version of Roundhouse. Start this one on it once.",
+            f"The state of {directory} was written by another version of Roundhouse, an older one. Start this one on "
+            "it once.",
             code="state_version",
         )
     return database

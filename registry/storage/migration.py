@@ -41,10 +41,16 @@ def _upgrade(database: Database, scripts: Path, to: str) -> None:
         try:
             command.upgrade(config, to)
         except CommandError as error:
-            raise Conflict(
-                "The database was written by a newer Roundhouse. Start that version, or use another database.",
-                code="state_version",
-            ) from error
+            raise newer(database) from error
+
+
+def newer(database: Database) -> Conflict:
+    """What is told of one that this version does not know."""
+    return Conflict(
+        f"The database {database.url.database} was written by a newer Roundhouse. Start that version, or go back to a "
+        "backup of before: roundhouse restore.",
+        code="state_version",
+    )
 
 
 def newest(scripts: Path) -> str:

@@ -166,8 +166,9 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     connection.execute("UPDATE state_version SET version_num = '9999'")
     connection.commit()
     connection.close()
-    with pytest.raises(Conflict, match="newer Roundhouse"):
-        State(tmp_path)
+    for read_only in (False, True):
+        with pytest.raises(Conflict, match=f"{path} was written by a newer Roundhouse"):
+            State(tmp_path, read_only=read_only)
 
 
 @pytest.mark.long
