@@ -11,6 +11,7 @@ from pathlib import Path
 
 from models.native.cache_folder import is_ours
 from registry.processor import features
+from registry.storage.files import sync_all
 
 SECONDS = 120
 """Longest time that a compiler may take."""
@@ -40,6 +41,7 @@ def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]
         subprocess.run(
             [*compiler, *flags, "-o", str(output), *map(str, sources)], check=True, capture_output=True, timeout=SECONDS
         )
+        sync_all(Path(scratch))  # half of it, after a loss of power, would be code that engines run
         output.replace(target)
     return target
 
