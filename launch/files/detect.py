@@ -363,7 +363,8 @@ def _refuse_classes(listing: Listing, config: dict[str, Any]) -> None:
 
 def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
     notes = []
-    if not listing.chat_template() and not listing.is_tekken():
+    written = listing.is_tekken() or _architecture(config) in vllm_source.RENDERED
+    if not written and not listing.chat_template():
         notes.append(
             "It has no chat template: a base model continues text (/v1/completions); for /v1/chat/completions set "
             "engine.flags.chat_template."

@@ -23,6 +23,7 @@ READ = (
     "model.safetensors.index.json",
     "1_Pooling/config.json",
     "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
     "chat_template.json",
     "README.md",
 )
@@ -65,9 +66,16 @@ class Listing:
         return found if isinstance(found, list) else []
 
     def chat_template(self) -> str:
-        """In a file of its own, in the tokenizer's, or in the older one of a processor; '': none."""
+        """In a file of its own, in the tokenizer's, or in the older one of a processor; '': none. Of several that have
+        names it is the one for requests with tools, if there is one."""
+        if own := self.text("additional_chat_templates/tool_use.jinja") or self.text("chat_template.jinja"):
+            return own
         told = (self.json(name).get("chat_template") for name in ("tokenizer_config.json", "chat_template.json"))
-        return self.text("chat_template.jinja") or next((str(one) for one in told if one), "")
+        found = next((one for one in told if one), "")
+        if isinstance(found, list):
+            named = {str(one["name"]): one["template"] for one in found}
+            found = named.get("tool_use") or named.get("default") or ""
+        return str(found)
 
     def is_tekken(self) -> bool:
         """Whether only Mistral's own tokenizer (tekken.json) reads its text right, or knows how its chats are written.

@@ -11,6 +11,7 @@ from launch.proposal.context import check_context, longest_context, unstretched
 from launch.proposal.draft import Draft, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
 from launch.proposal.quantization import check_quantization
+from launch.proposal.template import shows_tools
 from launch.request import WorkingSet
 from models.chat import cpu
 from models.chat.vllm import source as vllm_source
@@ -155,18 +156,25 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
 
 
 def _parsers(draft: Draft, facts: ChatFacts) -> None:
-    family = family_of(facts.name, facts.detected.architecture)
-    template, shows = facts.listing.chat_template(), "its chat template shows tools to the model"
-    if facts.listing.is_tekken():
-        template, shows = "tools", "Mistral's tokenizer shows tools to the model"
+    tekken, name = facts.listing.is_tekken(), facts.detected.architecture
+    template = None if tekken or name in vllm_source.RENDERED else facts.listing.chat_template()
+    if tekken:
         why = "tekken.json: Mistral's own tokenizer reads it, and knows how messages and tools are written"
         draft.pick("engine.flags.tokenizer_mode", "mistral", why)
-    if family is None or not template:
+    if template == "":
         return
-    if family.tools and "tool" in template and has_parser("tool_call_parser", family.tools):
-        draft.pick("engine.flags.enable_auto_tool_choice", True, shows)
+    shown = template is None or shows_tools(template, facts.listing)
+    family = family_of(facts.name, name, template)
+    if not shown:
+        draft.notes.append("Its chat template shows the model no tools: requests with tools are refused.")
+    elif family and family.tools and has_parser("tool_call_parser", family.tools):
+        who = "Mistral's tokenizer" if tekken else "its chat template" if template else "vLLM"
+        draft.pick("engine.flags.enable_auto_tool_choice", True, f"{who} shows tools to the model")
         draft.pick("engine.flags.tool_call_parser", family.tools, f"{family.words}: {TOOL_PAGE}")
-    elif family.tools and "tool" not in template:
-        draft.notes.append("Its chat template does not mention tools: the model would never see them.")
-    if family.reasoning and has_parser("reasoning_parser", family.reasoning):
+    else:
+        draft.notes.append(
+            "Its chat template shows tools to the model, but no parser here is known to read its calls: until one is "
+            "named in engine.flags.tool_call_parser, with enable_auto_tool_choice, requests with tools are refused."
+        )
+    if family and family.reasoning and has_parser("reasoning_parser", family.reasoning):
         draft.pick("engine.flags.reasoning_parser", family.reasoning, f"{family.words}: {REASONING_PAGE}")

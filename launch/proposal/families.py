@@ -2,8 +2,12 @@
 
 Sources: vLLM's pages docs.vllm.ai/en/stable/features/tool_calling and .../features/reasoning_outputs, whose tables name
 models and parsers, with the parsers' own docstrings in vLLM 0.32 (vllm/tool_parsers, vllm/reasoning) where a name was
-changed since. A parser is proposed only if the installed vLLM has it, and one for tools only where the model's chat
-template mentions tools: without that the model never sees them.
+changed since, and the makers' cards (Phi-4-reasoning, SmolLM3, Ministral 3). A parser is proposed only if the installed
+vLLM has it, and one for tools only where the model's chat template shows tools to the model.
+
+Names do not tell much: of a model that was trained further, or of another's upload, only the template says how it
+writes its calls, and whether it thinks. A parser for thoughts takes the answer of one that does not for a thought, and
+some parsers end the load where the tokenizer lacks their marks.
 """
 
 import re
@@ -16,13 +20,17 @@ from registry.recipes.parsers import KINDS, parsers
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`architecture` and `name` are patterns that must both be found; the first row that fits counts."""
+    """`name`, `architecture` and `template` are patterns that must all be found; the first row that fits counts."""
 
     name: str
     architecture: str
+    template: str = ""
     tools: str = ""
     reasoning: str = ""
     words: str = ""
+    opens: bool = False
+    """The template must begin answers with thoughts, or with the mark that there are none: it is of a model that thinks
+    unless that is switched off."""
 
 
 TOOL_PAGE = "vLLM's page on tool calling"
@@ -30,62 +38,85 @@ REASONING_PAGE = "vLLM's page on reasoning outputs"
 NEEDS: Mapping[str, str] = {"cohere_command3": "cohere_melody"}
 """Parser to a package that vLLM does not bring along, and without which a load with this parser fails."""
 
+JSON_CALLS = r"""<tool_call>(?:\\n|\s|["']\s*-?\}\}|\{\{-?\s*["'])*\{\\?["']"""
+"""Calls as JSON between these marks: a template tells the model so, with an example."""
+LLAMA_CALLS, MISTRAL_CALLS = r'"parameters": dictionary', r"\[TOOL_CALLS\]"
+PROMPT, UNASKED = "add_generation_prompt", re.compile(r"\b(?:if|not|and|or) thinking\b")
+"""The variable of a template at whose last place it begins an answer; and one that switches thoughts on."""
+
 FAMILIES: tuple[Family, ...] = (
-    # name (of the source), architecture, tools, reasoning, what it is called
-    Family("deepseek-r1|openthinker|r1-distill", "", "", "deepseek_r1", "DeepSeek-R1 and what was distilled from it"),
-    Family("xlam", "", "xlam", "", "xLAM"),
-    Family("qwq", "^Qwen2", "hermes", "deepseek_r1", "QwQ"),
-    Family("qwen3-coder", "^Qwen3", "qwen3_coder", "", "Qwen3-Coder"),
-    Family("", "^Qwen3_5", "qwen3_coder", "qwen3", "Qwen3.5"),
-    Family("instruct", "^Qwen3", "hermes", "", "Qwen3 Instruct, which does not think"),
-    Family("", "^Qwen3", "hermes", "qwen3", "Qwen3"),
-    Family("", "^Qwen2", "hermes", "", "Qwen2.5"),
-    Family("hermes|nous", "", "hermes", "", "Hermes"),
-    Family("", "^Llama4", "llama4_pythonic", "", "Llama 4"),
-    Family("magistral", "^Mistral", "mistral", "mistral", "Magistral"),
-    Family("", "^Mistral|^Mixtral|^Pixtral|^Ministral", "mistral", "", "Mistral"),
-    Family("nemotron-?3", "^Nemotron", "qwen3_coder", "nemotron_v3", "Nemotron 3"),
-    Family("granite-20b-functioncalling", "", "granite-20b-fc", "", "Granite 20B function calling"),
-    Family("", "^GraniteMoeHybrid", "granite4", "", "Granite 4"),
-    Family("granite-3\\.2", "^Granite", "granite", "granite", "Granite 3.2"),
-    Family("", "^Granite", "granite", "", "Granite 3"),
-    Family("kimi-k2.*instruct", "^Deepseek|^Kimi", "kimi_k2", "", "Kimi K2 Instruct, which does not think"),
-    Family("kimi-k2", "^Deepseek|^Kimi", "kimi_k2", "kimi_k2", "Kimi K2"),
-    Family("gigachat-?3", "^Deepseek", "gigachat3", "", "GigaChat 3"),
-    Family("", "^DeepseekV4", "deepseek_v4", "deepseek_v4", "DeepSeek V4"),
-    Family("", "^DeepseekV32", "deepseek_v32", "deepseek_v3", "DeepSeek V3.2"),
-    Family("v3\\.1", "^DeepseekV3", "deepseek_v31", "deepseek_v3", "DeepSeek V3.1"),
-    Family("", "^DeepseekV3", "deepseek_v3", "", "DeepSeek V3"),
-    Family("glm-?4\\.[67]|glm-?5", "^Glm", "glm47", "glm45", "GLM-4.6 and later"),
-    Family("", "^Glm4Moe", "glm45", "glm45", "GLM-4.5"),
-    Family("", "^GptOss", "openai", "openai_gptoss", "gpt-oss"),
-    Family("", "^InternLM2", "internlm", "", "InternLM 2.5"),
-    Family("", "^Jamba", "jamba", "", "Jamba"),
-    Family("thinking", "^Ernie4_5", "ernie45", "ernie45", "ERNIE 4.5 Thinking"),
-    Family("", "^HunYuanMoE", "hunyuan_a13b", "hunyuan_a13b", "Hunyuan A13B"),
-    Family("", "^MiniMaxM2", "minimax_m2", "minimax_m2", "MiniMax M2"),
-    Family("", "^SeedOss", "seed_oss", "seed_oss", "Seed-OSS"),
-    Family("", "^Step3p", "step3p5", "step3p5", "Step-3.5 and later"),
-    Family("", "^Step3", "step3", "step3", "Step-3"),
-    Family("think", "^Olmo3", "olmo3", "olmo3", "Olmo 3 Think"),
-    Family("", "^Olmo3", "olmo3", "", "Olmo 3"),
-    Family("", "^Gemma4", "gemma4", "gemma4", "Gemma 4"),
-    Family("functiongemma", "", "functiongemma", "", "FunctionGemma"),
-    Family("phi-4-mini", "^Phi3", "phi4_mini_json", "", "Phi-4-mini"),
-    Family("", "^Lfm2", "lfm2", "", "LFM2"),
-    Family("", "^Apertus", "apertus", "", "Apertus"),
-    Family("", "^Cohere2", "cohere_command3", "cohere_command3", "Command A"),
-    Family("", "^MiMo", "mimo", "mimo", "MiMo"),
-    Family("llama-?3|smaug|storm", "^Llama", "llama3_json", "", "Llama 3.1 and later"),
+    # name (of the source), architecture, chat template, tools, reasoning, what it is called
+    Family("deepseek-r1|r1-distill", "", "</think>", "", "deepseek_r1", "DeepSeek-R1 and what was distilled from it"),
+    Family("hermes", "", "<tool_call>", "hermes", "", "Hermes"),
+    Family("xlam", "", "", "xlam", "", "xLAM"),
+    Family("qwq", "^Qwen2", "</think>", "hermes", "deepseek_r1", "QwQ"),
+    Family("", "^Qwen3_5", "", "qwen3_coder", "qwen3", "Qwen3.5"),
+    Family("", "^Qwen3", "<function=", "qwen3_coder", "", "Qwen3-Coder"),
+    Family("instruct", "^Qwen3", "", "hermes", "", "Qwen3 Instruct, which does not think"),
+    Family("", "^Qwen3", "", "hermes", "qwen3", "Qwen3", opens=True),
+    Family("", "^Qwen[23]", JSON_CALLS, "hermes", "", "Qwen2.5, and Qwen3 that does not think"),
+    Family("", "^Llama4", "", "llama4_pythonic", "", "Llama 4"),
+    Family(
+        "magistral|reasoning", "^M.*istral", rf"{MISTRAL_CALLS}|\[THINK", "mistral", "mistral", "Mistral that thinks"
+    ),
+    Family("", "^Mistral|^Mixtral|^Pixtral|^Ministral", MISTRAL_CALLS, "mistral", "", "Mistral"),
+    Family("nemotron-?3", "^Nemotron", "", "qwen3_coder", "nemotron_v3", "Nemotron 3"),
+    Family("granite-20b-functioncalling", "", "", "granite-20b-fc", "", "Granite 20B function calling"),
+    Family("", "^Granite", JSON_CALLS, "granite4", "", "Granite 4"),
+    Family("granite-3\\.2", "^Granite", "", "granite", "granite", "Granite 3.2"),
+    Family("", "^Granite", "", "granite", "", "Granite 3"),
+    Family("kimi-k2.*instruct", "^Deepseek|^Kimi", "", "kimi_k2", "", "Kimi K2 Instruct, which does not think"),
+    Family("kimi-k2", "^Deepseek|^Kimi", "", "kimi_k2", "kimi_k2", "Kimi K2"),
+    Family("gigachat-?3", "^Deepseek", "", "gigachat3", "", "GigaChat 3"),
+    Family("", "^DeepseekV4", "", "deepseek_v4", "deepseek_v4", "DeepSeek V4"),
+    Family("", "^DeepseekV32", "", "deepseek_v32", "deepseek_v3", "DeepSeek V3.2"),
+    Family("v3\\.1", "^DeepseekV3", "", "deepseek_v31", "deepseek_v3", "DeepSeek V3.1"),
+    Family("", "^DeepseekV3", "", "deepseek_v3", "", "DeepSeek V3"),
+    Family("glm-?4\\.[67]|glm-?5", "^Glm", "", "glm47", "glm45", "GLM-4.6 and later"),
+    Family("", "^Glm4v?Moe", "", "glm45", "glm45", "GLM-4.5"),
+    Family("", "^GptOss", "", "openai", "openai_gptoss", "gpt-oss"),
+    Family("", "^InternLM2", "", "internlm", "", "InternLM 2.5"),
+    Family("", "^Jamba", "", "jamba", "", "Jamba"),
+    Family("thinking", "^Ernie4_5", "", "ernie45", "ernie45", "ERNIE 4.5 Thinking"),
+    Family("", "^HunYuanMoE", "", "hunyuan_a13b", "hunyuan_a13b", "Hunyuan A13B"),
+    Family("", "^MiniMaxM2", "", "minimax_m2", "minimax_m2", "MiniMax M2"),
+    Family("", "^SeedOss", "", "seed_oss", "seed_oss", "Seed-OSS"),
+    Family("", "^Step3p", "", "step3p5", "step3p5", "Step-3.5 and later"),
+    Family("", "^Step3", "", "step3", "step3", "Step-3"),
+    Family("think", "^Olmo3", "", "olmo3", "olmo3", "Olmo 3 Think"),
+    Family("", "^Olmo3", "", "olmo3", "", "Olmo 3"),
+    Family("", "^Gemma4", "", "gemma4", "gemma4", "Gemma 4"),
+    Family("functiongemma", "", "", "functiongemma", "", "FunctionGemma"),
+    Family("", "^Phi3", "functools", "phi4_mini_json", "", "Phi-4-mini, with vLLM's template"),
+    Family("phi-4-reasoning", "^Phi3", "</think>", "", "deepseek_r1", "Phi-4-reasoning"),
+    Family("", "^Lfm2", "", "lfm2", "", "LFM2"),
+    Family("", "^Apertus", "", "apertus", "", "Apertus"),
+    Family("", "^Cohere2", "", "cohere_command3", "cohere_command3", "Command A"),
+    Family("", "^MiMo", "", "mimo", "mimo", "MiMo"),
+    Family("", "^Llama|^Mllama", LLAMA_CALLS, "llama3_json", "", "Llama 3.1 and later"),
+    Family("", "^SmolLM3", "", "hermes", "", "SmolLM3"),
+    # whose they are is not known, but how they write is
+    Family("", "", JSON_CALLS, "hermes", "qwen3", "what thinks and calls as Qwen3 does", opens=True),
+    Family("", "", "<function=", "qwen3_coder", "", "what calls as Qwen3-Coder does"),
+    Family("", "", JSON_CALLS, "hermes", "", "what calls as Hermes does"),
+    Family("", "", "", "", "qwen3", "what thinks as Qwen3 does", opens=True),
 )
 
 
-def family_of(name: str, architecture: str) -> Family | None:
-    """The first row that fits. `name`: of the source, as its makers wrote it."""
+def family_of(name: str, architecture: str, template: str | None) -> Family | None:
+    """The first row that fits. `name`: of the source, as its makers wrote it. `template`: None where there is none, as
+    the tokenizer or vLLM knows how chats are written: then only name and architecture count."""
+    opens = template is not None and _opens(template)
     for family in FAMILIES:
-        if re.search(family.name, name, re.IGNORECASE) and re.search(family.architecture, architecture):
+        by_name = re.search(family.name, name, re.IGNORECASE) and re.search(family.architecture, architecture)
+        if by_name and (template is None or re.search(family.template, template)) and (opens or not family.opens):
             return family
     return None
+
+
+def _opens(template: str) -> bool:
+    _, found, begins = template.rpartition(PROMPT)
+    return bool(found) and "<think>" in begins and not UNASKED.search(template)
 
 
 def has_parser(flag: str, name: str) -> bool:

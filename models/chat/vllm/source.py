@@ -15,6 +15,11 @@ REGISTRY = f"{MODELS}/registry.py"
 CHAT = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
 """Tables of `registry.py` whose models answer in text."""
 FORMER, ELSEWHERE = "_PREVIOUSLY_SUPPORTED_MODELS", "_OOT_SUPPORTED_MODELS"
+RENDERED = frozenset({
+    "DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM",
+    "InklingForCausalLM", "InklingForConditionalGeneration", "KimiK3ForConditionalGeneration",
+})  # fmt: skip
+"""Architectures whose chats vLLM writes by code of its own (config/model.py): they have no template."""
 DEEPEST = 5
 """Classes above a class that are looked at."""
 

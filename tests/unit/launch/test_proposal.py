@@ -15,12 +15,13 @@ from registry.processor import features
 from registry.recipes.loading import load_recipes
 from registry.recipes.source import HubSource, PackageSource, PathSource, Source
 from tests.unit.launch.listings import listing_of
+from tests.unit.launch.public import templates
 from tests.unit.launch.public.known_models import CHAT
 
 GIB = 2**30
 KNOWN = {known.name: known for known in CHAT}
 GPU, CPU = Machine("cuda", 68 * GIB, 90), Machine("cpu", 16 * GIB)
-TOOLS = "{% for tool in tools %}{{ tool }}{% endfor %}"
+TOOLS = templates.TOOLS
 
 
 def chat(name: str, machine: Machine = GPU, template: str = TOOLS, more: Any = None, **wanted: Any) -> Proposal:
@@ -31,22 +32,23 @@ def chat(name: str, machine: Machine = GPU, template: str = TOOLS, more: Any = N
 
 
 @pytest.mark.parametrize(
-    ("name", "tools", "reasoning"),
+    ("name", "template", "tools", "reasoning"),
     [
-        ("Qwen3-8B", "hermes", "qwen3"),
-        ("Qwen2.5-7B-Instruct", "hermes", None),
-        ("QwQ-32B", "hermes", "deepseek_r1"),
-        ("DeepSeek-R1-Distill-Llama-8B", None, "deepseek_r1"),
-        ("Llama-3.1-8B-Instruct", "llama3_json", None),
-        ("Llama-2-7b-chat-hf", None, None),
-        ("Mistral-Nemo-Instruct-2407", "mistral", None),
-        ("Qwen3-Coder-30B-A3B-Instruct", "qwen3_coder", None),
-        ("Phi-4-mini-instruct", "phi4_mini_json", None),
-        ("granite-3.1-8b-instruct", "granite", None),
+        ("Qwen3-8B", templates.JSON + templates.MAY_THINK, "hermes", "qwen3"),
+        ("Qwen2.5-7B-Instruct", templates.JSON, "hermes", None),
+        ("QwQ-32B", templates.JSON + templates.THINKS + templates.HISTORY, "hermes", "deepseek_r1"),
+        ("DeepSeek-R1-Distill-Llama-8B", templates.HISTORY, None, "deepseek_r1"),
+        ("Llama-3.1-8B-Instruct", templates.LLAMA, "llama3_json", None),
+        ("Llama-2-7b-chat-hf", TOOLS, None, None),
+        ("Mistral-Nemo-Instruct-2407", templates.MISTRAL, "mistral", None),
+        ("Qwen3-Coder-30B-A3B-Instruct", templates.XML, "qwen3_coder", None),
+        ("Phi-4-mini-instruct", templates.FUNCTOOLS, "phi4_mini_json", None),
+        ("Phi-4-mini-instruct", templates.OF_A_MESSAGE, None, None),
+        ("granite-3.1-8b-instruct", TOOLS, "granite", None),
     ],
 )
-def test_parsers_go_by_family(name: str, tools: str | None, reasoning: str | None) -> None:
-    flags = chat(name).recipe.engine.flags
+def test_parsers_go_by_family(name: str, template: str, tools: str | None, reasoning: str | None) -> None:
+    flags = chat(name, template=template).recipe.engine.flags
     assert flags.get("tool_call_parser") == tools
     assert flags.get("enable_auto_tool_choice") == (True if tools else None)
     assert flags.get("reasoning_parser") == reasoning
@@ -92,7 +94,59 @@ def test_places_that_are_asked_for_where_vllm_has_no_lora_are_refused() -> None:
 def test_a_template_without_tools_gets_no_parser_for_them() -> None:
     found = chat("Qwen3-8B", template="{{ messages }}")
     assert "tool_call_parser" not in found.recipe.engine.flags
-    assert any("does not mention tools" in note for note in found.notes)
+    assert any("shows the model no tools" in note for note in found.notes)
+
+
+def test_a_template_that_speaks_of_tools_may_show_none() -> None:
+    """DeepSeek's do: a parser was proposed, and a request's tools never reached the model."""
+    for template in (templates.JSON.replace("tools", "nothing") + templates.ANSWERED, templates.OF_A_MESSAGE):
+        found = chat("Qwen2.5-7B-Instruct", template=template)
+        assert "tool_call_parser" not in found.recipe.engine.flags
+        assert any("shows the model no tools" in note for note in found.notes)
+
+
+def test_calls_that_nobody_here_can_read_are_told_of() -> None:
+    found = chat("Falcon3-7B-Instruct", template=TOOLS)
+    assert "tool_call_parser" not in found.recipe.engine.flags
+    assert any("no parser here is known" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("template", ["{% if tools %}", "{{ message }", "{{ " + "(" * 5000, "{{ a }}" * 40_000])
+def test_a_template_that_is_none_is_refused_before_anything_is_fetched(template: str) -> None:
+    """The load ended with "unexpected '}'", and did not say of what."""
+    with pytest.raises(Unfit, match="chat template of a/model is no Jinja template") as refused:
+        chat("Qwen3-8B", template=template)
+    assert refused.value.code == "bad_config"
+
+
+def test_blocks_that_only_transformers_knows_are_read() -> None:
+    whole = "{% for message in messages %}{% generation %}{{ message }}{% break %}{% endgeneration %}{% endfor %}"
+    assert "tool_call_parser" in chat("Qwen2.5-7B-Instruct", template=whole + templates.JSON).recipe.engine.flags
+
+
+def test_of_several_templates_the_one_for_tools_counts() -> None:
+    """Hermes 3 has one for them, Command R one of another name as well."""
+    several = [{"name": "default", "template": "{{ messages }}"}, {"name": "tool_use", "template": templates.JSON}]
+    config = KNOWN["Hermes-3-Llama-3.1-8B"].config
+    large = {"model.safetensors": 16 * 10**9}
+    source = HubSource(hub="NousResearch/Hermes-3-Llama-3.1-8B", revision="0" * 40)
+    one_file: dict[str, object] = {"tokenizer_config.json": {"chat_template": several}}
+    files: dict[str, object] = {
+        "chat_template.jinja": "{{ messages }}", "additional_chat_templates/tool_use.jinja": templates.JSON
+    }  # fmt: skip
+    for small in (one_file, files):
+        found = propose(listing_of({"config.json": config, **small}, large), source, ModelRequest("x"), GPU)
+        assert found.recipe.engine.flags["tool_call_parser"] == "hermes"
+
+
+def test_chats_that_vllm_writes_by_itself_need_no_template() -> None:
+    """DeepSeek V3.2 has none: it was said to have no chats, and got no parser."""
+    config = {**KNOWN["Qwen3-8B"].config, "architectures": ["DeepseekV32ForCausalLM"]}
+    listing = listing_of({"config.json": config}, {"model.safetensors": 16 * 10**9})
+    found = propose(listing, HubSource(hub="a/V3.2", revision="0" * 40), ModelRequest("x"), GPU)
+    flags = found.recipe.engine.flags
+    assert (flags["tool_call_parser"], flags["reasoning_parser"]) == ("deepseek_v32", "deepseek_v3")
+    assert not any("no chat template" in note for note in found.notes)
 
 
 def test_a_template_may_lie_in_the_file_of_a_processor() -> None:
@@ -102,7 +156,7 @@ def test_a_template_may_lie_in_the_file_of_a_processor() -> None:
             "num_key_value_heads": 8, "vocab_size": 131072}  # fmt: skip
     config = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": text,
               "torch_dtype": "bfloat16"}  # fmt: skip
-    small = {"config.json": config, "chat_template.json": {"chat_template": "{% for tool in tools %}{% endfor %}"}}
+    small = {"config.json": config, "chat_template.json": {"chat_template": templates.MISTRAL}}
     listing = listing_of(small, {"model.safetensors": 48 * 10**9})
     source = HubSource(hub="mistralai/Mistral-Small-3.1-24B-Instruct-2503", revision="0" * 40)
     found = propose(listing, source, ModelRequest("x"), GPU)
@@ -122,7 +176,7 @@ def test_a_tokenizer_that_only_mistral_reads_right_is_read_by_theirs(files: dict
     config = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "head_dim": 128, "hidden_size": 5120,
               "intermediate_size": 32768, "max_position_embeddings": 131072, "num_attention_heads": 32,
               "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 131072}  # fmt: skip
-    small = {"config.json": config, **dict.fromkeys(files, "{% for tool in tools %}")}
+    small = {"config.json": config, **dict.fromkeys(files, templates.MISTRAL)}
     listing = listing_of(small, {"model.safetensors": 48 * 10**9, "tekken.json": 19 * 10**6})
     source = HubSource(hub="mistralai/Magistral-Small-2509", revision="0" * 40)
     found = propose(listing, source, ModelRequest("x"), GPU)

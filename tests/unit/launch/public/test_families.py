@@ -1,53 +1,115 @@
-"""Which parsers a model gets, by its name and architecture: those that vLLM's pages and its makers' cards tell."""
+"""Which parsers a model gets, by name, architecture and template: as vLLM's pages and makers' cards tell."""
 
 import pytest
 
 from launch.proposal.families import FAMILIES, family_of, has_parser
 from registry.recipes.parsers import KINDS, parsers
+from tests.unit.launch.public.templates import (
+    BEGINS,
+    HISTORY,
+    IF_ASKED,
+    JSON,
+    KEYS,
+    LLAMA,
+    MAY_THINK,
+    MISTRAL,
+    OF_A_MESSAGE,
+    PIECES,
+    THINKS,
+    TOOLS,
+    XML,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture", "tools", "reasoning"),
+    ("name", "architecture", "template", "tools", "reasoning"),
     [
         # a reasoning parser takes an answer without thoughts for one long thought: its content would be empty
-        ("Qwen/Qwen3-VL-8B-Instruct", "Qwen3VLForConditionalGeneration", "hermes", ""),
-        ("Qwen/Qwen3-VL-8B-Thinking", "Qwen3VLForConditionalGeneration", "hermes", "qwen3"),
-        ("Qwen/Qwen3-Omni-30B-A3B-Instruct", "Qwen3OmniMoeForConditionalGeneration", "hermes", ""),
-        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen3ForCausalLM", "hermes", ""),
+        ("Qwen/Qwen3-VL-8B-Instruct", "Qwen3VLForConditionalGeneration", JSON, "hermes", ""),
+        ("Qwen/Qwen3-VL-8B-Thinking", "Qwen3VLForConditionalGeneration", JSON + THINKS, "hermes", "qwen3"),
+        ("Qwen/Qwen3-Omni-30B-A3B-Instruct", "Qwen3OmniMoeForConditionalGeneration", JSON, "hermes", ""),
+        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen3ForCausalLM", JSON + HISTORY + BEGINS, "hermes", ""),
+        ("Qwen/Qwen3-4B", "Qwen3ForCausalLM", JSON + HISTORY + MAY_THINK, "hermes", "qwen3"),
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen2ForCausalLM", JSON + BEGINS, "hermes", ""),
         # calls as JSON, not as XML
-        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen3NextForCausalLM", "hermes", ""),
-        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "Qwen3NextForCausalLM", "hermes", "qwen3"),
-        ("Qwen/Qwen3-Coder-Next", "Qwen3NextForCausalLM", "qwen3_coder", ""),
-        ("Qwen/Qwen3.5-35B-A3B", "Qwen3_5MoeForConditionalGeneration", "qwen3_coder", "qwen3"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen3NextForCausalLM", JSON, "hermes", ""),
+        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "Qwen3NextForCausalLM", JSON + THINKS, "hermes", "qwen3"),
+        ("Qwen/Qwen3-Coder-Next", "Qwen3NextForCausalLM", XML, "qwen3_coder", ""),
+        ("Qwen/Qwen3.5-35B-A3B", "Qwen3_5MoeForConditionalGeneration", XML + MAY_THINK, "qwen3_coder", "qwen3"),
         # networks that others use as well
-        ("Salesforce/xLAM-2-3b-fc-r", "Qwen2ForCausalLM", "xlam", ""),
-        ("moonshotai/Kimi-K2-Instruct-0905", "DeepseekV3ForCausalLM", "kimi_k2", ""),
-        ("moonshotai/Kimi-K2-Thinking", "DeepseekV3ForCausalLM", "kimi_k2", "kimi_k2"),
-        ("moonshotai/Kimi-K2.5", "KimiK25ForConditionalGeneration", "kimi_k2", "kimi_k2"),
-        ("ai-sage/GigaChat3-10B-A1.8B", "DeepseekV3ForCausalLM", "gigachat3", ""),
-        ("deepseek-ai/DeepSeek-V3.1", "DeepseekV3ForCausalLM", "deepseek_v31", "deepseek_v3"),
-        ("deepseek-ai/DeepSeek-V3-0324", "DeepseekV3ForCausalLM", "deepseek_v3", ""),
+        ("Salesforce/xLAM-2-3b-fc-r", "Qwen2ForCausalLM", TOOLS, "xlam", ""),
+        ("moonshotai/Kimi-K2-Instruct-0905", "DeepseekV3ForCausalLM", TOOLS, "kimi_k2", ""),
+        ("moonshotai/Kimi-K2-Thinking", "DeepseekV3ForCausalLM", TOOLS, "kimi_k2", "kimi_k2"),
+        ("moonshotai/Kimi-K2.5", "KimiK25ForConditionalGeneration", TOOLS, "kimi_k2", "kimi_k2"),
+        ("ai-sage/GigaChat3-10B-A1.8B", "DeepseekV3ForCausalLM", TOOLS, "gigachat3", ""),
+        ("deepseek-ai/DeepSeek-V3.1", "DeepseekV3ForCausalLM", TOOLS, "deepseek_v31", "deepseek_v3"),
+        ("deepseek-ai/DeepSeek-V3-0324", "DeepseekV3ForCausalLM", TOOLS, "deepseek_v3", ""),
+        ("zai-org/GLM-4.5V", "Glm4vMoeForConditionalGeneration", KEYS, "glm45", "glm45"),
+        ("mistralai/Ministral-3-8B-Reasoning-2512", "Mistral3ForConditionalGeneration", None, "mistral", "mistral"),
+        ("mistralai/Ministral-3-8B-Instruct-2512", "Mistral3ForConditionalGeneration", None, "mistral", ""),
+        ("microsoft/Phi-4-reasoning-plus", "Phi3ForCausalLM", HISTORY, "", "deepseek_r1"),
+        ("ibm-granite/granite-4.0-350m", "GraniteForCausalLM", JSON, "granite4", ""),
+        ("ibm-granite/granite-3.3-2b-instruct", "GraniteForCausalLM", TOOLS, "granite", ""),
+        # it may think, and says so in its system message
+        ("HuggingFaceTB/SmolLM3-3B", "SmolLM3ForCausalLM", JSON + MAY_THINK, "hermes", ""),
+        ("NousResearch/Hermes-3-Llama-3.1-8B", "LlamaForCausalLM", PIECES, "hermes", ""),
+        ("NousResearch/Hermes-4-14B", "Qwen3ForCausalLM", JSON + MAY_THINK, "hermes", ""),
+        # another's upload, under its own name
+        ("NousResearch/Meta-Llama-3.1-8B-Instruct", "LlamaForCausalLM", LLAMA, "llama3_json", ""),
         # vLLM has a parser for this one, and another for the next
-        ("stepfun-ai/Step-3.5-Flash", "Step3p5ForCausalLM", "step3p5", "step3p5"),
-        ("stepfun-ai/step3", "Step3VLForConditionalGeneration", "step3", "step3"),
-        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "NemotronHForCausalLM", "qwen3_coder", "nemotron_v3"),
+        ("stepfun-ai/Step-3.5-Flash", "Step3p5ForCausalLM", TOOLS, "step3p5", "step3p5"),
+        ("stepfun-ai/step3", "Step3VLForConditionalGeneration", TOOLS, "step3", "step3"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "NemotronHForCausalLM", XML, "qwen3_coder", "nemotron_v3"),
     ],
 )
-def test_the_parsers_of_public_models(name: str, architecture: str, tools: str, reasoning: str) -> None:
-    family = family_of(name, architecture)
+def test_the_parsers_of_public_models(
+    name: str, architecture: str, template: str | None, tools: str, reasoning: str
+) -> None:
+    family = family_of(name, architecture, template)
     assert family is not None
     assert (family.tools, family.reasoning) == (tools, reasoning)
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture"),
+    ("architecture", "template", "tools", "reasoning"),
     [
-        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "NemotronHForCausalLM"),  # its parser lies in its own repository
-        ("nvidia/Nemotron-Mini-4B-Instruct", "NemotronForCausalLM"),
+        # the answers of Qwen3 Instruct, trained further, had no content: all of them was taken for thoughts
+        ("Qwen3ForCausalLM", JSON + HISTORY + BEGINS, "hermes", ""),
+        ("Qwen3ForCausalLM", JSON + HISTORY + MAY_THINK, "hermes", "qwen3"),
+        ("Qwen3MoeForCausalLM", XML + BEGINS, "qwen3_coder", ""),
+        ("LlamaForCausalLM", LLAMA + BEGINS, "llama3_json", ""),
+        ("LlamaForCausalLM", JSON + BEGINS, "hermes", ""),
+        # a load with Mistral's parser ends where the tokenizer has no [TOOL_CALLS]
+        ("MistralForCausalLM", PIECES + BEGINS, "hermes", ""),
+        ("MistralForCausalLM", MISTRAL + BEGINS, "mistral", ""),
+        ("Qwen2ForCausalLM", HISTORY + THINKS, "", "qwen3"),
+        ("NewForCausalLM", JSON + MAY_THINK, "hermes", "qwen3"),
+        ("NewForCausalLM", XML + BEGINS, "qwen3_coder", ""),
     ],
 )
-def test_what_vllm_has_no_parser_for_gets_none(name: str, architecture: str) -> None:
-    assert family_of(name, architecture) is None
+def test_a_name_that_tells_nothing(architecture: str, template: str, tools: str, reasoning: str) -> None:
+    """Such as of a model that was trained further: a folder of this machine."""
+    family = family_of("/home/me/support-merged", architecture, template)
+    assert family is not None
+    assert (family.tools, family.reasoning) == (tools, reasoning)
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "template"),
+    [
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "NemotronHForCausalLM", TOOLS),  # its parser lies in its own repository
+        ("nvidia/Nemotron-Mini-4B-Instruct", "NemotronForCausalLM", TOOLS),
+        # no mark of thoughts: with a parser of some the load ended, as the tokenizer has none
+        ("Qwen/QwQ-32B-Preview", "Qwen2ForCausalLM", TOOLS + BEGINS),
+        ("open-thoughts/OpenThinker-7B", "Qwen2ForCausalLM", TOOLS + BEGINS),
+        ("nvidia/Llama-3.1-Nemotron-Nano-8B-v1", "LlamaForCausalLM", TOOLS + BEGINS),
+        ("zephyr-7b-beta", "MistralForCausalLM", BEGINS),
+        ("microsoft/Phi-4-mini-instruct", "Phi3ForCausalLM", OF_A_MESSAGE),
+        ("a/model", "NewForCausalLM", IF_ASKED),  # who does not ask gets no thoughts
+    ],
+)
+def test_what_vllm_has_no_parser_for_gets_none(name: str, architecture: str, template: str) -> None:
+    assert family_of(name, architecture, template) is None
 
 
 def test_each_parser_is_one_that_vllm_has() -> None:

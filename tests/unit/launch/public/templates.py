@@ -1,0 +1,22 @@
+"""Short chat templates that have what those of public models have: how calls are written, how an answer begins."""
+
+TOOLS = "{% for tool in tools %}{{ tool }}{% endfor %}"
+ANSWERED = "{% for call in message.tool_calls %}{{ call }}{% endfor %}"
+"""Calls of earlier answers, but no tools: DeepSeek's."""
+OF_A_MESSAGE = "{% if 'tools' in message %}{{ message['tools'] }}{% endif %}"
+"""Tools of a place that no request fills: Phi-4-mini's."""
+JSON = TOOLS + r"""{{ 'Between these marks: <tool_call></tool_call>\n<tool_call>\n{"name": ...}\n</tool_call>' }}"""
+PIECES = TOOLS + """{{- '<tool_call>\\n' }} {{- '{"name": "' + name + '"}' }}"""
+XML = TOOLS + r"{{ '<tool_call>\n<function=name>\n<parameter=one>' }}"
+KEYS = TOOLS + "<tool_call>{function-name}\n<arg_key>"
+LLAMA = TOOLS + """{{ 'As {"name": function name, "parameters": dictionary of names and values}.' }}"""
+MISTRAL = TOOLS + "{{ '[TOOL_CALLS]' }}"
+FUNCTOOLS = TOOLS + "{{ 'functools[' }}"
+HISTORY = "{% if '</think>' in content %}{{ '<think>' + content }}{% endif %}"
+BEGINS = r"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+THINKS = r"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+MAY_THINK = (
+    r"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% if not enable_thinking %}"
+    r"{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+)
+IF_ASKED = "{% if add_generation_prompt %}{% if thinking %}{{ '<think>' }}{% endif %}{% endif %}"
