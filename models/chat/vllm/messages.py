@@ -1,8 +1,10 @@
-"""vLLM's Messages where an answer ends before its time: a call of a tool that was cut, and a stream that broke.
+"""vLLM's Messages where an answer has been begun, or ends before its time: a call that was cut, a stream that broke.
 
-They are made of the answer of Chat Completions. vLLM reads a call's arguments as JSON, and refuses the whole answer
-with a 400 when `max_tokens` cut them; Anthropic answers. And it reads an error in the stream as if it were a piece of
-the answer, so that the client would be told what is wrong with that reading, not what broke.
+A last message of the assistant's is the beginning of the answer, which goes on from there; to vLLM it is one message
+more, after which it begins another. Answers are made of those of Chat Completions. vLLM reads a call's arguments as
+JSON, and refuses the whole answer with a 400 when `max_tokens` cut them; Anthropic answers. And it reads an error in
+the stream as if it were a piece of the answer, so that the client would be told what is wrong with that reading, not
+what broke.
 """
 
 import json
@@ -27,6 +29,7 @@ def patch(handler: Any) -> None:
     create = handler.create_chat_completion
 
     async def created(request: Any, *more: Any, **named: Any) -> Any:
+        _go_on(request, handler)
         answer = await create(request, *more, **named)
         if isinstance(answer, AsyncGenerator):
             return _pieces(answer)
@@ -36,6 +39,16 @@ def patch(handler: Any) -> None:
 
     handler.create_chat_completion = created
     logging.getLogger("vllm.entrypoints.anthropic.serving").addFilter(_is_unknown)
+
+
+def _go_on(request: Any, handler: Any) -> None:
+    """Go on from a beginning, if there is one. Of gpt-oss's answers vLLM has no other way."""
+    last = request.messages[-1]
+    begun = last["role"] == "assistant" and last.get("content") and not last.get("tool_calls")
+    if begun and not handler.online_renderer.use_harmony:
+        request.add_generation_prompt, request.continue_final_message = False, True
+        if handler.parser_cls is not None and handler.parser_cls.reasoning_parser_cls is not None:
+            request.reasoning_effort = "none"  # thoughts would come before the beginning
 
 
 async def _pieces(stream: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,45 @@ async def test_a_call_that_a_stop_sequence_cut_is_not_to_be_run(finish: str) -> 
     assert [block.type for block in answer.content] == ["text"]
     whole = await asked(called('{"state": "on"}', finish, "n"))
     assert (whole.stop_reason, [block.type for block in whole.content]) == ("tool_use", ["tool_use"])
+
+
+TEXT = [{"type": "text", "text": "It is "}]
+CALL = [{"type": "tool_use", "id": "c", "name": "set_light", "input": {}}]
+
+
+@pytest.mark.parametrize(
+    ("last", "thinks", "harmony", "goes_on", "effort"),
+    [
+        ({"role": "user", "content": "x"}, True, False, False, None),
+        ({"role": "assistant", "content": "It is "}, False, False, True, None),
+        ({"role": "assistant", "content": TEXT}, True, False, True, "none"),
+        ({"role": "assistant", "content": CALL}, True, False, False, None),
+        ({"role": "assistant", "content": "It is "}, True, True, False, None),
+    ],
+)
+async def test_an_answer_goes_on_from_its_beginning(
+    last: dict[str, Any], thinks: bool, harmony: bool, goes_on: bool, effort: str | None
+) -> None:
+    """vLLM began another one after it. A call is none, and of gpt-oss's answers vLLM has no other way."""
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+    came: list[Any] = []
+
+    async def create(request: Any, _: Any = None) -> Any:
+        came.append(request)
+        return called('{"state": "on"}')
+
+    handler: Any = object.__new__(AnthropicServingMessages)
+    handler._merge_inline_system, handler.create_chat_completion = False, create
+    handler.online_renderer = SimpleNamespace(use_harmony=harmony)
+    handler.parser_cls = SimpleNamespace(reasoning_parser_cls=object if thinks else None)
+    messages.patch(handler)
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}, last]}
+    await handler.create_messages(AnthropicMessagesRequest.model_validate(body))
+    (asked,) = came
+    assert (asked.continue_final_message, asked.add_generation_prompt) == (goes_on, not goes_on)
+    assert asked.reasoning_effort == effort
 
 
 async def stream(*more: dict[str, Any]) -> AsyncGenerator[str, None]:
