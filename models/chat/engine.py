@@ -88,7 +88,7 @@ class VllmEngine:
         except RoundhouseError:
             raise
         except Exception as error:
-            told = launch.cause(self._engine) or EngineFailed(str(error))
+            told = launch.cause(self._engine) or EngineFailed(launch.words(error))
             raise EngineFailed(f"{recipe.id} could not be loaded: {told.message}", code=told.code) from error
         finally:
             if self._state != "loaded":

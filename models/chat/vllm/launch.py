@@ -10,7 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from models.chat.vllm import core, counting, fail_fast, invalid, messages, process, source
+from jinja2 import TemplateSyntaxError
+
+from models.chat.vllm import core, counting, fail_fast, invalid, messages, process, source, thoughts
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
 from registry.json import read_object
@@ -45,6 +47,7 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
     messages.patch(app.state.anthropic_serving_messages)
+    thoughts.patch()
     invalid.patch(app)
     logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(_is_ours)
     return app
@@ -143,6 +146,11 @@ def _logprobs_tokens(config: Any, device: str) -> int:
     """At least one for each request, or those that answer would wait."""
     fits = LOGPROBS_BYTES["cpu" if device == "cpu" else "cuda"] // (LOGIT_BYTES * config.model_config.get_vocab_size())
     return max(int(fits), int(config.scheduler_config.max_num_seqs))
+
+
+def words(error: Exception) -> str:
+    """What ended a load. A template's fault does not tell of what it is one."""
+    return f"its chat template is no Jinja template: {error}" if isinstance(error, TemplateSyntaxError) else str(error)
 
 
 def cause(engine: Any) -> EngineFailed | None:

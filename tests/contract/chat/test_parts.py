@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jinja2 import Environment, TemplateSyntaxError
 
 from models.chat import settings, start
 from models.chat.asgi import BUFFER, Exchange
@@ -107,6 +108,14 @@ def test_kv_cache_without_a_figure_is_what_the_estimate_counts(tmp_path: Path) -
     recipe = recipe.model_copy(update={"memory": recipe.memory.model_copy(update={"kv_cache": None})})
     given = settings.arguments(recipe, base, "cpu", launch.parser()).kv_cache_memory_bytes
     assert int(given) == estimate(recipe, base, "cpu").kv_cache == 2 * 2 * chat_fixtures.KV * 4 * 512 * 8
+
+
+def test_a_load_that_a_template_ended_says_so() -> None:
+    """It was: "unexpected '}'"."""
+    with pytest.raises(TemplateSyntaxError) as broken:
+        Environment().parse("{{ message }")
+    assert launch.words(broken.value) == "its chat template is no Jinja template: unexpected '}'"
+    assert launch.words(ValueError("other")) == "other"
 
 
 # --- guard and names -----------------------------------------------------------------------------------------------

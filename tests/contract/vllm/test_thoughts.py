@@ -1,0 +1,86 @@
+"""Answers to prompts that end the thoughts before they began, as vLLM splits them with and without our part."""
+
+from typing import Any
+
+import pytest
+
+from models.chat.vllm import thoughts
+from tests.contract.vllm.stock import stock
+
+pytestmark = pytest.mark.real
+SAID, NONE = "It is 4.", "<think>\n\n</think>\n\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_tokens([AddedToken(mark, normalized=False) for mark in ("<think>", "</think>", "<|im_start|>")])
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's own, also where an engine of this process has been patched."""
+    theirs = stock("vllm.parser.abstract_parser").Parser.set_prompt_token_ids
+    monkeypatch.setattr("vllm.parser.abstract_parser.Parser.set_prompt_token_ids", theirs)
+
+
+@pytest.fixture
+def patched(alone: None) -> None:
+    thoughts.patch()
+
+
+def split(tokenizer: Any, name: str, prompt: str, answer: str, **kwargs: Any) -> tuple[Any, Any, tuple[str, str]]:
+    """Thoughts and words of an answer in one piece, and the same of a stream."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.parser.parser_manager import ParserManager
+
+    kind: Any = ParserManager.get_parser(reasoning_parser_name=name, tokenizer=tokenizer)
+    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "x"}])
+    asked, said = tokenizer.encode(prompt), tokenizer.encode(answer)
+    parser = kind(tokenizer, chat_template_kwargs=kwargs)
+    parser.set_prompt_token_ids(asked)
+    thought, words, _ = parser.parse(answer, request, model_output_token_ids=said)
+    streamed, parser, before = ["", ""], kind(tokenizer, chat_template_kwargs=kwargs), ""
+    for i, token in enumerate(said):
+        after = tokenizer.decode(said[: i + 1])
+        piece = parser.parse_delta(after[len(before) :], [token], request, asked, finished=i + 1 == len(said))
+        streamed[0] += (piece and piece.reasoning) or ""
+        streamed[1] += (piece and piece.content) or ""
+        before = after
+    return thought, words, (streamed[0], streamed[1])
+
+
+@pytest.mark.usefixtures("alone")
+def test_vllm_alone_takes_the_answer_for_a_thought(tokenizer: Any) -> None:
+    """Not so in a stream. Once this fails our part can go."""
+    assert split(tokenizer, "qwen3", NONE, SAID) == (SAID, None, ("", SAID))
+
+
+@pytest.mark.usefixtures("patched")
+@pytest.mark.parametrize("name", ["qwen3", "glm45", "nemotron_v3", "minimax_m2", "kimi_k2"])
+@pytest.mark.parametrize(
+    ("prompt", "answer", "thought", "words"),
+    [
+        (NONE, SAID, "", SAID),  # small Qwen3.5, SmolLM3 after /no_think: so says the template, and no field
+        ("<think>\n", f"Hm.</think>{SAID}", "Hm.", SAID),
+        ("", f"<think>Hm.</think>{SAID}", "Hm.", SAID),
+        ("", "Hm.", "Hm.", ""),
+    ],
+)
+def test_an_answer_is_split_as_its_stream_is(
+    tokenizer: Any, name: str, prompt: str, answer: str, thought: str, words: str
+) -> None:
+    assert split(tokenizer, name, prompt, answer) == (thought or None, words or None, (thought, words))
+
+
+@pytest.mark.usefixtures("patched")
+def test_thoughts_of_an_earlier_turn_are_not_those_of_this_one(tokenizer: Any) -> None:
+    found = split(tokenizer, "qwen3", f"{NONE}A.<|im_start|>user<|im_start|>", f"<think>Hm.</think>{SAID}")
+    assert found == ("Hm.", SAID, ("Hm.", SAID))
