@@ -107,7 +107,8 @@ class VllmEngine:
         self._app = await launch.application(self._engine, arguments)
         self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
         effort = fields.knows_effort(path, recipe.engine.flags)
-        self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
+        calls = launch.reads_calls(self._app)
+        self._fields, self._model = fields.known(self._app, effort=effort, calls=calls), recipe.id
         self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
         self._typical = launch.samples_typically(self._engine)
         self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header

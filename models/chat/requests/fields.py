@@ -45,6 +45,8 @@ INSTEAD: Mapping[str, str] = {
     "best_of": "ask for several with 'n', and choose among them.",
     "functions": "send 'tools'.",
     "function_call": "send 'tool_choice'.",
+    "tools": "it needs a parser of this model's calls. Its recipe may name one in engine.flags.tool_call_parser, with "
+    "engine.flags.enable_auto_tool_choice: true.",
     "stop_sequences": "send 'stop'.",
     "max_new_tokens": "send 'max_tokens'.",
     **{
@@ -75,10 +77,11 @@ def knows_effort(path: Path, flags: Mapping[str, Flag]) -> bool:
     return not texts or any(word in text for text in texts for word in EFFORT)
 
 
-def known(app: Any, *, effort: bool = True) -> Fields:
+def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:
     """What the request class of each path of vLLM's application has, aliases included.
 
     effort: the model's chat template knows an effort of reasoning, which vLLM would else be told for nothing.
+    calls: there is a parser of the model's calls, without which Responses would take tools for nothing.
     """
     found: dict[str, frozenset[str]] = {}
     for route in app.routes:
@@ -91,6 +94,8 @@ def known(app: Any, *, effort: bool = True) -> Fields:
                 found[path] = frozenset(fields) | {field.alias for field in fields.values() if field.alias}
     if CHAT in found and not effort:
         found[CHAT] -= {"reasoning_effort"}
+    if RESPONSES in found and not calls:
+        found[RESPONSES] -= {"tools"}
     if COUNT_TOKENS in found:  # the count is the same whatever else the message asks for
         found[COUNT_TOKENS] |= found.get(MESSAGES, frozenset())
     return found
@@ -103,7 +108,8 @@ def check(fields: Fields, path: str, body: bytes) -> None:
     data: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     for name in sorted(data.keys() - fields[path] - WITHOUT_EFFECT):
         value = msgspec.json.decode(data[name])
-        if value in EMPTY or value in PLAIN.get(name, ()):
+        uncalled = name == "tools" and bytes(data.get("tool_choice", b"")) == b'"none"'
+        if uncalled or value in EMPTY or value in PLAIN.get(name, ()):
             continue
         text = f"Unrecognized request argument supplied: {name}."
         if path in (MESSAGES, COUNT_TOKENS):

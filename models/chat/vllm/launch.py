@@ -66,6 +66,14 @@ def adapter_names(app: Any) -> dict[str, Any]:
     return names
 
 
+def reads_calls(app: Any) -> bool:
+    """Whether Responses of vLLM's application makes calls of tools of what the model writes."""
+    responses = app.state.openai_serving_responses
+    if responses is None or responses.use_harmony:
+        return True
+    return responses.parser is not None and responses.parser.tool_parser_cls is not None
+
+
 def processes(engine: Any) -> list[Any]:
     """EngineCore's processes, of an engine that `start_engine` gave, or None."""
     return list(engine.roundhouse_processes) if engine else []

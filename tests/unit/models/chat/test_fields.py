@@ -21,6 +21,11 @@ class Asked(BaseModel):
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
+class Responding(Asked):
+    tools: list[Any] = []
+    tool_choice: str = "auto"
+
+
 class Counted(BaseModel):
     model: str
 
@@ -30,17 +35,32 @@ def fields() -> chat_fields.Fields:
     app = FastAPI()
 
     @app.post(CHAT)
-    @app.post("/v1/responses")
     @app.post(MESSAGES)
     @app.post("/tokenize")
     async def ask(request: Asked) -> None: ...
+
+    @app.post(RESPONSES)
+    async def respond(request: Responding) -> None: ...
 
     @app.post(COUNT)
     async def count(request: Counted) -> None: ...
 
     app_fields = chat_fields.known(app)
+    assert chat_fields.known(app, calls=False) == {**app_fields, RESPONSES: app_fields[RESPONSES] - {"tools"}}
     assert chat_fields.known(app, effort=False) == {**app_fields, CHAT: app_fields[CHAT] - {"reasoning_effort"}}
     return app_fields
+
+
+def test_tools_whose_calls_nobody_reads_are_refused_for_responses(fields: chat_fields.Fields) -> None:
+    """vLLM refuses them in Chat Completions and Messages, and left them out here."""
+    deaf = {**fields, RESPONSES: fields[RESPONSES] - {"tools"}}
+    asked: dict[str, Any] = {"model": "m", "tools": [{"type": "function", "name": "f"}]}
+    with pytest.raises(BadRequest, match="needs a parser of this model's calls") as refused:
+        chat_fields.check(deaf, RESPONSES, json.dumps(asked).encode())
+    assert refused.value.param == "tools"
+    for more in ({"tool_choice": "none"}, {"tools": []}):
+        chat_fields.check(deaf, RESPONSES, json.dumps(asked | more).encode())
+    chat_fields.check(fields, RESPONSES, json.dumps(asked).encode())
 
 
 def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Fields) -> None:
