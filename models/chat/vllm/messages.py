@@ -1,7 +1,8 @@
 """vLLM's Messages where an answer has been begun, or ends before its time: a call that was cut, a stream that broke.
 
 A last message of the assistant's is the beginning of the answer, which goes on from there; to vLLM it is one message
-more, after which it begins another. Answers are made of those of Chat Completions. vLLM reads a call's arguments as
+more, after which it begins another. Of `thinking` it only counts the tokens: a template that lets the model think when
+it is told to is not told. Answers are made of those of Chat Completions. vLLM reads a call's arguments as
 JSON, and refuses the whole answer with a 400 when `max_tokens` cut them; Anthropic answers. And it reads an error in
 the stream as if it were a piece of the answer, so that the client would be told what is wrong with that reading, not
 what broke.
@@ -11,6 +12,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from importlib import import_module
 from typing import Any
 
 from pydantic_core import from_json
@@ -29,7 +31,7 @@ def patch(handler: Any) -> None:
     create = handler.create_chat_completion
 
     async def created(request: Any, *more: Any, **named: Any) -> Any:
-        _go_on(request, handler)
+        _as_meant(request, handler)
         answer = await create(request, *more, **named)
         if isinstance(answer, AsyncGenerator):
             return _pieces(answer)
@@ -41,14 +43,19 @@ def patch(handler: Any) -> None:
     logging.getLogger("vllm.entrypoints.anthropic.serving").addFilter(_is_unknown)
 
 
-def _go_on(request: Any, handler: Any) -> None:
-    """Go on from a beginning, if there is one. Of gpt-oss's answers vLLM has no other way."""
-    last = request.messages[-1]
+def _as_meant(request: Any, handler: Any) -> None:
+    """Go on from a beginning; think, where that is asked for. For gpt-oss vLLM has no other ways."""
+    last, kwargs = request.messages[-1], request.chat_template_kwargs or {}
     begun = last["role"] == "assistant" and last.get("content") and not last.get("tool_calls")
-    if begun and not handler.online_renderer.use_harmony:
+    thinks = request.thinking_token_budget is not None and request.reasoning_effort is None
+    if not (begun or thinks) or handler.online_renderer.use_harmony:
+        return
+    if begun:
         request.add_generation_prompt, request.continue_final_message = False, True
         if handler.parser_cls is not None and handler.parser_cls.reasoning_parser_cls is not None:
             request.reasoning_effort = "none"  # thoughts would come before the beginning
+    elif not import_module("vllm.utils.mistral").is_mistral_tokenizer(handler.online_renderer.renderer.tokenizer):
+        request.chat_template_kwargs = {"enable_thinking": True, "thinking": True, **kwargs}
 
 
 async def _pieces(stream: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:

@@ -81,6 +81,29 @@ async def test_a_call_that_a_stop_sequence_cut_is_not_to_be_run(finish: str) -> 
     assert (whole.stop_reason, [block.type for block in whole.content]) == ("tool_use", ["tool_use"])
 
 
+async def passed_on(body: dict[str, Any], *, thinks: bool, harmony: bool = False, mistral: bool = False) -> Any:
+    """The request of Chat Completions that a message becomes."""
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+    from vllm.tokenizers.mistral import MistralTokenizer
+
+    came: list[Any] = []
+
+    async def create(request: Any, _: Any = None) -> Any:
+        came.append(request)
+        return called('{"state": "on"}')
+
+    handler: Any = object.__new__(AnthropicServingMessages)
+    handler._merge_inline_system, handler.create_chat_completion = False, create
+    tokenizer = object.__new__(MistralTokenizer) if mistral else None
+    handler.online_renderer = SimpleNamespace(use_harmony=harmony, renderer=SimpleNamespace(tokenizer=tokenizer))
+    handler.parser_cls = SimpleNamespace(reasoning_parser_cls=object if thinks else None)
+    messages.patch(handler)
+    await handler.create_messages(AnthropicMessagesRequest.model_validate({"model": "m", "max_tokens": 2048, **body}))
+    (asked,) = came
+    return asked
+
+
 TEXT = [{"type": "text", "text": "It is "}]
 CALL = [{"type": "tool_use", "id": "c", "name": "set_light", "input": {}}]
 
@@ -99,25 +122,33 @@ async def test_an_answer_goes_on_from_its_beginning(
     last: dict[str, Any], thinks: bool, harmony: bool, goes_on: bool, effort: str | None
 ) -> None:
     """vLLM began another one after it. A call is none, and of gpt-oss's answers vLLM has no other way."""
-    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
-    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 
-    came: list[Any] = []
-
-    async def create(request: Any, _: Any = None) -> Any:
-        came.append(request)
-        return called('{"state": "on"}')
-
-    handler: Any = object.__new__(AnthropicServingMessages)
-    handler._merge_inline_system, handler.create_chat_completion = False, create
-    handler.online_renderer = SimpleNamespace(use_harmony=harmony)
-    handler.parser_cls = SimpleNamespace(reasoning_parser_cls=object if thinks else None)
-    messages.patch(handler)
-    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}, last]}
-    await handler.create_messages(AnthropicMessagesRequest.model_validate(body))
-    (asked,) = came
+    asked = await passed_on({"messages": [{"role": "user", "content": "x"}, last]}, thinks=thinks, harmony=harmony)
     assert (asked.continue_final_message, asked.add_generation_prompt) == (goes_on, not goes_on)
     assert asked.reasoning_effort == effort
+
+
+@pytest.mark.parametrize(
+    ("more", "mistral", "told"),
+    [
+        ({}, False, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, False, {"enable_thinking": True, "thinking": True}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, True, None),  # whose tokenizer has no such words
+        ({"thinking": {"type": "adaptive"}}, False, None),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}, "chat_template_kwargs": {"thinking": "deep"}},
+            False,
+            {"enable_thinking": True, "thinking": "deep"},
+        ),
+    ],
+)
+async def test_thinking_that_is_asked_for_is_switched_on(
+    more: dict[str, Any], mistral: bool, told: dict[str, Any] | None
+) -> None:
+    """Where a template does not let the model think by itself (Granite, DeepSeek V3.1, small Qwen3.5), vLLM counted the
+    tokens of thoughts that were never thought."""
+    asked = await passed_on({"messages": [{"role": "user", "content": "x"}], **more}, thinks=True, mistral=mistral)
+    assert asked.chat_template_kwargs == told
 
 
 async def stream(*more: dict[str, Any]) -> AsyncGenerator[str, None]:
