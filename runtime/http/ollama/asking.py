@@ -70,7 +70,7 @@ def _shared(asked: OllamaBody) -> dict[str, Any]:
     elif isinstance(asked.think, str):
         found["reasoning_effort"] = asked.think
     elif asked.think:
-        found["chat_template_kwargs"] = {"enable_thinking": True}
+        found["chat_template_kwargs"] = {"enable_thinking": True, "thinking": True}  # templates have one or the other
     if asked.logprobs:
         found |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
     return found
