@@ -2,7 +2,7 @@
 
 Sources: vLLM's pages docs.vllm.ai/en/stable/features/tool_calling and .../features/reasoning_outputs, whose tables name
 models and parsers, with the parsers' own docstrings in vLLM 0.32 (vllm/tool_parsers, vllm/reasoning) where a name was
-changed since, and the makers' cards (Phi-4-reasoning, SmolLM3, Ministral 3). A parser is proposed only if the installed
+changed since, and the makers' cards (Phi-4-reasoning, Ministral 3). A parser is proposed only if the installed
 vLLM has it, and one for tools only where the model's chat template shows tools to the model.
 
 Names do not tell much: of a model that was trained further, or of another's upload, only the template says how it
@@ -28,9 +28,8 @@ class Family:
     tools: str = ""
     reasoning: str = ""
     words: str = ""
-    opens: bool = False
-    """The template must begin answers with thoughts, or with the mark that there are none: it is of a model that thinks
-    unless that is switched off."""
+    begins: str = ""
+    """A further pattern, for how the template begins an answer."""
 
 
 TOOL_PAGE = "vLLM's page on tool calling"
@@ -41,8 +40,12 @@ NEEDS: Mapping[str, str] = {"cohere_command3": "cohere_melody"}
 JSON_CALLS = r"""<tool_call>(?:\\n|\s|["']\s*-?\}\}|\{\{-?\s*["'])*\{\\?["']"""
 """Calls as JSON between these marks: a template tells the model so, with an example."""
 LLAMA_CALLS, MISTRAL_CALLS = r'"parameters": dictionary', r"\[TOOL_CALLS\]"
-PROMPT, UNASKED = "add_generation_prompt", re.compile(r"\b(?:if|not|and|or) thinking\b")
-"""The variable of a template at whose last place it begins an answer; and one that switches thoughts on."""
+PROMPT = "add_generation_prompt"
+"""The variable of a template at whose last place it begins an answer."""
+MAY_THINK = "<think>"
+"""With thoughts, or with the mark that there are none, where they are switched off."""
+THINKS = r"\A(?!.*(?:thinking|</think>)).*<think>"
+"""With thoughts in any case. Where they can be switched off, a parser has to know this mark as a token."""
 
 FAMILIES: tuple[Family, ...] = (
     # name (of the source), architecture, chat template, tools, reasoning, what it is called
@@ -53,7 +56,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("", "^Qwen3_5", "", "qwen3_coder", "qwen3", "Qwen3.5"),
     Family("", "^Qwen3", "<function=", "qwen3_coder", "", "Qwen3-Coder"),
     Family("instruct", "^Qwen3", "", "hermes", "", "Qwen3 Instruct, which does not think"),
-    Family("", "^Qwen3", "", "hermes", "qwen3", "Qwen3", opens=True),
+    Family("", "^Qwen3", "", "hermes", "qwen3", "Qwen3", begins=MAY_THINK),
     Family("", "^Qwen[23]", JSON_CALLS, "hermes", "", "Qwen2.5, and Qwen3 that does not think"),
     Family("", "^Llama4", "", "llama4_pythonic", "", "Llama 4"),
     Family(
@@ -94,29 +97,28 @@ FAMILIES: tuple[Family, ...] = (
     Family("", "^Cohere2", "", "cohere_command3", "cohere_command3", "Command A"),
     Family("", "^MiMo", "", "mimo", "mimo", "MiMo"),
     Family("", "^Llama|^Mllama", LLAMA_CALLS, "llama3_json", "", "Llama 3.1 and later"),
-    Family("", "^SmolLM3", "", "hermes", "", "SmolLM3"),
     # whose they are is not known, but how they write is
-    Family("", "", JSON_CALLS, "hermes", "qwen3", "what thinks and calls as Qwen3 does", opens=True),
+    Family("", "", JSON_CALLS, "hermes", "qwen3", "what thinks and calls as Qwen3 does", begins=THINKS),
     Family("", "", "<function=", "qwen3_coder", "", "what calls as Qwen3-Coder does"),
     Family("", "", JSON_CALLS, "hermes", "", "what calls as Hermes does"),
-    Family("", "", "", "", "qwen3", "what thinks as Qwen3 does", opens=True),
+    Family("", "", "", "", "qwen3", "what thinks as Qwen3 does", begins=THINKS),
 )
 
 
 def family_of(name: str, architecture: str, template: str | None) -> Family | None:
     """The first row that fits. `name`: of the source, as its makers wrote it. `template`: None where there is none, as
     the tokenizer or vLLM knows how chats are written: then only name and architecture count."""
-    opens = template is not None and _opens(template)
     for family in FAMILIES:
         by_name = re.search(family.name, name, re.IGNORECASE) and re.search(family.architecture, architecture)
-        if by_name and (template is None or re.search(family.template, template)) and (opens or not family.opens):
+        if by_name and (not family.begins if template is None else _fits(family, template)):
             return family
     return None
 
 
-def _opens(template: str) -> bool:
+def _fits(family: Family, template: str) -> bool:
     _, found, begins = template.rpartition(PROMPT)
-    return bool(found) and "<think>" in begins and not UNASKED.search(template)
+    so_begins = not family.begins or (found and re.search(family.begins, begins, re.DOTALL))
+    return bool(so_begins and re.search(family.template, template))
 
 
 def has_parser(flag: str, name: str) -> bool:

@@ -50,7 +50,7 @@ from tests.unit.launch.public.templates import (
         ("microsoft/Phi-4-reasoning-plus", "Phi3ForCausalLM", HISTORY, "", "deepseek_r1"),
         ("ibm-granite/granite-4.0-350m", "GraniteForCausalLM", JSON, "granite4", ""),
         ("ibm-granite/granite-3.3-2b-instruct", "GraniteForCausalLM", TOOLS, "granite", ""),
-        # it may think, and says so in its system message
+        # it may not think, by its system message: only with marks that are tokens a parser would know
         ("HuggingFaceTB/SmolLM3-3B", "SmolLM3ForCausalLM", JSON + MAY_THINK, "hermes", ""),
         ("NousResearch/Hermes-3-Llama-3.1-8B", "LlamaForCausalLM", PIECES, "hermes", ""),
         ("NousResearch/Hermes-4-14B", "Qwen3ForCausalLM", JSON + MAY_THINK, "hermes", ""),
@@ -83,7 +83,8 @@ def test_the_parsers_of_public_models(
         ("MistralForCausalLM", PIECES + BEGINS, "hermes", ""),
         ("MistralForCausalLM", MISTRAL + BEGINS, "mistral", ""),
         ("Qwen2ForCausalLM", HISTORY + THINKS, "", "qwen3"),
-        ("NewForCausalLM", JSON + MAY_THINK, "hermes", "qwen3"),
+        ("NewForCausalLM", JSON + THINKS, "hermes", "qwen3"),
+        ("NewForCausalLM", JSON + MAY_THINK, "hermes", ""),
         ("NewForCausalLM", XML + BEGINS, "qwen3_coder", ""),
     ],
 )
