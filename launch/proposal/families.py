@@ -57,7 +57,6 @@ FAMILIES: tuple[Family, ...] = (
     Family("", "^Qwen3", "<function=", "qwen3_coder", "", "Qwen3-Coder"),
     Family("instruct", "^Qwen3", "", "hermes", "", "Qwen3 Instruct, which does not think"),
     Family("", "^Qwen3", "", "hermes", "qwen3", "Qwen3", begins=MAY_THINK),
-    Family("", "^Qwen[23]", JSON_CALLS, "hermes", "", "Qwen2.5, and Qwen3 that does not think"),
     Family("", "^Llama4", "", "llama4_pythonic", "", "Llama 4"),
     Family(
         "magistral|reasoning", "^M.*istral", rf"{MISTRAL_CALLS}|\[THINK", "mistral", "mistral", "Mistral that thinks"
@@ -100,7 +99,7 @@ FAMILIES: tuple[Family, ...] = (
     # whose they are is not known, but how they write is
     Family("", "", JSON_CALLS, "hermes", "qwen3", "what thinks and calls as Qwen3 does", begins=THINKS),
     Family("", "", "<function=", "qwen3_coder", "", "what calls as Qwen3-Coder does"),
-    Family("", "", JSON_CALLS, "hermes", "", "what calls as Hermes does"),
+    Family("", "", JSON_CALLS, "hermes", "", "what calls as Qwen2.5 and Hermes do"),
     Family("", "", "", "", "qwen3", "what thinks as Qwen3 does", begins=THINKS),
 )
 

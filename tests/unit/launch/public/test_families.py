@@ -83,6 +83,7 @@ def test_the_parsers_of_public_models(
         ("MistralForCausalLM", PIECES + BEGINS, "hermes", ""),
         ("MistralForCausalLM", MISTRAL + BEGINS, "mistral", ""),
         ("Qwen2ForCausalLM", HISTORY + THINKS, "", "qwen3"),
+        ("Qwen2ForCausalLM", JSON + HISTORY + THINKS, "hermes", "qwen3"),
         ("NewForCausalLM", JSON + THINKS, "hermes", "qwen3"),
         ("NewForCausalLM", JSON + MAY_THINK, "hermes", ""),
         ("NewForCausalLM", XML + BEGINS, "qwen3_coder", ""),
