@@ -198,6 +198,21 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path, name: str) -> None:
         read_adapter(fixtures.worker_manager(RANK), 1, str(path))
 
 
+def test_a_layer_that_adapters_have_in_one_piece_is_read_by_its_own_name(tmp_path: Path) -> None:
+    """GLM-4's `gate_up_proj`, of which vLLM knew gate_proj and up_proj alone: each request was refused."""
+    worker, name = Worker(), "model.layers.0.gate_up_proj"
+    a, b = torch.randn(8, fixtures.INPUT).bfloat16(), torch.randn(2 * fixtures.WIDTHS["up_proj"], 8).bfloat16()
+    path = fixtures.write_tensors(tmp_path / "a", {f"{name}.lora_A": a, f"{name}.lora_B": b}, r=8, lora_alpha=8)
+    assert worker.stage(1, path) == ["done", "staged"]
+    for (own_a, own_b), rows in zip(
+        tensors(worker.manager.get_adapter(1).loras[name]), b.split(fixtures.WIDTHS["up_proj"]), strict=True
+    ):
+        assert own_a is not None
+        assert own_b is not None
+        assert torch.equal(bits(own_a), bits(a))
+        assert torch.equal(bits(own_b), bits(rows))
+
+
 # --- places --------------------------------------------------------------------------------------------------------
 class Worker(stage.StagedAdapters):
     """vLLM's worker with nothing but adapters."""

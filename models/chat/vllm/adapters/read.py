@@ -81,6 +81,13 @@ def part(loras: dict[str, Any], modules: dict[str, Any]) -> None:
             weights.lora_a, weights.lora_b = [weights.lora_a] * len(rows), list(weights.lora_b.split(rows))
 
 
+def whole_too(manager: Any) -> None:
+    """Have vLLM read a layer of several parts also by its own name, for `part`: GLM-4's files, and so adapters, have
+    `gate_up_proj` in one piece, of which vLLM knows the parts' names alone."""
+    known = manager.packed_modules_mapping
+    manager.packed_modules_mapping = {name: [*parts, name] for name, parts in known.items()}
+
+
 def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
     """Read a folder into vLLM's packed form, in memory of its own (see `file`).
 

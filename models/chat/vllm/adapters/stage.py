@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from models.chat.vllm.adapters.read import read_adapter, size
+from models.chat.vllm.adapters.read import read_adapter, size, whole_too
 from models.chat.vllm.core import Outcome, faults
 from models.chat.vllm.cpu.punica import CpuLora, turn_places
 
@@ -90,6 +90,7 @@ class StagedAdapters:
         _, manager = self._lora_managers()
         if manager.device.type == "cpu":
             turn_places(manager.modules)
+        whole_too(manager)
 
     def stage_adapter(self, adapter_id: int, path: str, leaving: int = 0) -> Outcome:
         """`leaving`: how many will have been dropped when this one takes effect."""
