@@ -42,8 +42,14 @@ def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
     )
     tell("writing", 0.9)
     tensors = get_peft_model_state_dict(model, adapter_name=MADE, save_embedding_layers=False)
-    (job.out / TENSORS).write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+    (job.out / TENSORS).write_bytes(save({name: _of_rank(job.rank, name, tensor) for name, tensor in tensors.items()}))
     model.peft_config[MADE].save_pretrained(str(job.out))
+
+
+def _of_rank(rank: int, name: str, half: torch.Tensor) -> torch.Tensor:
+    """With zeros up to the rank that the config tells: a decomposition has none above the layer's smaller width."""
+    missing = rank - half.shape[0 if "lora_A" in name else 1]
+    return nn.functional.pad(half, (0, 0, 0, missing) if "lora_A" in name else (0, missing)).contiguous()
 
 
 def _layers(linear: Mapping[str, tuple[int, int]]) -> nn.Module:

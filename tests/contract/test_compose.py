@@ -14,11 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from adapters.check_process import Job, check
 from adapters.compose.jobs import Combine, ComposeProgress, Merge, WeightedAdapter, decode_answer, encode
 from adapters.compose.plan import Method, plan
 from adapters.compose.run import compose
 from adapters.sources import MadeHere
 from adapters.types import Base
+from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unavailable, Unfit
 from starter_training import figures
 from starter_training.chat.answers import BASE, Question, Served
@@ -109,6 +111,23 @@ async def test_a_sum_that_has_too_high_a_rank_is_the_nearest_one(
     want = WEIGHTS[0] * product(stored[0], Q) + WEIGHTS[1] * product(stored[1], Q)
     u, s, v = torch.linalg.svd(want, full_matrices=False)
     assert off(product(wanted.out, Q), u[:, :8] @ torch.diag(s[:8]) @ v[:8]) < 1e-4
+
+
+async def test_a_decomposition_has_the_rank_that_its_config_tells(base: Base, tmp_path: Path) -> None:
+    """k_proj is 64 wide: of a sum of rank 70 it has 64, and the adapter that was made was refused as a wrong one."""
+    roomy = Base(base.id, base.path, max_rank=70)
+    folders = [makers.write_adapter(tmp_path / str(seed), rank=36, seed=seed) for seed in (1, 2)]
+    kind, rank = plan("linear", [36, 36], roomy.max_rank)
+    parts = tuple(
+        WeightedAdapter(folder=folder, weight=weight) for folder, weight in zip(folders, WEIGHTS, strict=True)
+    )
+    made = tmp_path / "made"
+    made.mkdir()
+    combine_here(Combine(base=roomy, parts=parts, kind=kind, rank=rank, density=0.5, seed=0, out=made))
+    assert check(Job(source=made, base=roomy, bounds=Bounds())).faults == ()
+    keys = "model.layers.0.self_attn.k_proj"
+    want = WEIGHTS[0] * product(folders[0], keys) + WEIGHTS[1] * product(folders[1], keys)
+    assert off(product(made, keys), want) < 1e-3
 
 
 async def test_ties_keeps_the_larger_half_and_the_sign_that_wins(
