@@ -82,7 +82,9 @@ class AdapterConfig(BaseModel):
         if self.target_regex is not None:
             if self.target_regex.lower() != "all-linear" and not re.fullmatch(self.target_regex, module):
                 return False
-        elif not _ends_with(module, self.target_modules or []):
+        elif module in (named := self.target_modules or []):
+            return True  # whatever layers_to_transform says
+        elif not _ends_with(module, named):
             return False
         layer = re.match(r".*?\.?[^.]+\.(\d+)\.", module)
         return not self.layers_to_transform or (layer is not None and int(layer.group(1)) in self.layers_to_transform)
@@ -143,7 +145,10 @@ def _judge(data: dict[str, Any], faults: Faults) -> list[str]:
             notes.append(f"Setting {shown(key)} of adapter_config.json is not known here and was ignored.")
     bias = data.get("bias", "none")
     if bias not in ("none", None):
-        faults.add(f"bias is {shown(bias)}: it trains the base's biases. Train with bias='none'.")
+        faults.add(
+            f"bias is {shown(bias)}: it trains the base's biases, which all adapters share. Train with bias='none'; "
+            "where the base has none, and so the file, write that into adapter_config.json."
+        )
     init = str(data.get("init_lora_weights", True)).lower()
     if init not in _PLAIN_INITS and data.get("init_lora_weights") is not None:
         faults.add(

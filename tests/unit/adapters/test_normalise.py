@@ -54,6 +54,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "all-linear": {"lora_alpha": 16, "target_modules": "all-linear"},
     "regular expression": {"lora_alpha": 16, "target_modules": r".*\.layers\.\d+\.self_attn\.(q|o)_proj"},
     "one layer": {"lora_alpha": 16, "layers_to_transform": [1]},
+    "one layer, and one of another by its full name": {
+        "lora_alpha": 16, "target_modules": ["q_proj", "model.layers.0.mlp.up_proj"], "layers_to_transform": [1],
+    },
     "without one module": {"lora_alpha": 16, "exclude_modules": ["k_proj"]},
     "one odd module": {"lora_alpha": 16, "target_modules": ["layers.0.mlp.up_proj", "o_proj"]},
 }  # fmt: skip
