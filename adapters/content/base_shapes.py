@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,6 +21,8 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")
 """What the names of layers begin with in a model that also sees: in transformers since 4.52, and so in peft's files;
 before, and in the files of most models still; in Qwen2-VL's files."""
+_HALVES = (*_TEXT_HALVES, "model.text_model.", "llm.model.", "thinker.model.")
+"""Where the text half of any model lies: Idefics, MiniCPM-V and Qwen's Omni have it elsewhere."""
 _TURNED = frozenset({"llama4", "llama4_text", "k2_horizon"})
 """Kinds of which vLLM turns q and k for its positions, and adapters of them not (`permute_qk_weight_for_rotary`)."""
 _RENAMED = (("backbone.", "model."),)
@@ -35,12 +37,20 @@ class UnknownBase(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BaseShapes:
-    """`linear`: module name -> (out, in), all of numbered layers, in layer order. `layers`: how many there are."""
+    """`linear`: module name -> (out, in), all of numbered layers of the text half, in layer order. `layers`: how many
+    numbers there are, in all halves."""
 
     linear: dict[str, tuple[int, int]]
     layers: int
     turned: frozenset[str] = frozenset()
     """Last parts of the names of layers whose rows the engine puts into another order at the load."""
+    senses: bool = False
+    """Whether there are layers that see or hear: the engine has no places for adapters there."""
+
+    @property
+    def front(self) -> str:
+        """What names of layers begin with, up to their number."""
+        return front_of(next(iter(self.linear), ""))
 
     def in_layer(self, layer: int) -> list[str]:
         return [name for name in self.linear if layer_of(name) == layer]
@@ -50,6 +60,12 @@ def layer_of(module: str) -> int | None:
     """Number of the decoder layer that a module is in."""
     match = _LAYER.search(module)
     return int(match.group(1)) if match else None
+
+
+def front_of(module: str) -> str:
+    """What a module's name begins with, up to the number of its layer."""
+    match = _LAYER.search(module)
+    return module[: match.start(1)] if match else ""
 
 
 def as_spelled(base: BaseShapes, modules: Iterable[str]) -> tuple[BaseShapes, dict[str, str]]:
@@ -62,7 +78,7 @@ def as_spelled(base: BaseShapes, modules: Iterable[str]) -> tuple[BaseShapes, di
     if half and any(name.startswith(half) for name in modules):
         return _renamed(base, own, half)
     half = next((half for half in _TEXT_HALVES[:2] if any(name.startswith(half) for name in modules)), "")
-    seeing = any(not name.startswith("model.layers.") for name in base.linear)
+    seeing = base.senses or any(not name.startswith("model.layers.") for name in base.linear)
     named = [own for own in _TEXT_HALVES if seeing and any(name.startswith(own + "layers.") for name in base.linear)]
     if not half or not named or half in named:
         return base, {}
@@ -72,7 +88,7 @@ def as_spelled(base: BaseShapes, modules: Iterable[str]) -> tuple[BaseShapes, di
 def _renamed(base: BaseShapes, own: str, half: str) -> tuple[BaseShapes, dict[str, str]]:
     names = {name: half + name.removeprefix(own) if name.startswith(own) else name for name in base.linear}
     linear = {names[name]: shape for name, shape in base.linear.items()}
-    return BaseShapes(linear, base.layers, base.turned), {spelled: name for name, spelled in names.items()}
+    return replace(base, linear=linear), {spelled: name for name, spelled in names.items()}
 
 
 def read_base(folder: Path) -> BaseShapes:
@@ -92,9 +108,11 @@ def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseSh
     names = [name for name, _, _ in stamps if name.endswith(".safetensors")]
     linear = _without_guesses(folder, _from_headers([folder / name for name in names])) or _from_config(folder)
     layers = {layer for layer in map(layer_of, linear) if layer is not None}
-    ordered = dict(sorted(linear.items(), key=lambda item: layer_of(item[0]) or 0))
+    half = next((half for half in _HALVES if any(name.startswith(f"{half}layers.") for name in linear)), None)
+    text = [name for name in linear if half is None or name.startswith(f"{half}layers.")]
+    ordered = {name: linear[name] for name in sorted(text, key=lambda name: layer_of(name) or 0)}
     turned = {"q_proj", "k_proj"} if _kind(folder) in _TURNED else set[str]()
-    return BaseShapes(ordered, len(layers), frozenset(turned))
+    return BaseShapes(ordered, len(layers), frozenset(turned), senses=len(ordered) < len(linear))
 
 
 def _kind(folder: Path) -> str:

@@ -2,8 +2,7 @@
 
 import re
 
-from adapters.content.base_shapes import BaseShapes, layer_of
-from adapters.content.faults import shown
+from adapters.content.base_shapes import BaseShapes, front_of, layer_of
 
 LORA_TENSOR = re.compile(
     r"^(?:base_model\.model\.)?(?P<module>[A-Za-z0-9_.]+)\.lora_(?P<half>[AB])(?:\.(?P<adapter>[A-Za-z0-9_-]+))?\.weight$"
@@ -20,56 +19,66 @@ def canonical_order(module: str) -> tuple[int, int, str]:
 
 
 def why_no_lora(name: str) -> str:
-    """What a tensor that is no half of a LoRA pair probably is."""
-    tensor = f"Tensor {shown(name)}"
+    """What a tensor that is no half of a LoRA pair probably is, to be read after its name."""
     if "lora_embedding_" in name or (".lora_" in name and "embed" in name):
-        return f"{tensor} is LoRA on the token embedding, which all adapters of a base share: not supported."
+        return "LoRA on the token embedding, which all adapters of a base share: not supported."
     if "lora_magnitude_vector" in name:
-        return f"{tensor} belongs to DoRA: train with use_dora=false."
+        return "this belongs to DoRA: train with use_dora=false."
+    if "trainable_tokens_" in name:
+        return "trained rows of the token embedding, which all adapters of a base share: not supported."
     if name.endswith(".bias"):
-        return f"{tensor} is a bias: the engine adds none to LoRA layers. Train with bias='none', lora_bias=false."
+        return "this is a bias: the engine adds none to LoRA layers. Train with bias='none', lora_bias=false."
     if "modules_to_save" in name:
-        return f"{tensor} is a whole trained layer (modules_to_save): not supported beside LoRA."
+        return "this is a whole trained layer (modules_to_save): not supported beside LoRA."
     if "embed_tokens" in name or "lm_head" in name or "wte" in name:
         return (
-            f"{tensor} is a copy of the embedding or head: save with save_embedding_layers=False if it was not "
-            "trained. A changed vocabulary cannot be served as an adapter."
+            "this is a copy of the embedding or head: save with save_embedding_layers=False if it was not trained. "
+            "A changed vocabulary cannot be served as an adapter."
         )
-    return f"{tensor} is no half of a LoRA pair (<module>.lora_A.weight, <module>.lora_B.weight)."
+    return "this is no half of a LoRA pair (<module>.lora_A.weight, <module>.lora_B.weight)."
 
 
 def layer_fault(module: str, base: BaseShapes) -> str | None:
-    """Why the base has no such layer to adapt; None when it has."""
+    """Why the base has no such layer to adapt, to be read after its name; None when it has."""
     last = module.rpartition(".")[2]
     if last == "kv_b_proj":
         return (
-            f"{module}: LoRA on kv_b_proj is not supported: the engine folds its weights into the attention at the "
-            "load, and an adapter would be left out. Leave it untrained."
+            "LoRA on kv_b_proj is not supported: the engine folds its weights into the attention at the load, and an "
+            "adapter would be left out. Leave it untrained."
         )
     if last in base.turned:
         return (
-            f"{module}: LoRA on {last} is not supported for this base: the engine puts its rows into another order at "
-            "the load, and would leave the adapter's as they are. Leave q_proj and k_proj untrained."
+            f"LoRA on {last} is not supported for this base: the engine puts its rows into another order at the load, "
+            "and would leave the adapter's as they are. Leave q_proj and k_proj untrained."
         )
-    if module in base.linear:
+    if module in base.linear and not module.endswith(".router.layer"):
         return None
     if last in ("lm_head", "embed_out"):
-        return f"{module}: LoRA on the head is not supported: all adapters of a base share it. Leave it untrained."
+        return "LoRA on the head is not supported: all adapters of a base share it. Leave it untrained."
     if "embed" in last or last == "wte":
-        return f"{module}: LoRA on the token embedding is not supported: all adapters of a base share it."
-    if ".experts." in module or module.endswith((".experts", ".gate", ".router")):
-        return f"{module}: LoRA on experts and their router is not supported; target the other linear layers."
-    layer = layer_of(module)
+        return "LoRA on the token embedding is not supported: all adapters of a base share it."
+    if ".experts." in module or module.endswith((".experts", ".gate", ".router", ".router.layer")):
+        return "LoRA on experts and their router is not supported; target the other linear layers."
+    layer, front, own = layer_of(module), front_of(module), base.front
+    if front != own and base.senses and not front.endswith(own):
+        return (
+            "LoRA beside the text half is not supported: the engine has no places for adapters in what sees or hears. "
+            f"Train what is below {own.rstrip('.')} alone (target_modules as a regular expression), or serve it merged."
+        )
     if layer is None:
         known = ", ".join(base.in_layer(0)[:3])
-        return f"{shown(module)}: the base has no such linear layer. Its layers are named like {known}."
-    if layer >= base.layers:
-        return f"Layer {layer} ({_tail(module)} and others): the base has {base.layers} layers, 0 to {base.layers - 1}."
-    known = ", ".join(_tail(name) for name in base.in_layer(layer))
-    return f"{shown(module)}: the base has no such linear layer; layer {layer} has {known}."
+        return f"the base has no such linear layer. Its layers are named like {known}."
+    if front != own:
+        return (
+            f"the base has no such linear layer: its layers are named {own}0, not {front}0. Another base? If not, "
+            "rename the tensors."
+        )
+    count = len(set(map(layer_of, base.linear)))
+    if layer >= count:
+        return f"Layer {layer} is none of the base's: it has {count} layers, 0 to {count - 1}."
+    return f"the base has no such linear layer; layer {layer} has {', '.join(map(_tail, base.in_layer(layer)))}."
 
 
 def _tail(module: str) -> str:
     """'self_attn.q_proj' of 'model.layers.3.self_attn.q_proj'."""
-    match = re.search(r"\.\d+\.(.+)$", module)
-    return match.group(1) if match else module
+    return module.removeprefix(front_of(module)).partition(".")[2]

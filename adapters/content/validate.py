@@ -11,6 +11,7 @@ What is checked, in this order, all faults told at once:
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,7 +98,10 @@ def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | N
             hint = ""
             if pickles:
                 hint = f" {shown(pickles[0])} may hold code and is never read: save with safe_serialization=True."
-            hint += f" There is {shown(others[0])}: it must have peft's name for it." if others else ""
+            if others:
+                parts = re.search(r"-\d+-of-\d+\.", others[0])
+                wanted = "the adapter must be saved in one file" if parts else "it must have peft's name for it"
+                hint += f" There is {shown(others[0])}: {wanted}."
             if what := something_else(names):
                 faults.add(what)
                 return None, -1
@@ -147,7 +151,7 @@ def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, bo
     with within(bounds.pattern_seconds):
         for module, (a, b) in halves.items():
             if shapes is not None and (reason := layer_fault(module, shapes)):
-                faults.add(reason)
+                faults.at(module, reason)
             elif a is None or b is None:
                 faults.at(module, f"lora_{'A' if a is None else 'B'} is missing: each layer needs both halves.")
             elif _check_shapes(module, a, b, config, base, shapes, faults):
@@ -164,7 +168,7 @@ def _pair_up(tensors: dict[str, TensorInfo], faults: Faults) -> dict[str, tuple[
     for name, tensor in tensors.items():
         match = LORA_TENSOR.match(name)
         if match is None:
-            faults.add(why_no_lora(name))
+            faults.at(shown(name), why_no_lora(name))
             continue
         spellings.add(match["adapter"])
         index = 0 if match["half"] == "A" else 1
