@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import save
 from torch import nn
 
-from adapters.compose.jobs import Combine
+from adapters.compose.jobs import Combine, Unmergeable
 from adapters.content.base_shapes import read_base
 from adapters.content.validate import TENSORS
 
@@ -16,7 +17,7 @@ MADE = "made"
 
 
 def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
-    """See `Combine`. The same job gives the same bytes with as many threads.
+    """See `Combine`. The same job gives the same bytes with as many threads. Raises Unmergeable.
 
     What `dare` drops depends on the seed alone, the last bits of a decomposition on how many threads share it.
     """
@@ -29,6 +30,12 @@ def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
     )
     for name, part in itertools.islice(zip(names, job.parts, strict=True), 1, None):
         model.load_adapter(str(part.folder), name, torch_device="cpu")
+    ranks = max((set(layer.r.values()) for layer in model.modules() if isinstance(layer, LoraLayer)), key=len)
+    if job.kind != "cat" and "svd" not in job.kind and len(ranks) > 1:
+        raise Unmergeable(
+            f"Halves of ranks {', '.join(map(str, sorted(ranks)))} in one layer cannot be combined: leave 'halves' "
+            "out, or choose adapters of one rank."
+        )
     tell("combining", 0.2)
     torch.manual_seed(job.seed)
     model.add_weighted_adapter(

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from adapters.check_process import Job, check
-from adapters.compose.jobs import Combine, ComposeProgress, Merge, WeightedAdapter, decode_answer, encode
+from adapters.compose.jobs import Combine, ComposeProgress, Merge, Unmergeable, WeightedAdapter, decode_answer, encode
 from adapters.compose.plan import Method, plan
 from adapters.compose.run import compose
 from adapters.sources import MadeHere
@@ -128,6 +128,18 @@ async def test_a_decomposition_has_the_rank_that_its_config_tells(base: Base, tm
     keys = "model.layers.0.self_attn.k_proj"
     want = WEIGHTS[0] * product(folders[0], keys) + WEIGHTS[1] * product(folders[1], keys)
     assert off(product(made, keys), want) < 1e-3
+
+
+async def test_halves_of_unequal_ranks_in_one_layer_are_refused(
+    base: Base, stored: tuple[Path, ...], tmp_path: Path
+) -> None:
+    """rank_pattern's, where the adapters' own ranks are equal: it was an error of the server's."""
+    weights = makers.tensors(8)
+    a, b = makers.name(0, "mlp.up_proj", "A"), makers.name(0, "mlp.up_proj", "B")
+    weights |= {a: weights[a][:4].contiguous(), b: weights[b][:, :4].contiguous()}
+    low = makers.write_adapter(tmp_path / "low", weights=weights, settings={"rank_pattern": {"0.mlp.up_proj": 4}})
+    with pytest.raises(Unmergeable, match=r"Halves of ranks 4, 8 in one layer .* leave 'halves' out"):
+        combine_here(job(base, (stored[0], low), tmp_path / "out", "ties", halves=True))
 
 
 async def test_ties_keeps_the_larger_half_and_the_sign_that_wins(
