@@ -157,18 +157,19 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
 
 def _parsers(draft: Draft, facts: ChatFacts) -> None:
     tekken, name = facts.listing.is_tekken(), facts.detected.architecture
-    template = None if tekken or name in vllm_source.RENDERED else facts.listing.chat_template()
+    template = "[TOOL_CALLS]" if tekken else facts.listing.chat_template()
+    by_code = tekken or name in vllm_source.RENDERED
     if tekken:
         why = "tekken.json: Mistral's own tokenizer reads it, and knows how messages and tools are written"
         draft.pick("engine.flags.tokenizer_mode", "mistral", why)
-    if template == "":
+    if not template and not by_code:
         return
-    shown = template is None or shows_tools(template, facts.listing)
+    shown = by_code or shows_tools(template, facts.listing)
     family = family_of(facts.name, name, template)
     if not shown:
         draft.notes.append("Its chat template shows the model no tools: requests with tools are refused.")
     elif family and family.tools and has_parser("tool_call_parser", family.tools):
-        who = "Mistral's tokenizer" if tekken else "its chat template" if template else "vLLM"
+        who = "Mistral's tokenizer" if tekken else "vLLM" if by_code else "its chat template"
         draft.pick("engine.flags.enable_auto_tool_choice", True, f"{who} shows tools to the model")
         draft.pick("engine.flags.tool_call_parser", family.tools, f"{family.words}: {TOOL_PAGE}")
     else:

@@ -104,20 +104,15 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def family_of(name: str, architecture: str, template: str | None) -> Family | None:
-    """The first row that fits. `name`: of the source, as its makers wrote it. `template`: None where there is none, as
-    the tokenizer or vLLM knows how chats are written: then only name and architecture count."""
+def family_of(name: str, architecture: str, template: str) -> Family | None:
+    """The first row that fits. `name`: of the source, as its makers wrote it."""
+    _, found, begins = template.rpartition(PROMPT)
     for family in FAMILIES:
         by_name = re.search(family.name, name, re.IGNORECASE) and re.search(family.architecture, architecture)
-        if by_name and (not family.begins if template is None else _fits(family, template)):
+        so_begins = not family.begins or (found and re.search(family.begins, begins, re.DOTALL))
+        if by_name and so_begins and re.search(family.template, template):
             return family
     return None
-
-
-def _fits(family: Family, template: str) -> bool:
-    _, found, begins = template.rpartition(PROMPT)
-    so_begins = not family.begins or (found and re.search(family.begins, begins, re.DOTALL))
-    return bool(so_begins and re.search(family.template, template))
 
 
 def has_parser(flag: str, name: str) -> bool:

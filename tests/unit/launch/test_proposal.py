@@ -139,6 +139,14 @@ def test_of_several_templates_the_one_for_tools_counts() -> None:
         assert found.recipe.engine.flags["tool_call_parser"] == "hermes"
 
 
+def test_a_llama_whose_tokenizer_is_mistrals_gets_no_llamas_parser() -> None:
+    """It knows other marks, and a load ends at the first that it does not know."""
+    listing = listing_of({"config.json": KNOWN["Llama-3.1-8B-Instruct"].config},
+                         {"model.safetensors": 16 * 10**9, "tekken.json": 19 * 10**6})  # fmt: skip
+    found = propose(listing, HubSource(hub="a/llama-3", revision="0" * 40), ModelRequest("x"), GPU)
+    assert found.recipe.engine.flags == {"tokenizer_mode": "mistral"}
+
+
 def test_chats_that_vllm_writes_by_itself_need_no_template() -> None:
     """DeepSeek V3.2 has none: it was said to have no chats, and got no parser."""
     config = {**KNOWN["Qwen3-8B"].config, "architectures": ["DeepseekV32ForCausalLM"]}

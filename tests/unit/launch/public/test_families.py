@@ -45,8 +45,8 @@ from tests.unit.launch.public.templates import (
         ("deepseek-ai/DeepSeek-V3.1", "DeepseekV3ForCausalLM", TOOLS, "deepseek_v31", "deepseek_v3"),
         ("deepseek-ai/DeepSeek-V3-0324", "DeepseekV3ForCausalLM", TOOLS, "deepseek_v3", ""),
         ("zai-org/GLM-4.5V", "Glm4vMoeForConditionalGeneration", KEYS, "glm45", "glm45"),
-        ("mistralai/Ministral-3-8B-Reasoning-2512", "Mistral3ForConditionalGeneration", None, "mistral", "mistral"),
-        ("mistralai/Ministral-3-8B-Instruct-2512", "Mistral3ForConditionalGeneration", None, "mistral", ""),
+        ("mistralai/Ministral-3-8B-Reasoning-2512", "Mistral3ForConditionalGeneration", MISTRAL, "mistral", "mistral"),
+        ("mistralai/Ministral-3-8B-Instruct-2512", "Mistral3ForConditionalGeneration", MISTRAL, "mistral", ""),
         ("microsoft/Phi-4-reasoning-plus", "Phi3ForCausalLM", HISTORY, "", "deepseek_r1"),
         ("ibm-granite/granite-4.0-350m", "GraniteForCausalLM", JSON, "granite4", ""),
         ("ibm-granite/granite-3.3-2b-instruct", "GraniteForCausalLM", TOOLS, "granite", ""),
@@ -62,9 +62,7 @@ from tests.unit.launch.public.templates import (
         ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "NemotronHForCausalLM", XML, "qwen3_coder", "nemotron_v3"),
     ],
 )
-def test_the_parsers_of_public_models(
-    name: str, architecture: str, template: str | None, tools: str, reasoning: str
-) -> None:
+def test_the_parsers_of_public_models(name: str, architecture: str, template: str, tools: str, reasoning: str) -> None:
     family = family_of(name, architecture, template)
     assert family is not None
     assert (family.tools, family.reasoning) == (tools, reasoning)
