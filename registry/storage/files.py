@@ -97,7 +97,7 @@ def is_full(error: Exception, folder: Path) -> bool:
 
 def unusable(error: OSError, path: Path | None = None) -> str:
     """What is wrong with a file or folder of the server's, and what to do about it."""
-    told = f"{path or error.filename or 'The data directory'} cannot be used: {error.strerror or error}."
+    told = f"{path or error.filename or 'The data directory'} cannot be read or made: {error.strerror or error}."
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{told} The user that the server runs as has to own it; run commands as that user."
     if error.errno == errno.EROFS:

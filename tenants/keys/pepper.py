@@ -34,7 +34,7 @@ def load(data_dir: Path, given: str | None = None) -> bytes:
         return _checked(path.read_text(encoding="ascii").strip(), str(path))
     except OSError as error:
         raise Unavailable(
-            f"The pepper of the keys cannot be read or made: {unusable(error, path)}", code="no_pepper"
+            f"No key can be checked without the pepper: {unusable(error, path)}", code="no_pepper"
         ) from None
     except UnicodeDecodeError:
         raise Unavailable(

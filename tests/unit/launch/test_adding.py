@@ -138,7 +138,7 @@ async def test_a_folder_that_is_not_the_servers_to_read_is_refused(
         raise PermissionError(13, "Permission denied", "/models/mine/config.json")
 
     monkeypatch.setattr("runtime.gateway.launch.adding.list_folder", refused)
-    with pytest.raises(Unfit, match=r"/models/mine/config.json cannot be used: Permission denied") as told:
+    with pytest.raises(Unfit, match=r"/models/mine/config.json cannot be read or made: Permission denied") as told:
         await adding.preview(RERANK)
     assert (told.value.code, told.value.param) == ("source_not_found", "source")
 
