@@ -47,7 +47,7 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
     messages.patch(app.state.anthropic_serving_messages)
-    thoughts.patch()
+    thoughts.patch(app.state)
     invalid.patch(app)
     logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(_is_ours)
     return app

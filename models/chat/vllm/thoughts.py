@@ -5,21 +5,36 @@ not, and takes all of it for a thought, unless the request itself switched them 
 """
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
+HANDLERS = {
+    "openai_serving_chat": "parser_cls", "anthropic_serving_messages": "parser_cls",
+    "openai_serving_responses": "parser",
+}  # fmt: skip
+"""Of vLLM's application, and what each calls its kind of parser."""
 
-def patch() -> None:
-    import_module("vllm.parser.abstract_parser").Parser.set_prompt_token_ids = _told
+
+def patch(state: Any) -> None:
+    for name, attribute in HANDLERS.items():
+        handler = getattr(state, name, None)  # this model may not have it
+        if (kind := getattr(handler, attribute, None)) is not None:
+            setattr(handler, attribute, looking(kind))
 
 
-def _told(self: Any, prompt_token_ids: Sequence[int]) -> None:
-    """vLLM tells a parser of the prompt before an answer in one piece. Those that know by themselves have their own."""
-    reasoning = getattr(self, "_reasoning_parser", None)
+def looking(kind: Any) -> Any:
+    """The same kind of parser, which looks at the prompt. Those that cannot tell one turn from the next stay."""
+    reasoning = kind.reasoning_parser_cls
     if reasoning is None or not reasoning.engine_based_streaming:
-        return  # others do not know one turn from the next
-    if self.is_reasoning_end(list(prompt_token_ids)) and not self.is_reasoning_end([]):
-        self.extract_reasoning = _all_said
+        return kind
+
+    class Looking(kind):  # type: ignore[misc]
+        def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
+            """vLLM tells a parser of the prompt before an answer in one piece."""
+            super().set_prompt_token_ids(prompt_token_ids)
+            if self.is_reasoning_end(list(prompt_token_ids)) and not self.is_reasoning_end([]):
+                self.extract_reasoning = _all_said
+
+    return Looking
 
 
 def _all_said(model_output: str, _: object) -> tuple[None, str]:

@@ -83,12 +83,6 @@ REPLACED = (
         "tests/contract/chat_engine/test_fail_fast.py",
     ),
     Touch(
-        "vllm.parser.abstract_parser:Parser.set_prompt_token_ids",
-        "an answer in one piece was a thought where the template had ended the thoughts; in a stream it is an answer",
-        "tests/contract/vllm/test_thoughts.py",
-        ("self", "prompt_token_ids"),
-    ),
-    Touch(
         "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.create_chat_completion",
         "Messages: a call of a tool that `max_tokens` cut is a 400; an error in a stream is told as one of reading it",
         MESSAGES,

@@ -7,7 +7,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from models.chat.schemas import completions
-from models.chat.vllm import core, launch
+from models.chat.vllm import core, launch, thoughts
 from models.messages import Chunk, Progress, Started
 from registry.errors import BadRequest
 from tests.contract.chat import fixtures as chat_fixtures
@@ -23,6 +23,12 @@ async def test_progress_goes_up_to_ready(bench: Bench) -> None:
     assert fractions == sorted(fractions)
     assert bench.progress[-1] == Progress(phase="ready", fraction=1.0)
     assert [p.phase for p in bench.progress] == ["importing", "starting", "weights", "warming", "ready"]
+
+
+async def test_each_handler_of_answers_has_its_kind_of_parser(bench: Bench) -> None:
+    """Which looks at the prompt, where the model thinks: `thoughts.patch`."""
+    for name, attribute in thoughts.HANDLERS.items():
+        assert hasattr(getattr(bench.engine._app.state, name), attribute)
 
 
 async def test_engine_core_has_its_threads_and_watches_its_slot(bench: Bench) -> None:

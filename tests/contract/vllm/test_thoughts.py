@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from models.chat.vllm import thoughts
-from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real
 SAID, NONE = "It is 4.", "<think>\n\n</think>\n\n"
@@ -24,30 +23,19 @@ def tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's own, also where an engine of this process has been patched."""
-    theirs = stock("vllm.parser.abstract_parser").Parser.set_prompt_token_ids
-    monkeypatch.setattr("vllm.parser.abstract_parser.Parser.set_prompt_token_ids", theirs)
-
-
-@pytest.fixture
-def patched(alone: None) -> None:
-    thoughts.patch()
-
-
-def split(tokenizer: Any, name: str, prompt: str, answer: str, **kwargs: Any) -> tuple[Any, Any, tuple[str, str]]:
-    """Thoughts and words of an answer in one piece, and the same of a stream."""
+def split(tokenizer: Any, name: str, prompt: str, answer: str, *, alone: bool = False) -> tuple[Any, Any, Any]:
+    """Thoughts and words of an answer in one piece, and the same of a stream. alone: by vLLM as it is."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.parser.parser_manager import ParserManager
 
-    kind: Any = ParserManager.get_parser(reasoning_parser_name=name, tokenizer=tokenizer)
+    theirs: Any = ParserManager.get_parser(reasoning_parser_name=name, tokenizer=tokenizer)
+    kind = theirs if alone else thoughts.looking(theirs)
     request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "x"}])
     asked, said = tokenizer.encode(prompt), tokenizer.encode(answer)
-    parser = kind(tokenizer, chat_template_kwargs=kwargs)
+    parser = kind(tokenizer)
     parser.set_prompt_token_ids(asked)
     thought, words, _ = parser.parse(answer, request, model_output_token_ids=said)
-    streamed, parser, before = ["", ""], kind(tokenizer, chat_template_kwargs=kwargs), ""
+    streamed, parser, before = ["", ""], kind(tokenizer), ""
     for i, token in enumerate(said):
         after = tokenizer.decode(said[: i + 1])
         piece = parser.parse_delta(after[len(before) :], [token], request, asked, finished=i + 1 == len(said))
@@ -57,13 +45,11 @@ def split(tokenizer: Any, name: str, prompt: str, answer: str, **kwargs: Any) ->
     return thought, words, (streamed[0], streamed[1])
 
 
-@pytest.mark.usefixtures("alone")
 def test_vllm_alone_takes_the_answer_for_a_thought(tokenizer: Any) -> None:
     """Not so in a stream. Once this fails our part can go."""
-    assert split(tokenizer, "qwen3", NONE, SAID) == (SAID, None, ("", SAID))
+    assert split(tokenizer, "qwen3", NONE, SAID, alone=True) == (SAID, None, ("", SAID))
 
 
-@pytest.mark.usefixtures("patched")
 @pytest.mark.parametrize("name", ["qwen3", "glm45", "nemotron_v3", "minimax_m2", "kimi_k2"])
 @pytest.mark.parametrize(
     ("prompt", "answer", "thought", "words"),
@@ -80,7 +66,6 @@ def test_an_answer_is_split_as_its_stream_is(
     assert split(tokenizer, name, prompt, answer) == (thought or None, words or None, (thought, words))
 
 
-@pytest.mark.usefixtures("patched")
 def test_thoughts_of_an_earlier_turn_are_not_those_of_this_one(tokenizer: Any) -> None:
     found = split(tokenizer, "qwen3", f"{NONE}A.<|im_start|>user<|im_start|>", f"<think>Hm.</think>{SAID}")
     assert found == ("Hm.", SAID, ("Hm.", SAID))

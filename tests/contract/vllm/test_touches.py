@@ -103,7 +103,7 @@ def test_what_is_gone_or_changed_is_seen() -> None:
 
 
 def test_there_are_few_and_none_outside_of_this_folder() -> None:
-    assert len(TOUCHES) <= 25
+    assert len(TOUCHES) < 25
     assert len({touch.where for touch in TOUCHES}) == len(TOUCHES)
     vllm = re.compile(r"^\s*(from|import) vllm\b|import_module\(\"vllm", re.MULTILINE)
     outside = [
