@@ -17,7 +17,7 @@ from runtime.http.wishes import context_of_headers, of_caller
 from tenants.caller import Caller
 
 _SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}\Z")
-_CONTEXT, _GATEWAY = "roundhouse.context", "roundhouse.gateway"
+_CONTEXT, _GATEWAY, _SEND = "roundhouse.context", "roundhouse.gateway", "roundhouse.send"
 
 
 def context_of(scope: Scope) -> RequestContext:
@@ -31,6 +31,12 @@ def set_caller(scope: Scope, caller: Caller) -> None:
 
 def gateway_of(scope: Scope) -> Gateway:
     return cast(Gateway, scope[_GATEWAY])
+
+
+def body_sender(scope: Scope, send: Send) -> Send:
+    """Sends pieces of a body, once its start was sent as usual: the layers look at starts, and each of them would be
+    one call more for each token. send: where there are no layers."""
+    return cast(Send, scope.get(_SEND, send))
 
 
 async def _gateway(request: Request) -> Gateway:
@@ -99,7 +105,7 @@ class ContextMiddleware:
         except BadRequest as error:
             await error_response(error, self._dialect_of(scope["path"]))(scope, receive, with_id)
             return
-        scope[_GATEWAY] = self._gateway()
+        scope[_GATEWAY], scope[_SEND] = self._gateway(), send
         await self.app(scope, receive, with_id)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,7 +14,7 @@ from runtime.gateway.core import Gateway
 from runtime.http.bodies import read_body
 from runtime.http.dialect import Endpoint, Head, Parts
 from runtime.http.errors import error_response
-from runtime.http.middleware import context_of, gateway_of
+from runtime.http.middleware import body_sender, context_of, gateway_of
 from runtime.http.serving import serve
 from tenants.caller import Caller
 
@@ -72,22 +72,22 @@ class Answer(Response):
         assert work is not None
         left = asyncio.ensure_future(_cancel_once_gone(receive, work))
         try:
-            await self._send(send)
+            await self._send(send, body_sender(scope, send))
         except asyncio.CancelledError:
             if not left.done() or work.uncancel() > 0:  # somebody else ends it: the server stops
                 raise
         finally:
             left.cancel()
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, start: Send, more: Send) -> None:
         try:
             async with aclosing(self._parts) as parts:
                 async for part in parts:
                     if isinstance(part, Head):
-                        await send(_start(part))
+                        await start(_start(part))
                     else:
-                        await send({"type": "http.response.body", "body": part, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                        await more({"type": "http.response.body", "body": part, "more_body": True})
+                await more({"type": "http.response.body", "body": b"", "more_body": False})
         except OSError:  # the client left while we were sending
             return
 

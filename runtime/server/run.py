@@ -66,10 +66,6 @@ API = "LitServer-0"
 """LitServe's name of the API process."""
 START_SECONDS = 10.0
 """How long a stop that comes during the start waits for the start to be complete."""
-SWITCH_SECONDS = 0.0005
-"""For which a thread keeps Python's lock from another one that wants it, in the API process. By default it is 5 ms: so
-long the ledger's thread waited behind a busy event loop before it could commit a request's beginning, and the event
-loop behind a thread that computes."""
 LOOK = 0.5
 """Seconds between two looks whether the API process or the manager is stopped."""
 
@@ -164,7 +160,6 @@ class ApiProcess:
             log.exception("the recipes could not be read again")
 
     async def start(self) -> None:
-        sys.setswitchinterval(SWITCH_SECONDS)
         logs.configure(self._settings.log_level)  # LitServe has set up its own since the fork
         try:
             self._gateways.append(await self._opened.__aenter__())
