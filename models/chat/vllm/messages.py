@@ -45,6 +45,8 @@ def patch(handler: Any) -> None:
 
 def _as_meant(request: Any, handler: Any) -> None:
     """Go on from a beginning; think, where that is asked for. For gpt-oss vLLM has no other ways."""
+    if not request.messages:  # vLLM refuses it
+        return
     last, kwargs = request.messages[-1], request.chat_template_kwargs or {}
     begun = last["role"] == "assistant" and last.get("content") and not last.get("tool_calls")
     thinks = request.thinking_token_budget is not None and request.reasoning_effort is None
