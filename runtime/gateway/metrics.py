@@ -272,6 +272,12 @@ class Metrics:
             found = self._children[key] = series.labels(*labels)
         return found
 
+    def spent(self, series: Counter, seconds: float, *labels: str) -> None:
+        """Where time went: the series is there from the first request on, and most have no time to add to it."""
+        found = self.of(series, *labels)
+        if seconds:
+            found.inc(seconds)
+
     def forget(self, model: str) -> None:
         """Drop the series of a model that was removed."""
         for series in vars(self).values():

@@ -37,9 +37,7 @@ class RequestMetrics:
             metrics.of(metrics.queue, model).observe(seconds["queue"])
             metrics.of(metrics.class_queue, model, label).observe(seconds["queue"])
         for cause, spent in record.causes.items():
-            series = metrics.of(metrics.wait, model, cause)  # there from the first request on
-            if spent:
-                series.inc(spent)
+            metrics.spent(metrics.wait, spent, model, cause)
         if "first" in seconds:
             metrics.of(metrics.first, model, label).observe(seconds["first"], dict(exemplar(record)))
             if record.first_goal is not None:

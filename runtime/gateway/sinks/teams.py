@@ -22,9 +22,7 @@ class TeamMetrics:
         team, class_ = self._teams.of(context.caller.team), context.service_class.label
         metrics.of(metrics.team_requests, team, class_, _status(record)).inc()
         for cause, spent in record.causes.items():
-            series = metrics.of(metrics.team_wait, team, cause)  # there from the first request on
-            if spent:
-                series.inc(spent)
+            metrics.spent(metrics.team_wait, spent, team, cause)
         if "first" in record.seconds:
             metrics.of(metrics.team_first, team, class_).observe(record.seconds["first"])
         self.attempt(record)

@@ -65,13 +65,9 @@ async def first(
     """
     left, is_fallback = recorder.context.seconds_left(), target.model != asking.chosen
     share = left / (others + 1) if others and left is not None else None
-    limit = asyncio.timeout(share)
     try:
-        if share is None:
+        async with asyncio.timeout(share) as limit:
             found = await anext(parts)
-        else:
-            async with limit:
-                found = await anext(parts)
     except TimeoutError:
         if not limit.expired():
             raise
