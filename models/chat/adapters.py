@@ -121,6 +121,11 @@ class EngineAdapters:
             del self._held[digest]
             self._locks.pop(digest, None)
 
+    async def a_layer(self) -> tuple[str, int, int]:
+        """Name, inputs and outputs of a layer that adapters may change."""
+        name, inputs, outputs = await launch.ask(self._engine, core.a_layer)
+        return name, inputs, outputs
+
     async def forget(self) -> None:
         """All of them, before the engine sleeps: whatever comes back with it, no place counts as filled."""
         async with self._places:

@@ -80,7 +80,7 @@ class VllmEngine:
                 await importing
             with phases.phase("warming", 0.8):
                 on_device = await launch.device_bytes(self._engine)
-                await self._open(arguments, recipe, path)
+                await self._open(arguments, recipe, path, device)
                 adapters = self._adapters if arguments.enable_lora else None
                 self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
                 asleep = await self._sleeper.expected() if arguments.enable_sleep_mode else None
@@ -101,7 +101,7 @@ class VllmEngine:
         threads, swap, critical = settings.threads(path), settings.swap_tokens(recipe), settings.critical_tokens(recipe)
         self._engine = launch.start_engine(arguments, device, threads, self._bounds, swap, critical)
 
-    async def _open(self, arguments: Namespace, recipe: Recipe, path: Path) -> None:
+    async def _open(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
         """vLLM's application on top of the engine, with all that a call passes on its way, and warm."""
         meter_requests(self._engine.output_processor)
         self._app = await launch.application(self._engine, arguments)
@@ -116,6 +116,8 @@ class VllmEngine:
         self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
         admission.guard(self._engine, self._checker)
         await warm.warm(self._app, recipe.id)
+        if arguments.enable_lora and device != "cpu":
+            await warm.warm_adapters(self._app, self._adapters, self._engine.model_config.max_model_len)
         await self._checker.begin()
         await self._engine.reset_prefix_cache()
         counting.count_from_now(self._engine)

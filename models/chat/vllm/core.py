@@ -156,6 +156,12 @@ def held_adapters(self: Any) -> list[list[int]]:
     return held
 
 
+def a_layer(self: Any) -> list[str | int]:
+    """[name, inputs, outputs] of a layer that adapters may change."""
+    found: list[str | int] = self.collective_rpc("a_layer")[0]
+    return found
+
+
 def process_facts(self: Any) -> list[int]:
     """[compute threads, Python threads, bytes on a CUDA device] of this process.
 
@@ -236,6 +242,7 @@ CALLS: dict[str, Callable[..., Any]] = {
         poll_adapter,
         drop_adapter,
         held_adapters,
+        a_layer,
         forget_adapters,
         process_facts,
         sleep_facts,

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from models.chat import warm
+from models.chat.asgi import AsgiApp, whole_answer
+from models.chat.vllm import core, launch
 from models.messages import AdapterRef, HttpCall
 from registry.errors import Conflict, EngineFailed, RoundhouseError, Unfit
 from tests.contract.chat import fixtures as chat_fixtures
@@ -207,3 +210,26 @@ async def test_files_may_go_once_an_adapter_is_staged(bench: Bench, tmp_path: Pa
     prompt, answer = await bench.greedy("still there", ref)
     assert oracle.agrees(ref, prompt, answer)
     await bench.engine.drop(ref.digest)
+
+
+async def test_a_warm_up_with_an_adapter_is_answered_and_leaves_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where kernels are compiled meanwhile."""
+    await bench.hold()
+    answers = []
+
+    async def watched(app: AsgiApp, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        answers.append(await whole_answer(app, path, body))
+        return answers[-1]
+
+    monkeypatch.setattr(warm, "whole_answer", watched)
+    engine: Any = bench.engine
+    context = engine._engine.model_config.max_model_len
+    await warm.warm_adapters(engine._app, engine._adapters, context)
+    lengths = [json.loads(body)["usage"]["prompt_tokens"] for status, body in answers if status == 200]
+    assert lengths == [length for length in (5, 16, 131, 1037) if length < context - 2] + [context - 2] * (
+        context < 1039
+    )
+    host, placed = await launch.ask(engine._engine, core.held_adapters)
+    assert (host, placed) == ([], [])

@@ -5,9 +5,10 @@ the engine's loop (`stage_adapter` and `reading_adapter` also by the thread that
 long work runs in one thread. A place that is being written belongs to no adapter, so no step reads it; it is published
 in `poll_adapter`, after the copy has ended.
 
-On a GPU `place_adapter` does it all: the copies go from pinned memory onto the engine's own stream, behind the steps
-that may read what was in the place before and in front of all that will read what is there now, so it is published at
-once, and nothing waits. The same holds on a CPU for a small adapter, which takes less than the hand-over to the thread.
+On a GPU `place_adapter` does it all: the copies go from pinned memory onto the engine's own stream (`spread`), behind
+the steps that may read what was in the place before and in front of all that will read what is there now, so it is
+published at once, and nothing waits. The same holds on a CPU for a small adapter, which takes less than the hand-over
+to the thread.
 
 | method        | unknown adapter | staging | in host memory | placing | in a place |
 |---------------|-----------------|---------|----------------|---------|------------|
@@ -26,8 +27,10 @@ from typing import Any
 import torch
 
 from models.chat.vllm.adapters.read import read_adapter, size, whole_too
+from models.chat.vllm.adapters.spread import Spreader, spreader
 from models.chat.vllm.core import Outcome, faults
 from models.chat.vllm.cpu.punica import CpuLora, turn_places
+from registry.processor import cores
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""
@@ -36,12 +39,19 @@ SMALL = 1 << 20
 """Bytes of an adapter up to which a CPU writes it into its place on the engine's loop."""
 
 
+MOST_THREADS = 4
+"""Of torch, for the scaling and the look at the values of an adapter that is read on a GPU's host."""
+
+
 class _State:
-    def __init__(self) -> None:
-        # one compute thread: OpenMP would else start a pool for this thread, and take the cores from the running step
-        self.threads = ThreadPoolExecutor(1, "adapter", lambda: SET_THREADS(1))
+    def __init__(self, manager: Any) -> None:
+        on_gpu = manager.device.type == "cuda"
+        # on a CPU one compute thread: OpenMP would else start a pool for this one, and take cores from the running step
+        count = max(1, min(MOST_THREADS, cores() // 4)) if on_gpu else 1
+        self.threads = ThreadPoolExecutor(1, "adapter", lambda: SET_THREADS(count))
         self.staging: dict[int, Future[Any]] = {}
         self.placing: dict[int, tuple[int, Future[None]]] = {}
+        self.spreader: Spreader | None = spreader(manager) if on_gpu else None
 
     def close(self) -> None:
         """End the thread; a reading that was called off may go on still."""
@@ -73,11 +83,19 @@ def _vacate(manager: Any, adapter_id: int) -> None:
     manager.lora_index_to_id[:] = [None if held == adapter_id else held for held in manager.lora_index_to_id]
 
 
+def _read(state: _State, worker_manager: Any, adapter_id: int, path: str) -> Any:
+    lora = read_adapter(worker_manager, adapter_id, path)
+    lora.roundhouse_sources = state.spreader.sources(lora) if state.spreader else None
+    return lora
+
+
 class StagedAdapters:
     """Mixed into vLLM's worker. State lives in one attribute, made at first use: vLLM calls no `__init__` here."""
 
     def _swaps(self) -> _State:
-        state: _State = self.__dict__.setdefault("_roundhouse_swaps", _State())
+        state: _State | None = self.__dict__.get("_roundhouse_swaps")
+        if state is None:
+            state = self.__dict__["_roundhouse_swaps"] = _State(self._lora_managers()[1])
         return state
 
     def _lora_managers(self) -> tuple[Any, Any]:
@@ -100,7 +118,7 @@ class StagedAdapters:
         if adapter_id not in state.staging:
             if len(manager) + len(state.staging) - leaving >= manager.capacity:
                 return ["full"]
-            state.staging[adapter_id] = state.threads.submit(read_adapter, worker_manager, adapter_id, path)
+            state.staging[adapter_id] = state.threads.submit(_read, state, worker_manager, adapter_id, path)
         return ["running"]
 
     def reading_adapter(self, adapter_id: int) -> Future[Any] | None:
@@ -127,7 +145,10 @@ class StagedAdapters:
         if manager.device.type == "cpu" and size(lora)[0] >= SMALL:
             state.placing[adapter_id] = (free[0], state.threads.submit(write_place, manager, lora, free[0]))
             return ["running"]
-        write_place(manager, lora, free[0])
+        if state.spreader and lora.roundhouse_sources:
+            state.spreader.write(lora.roundhouse_sources, free[0])
+        else:
+            write_place(manager, lora, free[0])
         self._publish(lora, free[0])
         return ["done"]
 
@@ -192,6 +213,12 @@ class StagedAdapters:
             self.drop_adapter(adapter_id)
         manager.remove_all_adapters()  # the next step computes and writes its mapping anew
         return ["done"]
+
+    def a_layer(self) -> list[str | int]:
+        """Name, inputs and outputs of a layer that adapters may change."""
+        _, manager = self._lora_managers()
+        name, module = next(iter(manager.modules.items()))
+        return [name, module.lora_a_stacked[0].shape[-1], sum(part.shape[-2] for part in module.lora_b_stacked)]
 
     def held_adapters(self) -> list[list[int]]:
         state, (_, manager) = self._swaps(), self._lora_managers()
