@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.tables import api, bounds, cli, errors, figures, flags, metrics, recipe, translation
+from docs.tables import api, bounds, cli, errors, figures, flags, gpu, metrics, recipe, translation
 
 DOCS = Path(__file__).parent
 TABLES: dict[str, Callable[[], str]] = {
@@ -32,6 +32,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "responsefields": translation.responses,
     "figures": figures.every,
     "headlines": figures.short,
+    "gpu": gpu.gpu,
 }
 MARKS = re.compile(r"(<!-- generated: (?P<name>[a-z]+) -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
 

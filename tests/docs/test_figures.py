@@ -1,10 +1,12 @@
 """The tables of figures say what the results file says, where it is from, and which aims are missed."""
 
+import json
 from typing import Any
 
 import pytest
 
 from benchmarks.run import MORE, NAMES
+from docs.tables import gpu
 from docs.tables.figures import ROWS, SHORT, FigureTable, Row, tables
 from tests.docs.blocks import ROOT
 
@@ -73,3 +75,35 @@ def test_a_figure_stands_in_one_row_and_what_the_readme_shows_is_among_them() ->
 def test_every_benchmark_is_told_of() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
     assert [name for name in (*NAMES, *MORE) if f"\n| `{name}`" not in text] == []
+
+
+# --- on a GPU
+@pytest.fixture
+def on_a_gpu() -> dict[str, list[str]]:
+    """Cells after the question, by question."""
+    lines = gpu.gpu().splitlines()
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
+    return {cells[0]: cells[1:] for cells in found}
+
+
+def test_each_row_names_its_card(on_a_gpu: dict[str, list[str]]) -> None:
+    assert {cells[0] for cells in on_a_gpu.values()} == {"H100", "H200"}
+    assert all(cells[1] for cells in on_a_gpu.values())
+
+
+def test_figures_are_those_of_the_files(on_a_gpu: dict[str, list[str]]) -> None:
+    file = json.loads((gpu.FOLDER / f"{gpu.H100}.json").read_text())
+    gaps = file["stages"]["large: gaps of others"]["figures"]
+    ours, theirs = (gaps[f"{who}: gaps of 8 streams, swaps"]["longest_ms"] for who in ("big", "stock"))
+    assert on_a_gpu["longest gap of eight streams, beside swaps"] == ["H100", f"{ours:.0f} ms", f"{theirs:.0f} ms"]
+    assert on_a_gpu["twenty adapters in one crowd, right answers"][1] == "200 of 200"
+
+
+def test_nothing_that_failed_is_left_out_of_the_files() -> None:
+    """Speech was wrong in the first run; its file keeps that."""
+    file = json.loads((gpu.FOLDER / f"{gpu.H100}.json").read_text())
+    failed = [
+        name for stage in file["stages"].values() for name, told in stage.get("checks", {}).items()
+        if told["ok"] is False
+    ]  # fmt: skip
+    assert failed == ["speech"]

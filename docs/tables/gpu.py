@@ -1,0 +1,91 @@
+"""What was measured on a GPU, read from the results files of the runs there. After a new run: change H100 and H200."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from docs.tables.markdown import table
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
+H100, H200 = "2026-11-27-h100", "2026-11-27-h200"
+GIB = 1 << 30
+
+
+def gpu() -> str:
+    """Roundhouse beside `vllm serve` on one card."""
+    one, two = _file(H100), _file(H200)
+    head = ("question", "card", "Roundhouse", "`vllm serve`")
+    return f"{_origin(one, two)}\n\n{table(head, [*_right(one, two), *_swaps(one, two), *_memory(one, two)])}"
+
+
+def _file(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return found
+
+
+def _origin(*files: dict[str, Any]) -> str:
+    runs = " and ".join(f"{file['environment']['gpu']} (commit {file['environment']['commit'][:7]})" for file in files)
+    e = files[0]["environment"]
+    return (
+        f"Measured on {e['time'][:10]}, one {runs}, driver {e['driver']}, {e['cpus']} cores, Python {e['python']}, "
+        f"vLLM {e['versions']['vllm']} on PyTorch {e['versions']['torch']}."
+    )
+
+
+def _right(one: dict[str, Any], two: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    rows = [
+        ("twenty adapters in one crowd, right answers", "H100", one, "right answers, eager", "eager"),
+        ("the same with compilation and CUDA graphs", "H100", one, "right answers, compiled", "compiled, cold"),
+        ("the same on four places, six in host memory", "H200", two, "twenty adapters on four places", "four places"),
+    ]
+    found = [(what, card, _score(file["stages"][stage]["answers"][step]), "") for what, card, file, stage, step in rows]
+    checks = one["stages"]["right answers, eager"]["checks"]
+    for what in ("rerank", "embeddings"):
+        apart = checks[f"{what} against CPU values"]["detail"].split()[2]
+        found.append((f"{what}: most that a value differs from a CPU's", "H100", apart, ""))
+    return found
+
+
+def _score(answers: dict[str, Any]) -> str:
+    right, asked = (sum(pair[i] for pair in answers["score"].values()) for i in (0, 1))
+    return f"{right} of {asked}"
+
+
+def _swaps(one: dict[str, Any], two: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    tiers = one["stages"]["large: added to the first token"]["figures"]
+    gaps = one["stages"]["large: gaps of others"]["figures"]
+    mixed = one["stages"]["large: twenty adapters in one batch"]["figures"]
+    where = {"device": "in its place", "host": "in host memory", "disk": "on the disk (page cache)"}
+    rows = []
+    for tier, words in where.items():
+        ours, theirs = (tiers[f"{who}: added TTFT, {tier}"] for who in ("big", "stock"))
+        cells = (f"{each['added_p50_ms']:.1f} / {each['added_p99_ms']:.1f} ms" for each in (ours, theirs))
+        rows.append((f"8B shape, adapter of 84 MB {words}: added to the first token, p50 / p99", "H100", *cells))
+    before, after = (file["waited_for_the_adapter"]["disk, first time"]["p50_ms"] for file in (one, two))
+    rows.append(("the wait for an adapter that is read for the first time, p50", "H100", f"{before} ms", ""))
+    rows.append(("the same, read by four threads and spread from one copy", "H200", f"{after} ms", ""))
+    for kind in ("swaps", "8k prefills", "swaps with 8k prefills"):
+        cells = (f"{gaps[f'{who}: gaps of 8 streams, {kind}']['longest_ms']:.0f} ms" for who in ("big", "stock"))
+        rows.append((f"longest gap of eight streams, beside {kind.replace('8k prefills', 'prompts of 8,000 tokens')}",
+                     "H100", *cells))  # fmt: skip
+    ratios = (f"{mixed[f'{who}: tokens a second, 64 at once']['ratio']:.2f} ×" for who in ("big", "stock"))
+    rows.append(("tokens/s of twenty adapters in a batch of 64, over the base's", "H100", *ratios))
+    return rows
+
+
+def _memory(one: dict[str, Any], two: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    held = one["stages"]["two models, sleep and wake"]["bytes"]["two models"]
+    small = one["stages"]["two models, sleep and wake"]["sleep"]
+    first, again = (step for step in two["loads"]["big"] if step["message"] == "asleep")
+    awake = next(step for step in two["loads"]["big"] if step["message"] == "awake")
+    told = f"{held['counted'] / GIB:.2f} GiB, NVML {held['nvml'] / GIB:.2f}"
+    wakes = ", ".join(f"{nap['wake_and_answer_s']:.2f}" for nap in small)
+    return [
+        ("two models on one card: bytes that are counted", "H100", told, ""),
+        ("a small model asleep, to 16 tokens of its answer", "H100", f"{wakes} s", ""),
+        ("8B shape falls asleep: the first time, again", "H200",
+         f"{first['seconds']:.1f}, {again['seconds']:.2f} s", ""),
+        ("8B shape wakes", "H200", f"{awake['seconds']:.2f} s", ""),
+        ("card that its sleep frees, and what it keeps", "H200",
+         f"{first['freed_bytes'] / GIB:.1f} and {first['bytes'] / GIB:.1f} GiB", ""),
+    ]  # fmt: skip
