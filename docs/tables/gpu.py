@@ -9,6 +9,8 @@ from docs.tables.markdown import table
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
 H100, H200 = "2026-11-27-h100", "2026-11-27-h200"
 GIB = 1 << 30
+Cells = tuple[str, ...]
+"""Question, card, ours, theirs."""
 
 
 def gpu() -> str:
@@ -32,13 +34,15 @@ def _origin(*files: dict[str, Any]) -> str:
     )
 
 
-def _right(one: dict[str, Any], two: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def _right(one: dict[str, Any], two: dict[str, Any]) -> list[Cells]:
     rows = [
         ("twenty adapters in one crowd, right answers", "H100", one, "right answers, eager", "eager"),
         ("the same with compilation and CUDA graphs", "H100", one, "right answers, compiled", "compiled, cold"),
         ("the same on four places, six in host memory", "H200", two, "twenty adapters on four places", "four places"),
     ]
-    found = [(what, card, _score(file["stages"][stage]["answers"][step]), "") for what, card, file, stage, step in rows]
+    found: list[Cells] = [
+        (what, card, _score(file["stages"][stage]["answers"][step]), "") for what, card, file, stage, step in rows
+    ]
     checks = one["stages"]["right answers, eager"]["checks"]
     for what in ("rerank", "embeddings"):
         apart = checks[f"{what} against CPU values"]["detail"].split()[2]
@@ -51,7 +55,7 @@ def _score(answers: dict[str, Any]) -> str:
     return f"{right} of {asked}"
 
 
-def _swaps(one: dict[str, Any], two: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def _swaps(one: dict[str, Any], two: dict[str, Any]) -> list[Cells]:
     tiers = one["stages"]["large: added to the first token"]["figures"]
     gaps = one["stages"]["large: gaps of others"]["figures"]
     mixed = one["stages"]["large: twenty adapters in one batch"]["figures"]
@@ -73,7 +77,7 @@ def _swaps(one: dict[str, Any], two: dict[str, Any]) -> list[tuple[str, str, str
     return rows
 
 
-def _memory(one: dict[str, Any], two: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def _memory(one: dict[str, Any], two: dict[str, Any]) -> list[Cells]:
     held = one["stages"]["two models, sleep and wake"]["bytes"]["two models"]
     small = one["stages"]["two models, sleep and wake"]["sleep"]
     first, again = (step for step in two["loads"]["big"] if step["message"] == "asleep")

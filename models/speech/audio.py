@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from models.speech.decoder import Fit
 from registry.bounds import USUAL, Bounds
-from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
+from registry.errors import BadRequest, EngineFailed, RoundhouseError, TooLarge, Unavailable
 
 RATE = 16_000
 Samples = npt.NDArray[np.float32]
@@ -89,11 +89,11 @@ class _Process:
     def usable(self) -> bool:
         return self.jobs < JOBS and self._child.poll() is None
 
-    def was_killed(self) -> bool:
-        """Whether the process, whose pipe has ended, ended by SIGKILL. May wait a moment for its end."""
+    def ended(self) -> int | None:
+        """How the process ended, whose pipe has: the signal's number below 0, or the exit code. May wait a moment."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._child.wait(1.0) == -signal.SIGKILL
-        return False
+            return self._child.wait(1.0)
+        return None
 
     def kill(self) -> None:
         """The pipes are closed with this object: another thread may be reading."""
@@ -203,12 +203,15 @@ class Recording:
         except TimeoutError:
             raise BadRequest("The recording takes too long to decode.", code="invalid_audio", param="file") from None
         except EOFError:
-            if self._process.was_killed() and not self._closed:  # by the kernel: no recording makes that happen
+            how = None if self._closed else self._process.ended()
+            if how == -signal.SIGKILL:  # by the kernel: no recording makes that happen
                 raise Unavailable(
                     "The server ran out of memory while it decoded the recording. Send it again.",
                     code="out_of_memory",
                     retry_after=5,
                 ) from None
+            if how is not None and how > 0:  # Python's own end: a fault of ours, or of a library that is another one
+                raise EngineFailed(f"the decoder of recordings ended with exit code {how}") from None
             raise BadRequest(
                 "The recording could not be decoded: its decoder crashed on it.", code="invalid_audio", param="file"
             ) from None
@@ -226,7 +229,9 @@ class Recording:
             self._process.kill()
 
 
-def _refusal(why: str, sentence: str = "The recording could not be decoded.") -> BadRequest | TooLarge:
+def _refusal(why: str, sentence: str = "The recording could not be decoded.") -> RoundhouseError:
+    if why == "fault":
+        return EngineFailed(f"the decoder of recordings failed: {sentence}")
     if why == "too_long":
         return TooLarge(f"{sentence} Send it in parts.", code="audio_too_long", param="file")
     return BadRequest(sentence, code="invalid_audio", param="file")

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 RATE = 16_000
 BLOCK = 8 * RATE
 """Samples in a frame: half a second of a client's patience is not worth more calls."""
-WHY = ("empty", "unreadable", "no_audio", "damaged", "too_long", "memory", "unfit")
+WHY = ("empty", "unreadable", "no_audio", "damaged", "too_long", "memory", "unfit", "fault")
 CODECS = (
     "aac,ac3,adpcm_,alac,als,amr,ape,dca,dsd_,eac3,flac,gsm,mlp,mp1,mp2,mp3,opus,libopus,pcm_,truehd,tta,vorbis,"
     "wavpack,wma"
@@ -200,6 +200,9 @@ def main() -> None:
             return  # what is left of the libraries' state is not worth much
         except (OSError, ArithmeticError, ValueError, LookupError, RuntimeError) as error:
             send(out, b"X", f"damaged\tThe recording could not be decoded ({type(error).__name__}).".encode())
+            return
+        except Exception as error:  # no recording does that: it is ours, or a library is another one
+            send(out, b"X", f"fault\t{type(error).__name__}: {error}".encode())
             return
 
 

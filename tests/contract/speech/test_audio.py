@@ -315,6 +315,36 @@ def test_a_film_without_sound(decoders: Decoders, tmp_path: Path) -> None:
         decoded(decoders, path)
 
 
+def test_tags_that_are_not_utf8_do_no_harm(decoders: Decoders, tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain.wav", tone(1.0)).read_bytes()
+    name = "Grüße".encode("latin-1") + b"\0"
+    tags = b"INFO" + b"INAM" + struct.pack("<I", len(name)) + name
+    listed = plain[12:] + b"LIST" + struct.pack("<I", len(tags)) + tags
+    path = tmp_path / "tagged.wav"
+    path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(listed)) + b"WAVE" + listed)
+    assert len(decoded(decoders, path)) == RATE
+
+
+@pytest.mark.parametrize(("version", "word"), [("18.1.0", True), ("19.0.2", False), ("20.0.0", False)])
+def test_pyav_has_lost_a_word(version: str, word: bool) -> None:
+    """And says so by a TypeError, in every recording."""
+    assert bool(decoder.lenient(version)) is word
+
+
+def test_a_fault_of_ours_is_not_the_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that is another one than we know."""
+    (tmp_path / "av.py").write_text(
+        "from types import SimpleNamespace\n__version__ = '99.0'\nFFmpegError = type('FFmpegError', (Exception,), {})\n"
+        "logging = SimpleNamespace(set_level=lambda level: None)\n"
+        "def open(*a, **k):\n    raise TypeError('no such argument')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path, fresh = write(tmp_path / "a.wav", tone(1.0)), Decoders()
+    with pytest.raises(EngineFailed, match="TypeError: no such argument"):
+        decoded(fresh, path)
+    fresh.close()
+
+
 def test_decoders_are_used_again_and_left_ones_are_killed(tmp_path: Path) -> None:
     decoders = Decoders(spare=1)
     path = str(write(tmp_path / "a.wav", tone(60.0)))
