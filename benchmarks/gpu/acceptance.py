@@ -4,6 +4,8 @@
 
 Steps, in this order; without names, all of them:
   eager   start without compilation, twenty right answers, two models at once, sleep and wake
+  swapped the twenty on four places: each swap is seen to bring the right weights
+  others  embeddings, rerank and speech, beside the same on the CPU
   graphs  the same answers with compilation and CUDA graphs, and how fast the small model is
   large   an 8B-shaped model with forty adapters, beside stock `vllm serve`; takes 30 GB on the disk
 
@@ -20,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.gpu import large, right
+from benchmarks.gpu import large, others, right
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import SHAPES, Shape
 from benchmarks.harness import Bench, RunSettings
@@ -28,7 +30,7 @@ from benchmarks.load.clients import on_loop
 from benchmarks.report import environment
 from models import nvml
 
-STEPS = ("eager", "graphs", "large")
+STEPS = ("eager", "swapped", "others", "graphs", "large")
 FOLDER = environment.ROOT / "benchmarks" / "results" / "gpu"
 
 
@@ -54,6 +56,8 @@ async def run(names: list[str], shape: Shape, device: str, report: Report, work:
 
     steps: dict[str, Callable[[], Awaitable[None]]] = {
         "eager": lambda: right.eager(report, device, work, 1 if tiny else 3),
+        "swapped": lambda: right.swapped(report, device, work),
+        "others": lambda: others.run(report, device, work / "others"),
         "graphs": lambda: right.graphs(report, device, work, 4 if tiny else 50),
         "large": measured,
     }

@@ -122,6 +122,13 @@ async def eager(report: Report, device: str, folder: Path, turns: int) -> None:
             await _nap(report, client, device, both[1], held["second"], turn + 1)
 
 
+async def swapped(report: Report, device: str, folder: Path) -> None:
+    """The twenty on four places, six of them in host memory: most come from the disk, and push others out."""
+    with _server(report, folder / "swapped", device, graphs=False, places=(4, 6)) as server:
+        for turn in (1, 2):
+            await _twenty(report, Client(server.port), f", on four places, {turn}")
+
+
 async def graphs(report: Report, device: str, folder: Path, asked: int) -> None:
     """With compilation and CUDA graphs: the same answers, and how fast the small model is."""
     with _server(report, folder / "graphs", device, graphs=True) as server:
@@ -160,26 +167,33 @@ async def _nap(report: Report, client: Client, device: str, right: str, awake: i
 
 
 @contextlib.contextmanager
-def _server(report: Report, folder: Path, device: str, *, graphs: bool) -> Iterator[Roundhouse]:
-    """Started and ready, which is a step in the report."""
+def _server(
+    report: Report, folder: Path, device: str, *, graphs: bool, places: tuple[int, int] | None = None
+) -> Iterator[Roundhouse]:
+    """Started and ready, which is a step in the report. `places`: on the device and in host memory, of one model alone;
+    None: for all, and a second model beside it."""
     recipes = folder / "recipes"
     recipes.mkdir(parents=True, exist_ok=True)  # with --work the folder may be that of an earlier run
-    write_recipes(recipes, graphs=graphs)
+    write_recipes(recipes, graphs=graphs, places=places)
     wanted = "cpu" if device == "cpu" else "cuda"
-    step = "start, with compilation and graphs" if graphs else "start"
+    step = "start, with compilation and graphs" if graphs else "start, with few places" if places else "start"
     began = time.perf_counter()
-    with Roundhouse("starter-chat", folder, [recipes], "--device", wanted, load=["starter-chat", "second"]) as server:
+    load = ["starter-chat"] if places else ["starter-chat", "second"]
+    with Roundhouse("starter-chat", folder, [recipes], "--device", wanted, load=load) as server:
         report.server(step, server.command())
         report.add(step, True, seconds=round(time.perf_counter() - began, 1))
         yield server
 
 
-def write_recipes(folder: Path, *, graphs: bool) -> None:
-    """The starter's chat model with its adapters, and the same weights once more, which fall asleep when idle."""
+def write_recipes(folder: Path, *, graphs: bool, places: tuple[int, int] | None = None) -> None:
+    """The starter's chat model with its adapters, and the same weights once more, which fall asleep when idle; with
+    `places` the first alone."""
     first = yaml.safe_load(STARTER_RECIPE.read_text())
+    if places:
+        first["memory"]["adapters"] |= {"device": places[0], "host": places[1]}
     if not graphs:
         first["engine"]["flags"]["enforce_eager"] = True
     second = {**first, "id": "second", "aliases": [], "adapters": []}
     second["residency"] = {"idle_timeout": "5s", "sleep": "always"}
-    for recipe in (first, second):
+    for recipe in (first,) if places else (first, second):
         (folder / f"{recipe['id']}.yaml").write_text(yaml.safe_dump(recipe))

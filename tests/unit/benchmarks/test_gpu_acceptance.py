@@ -41,6 +41,12 @@ def test_its_recipes_are_the_starter_model_twice(tmp_path: Path, graphs: bool) -
     assert [recipe.engine.flags.get("enforce_eager", False) for recipe in (first, second)] == [not graphs] * 2
 
 
+def test_with_few_places_there_is_one_model(tmp_path: Path) -> None:
+    write_recipes(tmp_path, graphs=False, places=(4, 6))
+    (only,) = load_recipes([tmp_path])
+    assert (only.memory.adapters.device, only.memory.adapters.host, len(only.adapters)) == (4, 6, len(ANSWERS))
+
+
 def test_it_runs_again_in_the_folder_of_an_earlier_run(tmp_path: Path) -> None:
     for _ in range(2):
         right._server(Report(tmp_path / "today.json", "cpu"), tmp_path / "eager", "cpu", graphs=False)
@@ -142,7 +148,10 @@ def test_every_step_runs_with_the_tiny_shape(tmp_path: Path) -> None:
     steps = json.loads(file.read_text())["steps"]
     assert list(steps) == [
         "start", "twenty adapters in one crowd", "the base does none of their tasks",
-        "two models answer at once, and alike", "sleep and wake, 1", "start, with compilation and graphs",
+        "two models answer at once, and alike", "sleep and wake, 1", "start, with few places",
+        "twenty adapters in one crowd, on four places, 1", "twenty adapters in one crowd, on four places, 2",
+        "embeddings are those of a CPU", "scores are those of a CPU", "recordings are understood",
+        "start, with compilation and graphs",
         "twenty adapters in one crowd, with compilation and graphs", "speed of the small model", "large, tiny",
     ]  # fmt: skip
     figures = steps["large, tiny"]["figures"]
