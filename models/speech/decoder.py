@@ -76,7 +76,7 @@ def decode(path: str, seconds: float, fit: Fit, out: BinaryIO) -> None:
     options = {"format_whitelist": DEMUXERS, "protocol_whitelist": "", "enable_drefs": "0"}
     with open(path, "rb") as file:
         try:
-            container = av.open(file, mode="r", options=options, buffer_size=1 << 16, **lenient(av.__version__))
+            container = av.open(file, mode="r", options=options, metadata_errors="ignore", buffer_size=1 << 16)
         except (av.FFmpegError, ValueError, EOFError) as error:
             raise UndecodableFile(*_opening(error)) from None
         with container:
@@ -91,12 +91,6 @@ def decode(path: str, seconds: float, fit: Fit, out: BinaryIO) -> None:
                 raise UndecodableFile("too_long", f"The recording is longer than {seconds:g} seconds.")
             send(out, b"D", f"{length:.3f}".encode() if length is not None else b"")
             _samples(container, seconds, fit, out, av)
-
-
-def lenient(version: str) -> dict[str, Any]:
-    """What keeps `av.open` from refusing a recording whose tags are not UTF-8; PyAV does so by itself since 19, and has
-    no word for it any more."""
-    return {} if int(version.partition(".")[0]) >= 19 else {"metadata_errors": "ignore"}
 
 
 def check_codec(name: str) -> None:

@@ -325,12 +325,6 @@ def test_tags_that_are_not_utf8_do_no_harm(decoders: Decoders, tmp_path: Path) -
     assert len(decoded(decoders, path)) == RATE
 
 
-@pytest.mark.parametrize(("version", "word"), [("18.1.0", True), ("19.0.2", False), ("20.0.0", False)])
-def test_pyav_has_lost_a_word(version: str, word: bool) -> None:
-    """And says so by a TypeError, in every recording."""
-    assert bool(decoder.lenient(version)) is word
-
-
 def test_a_fault_of_ours_is_not_the_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that is another one than we know."""
     (tmp_path / "av.py").write_text(
