@@ -71,6 +71,8 @@ MAX_ANSWERS = 128
 
 def environment() -> None:
     """Settings that vLLM reads from the environment when it is first imported; EngineCore inherits them."""
+    # tqdm reads it when it is imported, and torch imports it: else bars of CUDA graphs stand in the server's log
+    os.environ.setdefault("TQDM_DISABLE", "1")
     import torch
 
     os.environ.update(

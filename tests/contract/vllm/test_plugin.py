@@ -175,3 +175,12 @@ def test_the_engine_process_ends_with_its_slot_even_when_it_is_stopped() -> None
     finally:
         stock_child.kill()
     assert multiprocessing.active_children() == []
+
+
+def test_bars_of_progress_are_not_in_the_servers_log() -> None:
+    """vLLM draws one for CUDA graphs that no setting of its own switches off."""
+    code = "from models.chat.vllm import prewarm\nprewarm.environment()\nimport tqdm\nlist(tqdm.tqdm(range(3)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "3/3" not in done.stderr
+    done = subprocess.run([sys.executable, "-c", code.split("\n", 2)[2]], capture_output=True, text=True, check=True)
+    assert "3/3" in done.stderr
