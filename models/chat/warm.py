@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.numpy import save_file
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, whole_answer
 from models.messages import AdapterRef
-from registry.errors import RoundhouseError
+from registry.errors import Conflict
 
 log = logging.getLogger("roundhouse.chat")
 
@@ -68,21 +69,32 @@ async def warm(app: AsgiApp, model: str) -> None:
 
 async def warm_adapters(app: AsgiApp, adapters: EngineAdapters, context: int) -> None:
     """An adapter that changes nothing goes the whole way, and prompts of some lengths are asked of it. Raises
-    TimeoutError; a model whose layers have other names in files goes without."""
-    layer = await adapters.a_layer()
-    with tempfile.TemporaryDirectory(prefix="roundhouse-warm-") as folder:
-        blank = _write_blank(Path(folder), *layer)
-        try:
-            async with asyncio.timeout(WITHIN):
-                await adapters.stage(blank)
-                await adapters.place(blank, None)
-                for length in sorted({min(length, context - 2) for length in _LENGTHS}):
-                    body = {"model": blank.digest, "prompt": [1] * length, "max_tokens": 2, "temperature": 0}
-                    await whole_answer(app, "/v1/completions", body)
-        except RoundhouseError as error:
-            log.info("no warm-up with an adapter: %s", error.message)
-        finally:
-            await adapters.drop(blank.digest)
+    TimeoutError; a model for which that cannot be done goes without."""
+    try:
+        layer = await adapters.a_layer()
+        with tempfile.TemporaryDirectory(prefix="roundhouse-warm-") as folder:
+            blank = _write_blank(Path(folder), *layer)
+            try:
+                async with asyncio.timeout(WITHIN):
+                    await adapters.stage(blank)
+                    await adapters.place(blank, None)
+                    for length in sorted({min(length, context - 2) for length in _LENGTHS}):
+                        body = {"model": blank.digest, "prompt": [1] * length, "max_tokens": 2, "temperature": 0}
+                        await whole_answer(app, "/v1/completions", body)
+            finally:
+                await _drop(adapters, blank.digest)
+    except TimeoutError:
+        raise
+    except Exception as error:  # layers of other names in files, or of another kind
+        log.info("no warm-up with an adapter: %s", error)
+
+
+async def _drop(adapters: EngineAdapters, digest: str) -> None:
+    """As soon as the engine has let go of the last request."""
+    for _ in range(100):
+        with suppress(Conflict):
+            return await adapters.drop(digest)
+        await asyncio.sleep(0.05)
 
 
 def _write_blank(folder: Path, name: str, inputs: int, outputs: int) -> AdapterRef:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from models.chat import warm
+from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, whole_answer
 from models.chat.vllm import core, launch
 from models.messages import AdapterRef, HttpCall
@@ -233,3 +234,36 @@ async def test_a_warm_up_with_an_adapter_is_answered_and_leaves_nothing(
     )
     host, placed = await launch.ask(engine._engine, core.held_adapters)
     assert (host, placed) == ([], [])
+
+
+async def test_a_model_that_cannot_be_warmed_up_with_an_adapter_goes_without(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.hold()
+    engine: Any = bench.engine
+
+    async def other(_: EngineAdapters) -> tuple[str, int, int]:
+        return "a.layer.of.another.name", 8, 8
+
+    monkeypatch.setattr(EngineAdapters, "a_layer", other)
+    await warm.warm_adapters(engine._app, engine._adapters, 64)
+    assert await launch.ask(engine._engine, core.held_adapters) == [[], []]
+
+
+async def test_the_last_request_of_a_warm_up_may_still_be_in_the_engine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.hold()
+    engine: Any = bench.engine
+    stock, refused = EngineAdapters.drop, []
+
+    async def busy(adapters: EngineAdapters, digest: str) -> None:
+        if not refused:
+            refused.append(digest)
+            raise Conflict("in use", code="adapter_in_use")
+        await stock(adapters, digest)
+
+    monkeypatch.setattr(EngineAdapters, "drop", busy)
+    await warm.warm_adapters(engine._app, engine._adapters, 64)
+    assert len(refused) == 1
+    assert await launch.ask(engine._engine, core.held_adapters) == [[], []]
