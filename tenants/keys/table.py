@@ -189,6 +189,25 @@ class KeyTable:
                 connection.execute(CHANGED)
             return self._key(connection, id_)
 
+    def keep_admin(self, goes: Callable[[Key], bool]) -> None:
+        """Refuse what would leave no key to administer this server with. Not asked on the host, where keys are made.
+
+        Raises Conflict if every key that works and has the scope `admin` goes.
+        """
+        now = self._clock()
+        archived = {team.id for team in self.list_teams() if team.archived is not None}
+        able = [
+            key
+            for key in self.list_keys()
+            if Scope.ADMIN in key.scopes and key.state(now) == "active" and key.team not in archived
+        ]
+        if able and all(map(goes, able)):
+            raise Conflict(
+                f"Without the key {able[-1].id} nobody could administer this server over HTTP: no other has the scope "
+                "'admin'. Make one first, or do this on the server's host (roundhouse keys, roundhouse teams).",
+                code="last_admin_key",
+            )
+
     def edit(self, id_: str, scopes: frozenset[Scope] | None = None, seconds: float | None = None) -> Key:
         """What is given changes; seconds: from now until it expires. Raises BadRequest, NotFound, Conflict."""
         now = self._clock()

@@ -14,6 +14,7 @@ from tenants.caller import EVERY, SCOPES, Scope
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
+    from tenants.keys.records import Key
     from tenants.keys.table import KeyTable
     from tenants.limits.records import Limit
     from tenants.limits.simulate import Outcome
@@ -62,7 +63,12 @@ async def key(visit: Visit, body: Mapping[str, object]) -> Context:
 
 async def revoke(visit: Visit, body: Mapping[str, object]) -> Context:
     id_ = _text(body, "id")
-    revoked = await _tables(visit, lambda tables: tables.revoke(id_))
+
+    def work(tables: "KeyTable") -> "Key":
+        tables.keep_admin(lambda key: key.id == id_)
+        return tables.revoke(id_)
+
+    revoked = await _tables(visit, work)
     return {"id": revoked.id, "revoked": revoked.revoked}
 
 

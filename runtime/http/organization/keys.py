@@ -116,6 +116,13 @@ def _key(tables: "Tables", id_: str, *, project: str | None = None) -> "Key":
     raise NotFound(f"There is no key {quoted(id_)} here.", code="key_not_found", param="api_key_id")
 
 
+def _revoke(tables: "Tables", id_: str, *, project: str | None = None) -> None:
+    """Raises NotFound; Conflict for the last one that may administer."""
+    _key(tables, id_, project=project)
+    tables.keys.keep_admin(lambda key: key.id == id_)
+    tables.keys.revoke(id_)
+
+
 async def list_keys(
     project: str,
     gateway: CurrentGateway,
@@ -149,6 +156,8 @@ async def edit_key(project: str, key: str, body: KeyBody, gateway: CurrentGatewa
     def work(tables: "Tables") -> Mapping[str, Any]:
         _key(tables, key, project=project)
         scopes = None if body.scopes is None else frozenset(body.scopes)
+        if scopes is not None and Scope.ADMIN not in scopes:
+            tables.keys.keep_admin(lambda one: one.id == key)
         changed = tables.keys.edit(key, scopes, body.expires_in_seconds)
         return _project_key(changed, {one.id: one for one in tables.accounts.all(project)})
 
@@ -159,7 +168,7 @@ async def edit_key(project: str, key: str, body: KeyBody, gateway: CurrentGatewa
 
 async def delete_key(project: str, key: str, gateway: CurrentGateway) -> Response:
     """Revoke it."""
-    await gateway.administration.do(lambda tables: tables.keys.revoke(_key(tables, key, project=project).id))
+    await gateway.administration.do(partial(_revoke, id_=key, project=project))
     return json_answer({"object": _DELETED, "id": key, "deleted": True})
 
 
@@ -197,7 +206,12 @@ async def edit_account(project: str, account: str, body: AccountBody, gateway: C
 
 async def delete_account(project: str, account: str, gateway: CurrentGateway) -> Response:
     """And revoke its keys."""
-    await gateway.administration.do(lambda tables: tables.accounts.delete(project, account))
+
+    def work(tables: "Tables") -> None:
+        tables.keys.keep_admin(lambda key: (key.team, key.account) == (project, account))
+        tables.accounts.delete(project, account)
+
+    await gateway.administration.do(work)
     return json_answer({"object": "organization.project.service_account.deleted", "id": account, "deleted": True})
 
 
@@ -246,7 +260,7 @@ async def show_admin_key(key: str, gateway: CurrentGateway) -> Response:
 
 async def delete_admin_key(key: str, gateway: CurrentGateway) -> Response:
     """Revoke it."""
-    await gateway.administration.do(lambda tables: tables.keys.revoke(_key(tables, key).id))
+    await gateway.administration.do(partial(_revoke, id_=key))
     return json_answer({"object": "organization.admin_api_key.deleted", "id": key, "deleted": True})
 
 

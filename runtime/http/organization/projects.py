@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from registry.errors import BadRequest, Conflict
+from registry.names import DEFAULT_TEAM
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import After, Count, page
@@ -78,7 +79,12 @@ async def edit(project: str, body: ProjectBody, gateway: CurrentGateway) -> Resp
 
 async def archive(project: str, gateway: CurrentGateway) -> Response:
     """Refuse all keys of a team from now on."""
-    return json_answer(shown(await gateway.administration.do(lambda tables: tables.keys.archive(project, True))))
+
+    def work(tables: "Tables") -> "Team":
+        tables.keys.keep_admin(lambda key: key.team == project != DEFAULT_TEAM)
+        return tables.keys.archive(project, True)
+
+    return json_answer(shown(await gateway.administration.do(work)))
 
 
 ROUTES: list[Route] = [

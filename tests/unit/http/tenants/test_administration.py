@@ -165,8 +165,37 @@ async def test_admin_keys(served: Served) -> None:
     assert served.watch.who([made.value]).scopes == {"admin"}
     assert [one.id async for one in keys.list(order="desc")] == [made.id]
     assert (await keys.retrieve(made.id)).name == "ops"
+    served.check(AdminAPIKey, AdminAPIKey)
+    await keys.create(name="another")
     await keys.delete(made.id)
-    served.check(AdminAPIKey, AdminAPIKey, AdminAPIKeyDeleteResponse)
+    served.check(AdminAPIKeyDeleteResponse)
+
+
+async def test_the_last_admin_key_stays(served: Served) -> None:
+    """Over HTTP nobody could have made another. Nor does it go with its account, its team or its scope."""
+    projects = served.organization.projects
+    admins, keys, accounts = served.organization.admin_api_keys, projects.api_keys, projects.service_accounts
+    first = await admins.create(name="ops")
+    await projects.create(name="search")
+    account = await accounts.create("search", name="nightly")
+    last = await accounts.api_keys.create(account.id, project_id="search", scopes=["admin", "infer"])
+    await admins.delete(first.id)
+    assert account.api_key is not None
+    await keys.delete(account.api_key.id, project_id="search")
+    for refused in (
+        admins.delete(last.id),
+        keys.delete(last.id, project_id="search"),
+        keys.update(last.id, project_id="search", scopes=["infer"]),
+        accounts.delete(account.id, project_id="search"),
+        projects.archive("search"),
+    ):
+        with pytest.raises(openai.ConflictError, match=f"the key {last.id} nobody .* 'admin'. Make one") as error:
+            await refused
+        assert error.value.code == "last_admin_key"
+    assert served.watch.who([last.value]).scopes == {"admin", "infer"}
+    await keys.update(last.id, project_id="search", scopes=["admin"])
+    await admins.create(name="next")
+    await projects.archive("search")
 
 
 async def test_rate_limits(served: Served) -> None:
@@ -286,7 +315,8 @@ async def test_a_list_goes_on_behind_what_was_deleted_meanwhile(served: Served) 
     seen = []
     async for one in admin.list(limit=1):
         seen.append(one.id)
-        await admin.delete(one.id)
+        if one.id != admins[-1]:
+            await admin.delete(one.id)
     assert seen == admins
     with pytest.raises(openai.BadRequestError, match="first page") as error:
         await projects.list(after="nobody")
