@@ -8,6 +8,7 @@ import msgspec
 from models import sse
 from registry.json import NOT_JSON
 from routing.providers.passing import BadAnswer
+from routing.providers.translation.calls import CallsInOrder
 from routing.providers.translation.completions import (
     CUT,
     FILTERED,
@@ -38,7 +39,7 @@ class MessageAnswers:
         self._open: str | None = None
         """The kind of the content block that is under way; a tool call's is `call N`."""
         self._blocks = 0
-        self._calls: set[int] = set()
+        self._calls = CallsInOrder()
         self._choice = ChatChoice()
 
     def whole(self, data: bytes) -> bytes:
@@ -84,20 +85,23 @@ class MessageAnswers:
 
     def _piece(self, spoken: Spoken) -> list[bytes]:
         parts = []
+        if spoken.thought or spoken.said:
+            self._calls.words()
         if spoken.thought:
             parts += self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
             parts.append(self._delta(type="thinking_delta", thinking=spoken.thought))
         if spoken.said:
             parts += self._block("text", {"type": "text", "text": ""})
             parts.append(self._delta(type="text_delta", text=spoken.said))
-        for call in spoken.tool_calls or ():
-            kind = f"call {call.index}"
-            if kind != self._open and call.index in self._calls:
-                raise BadAnswer("answered with tool calls that are mixed up")
-            self._calls.add(call.index)
-            parts += self._block(kind, {**_tool_use(call), "input": {}})
-            if given := call.function.given:
-                parts.append(self._delta(type="input_json_delta", partial_json=given))
+        for piece in spoken.tool_calls or ():
+            for call in self._calls.take(piece):
+                parts += self._call(call)
+        return parts
+
+    def _call(self, call: ChatToolCall) -> list[bytes]:
+        parts = self._block(f"call {call.index}", {**_tool_use(call), "input": {}})
+        if given := call.function.given:
+            parts.append(self._delta(type="input_json_delta", partial_json=given))
         return parts
 
     def _block(self, kind: str, block: Json) -> list[bytes]:
@@ -119,8 +123,9 @@ class MessageAnswers:
         return _event("content_block_delta", index=self._blocks, delta=delta)
 
     def end(self) -> bytes:
-        last = _event("message_delta", delta=_stopped(self._choice, called=bool(self._calls)), usage=usage(self._usage))
-        return b"".join([*self._close(), last, _event("message_stop")])
+        rest = [part for call in self._calls.rest() for part in self._call(call)]
+        last = _event("message_delta", delta=_stopped(self._choice, called=self._calls.begun), usage=usage(self._usage))
+        return b"".join([*rest, *self._close(), last, _event("message_stop")])
 
 
 def _head(found: ChatCompletion) -> Json:

@@ -9,6 +9,7 @@ import msgspec
 
 from models import sse
 from routing.providers.passing import BadAnswer
+from routing.providers.translation.calls import CallsInOrder
 from routing.providers.translation.completions import (
     CUT,
     FILTERED,
@@ -80,7 +81,7 @@ class ResponseAnswers:
         self._usage, self._finish = ChatUsage(), ""
         self._item: _Item | None = None
         self._output: list[Json] = []
-        self._calls: set[int] = set()
+        self._calls = CallsInOrder()
         self._events = 0
 
     def whole(self, data: bytes) -> bytes:
@@ -89,7 +90,7 @@ class ResponseAnswers:
             raise BadAnswer("answered with a completion that says nothing")
         self._usage, self._finish = found.usage or ChatUsage(), found.choices[0].finish_reason or ""
         self._piece(found.choices[0].message)
-        self._close(self._status)
+        self._end(self._status)
         return msgspec.json.encode(self._response(self._status))
 
     def event(self, event: bytes) -> bytes:
@@ -109,7 +110,7 @@ class ResponseAnswers:
 
     def end(self) -> bytes:
         status = self._status
-        return b"".join([*self._close(status), self._told(f"response.{status}", response=self._response(status))])
+        return b"".join([*self._end(status), self._told(f"response.{status}", response=self._response(status))])
 
     @property
     def _status(self) -> str:
@@ -122,14 +123,19 @@ class ResponseAnswers:
             ("reasoning_text", spoken.thought), ("output_text", spoken.words), ("refusal", spoken.refusal),
         ):  # fmt: skip
             if said:
+                self._calls.words()
                 events += self._say(kind, said)
-        for call in spoken.tool_calls or ():
-            kind = f"call {call.index}"
-            if call.index in self._calls and (self._item is None or self._item.kind != kind):
-                raise BadAnswer("answered with tool calls that are mixed up")
-            self._calls.add(call.index)
-            events += self._say(kind, call.function.given, call)
+        for piece in spoken.tool_calls or ():
+            for call in self._calls.take(piece):
+                events += self._say(f"call {call.index}", call.function.given, call)
         return events
+
+    def _end(self, status: str) -> list[bytes]:
+        """Of the items: calls that were held, and what closes the last one."""
+        rest = []
+        for call in self._calls.rest():
+            rest += self._say(f"call {call.index}", call.function.given, call)
+        return [*rest, *self._close(status)]
 
     def _say(self, kind: str, said: str, call: ChatToolCall | None = None) -> list[bytes]:
         events, item = [], self._item

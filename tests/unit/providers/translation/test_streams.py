@@ -175,14 +175,19 @@ def completions(draw: st.DrawFn) -> tuple[Json, list[Json]]:
     spoken: Json = {"role": "assistant", field: "".join(words) or None, thoughts: "".join(thought) or None}
     deltas: list[Json] = [{"role": "assistant", "content": ""}]
     deltas += [{thoughts: piece} for piece in thought] + [{field: piece} for piece in words]
-    calls = []
+    calls, parts = [], list[list[Json]]()
     for index, (name, given_) in enumerate(draw(st.lists(st.tuples(texts, inputs), max_size=3))):
         whole = json.dumps(given_) if given_ or draw(st.booleans()) else ""
         first, *rest = cut(draw, whole)
         named = {"id": f"call_{index}", "type": "function"}
         calls.append({**named, "function": {"name": name, "arguments": whole}})
-        deltas.append({"tool_calls": [{"index": index, **named, "function": {"name": name, "arguments": first}}]})
-        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in rest]
+        begun = {"tool_calls": [{"index": index, **named, "function": {"name": name, "arguments": first}}]}
+        parts.append([begun, *({"tool_calls": [{"index": index, "function": {"arguments": one}}]} for one in rest)])
+    mixed = draw(st.booleans())
+    if mixed:  # calls begin in their order
+        deltas += [pieces.pop(0) for pieces in parts]
+    while left := [pieces for pieces in parts if pieces]:
+        deltas.append((draw(st.sampled_from(left)) if mixed else left[0]).pop(0))
     if calls:
         spoken["tool_calls"] = calls
     reason = draw(st.sampled_from(["stop", "length", "content_filter", *(["tool_calls"] if calls else [])]))
