@@ -5,6 +5,7 @@ Requests go in, events come out. One request gives: `Started`? then any number o
 recording `Finished` comes before an error too.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -27,6 +28,10 @@ class AdapterRef(Message, frozen=True):
 
 
 # --- requests ------------------------------------------------------------------------------------------------------
+THINK: Mapping[str, bool] = {"enable_thinking": True, "thinking": True}
+"""What tells a chat template to let its model think: templates read one or the other."""
+
+
 class HttpCall(Message, frozen=True):
     """One request for the chat engine's own HTTP application."""
 

@@ -18,7 +18,7 @@ from models.chat.grammars import admission, process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.names import Renamer
-from models.chat.requests import counts, fields, guard, tokens
+from models.chat.requests import counts, fields, guard, template, tokens
 from models.chat.sleep import Sleeper
 from models.chat.vllm import counting, launch, prewarm
 from models.chat.vllm.usage import METER, UsageMeter, meter_requests
@@ -45,6 +45,7 @@ class VllmEngine:
         self._app: Any = None
         self._adapters: EngineAdapters | None = None
         self._fields: fields.Fields = {}
+        self._variables: template.Variables | None = None
         self._model = ""
         self._typical, self._cuts, self._strict, self._traces = False, False, False, False
         self._state = "new"
@@ -109,6 +110,7 @@ class VllmEngine:
         effort = fields.knows_effort(path, recipe.engine.flags)
         calls = launch.reads_calls(self._app)
         self._fields, self._model = fields.known(self._app, effort=effort, calls=calls), recipe.id
+        self._variables = template.Variables(path, recipe.engine.flags)
         self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
         self._typical = launch.samples_typically(self._engine)
         self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
@@ -221,6 +223,7 @@ class VllmEngine:
             unstored, remark = fields.without_store(request.path, request.body)
             request = msgspec.structs.replace(request, body=unstored)
         self._check(request, adapters)
+        unread = template.told(self._variables, request.body, strict=self._strict)
         entering = GrammarAdmission(self._checker)
         await entering.first(request.body)
         context = contextvars.copy_context()
@@ -244,7 +247,7 @@ class VllmEngine:
             self._alive()
             if exchange.status >= 500:
                 raise fault() or EngineFailed("the engine could not answer this request")
-            warnings = filter(None, (remark, tokens.warning(request.body, entering.tokens)))
+            warnings = filter(None, (remark, unread, tokens.warning(request.body, entering.tokens)))
             yield Started(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()

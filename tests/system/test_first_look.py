@@ -111,6 +111,14 @@ def test_a_wish_to_store_is_taken_with_a_warning(server: Server) -> None:
         assert "HELLO" in answer.text
 
 
+def test_a_word_that_no_template_reads_is_told(server: Server) -> None:
+    """A slip in the name of a switch was left out without a word."""
+    asked = {**HELLO, "chat_template_kwargs": {"enable_thinkin": False, "tools": None}}
+    answer = server.http.post("/v1/chat/completions", json=asked)
+    told = "chat_template_kwargs: this model's chat template does not read enable_thinkin"
+    assert (answer.status_code, answer.headers["x-roundhouse-warning"]) == (200, told)
+
+
 def test_coheres_client_may_be_given_an_address_with_v1(server: Server) -> None:
     for address in (server.url, f"{server.url}/v1"):
         found = cohere.ClientV2(api_key="none", base_url=address).rerank(**ASKED)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from models.chat.requests import shapes
+from models.chat.requests import shapes, template
 from registry.errors import BadRequest
 from registry.json import NOT_JSON
 from registry.recipes.fields import Flag
@@ -60,21 +60,14 @@ Fields = Mapping[str, frozenset[str]]
 """Path to the fields that the engine knows."""
 
 
-TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-"""Files of a model that its chat template may lie in."""
 EFFORT = ("reasoning_effort", "enable_thinking")
 """What vLLM tells a chat template of the effort that a client asks for."""
 
 
 def knows_effort(path: Path, flags: Mapping[str, Flag]) -> bool:
     """Whether the chat template of the model in folder `path` does anything with an effort. True: it cannot be told."""
-    said = str(flags.get("chat_template", flags.get("chat-template", "")))
-    if said:
-        files, texts = [Path(said)] if len(said) < 4096 and Path(said).is_file() else [], [said]
-    else:
-        files, texts = [path / name for name in TEMPLATES if (path / name).is_file()], []
-    texts += [file.read_text(errors="replace") for file in files]
-    return not texts or any(word in text for text in texts for word in EFFORT)
+    found = template.texts(path, flags)
+    return not found or any(word in text for text in found for word in EFFORT)
 
 
 def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:

@@ -17,6 +17,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from models.messages import THINK
+
 _ERROR, _DATA = 'data: {"error":', "data: "
 
 
@@ -57,7 +59,7 @@ def _as_meant(request: Any, handler: Any) -> None:
         if handler.parser_cls is not None and handler.parser_cls.reasoning_parser_cls is not None:
             request.reasoning_effort = "none"  # thoughts would come before the beginning
     elif not import_module("vllm.utils.mistral").is_mistral_tokenizer(handler.online_renderer.renderer.tokenizer):
-        request.chat_template_kwargs = {"enable_thinking": True, "thinking": True, **kwargs}
+        request.chat_template_kwargs = {**THINK, **kwargs}
 
 
 async def _pieces(stream: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from models.messages import THINK
 from registry.errors import BadRequest
 from runtime.http.bodies import convert
 from runtime.http.ollama.bodies import (
@@ -70,7 +71,7 @@ def _shared(asked: OllamaBody) -> dict[str, Any]:
     elif isinstance(asked.think, str):
         found["reasoning_effort"] = asked.think
     elif asked.think:
-        found["chat_template_kwargs"] = {"enable_thinking": True, "thinking": True}  # templates have one or the other
+        found["chat_template_kwargs"] = THINK
     if asked.logprobs:
         found |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
     return found

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
 from models.chat.requests import fields as chat_fields
+from models.chat.requests import template
 from registry.errors import BadRequest
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -216,3 +217,53 @@ def test_whether_a_template_knows_an_effort(
 def test_a_template_in_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text("{{ enable_thinking }}")
     assert chat_fields.knows_effort(tmp_path, {"chat_template": str(tmp_path / "mine.jinja")})
+
+
+# --- names in `chat_template_kwargs` that a model's chat template does not read ---------------------------------------
+JINJA, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+
+
+def unread(folder: Path, flags: dict[str, Any], *names: str) -> list[str]:
+    body = json.dumps({"model": "m", "chat_template_kwargs": dict.fromkeys(names, True)}).encode()
+    return template.Variables(folder, flags).unread(body)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "flags", "told"),
+    [
+        (JINJA, "{% if enable_thinking %}{{ mood }}{% endif %}", {}, ["slip"]),
+        (JINJA, "{{ mood }}", {}, ["enable_thinking", "slip", "thinking"]),
+        (JINJA, "{{ mood }}", {"reasoning-parser": "qwen3"}, ["slip"]),
+        (JINJA, "{{ slip }}", {"chat_template": "{{ thinking }}"}, ["mood", "slip"]),
+        (CONFIG, '{"chat_template": "{{ mood }}"}', {"chat-template": "{{ thinking }}"}, ["mood", "slip"]),
+        (CONFIG, '{"chat_template": "{{ mood }}"}', {}, ["enable_thinking", "slip", "thinking"]),
+        (CONFIG, '{"eos_token": "."}', {}, []),
+        (JINJA, "{{ mood }}", {"tokenizer_mode": "mistral"}, []),
+        ("other.txt", "", {}, []),
+    ],
+)
+def test_what_a_template_does_not_read(
+    tmp_path: Path, file: str, text: str, flags: dict[str, Any], told: list[str]
+) -> None:
+    (tmp_path / file).write_text(text)
+    asked = ("mood", "slip", "enable_thinking", "thinking", "documents", "add_generation_prompt")
+    assert unread(tmp_path, flags, *asked) == told
+
+
+def test_a_tokenizer_that_makes_prompts_by_itself(tmp_path: Path) -> None:
+    (tmp_path / JINJA).write_text("{{ mood }}")
+    (tmp_path / "tekken.json").write_text("{}")
+    assert unread(tmp_path, {}, "slip") == []
+
+
+def test_how_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / JINJA).write_text("{{ mood }}")
+    variables = template.Variables(tmp_path, {})
+    body = json.dumps({"chat_template_kwargs": {"slip": 1, "\r\nx: y": 2}}).encode()
+    told = "chat_template_kwargs: this model's chat template does not read a name of no variable, slip"
+    assert template.told(variables, body, strict=False) == told
+    with pytest.raises(BadRequest) as error:
+        template.told(variables, json.dumps({"chat_template_kwargs": {"slip": 1}}).encode(), strict=True)
+    assert (error.value.param, error.value.code) == ("chat_template_kwargs.slip", "unknown_parameter")
+    for other in (b"{}", b'{"chat_template_kwargs": null}', b'{"chat_template_kwargs": 7}', b'"chat_template_kwargs"'):
+        assert template.told(variables, other, strict=True) == ""
