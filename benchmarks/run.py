@@ -1,6 +1,7 @@
 """`python -m benchmarks [--quick] [NAMES]`: run benchmarks, write results, tables and plots.
 
-Progress goes to standard error; the last line of standard output is one JSON object.
+Progress goes to standard error; the last line of standard output is one JSON object. The exit code is 1 when a request
+failed, or a benchmark ended early.
 """
 
 import importlib
@@ -93,8 +94,12 @@ def run(
     finally:
         if keep is None:
             shutil.rmtree(work, ignore_errors=True)
+    failed = {name: section["failures"] for name, section in sections.items() if section["failures"]}
+    for name, causes in failed.items():
+        told = "; ".join(f"{cause} ({number})" for cause, number in causes.items())
+        typer.echo(f"{name}: {sum(causes.values())} failed: {told}", err=True)
     typer.echo(json.dumps(_summary(sections, file)))
-    raise typer.Exit(any("error" in section for section in sections.values()))
+    raise typer.Exit(bool(failed))
 
 
 def _stop(*_: object) -> None:

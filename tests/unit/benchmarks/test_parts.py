@@ -5,6 +5,7 @@ import importlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from benchmarks import run
 from benchmarks.harness import Bench, RunSettings
+from benchmarks.load import client_cost
 from benchmarks.load.client import Reply
 from benchmarks.load.clients import Cell
 from benchmarks.load.workload import Workload
@@ -127,6 +129,25 @@ def test_no_run_begins_with_what_another_left(tmp_path: Path) -> None:
     asked = ["--smoke", "--tiny", "--keep", str(tmp_path), "client_cost"]
     done = CliRunner().invoke(run.app, asked, env={"COLUMNS": "600"})
     assert (done.exit_code, "is not empty" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("failed", [0, 2])
+def test_a_run_with_failed_requests_is_none_that_went_well(monkeypatch: pytest.MonkeyPatch, failed: int) -> None:
+    """It ended with 0, and told of them in its last line alone."""
+
+    async def measure(bench: Bench) -> None:
+        bench.count("roundhouse", Cell([Reply(0.0, error="HTTP 500")] * failed + [Reply(0.0)], 1.0))
+
+    monkeypatch.setattr(client_cost, "run", measure)
+    monkeypatch.setattr(environment, "go_first", lambda: True)
+    stopping = signal.getsignal(signal.SIGTERM)
+    done = CliRunner().invoke(run.app, ["--smoke", "--tiny", "client_cost"])
+    signal.signal(signal.SIGTERM, stopping)
+    assert json.loads(done.stdout.splitlines()[-1])["benchmarks"]["client_cost"]["failures"] == failed
+    assert (done.exit_code, "client_cost: 2 failed: roundhouse: HTTP 500 (2)" in done.stderr) == (
+        failed > 0,
+        failed > 0,
+    )
 
 
 def test_what_a_part_of_its_own_died_of_can_be_read(capfd: pytest.CaptureFixture[str]) -> None:
