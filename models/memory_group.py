@@ -26,14 +26,7 @@ def folders(pid: int | str = "self") -> list[Path]:
 
 def limit() -> int | None:
     """Bytes that this process's groups allow it: the least of all limits, cgroup v2 or v1. None: no limit."""
-    found = []
-    for folder in folders():
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            with contextlib.suppress(OSError):
-                text = (folder / name).read_text().strip()
-                if text.isdigit() and int(text) < 1 << 60:
-                    found.append(int(text))
-    return min(found, default=None)
+    return min((most for _, most in control_groups.memory_limits(folders())), default=None)
 
 
 class Kills:

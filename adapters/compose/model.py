@@ -11,6 +11,7 @@ import psutil
 
 from adapters.compose.jobs import ComposeProgress, Merge
 from adapters.compose.run import compose
+from registry import control_groups
 from registry.errors import Unavailable
 from registry.files.weights import read_weights
 from registry.storage.files import sync_all, sync_folder
@@ -39,7 +40,8 @@ def needs(base: Path) -> Needs:
 
 def check_room(wanted: Needs, folder: Path) -> None:
     """Raises Unavailable (out_of_memory, disk_full)."""
-    if (free := psutil.virtual_memory().available) < wanted.memory:
+    free, left = psutil.virtual_memory().available, control_groups.memory_left()
+    if (free := free if left is None else min(free, max(0, left))) < wanted.memory:
         words = f"Merging needs about {size_words(wanted.memory)} of memory, and {size_words(free)} are free."
         raise Unavailable(words, code="out_of_memory", retry_after=60)
     if (free := shutil.disk_usage(folder).free) < wanted.disk:
