@@ -1,10 +1,8 @@
 """What a person writes as a source, as a source of a recipe; and the id that is proposed for it.
 
-    /srv/models/qwen, ./qwen, ~/qwen      a folder
-    package:models.starter/pack/chat      a folder inside an installed package
-    Qwen/Qwen3-0.6B, Qwen/Qwen3-0.6B@main a hub's repository, at a revision
-
-A folder that exists wins over a hub's repository of the same name.
+/srv/models/qwen                      a folder
+package:models.starter/pack/chat      a folder inside an installed package
+Qwen/Qwen3-0.6B, Qwen/Qwen3-0.6B@main a hub's repository, at a revision
 """
 
 import re
@@ -23,12 +21,10 @@ LONGEST = 4096
 OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, which no engine here reads."
 
 
-def parse_source(text: str, revision: str | None = None, *, at_home: bool = True) -> Source:
-    """The source that is meant. Raises BadRequest for what is none of the three.
+def parse_source(text: str, revision: str | None = None) -> Source:
+    """The source that is meant, by whoever asks a server. Raises BadRequest for what is none of the three.
 
-    Args:
-        at_home: who asks sits at this machine: folders may be relative to the working directory, or begin with '~'.
-            Else they must be absolute, and nobody learns from the answer what lies in the working directory.
+    Folders are absolute: nobody learns from the answer what lies in the working directory.
     """
     if not text or len(text) > LONGEST or "\0" in text:
         raise BadRequest("Say where the model is: a folder, org/name of a hub, or package:NAME.", param="source")
@@ -43,10 +39,8 @@ def parse_source(text: str, revision: str | None = None, *, at_home: bool = True
             "folder, or org/name of a hub.",
             param="source",
         )
-    folder = Path(text).expanduser() if at_home else Path(text)
-    looks_like_path = text.startswith(("/", "./", "../", "~")) or text in (".", "..")
     hub, at, named = text.partition("@")
-    if not looks_like_path and HUB.match(hub) and (at or not at_home or not folder.is_dir()):
+    if HUB.match(hub):
         wanted = named or revision or MAIN
         if at and (not named or (revision and revision != named)):
             raise BadRequest("Name the revision once: org/name@revision.", param="source")
@@ -55,16 +49,10 @@ def parse_source(text: str, revision: str | None = None, *, at_home: bool = True
         return HubSource(hub=hub, revision=wanted)
     if revision:
         raise BadRequest("Only a hub's repository has a revision.", param="revision")
-    if not at_home and not folder.is_absolute():
+    if not Path(text).is_absolute():
         told = f"{quoted(text)}: write a folder's absolute path on the server, or org/name of a hub."
         raise BadRequest(told if "/" in text else f"{told} {OLLAMAS}", param="source")
-    if not looks_like_path and not folder.is_dir():
-        raise BadRequest(
-            f"{quoted(text)} is no folder here, and no repository of a hub: those are called org/name. A folder below "
-            "this one: ./name.",
-            param="source",
-        )
-    return PathSource(path=str(folder.absolute()))
+    return PathSource(path=str(Path(text)))
 
 
 def proposed_id(source: Source) -> str:

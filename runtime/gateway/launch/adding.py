@@ -82,7 +82,7 @@ class Additions:
 
     def _look(self, wanted: ModelRequest) -> tuple[Proposal, str, int]:
         """What is proposed, its recipe as it would be written, and the bytes that come from a hub."""
-        source = parse_source(wanted.source, wanted.revision, at_home=False)
+        source = parse_source(wanted.source, wanted.revision)
         to_fetch, weights, unfit = 0, None, None
         if isinstance(source, HubSource):
             on_hub = hub.look(source)

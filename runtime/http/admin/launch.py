@@ -49,7 +49,7 @@ async def add(gateway: CurrentGateway, body: AddModelBody) -> Response:
 
 
 async def _wanted(gateway: Gateway, body: AddModelBody) -> ModelRequest:
-    source = parse_source(body.source, body.revision, at_home=False)
+    source = parse_source(body.source, body.revision)
     if isinstance(source, PathSource):
         roots = gateway.settings.adapter_roots or (FilePath.cwd(), gateway.settings.data_dir)
         await asyncio.to_thread(check_folder, source.path, roots, "source", "models")

@@ -114,7 +114,7 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
         for host in HUBS:
             repository = repository.removeprefix(host)
         try:
-            source = parse_source(repository, at_home=False)
+            source = parse_source(repository)
         except BadRequest:
             told = f"{missing.message} A model of a hub is called org/name, such as Qwen/Qwen3-0.6B. {OLLAMAS}"
             raise BadRequest(told, param="model") from None

@@ -391,7 +391,7 @@ def test_what_is_said_of_a_model_is_written_whatever_its_files_hold(tmp_path: An
     ],
 )
 def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
-    found = parse_source(text, at_home=False)
+    found = parse_source(text)
     assert found == source
     assert proposed_id(found) == id_
 
@@ -408,7 +408,7 @@ def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
 )
 def test_what_people_write_who_come_from_ollama_is_told_what_to_write(text: str, words: str) -> None:
     with pytest.raises(BadRequest, match=words):
-        parse_source(text, at_home=False)
+        parse_source(text)
 
 
 @pytest.mark.parametrize("text", ["", "a\0b", "one", "package:a/../b", "package:a//b", "package:1a", "a/b@", "a/b@../c",
@@ -416,4 +416,4 @@ def test_what_people_write_who_come_from_ollama_is_told_what_to_write(text: str,
                                   "./x", "https://hub/a/b"])  # fmt: skip
 def test_what_is_no_source_is_refused(text: str) -> None:
     with pytest.raises(BadRequest):
-        parse_source(text, at_home=False)
+        parse_source(text)
