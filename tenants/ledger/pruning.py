@@ -1,13 +1,17 @@
 """Single requests that are old enough go, so that a ledger does not grow for ever; the sums of their hours stay."""
 
+import time
 from collections.abc import Iterator
 
 import sqlalchemy as sa
 
+from registry.errors import Conflict
 from registry.storage.database import Database
 from tenants.ledger.rows import HOUR
 from tenants.storage.tables import LEDGER, PRUNED
 
+LONGEST_QUIET = 7 * 86_400
+"""Seconds without a request after which somebody has to say that the clock is right."""
 BATCH = 5_000
 """Rows of a transaction: a server that writes meanwhile waits for one of them."""
 
@@ -15,6 +19,18 @@ BATCH = 5_000
 def kept_since(connection: sa.Connection) -> int:
     """The first hour whose sums have their rows; 0: all have."""
     return int(connection.execute(sa.select(PRUNED.c.hour)).scalar() or 0)
+
+
+def check_clock(database: Database, now: float) -> None:
+    """Raises Conflict where the newest request is long ago: a clock that is ahead makes all requests old."""
+    with database.read() as connection:
+        newest = connection.execute(sa.select(sa.func.max(LEDGER.c.at))).scalar()
+    if newest is not None and now - newest > LONGEST_QUIET:
+        at, told = (time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment)) for moment in (newest, now))
+        raise Conflict(
+            f"The newest request is of {at}, and this machine's clock says {told}. Nothing was deleted. Set the clock; "
+            "if it is right, add --force."
+        )
 
 
 def prune(database: Database, before: float) -> Iterator[int]:

@@ -180,6 +180,7 @@ def prune(
     keep: Annotated[
         int, typer.Option("--keep", min=MIN_KEEP, max=MAX_KEEP, help="Days whose requests stay.", show_default=False)
     ],
+    force: Annotated[bool, typer.Option("--force", help="Also where the newest request is over a week old.")] = False,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -192,11 +193,13 @@ def prune(
     Example: roundhouse usage prune --keep 90
     """
     with opened_database(data_dir, database) as tables:
-        from tenants.ledger.pruning import kept_since
+        from tenants.ledger.pruning import check_clock, kept_since
         from tenants.ledger.pruning import prune as pruned
 
-        gone = 0
-        for gone in pruned(tables, time.time() - keep * 86_400):
+        now, gone = time.time(), 0
+        if not force:
+            check_clock(tables, now)
+        for gone in pruned(tables, now - keep * 86_400):
             if gone % 100_000 == 0:
                 note(f"{gone:,} requests are deleted")
         with tables.read() as connection:

@@ -120,12 +120,31 @@ def test_old_requests_are_deleted_and_reports_stay(run: Run, database: Database)
     assert run("usage", "prune", "--keep", "99999999").exit_code == 2, "the year 271764 before our era was told"
     assert (refused.exit_code, "35" in refused.output) == (2, True), "a month's budget needs them"
     assert run("usage", "prune").exit_code == 2
-    shown = run("usage", "prune", "--keep", "90").stdout
+    shown = run("usage", "prune", "--keep", "90", "--force").stdout
     assert shown.startswith("3 requests are deleted; those since 20"), "one is under way"
     assert run(*report).stdout == before
     told = run("usage", "reconcile").stdout
     assert re.fullmatch(r"all sums since 20[-\d]+ \d\d:00 agree with their rows; 1 requests are under way\n", told)
-    found = json.loads(run("usage", "prune", "--keep", "90", "--json").stdout)
+    found = json.loads(run("usage", "prune", "--keep", "90", "--force", "--json").stdout)
     assert (found["object"], found["deleted"], found["kept_since"] % 3600) == ("usage.pruned", 0, 0)
-    longer = json.loads(run("usage", "prune", "--keep", "900", "--json").stdout)
+    longer = json.loads(run("usage", "prune", "--keep", "900", "--force", "--json").stdout)
     assert longer["kept_since"] == found["kept_since"], "what is gone does not come back"
+
+
+def test_a_clock_far_ahead_deletes_nothing(run: Run, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests were older than anything that it was to keep."""
+    asked = ("usage", "prune", "--keep", "90")
+    with database.read() as connection:
+        before = connection.execute(sa.text("SELECT count(*) FROM ledger")).scalar()
+    refused = run(*asked)
+    assert (refused.exit_code, "is of 1970-01-02 00:00" in refused.output, "--force" in refused.output) == (
+        1,
+        True,
+        True,
+    )
+    with database.read() as connection:
+        assert connection.execute(sa.text("SELECT count(*) FROM ledger")).scalar() == before
+    told = json.loads(run("usage", "reconcile", "--json").stdout)
+    assert told["kept_since"] == 0
+    monkeypatch.setattr("time.time", lambda: 8.0 * DAY)
+    assert run(*asked).exit_code == 0, "a week without requests is no wrong clock"
