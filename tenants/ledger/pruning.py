@@ -10,7 +10,7 @@ from registry.storage.database import Database
 from tenants.ledger.rows import HOUR
 from tenants.storage.tables import LEDGER, PRUNED
 
-LONGEST_QUIET = 7 * 86_400
+LONGEST_QUIET = 31 * 86_400
 """Seconds without a request after which somebody has to say that the clock is right."""
 BATCH = 5_000
 """Rows of a transaction: a server that writes meanwhile waits for one of them."""

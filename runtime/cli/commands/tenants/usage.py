@@ -180,7 +180,7 @@ def prune(
     keep: Annotated[
         int, typer.Option("--keep", min=MIN_KEEP, max=MAX_KEEP, help="Days whose requests stay.", show_default=False)
     ],
-    force: Annotated[bool, typer.Option("--force", help="Also where the newest request is over a week old.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also where the newest request is over a month old.")] = False,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
