@@ -186,8 +186,9 @@ class Progress(Message, frozen=True):
     """Where a load stands. `fraction` runs from 0 to 1 over the whole load; fetching files has its own before it."""
 
     phase: Literal[
-        "fetching", "converting", "queued", "evicting", "waking", "starting", "importing", "weights", "warming", "ready"
-    ]
+        "fetching", "converting", "queued", "evicting", "waking", "starting", "importing", "weights", "warming",
+        "ready", "falling asleep",
+    ]  # fmt: skip
     fraction: float
     detail: str = ""
 

@@ -168,8 +168,9 @@ class MeasuredSleep:
     device_bytes: int
     """Held asleep, the last time."""
     host_bytes: int
-    seconds: Mapping[Literal["sleep", "wake"], float]
-    """A running mean, as that of loads; no wake: it has never woken."""
+    seconds: Mapping[Literal["first", "sleep", "wake"], float]
+    """A running mean, as that of loads. first: of the first sleep in a process, which takes longest; sleep: of later
+    ones. No wake: it has never woken."""
     count: int
     """Sleeps."""
     updated: float

@@ -125,14 +125,16 @@ class ModelTable:
             for table in (LOADS, SLEEPS):
                 db.execute(sa.delete(table).where(table.c.model == model))
 
-    def record_sleep(self, key: LoadKey, device_bytes: int, host_bytes: int, seconds: float) -> None:
-        """Add one finished sleep: what it held then, and how long it took to fall asleep."""
+    def record_sleep(
+        self, key: LoadKey, device_bytes: int, host_bytes: int, seconds: float, *, first: bool = False
+    ) -> None:
+        """Add one finished sleep: what it held then, and how long it took to fall asleep; `first`: in its process."""
         with self._database.write() as db:
             old = self._slept(db, key)
             row = {
                 "bytes": device_bytes,
                 "host": host_bytes,
-                "seconds": json.dumps(_mean(old.seconds if old else {}, {"sleep": seconds})),
+                "seconds": json.dumps(_mean(old.seconds if old else {}, {"first" if first else "sleep": seconds})),
                 "count": old.count + 1 if old else 1,
                 "updated": self._clock(),
             }

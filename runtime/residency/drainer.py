@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from models.messages import Held
+from models.messages import Held, Progress
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Victim
@@ -45,7 +45,8 @@ class Drainer:
             entry.to(S.UNLOADING)
         else:
             entry.to(S.DRAINING)
-            entry.falling_asleep = sleep
+            entry.falling_asleep, entry.asleep_since = sleep, entry.clock()
+            entry.progress = Progress(phase="falling asleep", fraction=0.0) if sleep else None
             entry.queue.close()
 
     def dismiss_all(self, victims: Iterable[Victim]) -> list[ModelEntry]:
@@ -63,7 +64,7 @@ class Drainer:
         if entry.state is S.DRAINING and entry.falling_asleep and await self._fall_asleep(entry, reason):
             return
         if entry.state is S.DRAINING:
-            entry.falling_asleep = False
+            entry.falling_asleep, entry.progress = False, None
             entry.to(S.UNLOADING)
         elif entry.state is not S.UNLOADING or entry.link is None:  # it died meanwhile
             return
@@ -126,6 +127,7 @@ class Drainer:
         if entry.state is not S.DRAINING or entry.link is not link:
             return False
         began, before = entry.clock(), entry.bytes
+        entry.asleep_since = began
         entry.host_bytes = max(entry.host_bytes, expected.host_bytes)
         try:
             held = await self._put_to_sleep(link, entry.seen)
@@ -137,11 +139,16 @@ class Drainer:
             return False
         entry.slept, entry.failed_sleeps = held, 0
         entry.bytes, entry.host_bytes, entry.falling_asleep = held.device_bytes, held.host_bytes, False
+        entry.progress = None
         entry.asleep_since = entry.clock()
-        entry.measured_sleep = entry.asleep_since - began
+        seconds, entry.naps = entry.asleep_since - began, entry.naps + 1
+        if entry.naps == 1:
+            entry.measured_first_sleep = seconds
+        else:
+            entry.measured_sleep = seconds
         entry.queue.engine_gone()
         entry.to(S.ASLEEP)
-        self._table.observer.slept(entry, reason, entry.measured_sleep, before - held.device_bytes)
+        self._table.observer.slept(entry, reason, seconds, before - held.device_bytes)
         self.has_left(entry)
         return True
 

@@ -15,10 +15,10 @@ from runtime.scheduling.queue import ModelQueue
 from runtime.slots.link import SlotLink
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
-WAKE_SECONDS, WAKE_BYTES = 0.3, 10 * 2**30
-"""A wake, before one was measured: this long, and a second for each so many bytes."""
+WAKE_SECONDS, WAKE_BYTES = 0.3, 30 * 2**30
+"""A wake, before one was measured: this long, and a second for each so many bytes (PCIe; 28 GB took 0.7 s)."""
 SLEEP_BYTES = 1.7 * 2**30
-"""The same for a sleep that keeps bytes in host memory: the first one pins them, at about so many a second."""
+"""The same for the first sleep of a process, which pins what it keeps in host memory, at about so many a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,22 @@ class ModelEntry:
     """What it held when it slept last, before a restart included."""
     falling_asleep: bool = False
     """It is DRAINING in order to sleep."""
+    room_at: float = 0.0
+    """When those who leave for it are expected to be gone."""
     sleepless: bool = False
     """A wake failed, or so did two sleeps in a row: none is tried again until the server starts anew."""
     failed_sleeps: int = 0
     """In a row. One may be chance: the next is tried after a load."""
     asleep_since: float = 0.0
+    """Since when it sleeps, or is falling asleep."""
     measured_wake: float | None = None
     """Seconds of its last wake; after a restart the mean of those before it."""
+    measured_first_sleep: float | None = None
+    """The same of falling asleep for the first time in a process, which pins host memory for it."""
     measured_sleep: float | None = None
-    """The same of falling asleep."""
+    """The same of falling asleep again."""
+    naps: int = 0
+    """Sleeps in its present process."""
     wakes: int = 0
     pinned: bool = False
     wanted_since: float | None = None
@@ -133,23 +140,39 @@ class ModelEntry:
 
     @property
     def sleep_seconds(self) -> float:
-        """Expected seconds to fall asleep once its requests have ended; 0 when it cannot sleep."""
-        if self.measured_sleep is not None:
-            return self.measured_sleep
-        return WAKE_SECONDS + self.asleep.host_bytes / SLEEP_BYTES if self.asleep is not None else 0.0
+        """Expected seconds to fall asleep once its requests have ended, or until it has; 0 when it cannot sleep."""
+        if self.naps:  # a copy the other way
+            expected = self.wake_seconds if self.measured_sleep is None else self.measured_sleep
+        elif self.measured_first_sleep is not None:
+            expected = self.measured_first_sleep
+        else:
+            expected = WAKE_SECONDS + self.asleep.host_bytes / SLEEP_BYTES if self.asleep is not None else 0.0
+        return max(0.0, expected - (self.clock() - self.asleep_since)) if self.falling_asleep else expected
+
+    @property
+    def sleeps(self) -> bool:
+        """Or will, once it has fallen asleep: then a wake brings it back."""
+        return self.state is ModelState.ASLEEP or self.falling_asleep
 
     @property
     def return_seconds(self) -> float:
         """Expected seconds until it is ready, if that began now: of a wake if it sleeps, else of a load."""
-        return self.wake_seconds if self.state is ModelState.ASLEEP else self.load_seconds
+        if not self.sleeps:
+            return self.load_seconds
+        return self.wake_seconds + (self.sleep_seconds if self.falling_asleep else 0.0)
 
     @property
     def remaining_load_seconds(self) -> float:
-        """Expected seconds until a load or wake that is under way, or that starts now, is done."""
-        if self.state is ModelState.ASLEEP or (self.progress is not None and self.progress.phase == "waking"):
-            return max(1.0, self.wake_seconds)
-        done = self.progress.fraction if self.progress is not None and self.state is ModelState.LOADING else 0.0
-        return max(1.0, self.load_seconds * (1.0 - done))
+        """Expected seconds until it is ready: of a load or wake that is under way or, if nobody had to leave for it,
+        that starts now."""
+        if self.state is not ModelState.LOADING or self.progress is None:
+            return self.return_seconds
+        if self.progress.phase == "waking":
+            return self.wake_seconds
+        if self.progress.phase in ("fetching", "converting"):  # how long that takes nobody knows
+            return self.load_seconds
+        waits = max(0.0, self.room_at - self.clock()) if self.progress.phase in ("queued", "evicting") else 0.0
+        return waits + (self.wake_seconds if self.claim else self.load_seconds * (1.0 - self.progress.fraction))
 
     @property
     def leases(self) -> int:

@@ -84,7 +84,7 @@ class Exchanger:
             self._table.spawn(self._drainer.leave(entry, "changed recipe"), f"changed-{entry.id}")
         entry.path, entry.broken, entry.failures = None, None, []
         entry.after_load = entry.margin = 0
-        entry.slept = entry.measured_sleep = entry.measured_wake = None
+        entry.slept = entry.measured_first_sleep = entry.measured_sleep = entry.measured_wake = None
         exchange.fill(entry)
         self._count(entry, exchange)
         return True

@@ -42,6 +42,7 @@ class Loader:
     def start(self, entry: ModelEntry, plan: Plan) -> None:
         """As the plan says: victims are dismissed at once, the rest goes on in a task."""
         log.info("plan", extra={"model": entry.id, "plan": _short(plan)})
+        entry.room_at = entry.clock() + plan.expected_seconds - entry.return_seconds
         entry.to(S.LOADING)
         entry.progress = Progress(phase="queued", fraction=0.0)
         wakes = plan.verdict == "wake"
@@ -139,7 +140,7 @@ class Loader:
         entry.needed = entry.bytes
         entry.host_bytes = entry.host_needed = loaded.host_bytes + entry.host_adapters
         entry.needed_detail = "as measured at its last load"
-        entry.loads += 1
+        entry.loads, entry.naps = entry.loads + 1, 0
         self._open(entry, link)
 
     async def _into_a_slot(self, entry: ModelEntry) -> tuple[SlotLink, Loaded]:

@@ -73,6 +73,11 @@ class ResidencyManager:
         since = entry.clock() if entry.wanted_since is None else entry.wanted_since
         return policy.plan(self.table.snapshot(), self._need(entry, since))
 
+    def expected_wait(self, entry: ModelEntry) -> float:
+        """Seconds until a model that is not ready would be, for a request that comes now. Changes nothing."""
+        plan = self.plan(entry) if entry.state in AWAY else None
+        return entry.remaining_load_seconds if plan is None else plan.expected_seconds
+
     def preview(self, model: str, estimate: Estimate, load_seconds: float = 0.0) -> policy.Plan:
         """What a load of a model of this size, which may not be here yet, would do now. Changes nothing."""
         host, now = 0 if self.table.counts_processes else estimate.host, self.table.clock()
@@ -185,7 +190,7 @@ class ResidencyManager:
             since,
             self.patience,
             detail=entry.needed_detail,
-            host=entry.host_bytes + entry.host_adapters if entry.state is S.ASLEEP else entry.host_needed,
+            host=entry.host_bytes + entry.host_adapters if entry.sleeps else entry.host_needed,
         )
 
     def decide(self) -> None:

@@ -105,6 +105,9 @@ class Plan:
 def plan(snapshot: Snapshot, need: Need) -> Plan:
     """Decide for one model; see the tree above."""
     own = next((r for r in snapshot.residents if r.id == need.id), None)
+    if own is not None and own.falling_asleep:  # it comes back from there
+        own = own.fallen_asleep()
+        snapshot = replace(snapshot, residents=tuple(own if r.id == need.id else r for r in snapshot.residents))
     where = own.device if own is not None and own.device else need.device  # it has none while its files come
     plans = [_plan_on(b, snapshot, need) for b in snapshot.budgets if where in (None, b.device)]
     best = min(plans, key=_rank)
@@ -145,8 +148,10 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
     wakes = own is not None and own.is_asleep
     verdict: Literal["load", "wake"] = "wake" if wakes else "load"
     missing = Missing(need.bytes - free, need.host - host_free, 1 - slots if need.slot and not wakes else 0)
+    crowded = need.bytes > budget.bytes - sum(r.bytes for r in others)
+    dozing = max((r.sleep_seconds for r in others if crowded and r.falling_asleep and r.bytes), default=0.0)
     if missing.met_by({}):  # 3
-        return answer(verdict, "enough is free", expected_seconds=need.load_seconds)
+        return answer(verdict, "enough is free", expected_seconds=need.load_seconds + dozing)
 
     may_leave = [  # 4
         r for r in others if r.id != need.id and not r.pinned and r.state in (ModelState.READY, ModelState.ASLEEP)
@@ -160,6 +165,7 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
             victims = tuple(Victim(r.id, r.bytes, r.leases, _how(r, action)) for r, action in chosen)
             drain = max((r.drain_deadline for r, _ in chosen if r.leases), default=0.0)
             doze = max((r.sleep_seconds for r, action in chosen if action == "sleep"), default=0.0)
+            doze = max(doze, dozing)
             return answer(
                 verdict,
                 "least recently used leave first",

@@ -75,12 +75,13 @@ def recall(entry: ModelEntry, known: Recalled) -> None:
             entry.host_needed = measured.host_bytes + entry.host_adapters
     if slept is not None:
         entry.slept = Held(device_bytes=slept.device_bytes, host_bytes=slept.host_bytes)
-        entry.measured_sleep, entry.measured_wake = slept.seconds.get("sleep"), slept.seconds.get("wake")
+        entry.measured_first_sleep, entry.measured_sleep = slept.seconds.get("first"), slept.seconds.get("sleep")
+        entry.measured_wake = slept.seconds.get("wake")
 
 
 def forget(entry: ModelEntry, files: Found | None) -> None:
     """Estimates count again, once the state has forgotten the rest. What it holds now counts until it leaves."""
     entry.after_load, entry.margin = entry.loaded.resident_bytes if entry.loaded else 0, 0
-    entry.slept = entry.measured_sleep = entry.measured_wake = None
+    entry.slept = entry.measured_first_sleep = entry.measured_sleep = entry.measured_wake = None
     if files is not None:
         found(entry, files, Recalled(None, None, False))

@@ -44,7 +44,7 @@ class Resident:
     asleep_host: int = 0
     wake_seconds: float = 0.0
     sleep_seconds: float = 0.0
-    """Expected seconds to fall asleep."""
+    """Expected seconds to fall asleep; of one that does so already those that are left."""
     falling_asleep: bool = False
     """It drains in order to sleep."""
     device: str = ""
@@ -68,6 +68,11 @@ class Resident:
     def cost(self) -> float:
         """Seconds to bring it back after its gentlest way to leave."""
         return self.wake_seconds if self.gentlest == "sleep" else self.load_seconds
+
+    def fallen_asleep(self) -> "Resident":
+        """The same once it has."""
+        device, host, _ = self._asleep()
+        return replace(self, state=ModelState.ASLEEP, bytes=device, host=host, falling_asleep=False)
 
     def settled(self) -> tuple[int, int, int]:
         """Device bytes, host bytes and slots that it holds once what it is doing now has ended."""

@@ -69,7 +69,7 @@ class VirtualLink:
     connected, cause, pid = True, UNKNOWN, 1
 
     def __init__(self, world: "VirtualWorld") -> None:
-        self.world, self.model, self.sleeps = world, "", False
+        self.world, self.model, self.sleeps, self.slept = world, "", False, False
 
     def call(self, make: Callable[[int], frames.ToSlot]) -> VirtualCall:
         """A load."""
@@ -84,8 +84,9 @@ class VirtualLink:
         frame = make(0)
         assert isinstance(frame, frames.Wake if self.sleeps else frames.Sleep)
         assert not self.world.queues[self.model].running
-        await asyncio.sleep(self.world.wake_seconds)
+        await asyncio.sleep(self.world.wake_seconds if self.sleeps or self.slept else self.world.first_sleep_seconds)
         self.sleeps = not self.sleeps
+        self.slept = True
         host = self.world.asleep[self.model].host_bytes
         return (
             self.world.asleep[self.model]
@@ -119,6 +120,8 @@ class VirtualWorld:
     asleep: dict[str, Held] = field(default_factory=dict)
     """What models that can sleep hold then."""
     wake_seconds: float = 0.5
+    """Of a wake, and of a sleep."""
+    first_sleep_seconds: float = 0.5
     host_budget: int = NO_LIMIT
 
     def __post_init__(self) -> None:

@@ -182,6 +182,8 @@ def state(model: Json) -> str:
     progress = model.get("progress")
     if progress and model["state"] == "loading":
         return f"{model['state']}, {progress['phase']} {progress['percent']:.0f} %"
+    if progress and model["state"] == "draining":
+        return f"{model['state']}, {progress['phase']}"
     return str(model["state"])
 
 

@@ -87,7 +87,7 @@ class LocalBackend:
             self._metrics.cold.labels(entry.id).inc()
             if context.preference.respond_async:
                 self._residency.want(entry)
-                raise NotYet(entry.id, entry.remaining_load_seconds)
+                raise NotYet(entry.id, max(1.0, self._residency.expected_wait(entry)))
         loads = not entry.is_ready
         adapter = None if target.version is None else reference(self._stored(target.version))
         if (foresight := self._foresight.get(entry.id)) is None:
@@ -116,9 +116,10 @@ class LocalBackend:
             if left == 0.0:
                 raise Unavailable("Its deadline passed on its way.")
             probe = target.version.probe if target.version else None
-            if left is not None and not entry.is_ready and entry.remaining_load_seconds > left:
+            foreseen = 0.0 if left is None or entry.is_ready else self._residency.expected_wait(entry)
+            if left is not None and foreseen > left:
                 self._residency.want(entry)  # else it would never come for who is always in a hurry
-                raise unreachable(entry.id, entry.remaining_load_seconds, left)
+                raise unreachable(entry.id, foreseen, left)
             return await entry.queue.acquire(adapter, wait, probe, claim=asks)
         except Unavailable as error:
             if error.code == "adapter_probe_failed" and target.version and target.version.key.team != asks.team:
@@ -126,7 +127,7 @@ class LocalBackend:
             if context.seconds_left() == 0.0:
                 raise too_late(entry.id) from None
             if error.code == "queue_timeout" and not entry.is_ready:
-                error.retry_after = max(error.retry_after or 1.0, entry.remaining_load_seconds)
+                error.retry_after = max(error.retry_after or 1.0, self._residency.expected_wait(entry))
             raise
 
 

@@ -72,8 +72,8 @@ class ResidencyRecord:
         self._metrics.sleep.labels(entry.id, reason.split()[0]).observe(seconds)
         freed_words = f"{reason}; {freed / 2**20:,.0f} MiB are free again"
         self._decisions.told("sleep", entry.id, entry.id, "sleeps in host memory", more=freed_words, seconds=seconds)
-        keep, held = self._state.models.record_sleep, (entry.bytes, entry.host_bytes)
-        self._keep(entry, lambda key: keep(key, *held, seconds))
+        keep, held, first = self._state.models.record_sleep, (entry.bytes, entry.host_bytes), entry.naps <= 1
+        self._keep(entry, lambda key: keep(key, *held, seconds, first=first))
         log.info(
             "asleep",
             extra={

@@ -101,6 +101,12 @@ def test_show_tells_what_a_wake_takes(server: FakeServer, run: Run) -> None:
     assert "3 wakes" in told
 
 
+def test_a_list_tells_who_falls_asleep(server: FakeServer, run: Run) -> None:
+    falls = {"phase": "falling asleep", "percent": 0.0, "detail": ""}
+    server.on("GET", "/v1/models", {"data": [model("m", state="draining", progress=falls)]})
+    assert "draining, falling asleep" in run("models", "list").stdout
+
+
 def test_forget_estimate_asks_the_server_to(server: FakeServer, run: Run) -> None:
     server.on("DELETE", "/v1/models/m/estimate", model("m", state="absent", bytes=0, expected_bytes=2**30))
     assert run("models", "forget-estimate", "m").stdout == "m: absent, needs 1.0 GiB\n"

@@ -194,6 +194,7 @@ class FakeGateway:
             get=self.entries.__getitem__,
             next_to_leave=lambda: (),
             want=lambda _entry: self._want(),
+            expected_wait=lambda entry: entry.remaining_load_seconds,
             unload=lambda _entry, _force: nothing(),
             exchanger=SimpleNamespace(waiting=lambda _: None, forget=lambda _: None),
             table=SimpleNamespace(held=lambda: 0, spawn=lambda work, name: asyncio.create_task(work, name=name)),

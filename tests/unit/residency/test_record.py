@@ -52,11 +52,13 @@ def entry(name: str = "a", **residency: object) -> ModelEntry:
 def live_once(state: State) -> None:
     """What the manager does in a first life of model a: it loads, sleeps twice and wakes once."""
     record, first = ResidencyRecord(Metrics(), state, GPU), entry()
+    first.naps = 1
     record.loaded(first, CAN_SLEEP, 2.0, 10.0, 150)
     first.bytes, first.host_bytes = 5, 90
     record.slept(first, "idle", 4.0, 95)
     first.measured_wake = 0.5
     record.woke(first, 3.0)
+    first.naps = 2
     record.slept(first, "idle", 1.0, 95)
     record.close()
 
@@ -68,7 +70,9 @@ def test_loads_and_sleeps_of_the_life_before_replace_the_estimates(state: State)
     assert (again.needed, again.host_needed, again.load_seconds) == (100, 12 + 7, 1.5)
     assert again.slept == Held(device_bytes=5, host_bytes=90)
     assert again.wake_seconds == 0.5, "the wake alone, not the wait for room before it"
-    assert again.sleep_seconds == pytest.approx(0.3 * 1.0 + 0.7 * 4.0)
+    assert again.sleep_seconds == 4.0, "as the first one in a process"
+    again.naps = 1
+    assert again.sleep_seconds == 1.0, "as those after it"
 
 
 def test_another_recipe_or_device_knows_nothing_of_it(state: State) -> None:
@@ -79,6 +83,7 @@ def test_another_recipe_or_device_knows_nothing_of_it(state: State) -> None:
     other = entry()
     recall(other, recalled(other.recipe, state, replace(GPU, label="NVIDIA A100")))
     assert (other.needed, other.slept, other.measured_sleep) == (150, None, None)
+    assert other.measured_first_sleep is None
 
 
 def test_the_next_plan_is_made_with_what_was_measured(state: State) -> None:
@@ -97,7 +102,7 @@ def test_the_next_plan_is_made_with_what_was_measured(state: State) -> None:
         plans.append(policy.plan(snapshot, policy.Need("b", 100, 2.0, 100.0)))
     assert [[v.action for v in plan.victims] for plan in plans] == [["evict"], ["sleep"]]
     assert plans[0].expected_seconds == 2.0
-    assert plans[1].expected_seconds == pytest.approx(2.0 + 0.3 * 1.0 + 0.7 * 4.0)
+    assert plans[1].expected_seconds == 2.0 + 4.0, "it has not slept in its present process"
 
 
 def test_a_wake_before_any_sleep_was_kept_is_no_row(state: State) -> None:
@@ -132,6 +137,7 @@ def test_a_working_margin_outlives_a_restart_and_is_forgotten_with_the_rest(stat
     forget(again, files)
     assert (again.needed, again.needed_detail, again.after_load, again.margin) == (150, "estimated", 0, 0)
     assert (again.slept, again.measured_sleep, again.measured_wake) == (None, None, None)
+    assert again.measured_first_sleep is None
     recall(again, recalled(again.recipe, state, GPU))
     assert again.needed == 150
 

@@ -197,6 +197,19 @@ def test_the_remaining_time_shrinks_with_the_progress() -> None:
     assert model.remaining_load_seconds == 2.0
 
 
+def test_one_that_falls_asleep_comes_back_by_a_wake_and_not_by_a_load() -> None:
+    falls = entry(
+        state=ModelState.DRAINING, falling_asleep=True, measured_first_sleep=16.0, measured_wake=2.0,
+        asleep_since=100.0, clock=lambda: 101.0,
+    )  # fmt: skip
+    assert falls.remaining_load_seconds == 17.0
+
+
+def test_how_long_files_take_to_come_does_not_shorten_the_load_after_it() -> None:
+    fetched = entry(progress=Progress(phase="fetching", fraction=0.9), state=ModelState.LOADING)
+    assert fetched.remaining_load_seconds == 4.0
+
+
 async def test_who_would_wait_for_too_long_is_told_for_how_long(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path)
     gateway.entries["chat"].state, gateway.entries["chat"].load_seconds = ModelState.ABSENT, 40.0

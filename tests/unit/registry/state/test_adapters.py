@@ -190,6 +190,10 @@ def test_measured_sleeps(state: State) -> None:
     assert slept is not None
     assert (slept.device_bytes, slept.host_bytes, slept.count) == (60, 950, 2)
     assert slept.seconds == pytest.approx({"sleep": 7.0, "wake": 2.0})
+    state.models.record_sleep(key, 60, 950, 16.0, first=True)
+    slept = state.models.slept(key)
+    assert slept is not None
+    assert slept.seconds == pytest.approx({"first": 16.0, "sleep": 7.0, "wake": 2.0})
 
 
 def test_only_its_user_may_read_what_is_stored(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""What a request is told that comes in the middle of a long change of state."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from models.messages import Held
+from runtime.residency.states import ModelState
+from tests.unit.residency.slow.two import FIRST_SLEEP, WAKE, ask, falls_asleep, run, world_of_two
+
+
+def test_who_comes_while_it_falls_asleep_is_told_of_the_rest_of_its_sleep_and_of_its_wake() -> None:
+    async def come() -> None:
+        world = world_of_two()
+        entry = await falls_asleep(world)
+        assert entry.progress is not None
+        assert entry.progress.phase == "falling asleep"
+        foreseen = world.manager.expected_wait(entry)
+        assert foreseen == pytest.approx(FIRST_SLEEP - 1.0 + WAKE)
+        plan = world.manager.plan(entry)
+        assert (plan.verdict, plan.expected_seconds) == ("wake", pytest.approx(foreseen))
+        assert await ask(world, "a") == pytest.approx(foreseen)
+        assert entry.progress is None
+        await world.manager.close()
+
+    run(come())
+
+
+def test_who_makes_another_fall_asleep_is_told_of_that_too() -> None:
+    async def come() -> None:
+        world = world_of_two()
+        await ask(world, "a")
+        a, b = world.manager.entries["a"], world.manager.entries["b"]
+        assert world.manager.expected_wait(b) == pytest.approx(FIRST_SLEEP + 5.0)
+        asked = asyncio.create_task(ask(world, "b"))
+        await asyncio.sleep(4.0)
+        assert b.progress is not None
+        assert b.progress.phase == "evicting"
+        assert world.manager.expected_wait(b) == pytest.approx(FIRST_SLEEP - 4.0 + 5.0)
+        assert await asked == pytest.approx(FIRST_SLEEP + 5.0)
+
+        back = asyncio.create_task(ask(world, "a"))  # its wake waits for b, which falls asleep for the first time
+        await asyncio.sleep(4.0)
+        assert (a.state, a.progress and a.progress.phase) == (ModelState.LOADING, "evicting")
+        assert world.manager.expected_wait(a) == pytest.approx(FIRST_SLEEP - 4.0 + WAKE), "a wake, not a load"
+        await back
+        assert world.manager.expected_wait(b) == pytest.approx(WAKE + WAKE), "to pin memory again takes no time"
+        await world.manager.close()
+
+    run(come())
+
+
+def test_who_needs_the_room_of_one_that_falls_asleep_is_told_so() -> None:
+    async def come() -> None:
+        world = world_of_two()
+        await falls_asleep(world)
+        b = world.manager.entries["b"]
+        foreseen = FIRST_SLEEP - 1.0 + 5.0
+        assert world.manager.expected_wait(b) == pytest.approx(foreseen)
+        assert await ask(world, "b") == pytest.approx(foreseen)
+        await world.manager.close()
+
+    run(come())
+
+
+def test_who_has_room_does_not_wait_for_one_that_falls_asleep() -> None:
+    async def come() -> None:
+        world = world_of_two(budget=60)
+        await falls_asleep(world)
+        assert world.manager.expected_wait(world.manager.entries["b"]) == 5.0
+        assert await ask(world, "b") == 5.0
+        assert world.manager.entries["a"].state is ModelState.DRAINING
+        await world.manager.close()
+
+    run(come())
+
+
+def test_unmeasured_sleeps_and_wakes_are_foreseen_within_a_factor_of_two() -> None:
+    """Of what they took on an H200 (benchmarks/results/gpu/2026-11-27-h200.json)."""
+
+    async def guess() -> None:
+        world = world_of_two()
+        await ask(world, "a")
+        entry = world.manager.entries["a"]
+        assert entry.loaded is not None
+        asleep = Held(device_bytes=2_336_227_328, host_bytes=24_319_052_177)
+        entry.loaded = msgspec.structs.replace(entry.loaded, asleep=asleep)
+        entry.needed, entry.measured_first_sleep, entry.measured_wake = 29_311_893_504, None, None
+        assert 16.0 / 2 < entry.sleep_seconds < 16.0 * 2
+        assert 0.68 / 2 < entry.wake_seconds < 0.68 * 2
+        entry.naps, entry.measured_wake = 1, 0.68
+        assert 0.53 / 2 < entry.sleep_seconds < 0.53 * 2, "as a wake, since one came before it"
+        await world.manager.close()
+
+    run(guess())

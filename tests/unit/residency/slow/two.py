@@ -1,0 +1,73 @@
+"""Two models whose changes of state take long, on a virtual clock.
+
+The figures are those of an 8B shape on an H200, rounded: it loads in 109 s, falls asleep in 16 s for the first time and
+in half a second later, and wakes in as much.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from models.messages import Held
+from registry.recipes.definition import Residency
+from runtime.residency.entry import ModelEntry
+from runtime.residency.states import ModelState
+from tests.fakes.virtual import VirtualLoop, VirtualWorld
+
+GIB = 2**30
+LOAD, FIRST_SLEEP, WAKE, IDLE, PATIENCE = 109.0, 16.0, 0.5, 10.0, 1.0
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+def world_of_two(budget: float = 36) -> VirtualWorld:
+    """`budget` in GiB: 36 are enough for one that is awake and one that sleeps."""
+    world = VirtualWorld(
+        bytes={"a": 28 * GIB, "b": 28 * GIB}, seconds={"a": LOAD, "b": 5.0}, budget=int(budget * GIB), slots=3,
+        residency={"min_resident": 0}, patience=PATIENCE, wake_seconds=WAKE, first_sleep_seconds=FIRST_SLEEP,
+        asleep=dict.fromkeys("ab", Held(device_bytes=2 * GIB, host_bytes=23 * GIB)),
+    )  # fmt: skip
+    for entry in world.manager.entries.values():
+        entry.measured_first_sleep, entry.measured_wake = FIRST_SLEEP, WAKE
+    return world
+
+
+async def ask(world: VirtualWorld, model: str) -> float:
+    """Seconds that a request waited."""
+    came = world.clock()
+    async with await world.queues[model].acquire(None):
+        return world.clock() - came
+
+
+def sleeps_when_idle(entry: ModelEntry, **more: float) -> None:
+    residency = Residency(min_resident=0, idle_timeout=IDLE, **more)
+    entry.recipe = entry.recipe.model_copy(update={"residency": residency})
+
+
+async def reached(world: VirtualWorld, entry: ModelEntry, state: ModelState) -> None:
+    while entry.state is not state:
+        await asyncio.sleep(0.125)
+        assert world.clock() < 10_000
+
+
+async def falls_asleep(world: VirtualWorld) -> ModelEntry:
+    """a, which nobody uses, has begun to fall asleep a second ago."""
+    entry = world.manager.entries["a"]
+    sleeps_when_idle(entry)
+    await ask(world, "a")
+    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.125, hung_after=30))
+    world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]
+    await reached(world, entry, ModelState.DRAINING)
+    watching.cancel()
+    await asyncio.sleep(entry.asleep_since + 1.0 - world.clock())
+    return entry
+
+
+async def _no_ping(*_: object) -> None:
+    return None
