@@ -181,6 +181,10 @@ class Residency(Strict):
         default="auto",
         description="auto: where its weights then lie in host memory and half of its device bytes are freed",
     )
+    sleep_timeout: Seconds = Field(
+        default=0.0,
+        description="a model that has slept for so long ends; 0: sleeps until another model needs the room",
+    )
 
 
 class Expected(Strict):

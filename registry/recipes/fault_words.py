@@ -27,7 +27,7 @@ EXAMPLES: Mapping[str, str] = {
     "models": "models: [{name: a-model}]",
 }
 DURATIONS = (
-    "idle_timeout", "min_resident", "drain_deadline", "max_wait",
+    "idle_timeout", "sleep_timeout", "min_resident", "drain_deadline", "max_wait",
     "connect", "first_byte", "between_bytes", "whole",
 )  # fmt: skip
 

@@ -32,7 +32,8 @@ class Watcher:
     | the same               | UNLOADING, it had slept   | ABSENT    | who waits for it is served after a load      |
     | no answer to heartbeat | LOADING, READY, DRAINING, | as it is  | its process is ended, and as above           |
     |                        | ASLEEP                    |           |                                              |
-    | idle for long          | READY, ASLEEP             |           | the drainer lets it sleep or end             |
+    | idle for long          | READY                     |           | the drainer lets it sleep or end             |
+    | asleep for long        | ASLEEP                    |           | the drainer lets it end                      |
     | holds more than before | READY                     | READY     | that counts from now on                      |
     | more than its          | READY                     | DRAINING  | it leaves, and is brought back               |
     | allowance              |                           |           |                                              |
@@ -155,10 +156,11 @@ class Watcher:
 
     # --- idleness -------------------------------------------------------------------------------------------------
     def _is_idle(self, entry: ModelEntry) -> bool:
-        """Unused for its time-out; asleep: for another one since it fell asleep."""
-        timeout = entry.recipe.residency.idle_timeout
+        """Unused for its time-out; asleep: for the one of sleeping models."""
+        residency, asleep = entry.recipe.residency, entry.state is S.ASLEEP
+        timeout = residency.sleep_timeout if asleep else residency.idle_timeout
         busy = entry.pinned or entry.leases or entry.wanted_since is not None
-        since = entry.asleep_since if entry.state is S.ASLEEP else entry.last_used
+        since = entry.asleep_since if asleep else entry.last_used
         return bool(timeout) and entry.state in (S.READY, S.ASLEEP) and not busy and entry.clock() - since > timeout
 
     def _retire(self, entry: ModelEntry) -> None:

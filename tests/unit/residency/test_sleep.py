@@ -130,9 +130,9 @@ async def test_load_by_hand_wakes(world: World) -> None:
         await asyncio.wait_for(world.manager.load(world.manager.entries["b"]), 200)
 
 
-async def test_an_idle_one_sleeps_and_ends_when_it_is_idle_for_as_long_again(world: World) -> None:
+async def test_an_idle_one_sleeps_and_ends_when_it_has_slept_for_long(world: World) -> None:
     entry = world.manager.entries["a"]
-    entry.recipe = recipe("a", idle_timeout=0.05)
+    entry.recipe = recipe("a", idle_timeout=0.05, sleep_timeout=0.05)
     await world.ask("a")
     watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=200))
     await reached(world, "a", ModelState.ASLEEP)

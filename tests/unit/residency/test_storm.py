@@ -39,7 +39,8 @@ ACTIONS = st.one_of(
 async def storm(actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int) -> None:
     world = Storm(
         bytes=BYTES, seconds=LOADS, budget=250, slots=slots, host_budget=host,
-        residency={"min_resident": 0.5, "drain_deadline": DRAIN, "idle_timeout": 40}, wake_seconds=0.4,
+        residency={"min_resident": 0.5, "drain_deadline": DRAIN, "idle_timeout": 40, "sleep_timeout": 40},
+        wake_seconds=0.4,
         asleep={name: Held(device_bytes=10, host_bytes=100) for name in sleepers},
     )  # fmt: skip
     unmapped = Unmapped(world.faults)

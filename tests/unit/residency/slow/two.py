@@ -5,7 +5,8 @@ in half a second later, and wakes in as much.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from models.messages import Held
@@ -45,26 +46,29 @@ async def ask(world: VirtualWorld, model: str) -> float:
         return world.clock() - came
 
 
-def sleeps_when_idle(entry: ModelEntry, **more: float) -> None:
-    residency = Residency(min_resident=0, idle_timeout=IDLE, **more)
-    entry.recipe = entry.recipe.model_copy(update={"residency": residency})
-
-
 async def reached(world: VirtualWorld, entry: ModelEntry, state: ModelState) -> None:
     while entry.state is not state:
         await asyncio.sleep(0.125)
         assert world.clock() < 10_000
 
 
-async def falls_asleep(world: VirtualWorld) -> ModelEntry:
-    """a, which nobody uses, has begun to fall asleep a second ago."""
-    entry = world.manager.entries["a"]
-    sleeps_when_idle(entry)
-    await ask(world, "a")
-    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.125, hung_after=30))
+@asynccontextmanager
+async def watched(world: VirtualWorld) -> AsyncIterator[None]:
+    """Idle time-outs count meanwhile."""
     world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]
-    await reached(world, entry, ModelState.DRAINING)
+    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.125, hung_after=30))
+    yield
     watching.cancel()
+
+
+async def falls_asleep(world: VirtualWorld, **more: float) -> ModelEntry:
+    """a, which nobody uses, has begun to fall asleep a second ago. `more`: of its recipe's residency."""
+    entry = world.manager.entries["a"]
+    residency = Residency(min_resident=0, idle_timeout=IDLE, **more)
+    entry.recipe = entry.recipe.model_copy(update={"residency": residency})
+    await ask(world, "a")
+    async with watched(world):
+        await reached(world, entry, ModelState.DRAINING)
     await asyncio.sleep(entry.asleep_since + 1.0 - world.clock())
     return entry
 
