@@ -126,11 +126,10 @@ class Drainer:
             return False
         if entry.state is not S.DRAINING or entry.link is not link:
             return False
-        began, before = entry.clock(), entry.bytes
-        entry.asleep_since = began
+        entry.asleep_since, before = entry.clock(), entry.bytes
         entry.host_bytes = max(entry.host_bytes, expected.host_bytes)
         try:
-            held = await self._put_to_sleep(link, entry.seen)
+            held, seconds = await self._put_to_sleep(entry, link)
         except Exception as error:  # whatever it is, the entry must not stay DRAINING for ever
             if entry.state is S.DRAINING and entry.link is link:
                 self.sleep_failed(entry, "sleep", mapped(error, "sleep"))
@@ -141,7 +140,7 @@ class Drainer:
         entry.bytes, entry.host_bytes, entry.falling_asleep = held.device_bytes, held.host_bytes, False
         entry.progress = None
         entry.asleep_since = entry.clock()
-        seconds, entry.naps = entry.asleep_since - began, entry.naps + 1
+        entry.naps += 1
         if entry.naps == 1:
             entry.measured_first_sleep = seconds
         else:
@@ -152,17 +151,18 @@ class Drainer:
         self.has_left(entry)
         return True
 
-    async def _put_to_sleep(self, link: SlotLink, awake: int) -> Held:
-        """What it holds once the memory that it gave up is seen to be back."""
-        used = await self._table.memory.used()
+    async def _put_to_sleep(self, entry: ModelEntry, link: SlotLink) -> tuple[Held, float]:
+        """What it holds once the memory that it gave up is seen to be back, and the seconds that its engine took: what
+        loads meanwhile hides that memory for a while, which tells nothing of the next sleep."""
+        awake, used, began = entry.seen, await self._table.memory.used(), entry.clock()
         told = await link.command(frames.Sleep, SLEEP_SECONDS)
         if told is None:
             raise EngineFailed("The slot ended a sleep without saying what it holds.")
-        on_device = told.device_bytes
+        seconds, on_device = entry.clock() - began, told.device_bytes
         if self._table.counts_processes:
             on_device = await link.bytes_held() or on_device
         await self._table.memory.back(awake - on_device, used)
-        return Held(device_bytes=on_device, host_bytes=told.host_bytes)
+        return Held(device_bytes=on_device, host_bytes=told.host_bytes), seconds
 
     async def _host_has_room(self, entry: ModelEntry, asleep: int) -> bool:
         """Whether its copy fits into host memory, once those that are leaving it have left."""

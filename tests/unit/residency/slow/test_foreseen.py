@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from models.messages import Held
+from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
-from tests.unit.residency.slow.two import FIRST_SLEEP, WAKE, ask, falls_asleep, run, world_of_two
+from tests.unit.residency.slow.two import FIRST_SLEEP, WAKE, ask, falls_asleep, reached, run, world_of_two
 
 
 def test_who_comes_while_it_falls_asleep_is_told_of_the_rest_of_its_sleep_and_of_its_wake() -> None:
@@ -74,6 +75,26 @@ def test_who_has_room_does_not_wait_for_one_that_falls_asleep() -> None:
         await world.manager.close()
 
     run(come())
+
+
+def test_what_others_load_meanwhile_does_not_make_a_sleep_longer() -> None:
+    """It hides that the memory is back: it is looked for in vain for ten seconds. The next sleep may be alone."""
+
+    class Hidden(HostMemory):
+        async def back(self, held: int, before: int | None) -> None:
+            await asyncio.sleep(10.0)
+
+    async def hide() -> None:
+        world = world_of_two()
+        world.manager.table.memory = Hidden()
+        entry = await falls_asleep(world)
+        entry.measured_first_sleep = None
+        await reached(world, entry, ModelState.ASLEEP)
+        assert world.clock() - entry.asleep_since < 1.0
+        assert entry.measured_first_sleep == FIRST_SLEEP
+        await world.manager.close()
+
+    run(hide())
 
 
 def test_unmeasured_sleeps_and_wakes_are_foreseen_within_a_factor_of_two() -> None:
