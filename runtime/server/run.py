@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
 import os
@@ -286,7 +287,9 @@ def _forks_die_with(main: int) -> None:
     """LitServe's API process and its manager's are forks of this one and would outlive it if it were killed.
 
     Both are forked by the main thread; the kernel counts the end of the thread that forked as the parent's end.
+    From Python 3.14 on the manager would be the fork of another process, unless it is asked for.
     """
+    multiprocessing.set_start_method("fork", force=True)
 
     def in_child() -> None:
         if os.getppid() == main:  # forks of forks are not ours to decide about

@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from runtime.server.run import _is_news, _restart_in_lasting_thread
+from tests.eventually import eventually
 
 CODE = """
 import gc, sys
@@ -39,6 +41,32 @@ def test_the_collector_never_looks_at_what_was_imported(tmp_path: Path) -> None:
     frozen, others = map(int, done.stdout.split())
     assert frozen > 50_000
     assert others < frozen / 20
+
+
+MANAGER = """
+import multiprocessing, os, time
+from runtime.server import run as server
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("forkserver")
+    server._forks_die_with(os.getpid())
+    manager = multiprocessing.Manager()  # as LitServe makes its own
+    print(manager._process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_manager_ends_with_a_server_that_is_killed_whatever_the_way_that_python_starts_processes() -> None:
+    """From Python 3.14 on a process of its own forks it, and it would outlive the server."""
+    with subprocess.Popen([sys.executable, "-c", MANAGER], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        manager = psutil.Process(int(server.stdout.readline()))
+        server.kill()
+        try:
+            eventually(lambda: not manager.is_running() or manager.status() == psutil.STATUS_ZOMBIE)
+        finally:
+            if manager.is_running():
+                manager.kill()
 
 
 def test_a_slot_that_cannot_be_started_now_is_started_later() -> None:
