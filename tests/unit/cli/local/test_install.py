@@ -195,16 +195,38 @@ def test_no_python_that_will_do_is_the_one_error(checkout: Path, words: str) -> 
     assert line.startswith("error: Python 3.11 to 3.14 is needed and /bin/false is not one")
 
 
+def programs(folder: Path, **scripts: str) -> None:
+    folder.mkdir(parents=True)
+    for name, code in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{code}\n")
+        (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("named", "there", "anew"),
+    [(sys.executable, "3.14", True), (sys.executable, "{}.{}".format(*sys.version_info), False), ("", "3.14", False)],
+)
+def test_a_python_that_is_named_is_the_one_of_the_environment(
+    checkout: Path, named: str, there: str, anew: bool
+) -> None:
+    """Also where there is an environment, of another version that would do."""
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    programs(checkout / ".venv-installer/bin", uv='echo "$@" >> said', python="exit 0")
+    shutil.copy(checkout / "requirements/installer.txt", checkout / ".venv-installer/pins")
+    programs(checkout / ".venv/bin", python=f"echo {there}", roundhouse="exit 0")
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    environment = {"PATH": path, "PYTHON": named, "ACCELERATOR": "cuda"}
+    script = [checkout / "scripts/install", "run"]
+    subprocess.run(script, capture_output=True, text=True, check=True, timeout=240, env=environment)
+    assert ("venv --quiet --clear" in (checkout / "said").read_text()) is anew
+
+
 def test_a_new_lock_begins_with_the_pins_that_are_there(checkout: Path) -> None:
     """uv holds on to what stands in the file that it writes: without `--upgrade` nothing else is to move."""
     shutil.copy(ROOT / "pyproject.toml", checkout)
-    installer = checkout / ".venv-installer"
-    (installer / "bin").mkdir(parents=True)
-    shutil.copy(checkout / "requirements/installer.txt", installer / "pins")
     witness = 'while [ "$1" != --output-file ]; do shift; done; cp "$2" "$2.seen"'
-    for name, code in (("uv", witness), ("python", "exit 0")):
-        (installer / "bin" / name).write_text(f"#!/bin/sh\n{code}\n")
-        (installer / "bin" / name).chmod(0o755)
+    programs(checkout / ".venv-installer/bin", uv=witness, python="exit 0")
+    shutil.copy(checkout / "requirements/installer.txt", checkout / ".venv-installer/pins")
     environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable}
     subprocess.run([checkout / "scripts/lock"], capture_output=True, text=True, check=True, env=environment)
     shared = set(lines("cpu"))
