@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +39,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if not self._ready and timers:  # type: ignore[attr-defined]
             self.now = max(self.now, timers[0].when())
         super()._run_once()  # type: ignore[misc]
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """On a loop of its own."""
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()
 
 
 class VirtualCall:

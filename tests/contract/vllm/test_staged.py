@@ -44,6 +44,13 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
 
 
+def test_a_file_of_no_tensors_is_read(tmp_path: Path) -> None:
+    """What is wrong with it is told by whoever looks for weights."""
+    save_file({}, tmp_path / FILES[1])
+    with ReadFile(str(tmp_path / FILES[1])) as file:
+        assert not file.keys()
+
+
 # --- the file ------------------------------------------------------------------------------------------------------
 @QUICK
 @given(seed=st.integers(0, 999), dtypes=st.lists(st.sampled_from(DTYPES), min_size=1, max_size=4))

@@ -6,8 +6,6 @@ On a virtual clock, with the real manager and queues. STORMS=3000 runs more of t
 
 import asyncio
 import os
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 
 from models.messages import Held
 from runtime.residency.table import log
-from tests.fakes.virtual import VirtualLoop
+from tests.fakes.virtual import run
 from tests.unit.residency.storm import DRAIN, MortalLink, Storm, Unmapped
 
 STORMS = int(os.environ.get("STORMS", "120"))
@@ -113,11 +111,3 @@ def test_nothing_is_lost_and_nobody_waits_for_ever(
 def test_who_waits_for_a_slot_is_served_when_it_is_back() -> None:
     """Nothing else happens meanwhile upon which the manager would look again."""
     run(storm([(("ask", "a", 0.0), 5.0), (("unload", "a", 0.0), 0.3), (("ask", "b", 0.0), 0.0)], set(), 1000, slots=1))
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(work)
-    finally:
-        loop.close()

@@ -80,7 +80,7 @@ def for_gpu(dtype: torch.dtype) -> Iterator[None]:
 
 def _read(fd: int, view: memoryview, start: int, threads: int) -> None:
     count = max(1, min(threads, len(view) // READ_PART))
-    size = -(-len(view) // count)
+    size = max(1, -(-len(view) // count))
     with ThreadPoolExecutor(count, "adapter-read") as pool:
         reading = [pool.submit(read_into, fd, view[at : at + size], start + at) for at in range(size, len(view), size)]
         read_into(fd, view[:size], start)

@@ -26,9 +26,11 @@ class Sources(NamedTuple):
     data: torch.Tensor
     """(bytes,) uint8 in host memory, pinned: all of its halves."""
     layout: tuple[tuple[Half, int], ...]
-    """Each half, and its rank."""
+    """Each half, and its rank: all A, then all B."""
     halves: list[torch.Tensor]
     """The same halves, as they lie in the buffer once `data` is there."""
+    fills: bool
+    """A place is full of it: nothing of the one before can be left."""
 
 
 class Spreader:
@@ -56,6 +58,7 @@ class Spreader:
             for half, tensor in enumerate(pair)
             if tensor is not None
         ]
+        found.sort(key=lambda one: one[0][2])
         storage = found[0][1].untyped_storage()
         where, count = storage.data_ptr(), storage.nbytes()
         if count > self._buffer.nbytes or any(
@@ -67,8 +70,9 @@ class Spreader:
             return None
         data = torch.empty(0, dtype=torch.uint8).set_(storage)
         layout = tuple((half, tensor.shape[half[2]]) for half, tensor in found)
+        fills = len(layout) == len(self._places) and all(rank == self._rank for _, rank in layout)
         with torch.inference_mode():
-            return Sources(data, layout, [self._in_buffer(tensor) for _, tensor in found])
+            return Sources(data, layout, [self._in_buffer(tensor) for _, tensor in found], fills)
 
     def _in_buffer(self, tensor: torch.Tensor) -> torch.Tensor:
         start = tensor.storage_offset() * tensor.itemsize
@@ -78,12 +82,12 @@ class Spreader:
         """Place `index` holds the adapter, and nothing of the one before."""
         with torch.inference_mode():
             self._buffer[: len(sources.data)].copy_(sources.data, non_blocking=True)
-            if len(sources.layout) < len(self._places) or any(rank < self._rank for _, rank in sources.layout):
+            if not sources.fills:
                 torch._foreach_zero_([stacked[index] for stacked in self._places.values()])
-            targets = self._targets(index, sources.layout)
-            for half in (0, 1):  # each a list of its own: one tensor of other strides, and a list is copied one by one
-                chosen = [number for number, (what, _) in enumerate(sources.layout) if what[2] == half]
-                torch._foreach_copy_([targets[i] for i in chosen], [sources.halves[i] for i in chosen])
+            targets, half = self._targets(index, sources.layout), len(sources.layout) // 2
+            # in two calls: a list in which one tensor has other strides, as B of a lower rank, is copied one by one
+            torch._foreach_copy_(targets[:half], sources.halves[:half])
+            torch._foreach_copy_(targets[half:], sources.halves[half:])
 
     def _targets(self, index: int, layout: tuple[tuple[Half, int], ...]) -> list[torch.Tensor]:
         """Views of a place, where the halves of such an adapter go. Adapters of a team are mostly of one layout."""

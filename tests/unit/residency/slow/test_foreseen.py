@@ -8,7 +8,8 @@ import pytest
 from models.messages import Held
 from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
-from tests.unit.residency.slow.two import FIRST_SLEEP, WAKE, ask, falls_asleep, reached, run, world_of_two
+from tests.fakes.virtual import run
+from tests.unit.residency.slow.two import FIRST_SLEEP, WAKE, ask, falls_asleep, reached, world_of_two
 
 
 def test_who_comes_while_it_falls_asleep_is_told_of_the_rest_of_its_sleep_and_of_its_wake() -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from runtime.residency.states import ModelState
+from tests.fakes.virtual import run
 from tests.unit.residency.slow.two import (
     FIRST_SLEEP,
     IDLE,
@@ -13,7 +14,6 @@ from tests.unit.residency.slow.two import (
     ask,
     falls_asleep,
     reached,
-    run,
     watched,
     world_of_two,
 )

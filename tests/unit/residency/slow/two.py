@@ -5,26 +5,17 @@ in half a second later, and wakes in as much.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from models.messages import Held
 from registry.recipes.definition import Residency
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
-from tests.fakes.virtual import VirtualLoop, VirtualWorld
+from tests.fakes.virtual import VirtualWorld
 
 GIB = 2**30
 LOAD, FIRST_SLEEP, WAKE, IDLE, PATIENCE = 109.0, 16.0, 0.5, 10.0, 1.0
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(work)
-    finally:
-        loop.close()
 
 
 def world_of_two(budget: float = 36) -> VirtualWorld:
