@@ -76,10 +76,13 @@ class AdapterService:
         alias: str | None = None,
         team: str = DEFAULT_TEAM,
         shared: bool | None = None,
+        accept: Callable[[Checked], None] = lambda _: None,
     ) -> Registered:
         """Check, normalise, store, and make it the current version of the team's `name` on `base`. Serialised per name.
 
         The same content again makes no new version (`created` is False). `alias` moves to it in the same moment.
+        accept: called with what was found, before it is stored; what it raises is this call's error.
+
         Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full): nothing has changed then.
         """
         if not ADAPTER.match(name):
@@ -90,6 +93,7 @@ class AdapterService:
         async with self._named(key), self._fetcher.fetched(source) as got:
             with disk_errors(), self.store.writing() as out:
                 checked = await self.checker.check(got.path, base, self.bounds, unpack_to=got.unpack_to, out=out)
+                accept(checked)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, got.words, probe)
                 # Once begun a commit runs to its end, whether or not the caller is still there.
                 registered = await _uncancelled(self._commit(key, out, new, alias, shared))

@@ -21,4 +21,6 @@ class MadeHere:
     words: str
 
 
-AdapterSource = PathSource | PackageSource | HubSource | UploadedArchive | MadeHere
+NamedSource = PathSource | HubSource
+"""What a client may name without having its bytes."""
+AdapterSource = NamedSource | PackageSource | UploadedArchive | MadeHere

@@ -18,6 +18,8 @@ class Scope(StrEnum):
     """Ask models, and see which there are."""
     ADAPTERS = "adapters"
     """Register, change and remove adapters."""
+    PATHS = "paths"
+    """Name folders of the server's machine as sources of adapters and models."""
     MODELS = "models"
     """Operate the server: load, unload, pin, status, metrics."""
     USAGE = "usage"

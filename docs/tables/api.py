@@ -49,6 +49,7 @@ PAGES = {
 """The page that tells about a path, by the path's beginning."""
 BESIDE_RULES = {
     "infer": ["all calls that ask a model"],
+    "paths": ["a folder of the server's machine as the source of an adapter or model, beside `adapters` or `models`"],
     "models": [code("/v1/models/{model}/recipe")],
     "none": ["the [console](console.md)'s pages", *map(code, ("GET /", *sorted(PUBLIC)))],
 }

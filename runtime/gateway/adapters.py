@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from adapters.service import AdapterService
-from adapters.sources import AdapterSource
+from adapters.sources import AdapterSource, NamedSource
 from adapters.types import Base, Checked
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
@@ -124,7 +124,9 @@ class Adapters:
     async def check(self, name: str, base: str, source: AdapterSource, caller: Caller) -> tuple[str, Checked]:
         """Everything but storing it: the base's id, and what was found. Raises Unfit with every fault at once."""
         where = self.base_for(name, base, caller.team)
-        return where.id, await self._service.validate(where, source)
+        checked = await self._service.validate(where, source)
+        self._check_owner(checked, source, where.id, caller.team)
+        return where.id, checked
 
     async def register(
         self,
@@ -140,10 +142,30 @@ class Adapters:
         """A name that the team has gets a new version; the same content again changes nothing.
 
         shared: for all teams; None: as it was, and a new one is the team's alone.
+
+        Raises Forbidden (upload_needed) for a source that only names what another team owns.
         """
         where, team = self.base_for(name, base, caller.team), caller.team
-        done = await self._service.register(name, where, source, probe=probe, alias=alias, team=team, shared=shared)
+        done = await self._service.register(
+            name, where, source, probe=probe, alias=alias, team=team, shared=shared,
+            accept=lambda checked: self._check_owner(checked, source, where.id, team),
+        )  # fmt: skip
         return Registration(self._changed(done.adapter, caller), done.version.tag, done.created)
+
+    def _check_owner(self, checked: Checked, source: AdapterSource, base: str, team: str) -> None:
+        """Raises Forbidden (upload_needed) for content that only other teams have, and none of them shares, from a
+        source that is only named: that is no sign that the caller has its bytes.
+        """
+        if not isinstance(source, NamedSource):
+            return
+        digest = checked.digest
+        owners = [one for one in self._service.list(base) if any(v.digest == digest for v in one.versions)]
+        if owners and not any(one.shared or one.key.team == team for one in owners):
+            raise Forbidden(
+                "This adapter cannot be taken from a source that is only named. Upload its files.",
+                code="upload_needed",
+                param="source",
+            )
 
     async def register_of(self, recipe: Recipe) -> None:
         """The adapters of a recipe whose names are not there yet: everybody's. What is refused is kept in `faults`."""

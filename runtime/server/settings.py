@@ -33,7 +33,7 @@ HOSTS, ORIGINS = (
     Shown(WHERE.panel, "none"),
 )
 EACH = Shown(BOUNDS.panel, "the table of docs/operations.md")
-ROOTS = Shown(WHERE.panel, "the working directory and the data directory")
+ROOTS = Shown(WHERE.panel, "the working directory")
 DETECTED = Shown(MEMORY.panel, "85 % of what is there")
 
 

@@ -90,6 +90,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (401, "team_archived"): "unit/tenants/test_keyring.py",
     (409, "team_archived"): "unit/http/tenants/test_administration.py",
     (403, "insufficient_scope"): "unit/http/tenants/test_usage.py",
+    (403, "upload_needed"): "unit/http/admin/test_adapter_folders.py",
     (403, "model_not_allowed"): "unit/guard/test_keys.py",
     (403, "not_your_adapter"): "system/tenants/test_isolation.py",
     (404, "no_ledger"): "unit/http/tenants/test_usage.py",

@@ -10,6 +10,8 @@ from runtime.cli.remote.client import Client, Json
 from runtime.cli.remote.progress import bar
 
 PROBE = ("prompt", "expected")
+NEEDS_UPLOAD = frozenset(("source_not_found", "insufficient_scope", "upload_needed"))
+"""Codes of a server that does not take the folder by its path."""
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
 
@@ -49,7 +51,7 @@ def send(
             try:
                 return _name(client, about, probe, {"path": str(path.resolve())}, params)
             except Refused as refused:
-                if refused.code != "source_not_found":
+                if refused.code not in NEEDS_UPLOAD:
                     raise
                 note(f"The server may not read {path}: sending it.")
         import tempfile

@@ -1,7 +1,5 @@
 """Adapters: register by path, hub id or upload; versions, aliases, rollback, pins; and vLLM's own two calls."""
 
-import asyncio
-from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Path, Query, Request
@@ -17,7 +15,7 @@ from registry.records import Probe
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import AdapterCheckView, AdapterListView, json_answer, registered
 from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
-from runtime.http.admin.folders import check_folder
+from runtime.http.admin.folders import check_folder, check_scope
 from runtime.http.bodies import parse_object, read_body
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
@@ -93,9 +91,9 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
 
 async def _check_folder(gateway: Gateway, base: str, name: str, caller: Caller, path: str, param: str) -> None:
     """Names first: a wrong one must not tell what lies on the server's disks."""
+    check_scope(caller, param, "adapters")
     gateway.adapters.check_name(base, name, caller)
-    roots = gateway.settings.adapter_roots or (FilePath.cwd(), gateway.settings.data_dir)
-    await asyncio.to_thread(check_folder, path, roots, param)
+    await check_folder(path, gateway.settings, param, "adapters")
 
 
 async def _register(

@@ -1,14 +1,35 @@
 """Which folders of this machine a client may name as a source."""
 
-from collections.abc import Sequence
+import asyncio
+import os
 from pathlib import Path
+from typing import Literal
 
-from registry.errors import BadRequest, NotFound
+from registry.errors import BadRequest, Forbidden, NotFound
 from registry.wording import quoted
+from runtime.gateway.combine import MERGED
+from runtime.server.settings import Settings
+from tenants.caller import Caller, Scope
+
+UPLOAD = {"adapters": " Or upload it.", "models": ""}
 
 
-def check_folder(path: str, roots: Sequence[Path], param: str, what: str = "adapters") -> None:
-    """Raises NotFound unless `path` is a folder below one of `roots`, links followed.
+def check_scope(caller: Caller, param: str, what: Literal["adapters", "models"]) -> None:
+    """Raises Forbidden (insufficient_scope) for a key that may name no folder of this machine."""
+    if Scope.PATHS not in caller.scopes:
+        instead = "Upload the adapter: that works without it." if what == "adapters" else "Name a hub's repository."
+        raise Forbidden(
+            f"This key may not name a folder of the server's machine: that needs the scope '{Scope.PATHS}'. {instead}",
+            code="insufficient_scope",
+            param=param,
+        )
+
+
+async def check_folder(path: str, settings: Settings, param: str, what: Literal["adapters", "models"]) -> None:
+    """Raises NotFound unless `path` is a folder below one of the server's roots, links followed.
+
+    The data directory is closed to it, however it is spelled: what lies there belongs to teams. Only models that were
+    merged there may be named, as models.
 
     One answer for what is not there and for what may not be read: nobody learns what lies elsewhere.
     """
@@ -16,16 +37,35 @@ def check_folder(path: str, roots: Sequence[Path], param: str, what: str = "adap
         raise BadRequest(f"Write the whole path in '{param}': '~' would be the server's home, not yours.", param=param)
     if not Path(path).is_absolute():
         raise BadRequest(f"'{param}' must be an absolute path on the server.", param=param)
-    try:
-        real = Path(path).resolve()
-        fits = any(real.is_relative_to(root.resolve()) for root in roots) and real.is_dir()
-    except (OSError, ValueError, RuntimeError):  # too long, with a zero, a loop of links
-        fits = False
-    if not fits:
+    if not await asyncio.to_thread(_is_open, path, settings, what):
         raise NotFound(
             f"There is no folder {quoted(path)} below those that {what} may be taken from. "
-            "The server's --adapter-roots says which: by default its working directory and its data directory. To take "
-            "from elsewhere, start it with that folder there, too." + (" Or upload it." if what == "adapters" else ""),
+            "The server's --adapter-roots says which, by default its working directory; its data directory is never "
+            f"among them. To take from elsewhere, start it with that folder there, too.{UPLOAD[what]}",
             code="source_not_found",
             param=param,
         )
+
+
+def _is_open(path: str, settings: Settings, what: Literal["adapters", "models"]) -> bool:
+    data = settings.data_dir.resolve()
+    try:
+        real = Path(path).resolve()
+        if not real.is_dir():
+            return False
+        if what == "models" and _is_within(real, data / MERGED):
+            return real != data / MERGED
+        roots = settings.adapter_roots or (Path.cwd(),)
+        is_below = any(real.is_relative_to(root.resolve()) for root in roots)
+        return is_below and not _is_within(real, data) and not _is_within(data, real)
+    except (OSError, ValueError, RuntimeError):  # too long, with a zero, a loop of links
+        return False
+
+
+def _is_within(real: Path, folder: Path) -> bool:
+    """Is it the folder, or below it? By identity, since a disk may know one folder by several spellings."""
+    try:
+        wanted = folder.stat()
+        return any(os.path.samestat(one.stat(), wanted) for one in (real, *real.parents))
+    except FileNotFoundError:
+        return False

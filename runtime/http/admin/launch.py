@@ -1,9 +1,7 @@
 """Models that come, change and go while the server runs."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from pathlib import Path as FilePath
 from typing import Annotated
 
 from fastapi import Query
@@ -20,19 +18,20 @@ from runtime.gateway.views.values import ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
 from runtime.http.admin.bodies import AddModelBody, EditModelBody
-from runtime.http.admin.folders import check_folder
+from runtime.http.admin.folders import check_folder, check_scope
 from runtime.http.admin.models import Name
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING
-from runtime.http.middleware import CurrentGateway
+from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
+from tenants.caller import Caller
 
 
-async def add(gateway: CurrentGateway, body: AddModelBody) -> Response:
+async def add(gateway: CurrentGateway, context: CurrentContext, body: AddModelBody) -> Response:
     """Propose a recipe for a model, and serve it. With dry_run only the proposal; with stream its way here as events.
 
     Without stream the answer comes as soon as it is served; files of a hub come meanwhile, see /v1/models/{id}.
     """
-    wanted = await _wanted(gateway, body)
+    wanted = await _wanted(gateway, context.caller, body)
     if body.dry_run:
         return json_answer(proposal_view(await gateway.additions.preview(wanted)))
     if body.stream:
@@ -48,11 +47,11 @@ async def add(gateway: CurrentGateway, body: AddModelBody) -> Response:
     raise EngineFailed("The addition ended without a result.")
 
 
-async def _wanted(gateway: Gateway, body: AddModelBody) -> ModelRequest:
+async def _wanted(gateway: Gateway, caller: Caller, body: AddModelBody) -> ModelRequest:
     source = parse_source(body.source, body.revision)
     if isinstance(source, PathSource):
-        roots = gateway.settings.adapter_roots or (FilePath.cwd(), gateway.settings.data_dir)
-        await asyncio.to_thread(check_folder, source.path, roots, "source", "models")
+        check_scope(caller, "source", "models")
+        await check_folder(source.path, gateway.settings, "source", "models")
     overrides = body.overrides or {}
     return ModelRequest(body.source, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens))
 

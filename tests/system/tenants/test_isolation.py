@@ -30,7 +30,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, st
         for team in ("search", "speech"):
             for command in (
                 ["teams", "create", team],
-                ["keys", "create", "--team", team, "--scopes", "infer,models,adapters,usage"],
+                ["keys", "create", "--team", team, "--scopes", "infer,models,adapters,paths,usage"],
             ):
                 told = [sys.executable, "-m", "runtime.cli.main", *command, "--data-dir", str(data), "--json"]
                 found = json.loads(subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout)

@@ -81,11 +81,16 @@ def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> No
         assert all(member.isfile() and member.size for member in tar)
 
 
-def test_a_folder_that_the_server_may_not_read_is_sent(server: FakeServer, run: Run, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, "source_not_found"), (403, "insufficient_scope"), (403, "upload_needed")]
+)
+def test_a_folder_that_the_server_may_not_read_is_sent(
+    server: FakeServer, run: Run, folder: Path, status: int, code: str
+) -> None:
     def answer(asked: Asked) -> Answer:
         if asked.headers["Content-Type"] != "application/json":
             return Answer(registered())
-        return Answer({"error": {"message": "There is no folder.", "code": "source_not_found"}}, 404)
+        return Answer({"error": {"message": "There is no folder.", "code": code}}, status)
 
     server.on("POST", "/v1/adapters", answer)
     result = run("adapters", "add", "legal", str(folder), "-b", "m")

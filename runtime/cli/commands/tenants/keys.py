@@ -47,7 +47,7 @@ def create(
     team: Annotated[str, typer.Option("--team", help="Whose it is; see roundhouse teams list.")] = "default",
     name: Annotated[str, typer.Option("--name", help="For people: what it is used for.")] = "",
     scopes: Annotated[
-        str, typer.Option("--scopes", help="With commas: infer, adapters, models, usage, admin; or all.")
+        str, typer.Option("--scopes", help="With commas: infer, adapters, paths, models, usage, admin; or all.")
     ] = "infer",
     models: Annotated[
         Patterns, typer.Option("--models", help="Models that it may use, such as 'starter-*'; may be given again.")

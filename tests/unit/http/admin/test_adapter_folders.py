@@ -2,17 +2,23 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
 
 from adapters.types import Base, Checked
+from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound
 from registry.recipes.definition import Recipe
+from registry.records import Registered
 from runtime.http.admin.folders import check_folder
-from tests.unit.http.admin.test_adapter_upload import CHAT
+from runtime.server.settings import Settings
+from tenants.caller import SCOPES, Caller, Scope
+from tests.unit.http.admin.test_adapter_upload import BASE, CHAT, END, FILE, HEADERS, NAME
+from tests.unit.http.admin.test_names import asking_as
 from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.registry.makers import adapter, digest
 
 
 @pytest.fixture
@@ -28,10 +34,16 @@ def places(tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(inside=inside, outside=outside)
 
 
-def test_folders_below_a_root_may_be_named(places: SimpleNamespace) -> None:
+def settings(places: SimpleNamespace, *roots: Path) -> Settings:
+    data = places.inside.parent / "data"
+    return Settings(recipes=(), data_dir=data, run_dir=data / "run", adapter_roots=roots or (places.inside,))
+
+
+async def test_folders_below_a_root_may_be_named(places: SimpleNamespace) -> None:
     for path in (places.inside / "adapter", places.inside, places.outside / "way-in"):
-        check_folder(str(path), [places.inside], "source.path")
-        check_folder(str(path), [places.outside.parent / "nowhere", places.inside], "source.path")
+        await check_folder(str(path), settings(places), "source.path", "adapters")
+        both = settings(places, places.outside.parent / "nowhere", places.inside)
+        await check_folder(str(path), both, "source.path", "adapters")
 
 
 def refused(places: SimpleNamespace) -> list[str]:
@@ -44,21 +56,121 @@ def refused(places: SimpleNamespace) -> list[str]:
     return [str(path) for path in found]
 
 
-def told(path: str, root: Path) -> tuple[int, str, str | None, str]:
+async def told(path: str, by: Settings, what: Literal["adapters", "models"]) -> tuple[int, str, str | None, str]:
     with pytest.raises(NotFound) as error:
-        check_folder(path, [root], "source.path")
+        await check_folder(path, by, "source.path", what)
     return error.value.status, error.value.code, error.value.param, error.value.message.partition(" below ")[2]
 
 
-def test_all_others_get_one_and_the_same_answer(places: SimpleNamespace) -> None:
-    answers = {told(path, places.inside) for path in refused(places)}
+async def test_all_others_get_one_and_the_same_answer(places: SimpleNamespace) -> None:
+    answers = {await told(path, settings(places), "adapters") for path in refused(places)}
     assert len(answers) == 1
     assert "--adapter-roots" in answers.pop()[3]
 
 
-def test_a_relative_path_is_none(places: SimpleNamespace) -> None:
+def in_data(places: SimpleNamespace, real: Path) -> list[str]:
+    """Spellings of folders of the data directory, and of what holds it; `real`: where it is."""
+    stored, top = real / "store" / ("a" * 64), real.parent
+    (stored / "adapter_config.json").parent.mkdir(parents=True)
+    (real / "merged" / "model").mkdir(parents=True)
+    (places.inside / "to-stored").symlink_to(stored)
+    (places.inside / "to-data").symlink_to(real)
+    found = [
+        stored, real / "store", real, top, real / "incoming", real / "merged",
+        top / "inside" / ".." / "data" / "store" / stored.name, f"{top}//data/./store//{stored.name}/",
+        places.inside / "to-stored", places.inside / "to-data" / "store" / stored.name,
+        f"/proc/self/root{stored}", f"/proc/self/cwd/../../../../../../../..{stored}",
+    ]  # fmt: skip
+    return [str(path) for path in found]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+async def test_the_data_directory_is_closed_however_it_is_spelled(places: SimpleNamespace, linked: bool) -> None:
+    """Also where it lies below a root, is one itself, or is a link to where it is."""
+    top, real = places.inside.parent, places.inside.parent / "data"
+    if linked:
+        real = places.inside / "elsewhere"
+        real.mkdir()
+        (top / "data").symlink_to(real)
+    paths = in_data(places, real)
+    for roots in ((places.inside,), (top,), (top / "data",), (real / "store",), (Path("/"),)):
+        for path in paths:
+            assert (await told(path, settings(places, *roots), "adapters"))[1] == "source_not_found", path
+            assert (await told(path, settings(places, *roots), "models"))[1] == "source_not_found", path
+    await check_folder(str(places.inside / "adapter"), settings(places, top), "source.path", "adapters")
+    merged = str(real / "merged" / "model")
+    await check_folder(merged, settings(places), "source", "models")
+    await told(merged, settings(places, top), "adapters")
+
+
+async def test_a_relative_path_is_none(places: SimpleNamespace) -> None:
     with pytest.raises(BadRequest, match="absolute"):
-        check_folder("adapter", [places.inside], "lora_path")
+        await check_folder("adapter", settings(places), "lora_path", "adapters")
+
+
+async def test_a_key_needs_a_scope_of_its_own_to_name_a_folder(places: SimpleNamespace, tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], adapter_roots=(places.inside,))
+    by_path = {"name": "tune", "base": "chat", "source": {"path": str(places.inside / "adapter")}}
+    asked: dict[str, dict[str, Any]] = {
+        "/v1/adapters": by_path,
+        "/v1/adapters?dry_run=true": by_path,
+        "/v1/load_lora_adapter": {"lora_name": "tune", "lora_path": by_path["source"]["path"]},
+        "/v1/models": {"source": by_path["source"]["path"], "dry_run": True},
+    }
+    caller = Caller("search", "key00001", SCOPES - {Scope.PATHS})
+    async with asking_as(gateway, caller) as client:
+        for path, body in asked.items():
+            answer = await client.post(path, json=body)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (403, "insufficient_scope"), answer.text
+            assert "'paths'" in error["message"]
+            assert ("Upload" in error["message"]) == ("models" not in path)
+
+
+@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.parametrize("source", ["path", "hub", "upload"])
+@pytest.mark.parametrize(
+    ("owners", "taken"),
+    [((), True), (("search",), True), (("legal",), False), (("legal", "search"), True), (("legal shared",), True)],
+)
+async def test_what_another_team_owns_is_taken_from_an_upload_alone(
+    owners: tuple[str, ...], taken: bool, source: str, dry: bool, places: SimpleNamespace, tmp_path: Path
+) -> None:
+    registered: list[str] = []
+    have = [
+        adapter("chat", f"its{number}", 7, 1, 9, team=owner.split()[0], shared="shared" in owner)
+        for number, owner in enumerate(owners)
+    ]
+
+    async def validate(*_: Any) -> Checked:
+        return Checked(digest(1), 8, 100)
+
+    async def register(*_: Any, accept: Any, **__: Any) -> Registered:
+        accept(Checked(digest(1), 8, 100))
+        registered.append("it")
+        made = adapter("chat", "tune", 1, team="search")
+        return Registered(made, made.current, True)
+
+    service = SimpleNamespace(
+        validate=validate, register=register, list=lambda _=None: have, incoming=tmp_path / "incoming", bounds=Bounds()
+    )
+    gateway = FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], service=service, adapter_roots=(places.inside,))
+    sources: dict[str, Any] = {
+        "path": {"path": str(places.inside / "adapter")},
+        "hub": {"hub": "org/name", "revision": "main"},
+    }
+    async with asking_as(gateway, Caller("search", "key00001", SCOPES)) as client:
+        path = f"/v1/adapters?dry_run={str(dry).lower()}"
+        if source == "upload":
+            answer = await client.post(path, content=NAME + BASE + FILE + END, headers=HEADERS)
+        else:
+            answer = await client.post(path, json={"name": "tune", "base": "chat", "source": sources[source]})
+    if taken or source == "upload":
+        assert answer.status_code == (200 if dry else 201), answer.text
+    else:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "upload_needed"), answer.text
+        assert "legal" not in answer.text
+        assert not registered
 
 
 async def test_both_calls_look_at_the_roots_first(places: SimpleNamespace, tmp_path: Path) -> None:

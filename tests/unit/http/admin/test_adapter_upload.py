@@ -81,7 +81,7 @@ async def test_an_archive_reaches_the_check_and_is_gone_afterwards(
 async def test_alias_and_probe_come_as_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     asked: list[Any] = []
 
-    async def register(name: str, base: Base, source: UploadedArchive, *, probe: Any, **more: Any) -> Any:
+    async def register(name: str, base: Base, source: UploadedArchive, *, probe: Any, accept: Any, **more: Any) -> Any:
         asked.append((name, base.id, source.path.read_bytes(), probe.prompt, probe.expected, *more.values()))
         made = adapter("chat", name, 1)
         return Registered(made, made.current, True)

@@ -180,7 +180,7 @@ async def test_a_wrong_base_tells_no_names_of_another_team(base: str, gateway: F
     """It told those of the team `default`, and whether one of a name was there."""
     gateway.state.adapters.register(AdapterKey("small", "secret"), NewVersion(digest(1), 8, 100, "test"))
     gateway.names.refresh()
-    async with asking_as(gateway, Caller("search", "key00001", frozenset((Scope.ADAPTERS,)))) as client:
+    async with asking_as(gateway, Caller("search", "key00001", frozenset((Scope.ADAPTERS, Scope.PATHS)))) as client:
         body = {"name": "x", "base": base, "source": {"path": "/adapter"}}
         for answer in (
             await client.post("/v1/adapters", json=body),
