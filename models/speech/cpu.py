@@ -1,4 +1,4 @@
-"""Settings of the libraries that make speech on a CPU quicker; what each brings is in docs/notebook.md."""
+"""Settings of the libraries that make speech on a CPU quicker; what each brings is in docs/design/notebook.md."""
 
 import os
 

@@ -236,7 +236,7 @@ def _linear(*parts: Any, by_input: bool = False) -> Linear:
     """One product for several linear layers, which become views of its weights.
 
     `by_input`: one input's weights lie side by side, not one output's. Where there are no more outputs than inputs that
-    is as fast with many rows and up to 40 % faster with few (docs/notebook.md).
+    is as fast with many rows and up to 40 % faster with few (docs/design/notebook.md).
     """
     import torch
 

@@ -87,7 +87,7 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
     """Steps that run at the same time: one per core for small weights on a CPU, else one.
 
     Threads of one step wait for each other at every layer, which with small layers is much of their time: two steps
-    with a thread each do more than one step with two (docs/notebook.md).
+    with a thread each do more than one step with two (docs/design/notebook.md).
     """
     small = bytes_of_files(path) <= SMALL_WEIGHTS
     return cores() if device == "cpu" and "threads" not in flags and small else 1

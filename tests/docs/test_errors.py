@@ -226,7 +226,6 @@ def test_a_code_that_a_page_names_is_in_the_table() -> None:
     named = [
         (page.name, int(status), code)
         for page in pages()
-        if page.name != "notebook.md"
         for status, code in NAMED.findall(page.read_text(encoding="utf-8"))
     ]
     assert ("residency.md", 503, "engine_died") in named

@@ -14,9 +14,9 @@ from runtime.cli.main import app
 from runtime.http.routes import routes
 from tests.docs.blocks import ROOT, fences, pages
 
-RECORD, CLI, MIGRATE = "notebook.md", "cli.md", "migrate.md"
-"""What was, on its day; what the command line tells of itself; other servers' names, which test_migrate.py reads."""
-FILE_PAGES = [page for page in (*pages(), ROOT / "ARCHITECTURE.md") if page.name != RECORD]
+CLI, MIGRATE = "cli.md", "migrate.md"
+"""The command line's own help, and other servers' names, which test_migrate.py reads."""
+FILE_PAGES = [*pages(), ROOT / "ARCHITECTURE.md"]
 PAGES = [page for page in FILE_PAGES if page.name not in (CLI, MIGRATE)]
 _COMMANDS = dict(walk(typer.main.get_command(app), "roundhouse"))
 COMMANDS = {tuple(name.split()[1:]) for name in _COMMANDS}

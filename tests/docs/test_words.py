@@ -8,7 +8,7 @@ import pytest
 from tests.docs.blocks import fences, pages
 
 OURS = ("slot", "place", "staged")
-REFERENCE = ("cli.md", "errors.md", "notebook.md", "performance.md")
+REFERENCE = ("cli.md", "errors.md", "performance.md")
 """Read for one row, by those who know the words."""
 GENERATED = re.compile(r"<!-- generated.*?<!-- end", re.DOTALL)
 PAGES = [page for page in pages() if page.name not in REFERENCE]

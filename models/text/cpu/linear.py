@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COMPUTE_TYPES = ("auto", "float32", "int16")
 LEAST = 0.9999
 """Cosine of each row of states to the one in float32, for token ids by chance, or all stays float32. bfloat16, which
-keeps 8 bits, is near 0.9999; models of this kind are at 0.99999 (docs/notebook.md)."""
+keeps 8 bits, is near 0.9999; models of this kind are at 0.99999 (docs/design/notebook.md)."""
 LENGTHS = (1, 2, 7, 24, 30)
 _log = logging.getLogger(__name__)
 
