@@ -21,6 +21,7 @@ from models.chat.names import Renamer
 from models.chat.requests import counts, fields, guard, template, tokens
 from models.chat.sleep import Sleeper
 from models.chat.vllm import counting, launch, prewarm
+from models.chat.vllm.registration import undo_failed
 from models.chat.vllm.usage import METER, UsageMeter, meter_requests
 from models.lifecycle import Phases
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
@@ -105,6 +106,7 @@ class VllmEngine:
     async def _open(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
         """vLLM's application on top of the engine, with all that a call passes on its way, and warm."""
         meter_requests(self._engine.output_processor)
+        undo_failed(self._engine)
         self._app = await launch.application(self._engine, arguments)
         self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
         effort = fields.knows_effort(path, recipe.engine.flags)
@@ -254,7 +256,7 @@ class VllmEngine:
                 if exchange.status < 400:
                     yield Chunk(schemas.fitted(request.path, data, request.tier, rename, fault))
                 else:
-                    yield Chunk(rename(guard.shortened(data)))
+                    yield Chunk(rename(guard.with_param(guard.shortened(data), request.body)))
         except RoundhouseError:
             raise
         except Exception as error:

@@ -1,6 +1,8 @@
 """Checks before vLLM's application sees a body: what it answers with 500, or chews on while every stream waits."""
 
-from typing import Annotated
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -43,6 +45,9 @@ ADVICE = {
     ),
 }
 """What vLLM advises to whoever starts it from a shell, and what can be done here."""
+_WORDS = re.compile(r"[a-z][a-z_]+")
+_NUMBER = re.compile(rb'"?[-0-9]')
+"""How numbers begin, also those in texts, which vLLM takes."""
 
 
 class _Asked(msgspec.Struct):
@@ -112,6 +117,32 @@ def shortened(data: bytes) -> bytes:
     text = {"message": cut.get("message") or "vLLM refused this request"}
     known = {key: inner[key] if isinstance(inner.get(key), int) else cut.get(key) for key in ("type", "param", "code")}
     return msgspec.json.encode({"error": text | known})
+
+
+def with_param(data: bytes, body: bytes) -> bytes:
+    """An error body of vLLM's with the field that it is about: the first of `body`'s numbers that its message names."""
+    try:
+        whole = msgspec.json.decode(data, type=dict[str, Any])
+        error = whole.get("error")
+        if not isinstance(error, dict) or error.get("param") is not None:
+            return data
+        numbers = _numbers(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+    except NOT_JSON:
+        return data
+    words = _WORDS.findall(str(error.get("message")))
+    param = next((numbers[word] for word in words if word in numbers), None)
+    return data if param is None else msgspec.json.encode({**whole, "error": {**error, "param": param}})
+
+
+def _numbers(fields: Mapping[str, msgspec.Raw], within: str = "") -> dict[str, str]:
+    """Names of numbers with their places, in `fields` and in its objects."""
+    found = {}
+    for name, raw in fields.items():
+        if _NUMBER.match(raw):
+            found[name] = within + name
+        elif not within and bytes(raw)[:1] == b"{":
+            found = _numbers(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), f"{name}.") | found
+    return found
 
 
 class _Typical(msgspec.Struct):

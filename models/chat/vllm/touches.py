@@ -20,6 +20,7 @@ class Touch(NamedTuple):
 CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/test_staged.py"
 MESSAGES = "tests/contract/vllm/test_messages.py"
 GRAMMARS = "tests/contract/chat_engine/test_grammars.py"
+NUMBERS = "tests/contract/chat_engine/test_numbers.py"
 ENGINE, SLEEP = "tests/contract/chat_engine/test_adapters.py", "tests/contract/test_sleep_gpu.py"
 
 REPLACED = (
@@ -61,8 +62,8 @@ REPLACED = (
     ),
     Touch(
         "vllm.v1.engine.output_processor:OutputProcessor.add_request",
-        "exact token counts of every call, from `request_states`",
-        "tests/contract/chat_engine/test_answers.py",
+        "exact token counts of every call, from `request_states`; `AsyncLLM.abort` takes back what fails after it",
+        NUMBERS,
         ("self", "request"),
     ),
     Touch(
@@ -79,7 +80,7 @@ REPLACED = (
     ),
     Touch(
         "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.model_fields",
-        "a list of a request, of this one and of all others, is looked at up to its first fault: else for 30 s",
+        "numbers of every request have 64 bits; a list is looked at up to its first fault: else for 30 s",
         "tests/contract/chat_engine/test_fail_fast.py",
     ),
     Touch(
