@@ -1,6 +1,7 @@
 """One call to a provider's model, once: what is sent, its answer as the engine's events, what is known of its usage."""
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -26,11 +27,14 @@ from models.speech.length import seconds_of
 from registry.errors import BadRequest, ProviderFailed
 from registry.recipes.definition import Task
 from registry.recipes.provider import ProviderModel, Surface
-from routing.providers import faults, tasks
+from routing.providers import faults, tasks, usage_bounds
 from routing.providers.connection import FOREVER, Body, Reply, Until, without_key
 from routing.providers.passing import AnswerSoFar, BadAnswer, ErrorEvent, Passing, another
 from routing.providers.plan import Planned, audio, plan
 from routing.providers.upstream import Upstream
+from routing.providers.usage_bounds import UsageBounds
+
+log = logging.getLogger("roundhouse.providers")
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 LONGEST_EVENT = 4 * 2**20
@@ -87,13 +91,16 @@ class Attempt:
         self._is_read = False
         """Whether the provider has the prompt, and has not said that it did nothing with it."""
         self._usage: Usage | None = None
+        self._bounds = UsageBounds(0)
+        self._excess: Usage | None = None
+        """Usage as the provider reported it, where that was more than the request can have."""
 
     @property
     def usage(self) -> Usage:
         """As the provider told; of an answer that broke off or was left before that, what can be seen of it."""
         if self._usage is not None:
             return self._usage
-        told = self._heard.usage if self._heard else Usage()
+        told = self._bounded(self._heard.usage) if self._heard else Usage()
         if not (self._is_read or self.begun):
             return told
         return Usage(
@@ -102,6 +109,12 @@ class Attempt:
             cached_tokens=told.cached_tokens,
             written_tokens=told.written_tokens,
         )
+
+    def _bounded(self, reported: Usage) -> Usage:
+        bounded = self._bounds.cut(reported)
+        if bounded != reported:
+            self._excess = reported
+        return bounded
 
     @property
     def _estimated(self) -> int:
@@ -116,6 +129,7 @@ class Attempt:
     async def chat(self, path: str, body: Mapping[str, Any]) -> Events:
         planned = plan(self._upstream.provider, self._model, path, body)
         self._prompt = planned.body
+        self._bounds = usage_bounds.of_chat(planned.body, self._model.context_length)
         async with aclosing(self._guarded(self._chat(planned))) as events:
             async for event in events:
                 yield event
@@ -130,6 +144,7 @@ class Attempt:
                 work = partial(self._rerank, request)
             case TranscribeRequest():
                 work = partial(self._transcribe, request)
+        self._bounds = usage_bounds.of_task(request, self._prompt)
         async with aclosing(self._guarded(self._told(work))) as guarded:
             async for event in guarded:
                 yield event
@@ -154,7 +169,23 @@ class Attempt:
             raise
         finally:
             quiet = 0.0 if self._asked_at is None else asyncio.get_running_loop().time() - self._asked_at
-            self._upstream.ended(self._model, permit, error or self._refusal, self.begun, quiet)
+            if self._excess is not None:
+                self._warn_of_excess(self._excess, self.usage)
+            is_excess = self._excess is not None
+            self._upstream.ended(self._model, permit, error or self._refusal, self.begun, quiet, excess=is_excess)
+
+    def _warn_of_excess(self, reported: Usage, counted: Usage) -> None:
+        log.warning(
+            "provider %s reported more usage than request %s to '%s' can have: %d prompt and %d completion tokens; "
+            "counted as %d and %d. Check its bill.",
+            self._upstream.provider.id,
+            self._request_id,
+            self._model.name,
+            reported.prompt_tokens,
+            reported.completion_tokens,
+            counted.prompt_tokens,
+            counted.completion_tokens,
+        )
 
     def _failure(self, broken: Exception) -> ProviderFailed | BadRequest:
         provider = self._upstream.provider.id
@@ -236,7 +267,7 @@ class Attempt:
 
     async def _whole(self, planned: Planned, reply: Reply) -> Events:
         data, parts = await self._object(planned, reply)
-        usage, warning = self._heard.usage if self._heard else Usage(), self._other_model()
+        usage, warning = self._bounded(self._heard.usage if self._heard else Usage()), self._other_model()
         if planned.surface is not Surface.COUNT_TOKENS:
             usage = self._counted(usage, len(bytes(parts[SAID[planned.surface]])))
         if planned.translator is not None:
@@ -275,7 +306,7 @@ class Attempt:
         if held:
             yield Chunk(bytes(held))
         await reply.spare()
-        said = passing.heard.usage.completion_tokens or passing.pieces
+        said = self._bounded(passing.heard.usage).completion_tokens or passing.pieces
         self._usage = msgspec.structs.replace(self.usage, completion_tokens=said)
         yield Finished(self._usage)
 
@@ -305,7 +336,8 @@ class Attempt:
 
     async def _told(self, work: Callable[[], Awaitable[Answered]]) -> Events:
         """An answer's events, with a warning before them where another model answered. Raises as `_other_model`."""
-        events, self._usage, said = await work()
+        events, usage, said = await work()
+        self._usage = self._bounded(usage)
         self._heard = AnswerSoFar(self._shown, model=said)
         if warning := self._other_model():
             yield Started(200, JSON, warning)

@@ -107,13 +107,21 @@ class Upstream:
         self.breakers[model.name] = breaker.begun(self.breakers[model.name], permit)
 
     def ended(
-        self, model: ProviderModel, permit: Permit, error: BaseException | None, begun: bool, quiet: float = 0.0
+        self,
+        model: ProviderModel,
+        permit: Permit,
+        error: BaseException | None,
+        begun: bool,
+        quiet: float = 0.0,
+        *,
+        excess: bool = False,
     ) -> None:
         """How an attempt ended.
 
         Args:
             begun: words of an answer had come.
             quiet: seconds that it was waited for, where not even a status had come.
+            excess: it reported more usage than its request can have.
         """
         after = None
         if error is None or (begun and not isinstance(error, ProviderFailed)):
@@ -127,6 +135,8 @@ class Upstream:
         before = self.breakers[model.name]
         self.breakers[model.name] = breaker.ended(before, permit, outcome, self._clock(), self._chance(), after)
         code = "ok" if error is None else "refused" if isinstance(error, BadRequest) else "left"
+        if excess:
+            code = "excess_usage"
         if isinstance(error, ProviderFailed | DeadlineExceeded):
             code = error.code
         self._told(self.provider.id, model.name, code)

@@ -251,7 +251,7 @@ class Metrics:
         )
         self.provider_attempts = counter(
             "roundhouse_provider_attempts",
-            "Attempts at a provider's model by outcome (ok, left, refused, an error's code).",
+            "Attempts at a provider's model by outcome (ok, left, refused, excess_usage, an error's code).",
             ["provider", "name", "outcome"],
         )
         self.provider_state = gauge(

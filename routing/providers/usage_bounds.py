@@ -1,0 +1,88 @@
+"""The most usage that one request can have at a provider; what its answer reports beyond is cut to that.
+
+Reports are charged to a team, so one false number could end its month. A token is at least a byte of what was sent,
+except where the provider reads more than that: linked files, stored conversations, results of its own tools.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from models.messages import EmbedRequest, RerankRequest, TranscribeRequest, Usage
+from models.speech.length import seconds_of
+from registry.json import NOT_JSON
+
+OVERHEAD = 4096
+"""Prompt tokens that a provider may add: its chat template, and its own instructions for tools."""
+LONGEST = 2**21
+"""Tokens of a prompt that is not all in the body, or of an answer without a bound. Published contexts are shorter."""
+THOUGHTS = 2**16
+"""Tokens of thoughts, which some providers do not count towards the bound of an answer."""
+MAX_ANSWERS = 1024
+TOKENS_PER_SECOND = 100
+"""Of a recording, of its prompt and of its transcript: vendors count 10 to 50."""
+ROUNDING = 10.0
+"""Seconds: vendors round up, some of them to a least charge of ten."""
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_REFERENCES = re.compile(
+    rb'"(?:[a-z_]*url|[a-z_]*file|file_ids?|document|image|input_image|input_audio|previous_response_id|conversation'
+    rb'|container|prompt_id|(?:web_search|web_fetch|file_search|code_|mcp|computer|google_)[a-z_0-9]*)"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageBounds:
+    prompt: int
+    completion: int = 0
+    audio_seconds: float = 0.0
+
+    def cut(self, reported: Usage) -> Usage:
+        prompt = min(reported.prompt_tokens, self.prompt)
+        return msgspec.structs.replace(
+            reported,
+            prompt_tokens=prompt,
+            completion_tokens=min(reported.completion_tokens, self.completion),
+            cached_tokens=min(reported.cached_tokens, self.prompt),
+            written_tokens=min(reported.written_tokens, self.prompt),
+            audio_seconds=min(reported.audio_seconds, self.audio_seconds),
+        )
+
+
+def of_chat(body: bytes, context_length: int | None) -> UsageBounds:
+    """body: as it is sent to the provider."""
+    fields: Mapping[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    answers = max(1, *(_whole(fields, name) or 1 for name in ("n", "best_of")))
+    prompts = fields.get("prompt", msgspec.Raw(b""))
+    if bytes(prompts)[:1] == b"[":
+        answers *= len(msgspec.json.decode(prompts, type=list[msgspec.Raw]))
+    limit = next((limit for name in _LIMITS if (limit := _whole(fields, name)) is not None), None)
+    longest = context_length or LONGEST if limit is None else min(limit, LONGEST) + THOUGHTS
+    inside = len(body) + OVERHEAD
+    return UsageBounds(
+        max(inside, LONGEST) if _REFERENCES.search(body) else inside, min(answers, MAX_ANSWERS) * longest
+    )
+
+
+def of_task(request: EmbedRequest | RerankRequest | TranscribeRequest, body: bytes) -> UsageBounds:
+    """body: as it is sent to the provider; of a recording it is empty."""
+    match request:
+        case EmbedRequest():
+            return UsageBounds(len(body) + OVERHEAD)
+        case RerankRequest():
+            repeated = len(request.query.encode(errors="replace")) * len(request.documents)
+            return UsageBounds(len(body) + repeated + OVERHEAD)
+        case TranscribeRequest():
+            seconds = min(request.max_seconds, seconds_of(Path(request.path))) + ROUNDING
+            tokens = round(seconds * TOKENS_PER_SECOND) + OVERHEAD
+            return UsageBounds(tokens, tokens, seconds)
+
+
+def _whole(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
+    """A positive number as providers may read it, also from a text; None: there is none."""
+    try:
+        return max(1, msgspec.json.decode(fields[name], type=int, strict=False))
+    except (KeyError, *NOT_JSON):
+        return None

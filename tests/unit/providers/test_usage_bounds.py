@@ -1,0 +1,87 @@
+"""What a provider reports beyond what a request can have is cut to that, and told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from models.messages import RerankRequest, TranscribeRequest, Usage
+from routing.providers.usage_bounds import LONGEST, OVERHEAD, ROUNDING, THOUGHTS, UsageBounds, of_chat, of_task
+from tests.fakes import traces
+from tests.fakes.provider import Play
+from tests.unit.providers.rig import rigged
+
+FALSE = 10**15
+TOLD = {"prompt_tokens": FALSE, "completion_tokens": FALSE, "total_tokens": 2 * FALSE}
+CHOICE = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_false_answer_does_not_end_a_month(
+    tmp_path: Path, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = Play([json.dumps({"model": "big", "choices": [CHOICE], "usage": TOLD}).encode()])
+    chunks: list[Any] = [
+        {"model": "big", "choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]},
+        {"model": "big", "choices": [], "usage": TOLD},
+    ]
+    events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+    streamed = Play([*events, b"data: [DONE]\n\n"], content_type="text/event-stream")
+    async with rigged(tmp_path, lambda seen: streamed if stream else whole) as rig:
+        assert (await rig.chat(max_tokens=7, stream=stream)).status_code == 200
+        usage = rig.gateway.records.all[-1].usage
+        assert OVERHEAD <= usage.prompt_tokens < OVERHEAD + 500
+        assert usage.completion_tokens == 7 + THOUGHTS
+        metrics = (await rig.http.get("/metrics")).text
+    assert 'roundhouse_provider_attempts_total{name="big",outcome="excess_usage",provider="there"} 1.0' in metrics
+    assert "reported more usage than request" in caplog.text
+
+
+async def test_an_honest_answer_is_counted_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
+        await rig.chat(max_tokens=9)
+        assert rig.gateway.records.all[-1].usage.completion_tokens == 5
+        assert 'outcome="ok"' in (await rig.http.get("/metrics")).text
+    assert "reported more usage" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("body", "context", "completion"),
+    [
+        ({"max_tokens": 7}, None, 7 + THOUGHTS),
+        ({"max_completion_tokens": "7", "n": 3}, 100, 3 * (7 + THOUGHTS)),
+        ({"max_output_tokens": 10**30}, 100, LONGEST + THOUGHTS),
+        ({}, 5000, 5000),
+        ({"n": "no number"}, None, LONGEST),
+        ({"prompt": ["a", "b"], "max_tokens": 1}, None, 2 * (1 + THOUGHTS)),
+    ],
+)
+def test_the_most_of_an_answer(body: dict[str, Any], context: int | None, completion: int) -> None:
+    raw = json.dumps(body).encode()
+    assert of_chat(raw, context) == UsageBounds(len(raw) + OVERHEAD, completion)
+
+
+@pytest.mark.parametrize(
+    ("item", "is_all"),
+    [
+        ({"type": "text", "text": 'see "image_url" and "file"'}, True),
+        ({"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}, False),
+        ({"type": "input_file", "file_id": "f"}, False),
+        ({"type": "web_search_20250305", "name": "web_search"}, False),
+    ],
+)
+def test_what_is_not_in_the_body_may_be_long(item: dict[str, Any], is_all: bool) -> None:
+    raw = msgspec.json.encode({"messages": [{"role": "user", "content": [item]}]})
+    assert of_chat(raw, 10).prompt == (len(raw) + OVERHEAD if is_all else LONGEST)
+
+
+def test_the_most_of_other_tasks(tmp_path: Path) -> None:
+    ranked = RerankRequest(query="ab", documents=["c"] * 5)
+    assert of_task(ranked, b"x" * 40) == UsageBounds(40 + 10 + OVERHEAD)
+    recording = tmp_path / "a"
+    recording.write_bytes(b"0" * 5000)
+    heard = of_task(TranscribeRequest(path=str(recording), max_seconds=60.0), b"")
+    assert heard.audio_seconds == 10 + ROUNDING
+    assert heard.cut(Usage(audio_seconds=1e9)).audio_seconds == 20.0
