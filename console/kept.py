@@ -17,8 +17,8 @@ SHOWN = 6
 class Console:
     """One per server, on its event loop."""
 
-    def __init__(self, viewers: int = USUAL.viewers) -> None:
-        self.sessions, self.history, self.live = Sessions(), History(), Live(self.seen_by, viewers)
+    def __init__(self, port: int, viewers: int = USUAL.viewers) -> None:
+        self.sessions, self.history, self.live = Sessions(port), History(), Live(self.seen_by, viewers)
         self.texts = TextStore()
         self.decisions = Decisions(self.live.poke)
 

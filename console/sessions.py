@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from cachetools import TTLCache
 
-COOKIE = "roundhouse_session"
 SECONDS = 12 * 3600
 """How long somebody stays signed in."""
 _TOKEN = re.compile(r"\s*[A-Za-z0-9_-]{1,128}\s*\Z", re.ASCII)
@@ -21,7 +20,12 @@ MAX_SESSIONS, OF_A_KEY = 1_000, 20
 
 
 class Sessions:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    """Args:
+    port: the server's. Browsers send a host's cookies to all of its ports, so servers there need different names.
+    """
+
+    def __init__(self, port: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cookie = f"roundhouse_session_{port}"
         self._keys: TTLCache[str, str] = TTLCache(MAX_SESSIONS, SECONDS, clock)
 
     def begin(self, key: str) -> str:
@@ -35,29 +39,29 @@ class Sessions:
 
     def key(self, cookies: str) -> str | None:
         """The key of the session that a Cookie header names."""
-        token = token_in(cookies)
+        token = self.token(cookies)
         return None if token is None else self._keys.get(_digest(token))
 
     def end(self, cookies: str) -> None:
-        token = token_in(cookies)
+        token = self.token(cookies)
         if token is not None:
             self._keys.pop(_digest(token), None)
 
+    def token(self, cookies: str) -> str | None:
+        """The session's token in a Cookie header, if there is one that may be ours."""
+        pairs = (pair.partition("=") for pair in cookies.split(";"))
+        return next(
+            (value.strip() for name, _, value in pairs if name.strip() == self.cookie and _TOKEN.match(value)), None
+        )
 
-def token_in(cookies: str) -> str | None:
-    """The session's token in a Cookie header, if there is one that may be ours."""
-    found = (pair.partition("=") for pair in cookies.split(";"))
-    return next((value.strip() for name, _, value in found if name.strip() == COOKIE and _TOKEN.match(value)), None)
+    def own_cookie(self, cookies: str) -> str:
+        """Of a Cookie header what is ours; "" for nothing.
 
-
-def own_cookie(cookies: str) -> str:
-    """Of a Cookie header what is ours; "" for nothing.
-
-    The rest is no business of this server's, and must not come to who reads all of it, as FastAPI does for each
-    request: http.cookies takes 10 s for 60 KB of backslashes between quotes (CVE-2024-7592; Python before 3.11.10).
-    """
-    token = token_in(cookies)
-    return "" if token is None else f"{COOKIE}={token}"
+        The rest is no business of this server's, and must not come to who reads all of it, as FastAPI does for each
+        request: http.cookies takes 10 s for 60 KB of backslashes between quotes (CVE-2024-7592; Python before 3.11.10).
+        """
+        token = self.token(cookies)
+        return "" if token is None else f"{self.cookie}={token}"
 
 
 def _digest(token: str) -> str:

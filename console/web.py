@@ -32,7 +32,7 @@ from console import pages as rooms
 from console.files import static
 from console.host import Host, Page, Visit
 from console.rendering import HEADERS, templates
-from console.sessions import COOKIE, SECONDS
+from console.sessions import SECONDS
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError, Unauthorized
 from registry.json import NOT_JSON
 from tenants.caller import EVERYBODY, SCOPES, Scope
@@ -136,14 +136,16 @@ class Web:
         response = _json({"signed_in": True})
         first = request.headers.get("x-forwarded-proto", "").partition(",")[0]  # of several proxies the one in front
         secure = "https" in (request.url.scheme, first.strip().lower())
-        token = host.console.sessions.begin(key)
-        response.set_cookie(COOKIE, token, SECONDS, path="/", httponly=True, samesite="strict", secure=secure)
+        sessions = host.console.sessions
+        token = sessions.begin(key)
+        response.set_cookie(sessions.cookie, token, SECONDS, path="/", httponly=True, samesite="strict", secure=secure)
         return response
 
     async def sign_out(self, request: Request) -> Response:
-        self._host_of(request.scope).console.sessions.end(request.headers.get("cookie", ""))
+        sessions = self._host_of(request.scope).console.sessions
+        sessions.end(request.headers.get("cookie", ""))
         response = _json({"signed_in": False})
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        response.delete_cookie(sessions.cookie, path="/", httponly=True, samesite="strict")
         return response
 
     # --- parts ------------------------------------------------------------------------------------------------------

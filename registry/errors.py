@@ -18,6 +18,7 @@ RoundhouseError
 │   └── BudgetExceeded 429        one of money has none until its day or month ends
 ├── HeadersTooLarge 431           request line and headers over a stated limit
 ├── EngineFailed 500              the engine itself broke while it answered
+├── UnsupportedCoding 501         a transfer coding other than chunked
 ├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
 │   └── DoesNotFit 503            the model can never start under the present budget
 ├── DeadlineExceeded 504          the request's own deadline has passed
@@ -175,6 +176,10 @@ class HeadersTooLarge(RoundhouseError):
 
 class EngineFailed(RoundhouseError):
     status, type, code = 500, "server_error", "engine_failed"
+
+
+class UnsupportedCoding(RoundhouseError):
+    status, type, code = 501, "invalid_request_error", "unsupported_transfer_coding"
 
 
 class Unavailable(RoundhouseError):

@@ -93,7 +93,7 @@ class Gateway:
         self.reloading = reloading
         self.uploads = Uploads(settings.max_uploads, settings.bounds)
         self._names, self._residency, self._backends = names, residency, tuple(backends)
-        self.console = console or Console()
+        self.console = console or Console(settings.port)
         self.look = Look(names, overview, self.console, usage.currency)
         last: Sequence[Sink] = [ConsoleSink(self.console), *([] if tracing is None else [tracing])]
         self._sinks: Sequence[Sink] = (ledger, limits, *sinks, *last)

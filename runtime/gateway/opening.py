@@ -75,7 +75,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     recipes = documents.models
     ledger, metrics = Ledger(settings.data_dir, settings.currency), Metrics()
     limiter = Limiter(LimitMetrics(metrics).told)
-    console, limits = Console(settings.bounds.viewers), Limits(limiter, ledger)
+    console, limits = Console(settings.port, settings.bounds.viewers), Limits(limiter, ledger)
 
     async def changed(database: "Database") -> None:
         from tenants.keys.table import storing

@@ -1,5 +1,5 @@
 """How large a body may be, how much it may hold, and how slowly it may come, for every path, also those that never look
-at it."""
+at it. Which body gives way to another: `guard.memory`."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,10 @@ from registry.values import Values
 from runtime.http.bodies import too_large
 from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of
+from runtime.http.guard.memory import Body, BodyMemory, Owner, owners_of
 from runtime.http.guard.origin import FORMS
+from runtime.http.middleware import context_of
+from tenants.caller import NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +29,10 @@ class BodyPace:
         return self.seconds + size / self.rate - waited
 
 
-RETRY_AFTER = 5.0
-
-
-@dataclass(slots=True)
-class Room:
-    """Bytes of bodies in memory: a bound for each is not enough, thousands may come at once or wait for their turn."""
-
-    most: int
-    held: int = 0
-
-    def add(self, count: int) -> None:
-        """Raises QueueFull."""
-        if self.held + count > self.most:
-            raise QueueFull(
-                f"Bodies of requests that are under way hold {self.held} bytes, and {self.most} is what all may hold "
-                "together (--max-bodies): try again.",
-                code="bodies_full",
-                retry_after=RETRY_AFTER,
-            )
-        self.held += count
+STALL_SECONDS = 2.0
+"""How long a client may be silent before its body gives way to another; see `guard.memory`."""
+NO_KEY_BYTES = 64 * 2**10
+"""Of a body whose sender shows no key where one is needed: the console's paths take such bodies."""
 
 
 class Bodies:
@@ -57,19 +44,27 @@ class Bodies:
     Args:
         most: bytes of a body that is no form, by its path; forms, on paths that take them, have bounds of their own,
             by what they bring, and lie on disk.
-        room: for all of those together, until they are answered.
+        memory: for all of those together, until they are answered.
         values: that such a body may hold.
     """
 
-    def __init__(self, app: ASGIApp, pace: BodyPace, most: Callable[[str], int], room: Room, values: int) -> None:
-        self._app, self._pace, self._most, self._room, self._values = app, pace, most, room, values
+    def __init__(
+        self, app: ASGIApp, pace: BodyPace, most: Callable[[str], int], memory: BodyMemory, values: int
+    ) -> None:
+        self._app, self._pace, self._most, self._values = app, pace, most, values
+        self._memory = _SharedMemory(memory)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
-        room = None if _is_form(scope) else self._room
-        body = _Body(receive, send, self._pace, self._most(scope["path"]), room, Values(self._values), _declared(scope))
+        caller, most = context_of(scope).caller, self._most(scope["path"])
+        if caller is NOBODY:
+            most = min(most, NO_KEY_BYTES)
+        memory = None if _is_form(scope) else self._memory
+        client = scope.get("client")
+        owners = owners_of(caller, client[0] if client else "")
+        body = _Body(receive, send, self._pace, most, memory, owners, Values(self._values), _declared(scope))
         try:
             await self._app(scope, body.receive, body.send)
         finally:
@@ -89,16 +84,44 @@ def _is_form(scope: Scope) -> bool:
     return any(name == b"content-type" and value.lower().startswith(b"multipart/") for name, value in scope["headers"])
 
 
+class _SharedMemory:
+    """Carries out what the policy decides: who gives way is woken and leaves."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
+        self._requests: dict[Body, _Body] = {}
+
+    def add(self, request: "_Body", size: int, now: float) -> None:
+        """Raises QueueFull."""
+        for victim in self._memory.add(request.body, size, now):
+            self._requests.pop(victim).give_way()
+        self._requests[request.body] = request
+
+    def remove(self, request: "_Body") -> None:
+        self._memory.remove(request.body)
+        self._requests.pop(request.body, None)
+
+
 class _Body:
     """One request's."""
 
     def __init__(
-        self, receive: Receive, send: Send, pace: BodyPace, most: int, room: Room | None, values: Values, declared: int
+        self,
+        receive: Receive,
+        send: Send,
+        pace: BodyPace,
+        most: int,
+        memory: _SharedMemory | None,
+        owners: tuple[Owner, ...],
+        values: Values,
+        declared: int,
     ) -> None:
-        """room: None for a form. declared: bytes that are to come."""
+        """memory: None for a form. declared: bytes that are to come."""
         self._values, self._declared = values, declared
-        self._receive, self._send, self._pace, self._most, self._room = receive, send, pace, most, room
-        self._size, self._held, self._waited, self._ended = 0, 0, 0.0, False
+        self._receive, self._send, self._pace, self._most, self._memory = receive, send, pace, most, memory
+        self._size, self._waited, self._ended = 0, 0.0, False
+        self._timeout: asyncio.Timeout | None = None
+        self.body = Body(owners, STALL_SECONDS)
         self.refusal: RequestTimedOut | TooLarge | QueueFull | None = None
         self.answered = False
 
@@ -106,37 +129,50 @@ class _Body:
         if self._ended:
             return await self._receive()
         # an endpoint with a bound of its own has refused it by now
-        if self._room is not None and max(self._size, self._declared) > self._most:
+        if self._memory is not None and max(self._size, self._declared) > self._most:
             self.refusal = too_large(self._most)
+        if self.refusal is not None:
             raise self.refusal
         loop = asyncio.get_running_loop()
         began = loop.time()
+        self.body.await_piece(began)
         try:
-            async with asyncio.timeout(self._pace.left(self._waited, self._size)):
+            async with asyncio.timeout(self._pace.left(self._waited, self._size)) as self._timeout:
                 message = await self._receive()
         except TimeoutError:
-            self.refusal = RequestTimedOut(
+            self.refusal = self.refusal or RequestTimedOut(
                 f"The body came too slowly. Send it within {self._pace.seconds:g} s, "
                 f"or at {self._pace.rate} bytes a second."
             )
-            raise self.refusal from None
-        self._waited += loop.time() - began
-        size = len(message.get("body", b""))
+        finally:
+            self._timeout = None
+        if self.refusal is not None:
+            raise self.refusal
+        now, size = loop.time(), len(message.get("body", b""))
+        self.body.take_piece(size, now, self._pace.rate, STALL_SECONDS)
+        self._waited += now - began
         self._size += size
         self._ended = not message.get("more_body", False)
-        if self._room is not None:
+        if self._memory is not None:
             try:
                 self._values.add(message.get("body", b""))
-                self._room.add(size)
+                self._memory.add(self, size, now)
             except (TooLarge, QueueFull) as refusal:
                 self.refusal = refusal
                 raise
-            self._held += size
         return message
 
+    def give_way(self) -> None:
+        """Another body needs the memory of this one, whose client is silent."""
+        self.refusal = RequestTimedOut(
+            f"The body stopped coming for {STALL_SECONDS:g} s while others needed its memory. Send it without pauses."
+        )
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
     def leave(self) -> None:
-        if self._room is not None:
-            self._room.held -= self._held
+        if self._memory is not None:
+            self._memory.remove(self)
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

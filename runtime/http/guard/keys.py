@@ -2,7 +2,6 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from console.sessions import own_cookie
 from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized, Unavailable
 from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of, needed
@@ -40,7 +39,7 @@ def _take_cookies(scope: Scope) -> None:
     cookies = [value for name, value in scope["headers"] if name == b"cookie"]
     if not cookies:
         return
-    own = own_cookie(b"; ".join(cookies).decode("latin-1"))
+    own = gateway_of(scope).console.sessions.own_cookie(b"; ".join(cookies).decode("latin-1"))
     rest = [header for header in scope["headers"] if header[0] != b"cookie"]
     scope["headers"] = [*rest, (b"cookie", own.encode())] if own else rest
 

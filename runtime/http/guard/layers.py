@@ -7,10 +7,11 @@ from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 
-from runtime.http.guard.bodies import Bodies, BodyPace, Room
+from runtime.http.guard.bodies import Bodies, BodyPace
 from runtime.http.guard.door import Door
 from runtime.http.guard.idle import Idle
 from runtime.http.guard.keys import Keys
+from runtime.http.guard.memory import BodyMemory
 from runtime.http.guard.origin import Allowed
 from runtime.http.guard.protocol import ConnectionBounds, Guarded
 from runtime.http.routing.endpoints import most_fitted
@@ -19,6 +20,8 @@ from runtime.server.settings import Settings
 FILES = 65_536
 """Descriptors that we ask the system for: a connection is one, and 1,024 is the usual bound."""
 FITTED = re.compile(r"/v1/routers/[^/]+/fitted/[^/]+\Z")
+SIGN_IN, SIGN_IN_BYTES = "/console/sign-in", 4 * 2**10
+"""The console's form with a key, which anybody may send."""
 Layer = tuple[Any, dict[str, Any]]
 
 
@@ -32,7 +35,7 @@ def layers(settings: Settings) -> list[Layer]:
             {
                 "pace": pace,
                 "most": most,
-                "room": Room(settings.max_bodies),
+                "memory": BodyMemory(settings.max_bodies, settings.max_json),
                 "values": settings.bounds.json_values,
             },
         ),
@@ -46,7 +49,9 @@ def layers(settings: Settings) -> list[Layer]:
 
 
 def _most(usual: int, fitted: int, path: str) -> int:
-    """Bytes of a body to a path: what was fitted for a router is larger than what is asked."""
+    """Bytes of a body to a path: what was fitted for a router is larger than what is asked, a key is smaller."""
+    if path == SIGN_IN:
+        return SIGN_IN_BYTES
     return fitted if FITTED.match(path) else usual
 
 

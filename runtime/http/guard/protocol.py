@@ -13,6 +13,8 @@ project touches of uvicorn 0.54 is here, and guarded by tests/unit/guard/test_uv
 |   while a body comes: half closed        |                      |                                         |
 | its client reads the answer too slowly   | `unread_seconds`     | cut: the work on the answer is ended    |
 | closed, with bytes that nobody reads     | `LINGER`             | cut                                     |
+| half closed by its client, which waits   | the answer           | closed; see `_probe`                    |
+| half closed in a request, or after all   |                      | closed                                  |
 """
 
 import asyncio
@@ -27,13 +29,16 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from registry.errors import BadRequest, HeadersTooLarge, RequestTimedOut, RoundhouseError
+from registry.errors import BadRequest, HeadersTooLarge, RequestTimedOut, RoundhouseError, UnsupportedCoding
+from registry.wording import quoted
 from runtime.http import errors as http_errors
 from runtime.http.guard.idle import Idle
 
 log = logging.getLogger("roundhouse.http")
 LINGER = 2.0
 """Seconds in which a refused client may read why. Closed at once, what it still sends would destroy the answer."""
+PROBE_SECONDS, MAX_PROBE_SECONDS = 0.5, 8.0
+"""The first and the longest pause between two probes of a client that has half closed its connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,31 @@ class Guarded(HttpToolsProtocol):
         elif self._answered() and self._deadline is None:
             self._arm(self._bounds.header_seconds)
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """A client that has sent a whole request may still read: it gets its answer. True keeps the connection open."""
+        if self._refused or self._begun or self._answered():
+            return None
+        self.cycle.keep_alive = False
+        self._disarm()
+        self._deadline = self.loop.call_later(PROBE_SECONDS, self._probe, PROBE_SECONDS)
+        return True
+
+    def _probe(self, pause: float) -> None:
+        """Find out whether the client is there: its end of the connection looks the same when it has closed both ways.
+
+        Only bytes bring its system's reset, and the next ones an error; a stream has its own, else it is an interim
+        answer, which clients skip. HTTP/1.0 knows none (RFC 9110, 15.2): who is not answered by now is taken as gone.
+        """
+        self._deadline = None
+        if self._answered():
+            return
+        if not self.pipeline and not self.cycle.response_started:
+            if self.cycle.scope["http_version"] != "1.1":
+                self.transport.abort()
+                return
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._deadline = self.loop.call_later(pause, self._probe, min(2 * pause, MAX_PROBE_SECONDS))
+
     def leave(self) -> None:
         """Closed without a word: there is no request to answer. What is unread would keep it open for ever."""
         self._disarm()
@@ -141,6 +171,9 @@ class Guarded(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._is_upgrade():
             return
+        self._refusal = _wrong_coding(self.headers)
+        if self._refusal is not None:
+            raise ValueError("a transfer coding that is not read")  # as `_count` does
         self._unread = 0
         self._disarm()
         self._bounds.idle.remove(self)
@@ -269,6 +302,19 @@ class Guarded(HttpToolsProtocol):
         return HeadersTooLarge(
             f"The request line and headers are over this server's limit of {self._bounds.headers / 2**10:g} KiB."
         )
+
+
+def _wrong_coding(headers: list[tuple[bytes, bytes]]) -> RoundhouseError | None:
+    """Why a body with this Transfer-Encoding is refused; the parser looks at the last coding only (RFC 9112, 6.1)."""
+    codings = [value.decode("latin-1").strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if codings in ([], ["chunked"]):
+        return None
+    names = [name.strip() for name in ",".join(codings).split(",")]
+    if names[-1] != "chunked" or "chunked" in names[:-1]:
+        return BadRequest("Send Transfer-Encoding: chunked, once and alone, or Content-Length.", code="invalid_http")
+    return UnsupportedCoding(
+        f"The transfer coding {quoted(names[0])} is not supported: send the body with Transfer-Encoding: chunked alone."
+    )
 
 
 class _LastAnswer:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message
 
-from console.sessions import COOKIE, MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions, token_in
+from console.sessions import MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions
 from models.messages import Chunk, Started
 from registry.state.database import State
 from tenants.caller import SCOPES, Scope
@@ -23,6 +23,9 @@ from tests.unit.http.fakes import recipe
 
 ADMIN, OPERATOR = key("ops", *SCOPES), key("ops", Scope.MODELS)
 SEARCH, USER = key("search", Scope.INFER, Scope.USAGE), key("growth", Scope.INFER)
+PORT = 8000
+"""The usual one, which the fake gateway's settings have."""
+COOKIE = f"roundhouse_session_{PORT}"
 MARKUP = "<script>alert(1)</script>"
 
 
@@ -72,6 +75,19 @@ async def test_a_key_becomes_a_cookie_that_no_script_reads(console: Console) -> 
         assert (await shown.client.get("/console/now", headers=HTML)).status_code == 303, (
             "the session is gone, not hidden"
         )
+
+
+async def test_servers_on_two_ports_of_a_host_leave_each_others_sessions_alone(console: Console) -> None:
+    """A browser sends a host's cookies to all of its ports: with one name, each sign-in ended the other server's."""
+    async with console(ADMIN, port=8001) as shown:
+        other = Sessions(PORT).begin(ADMIN[0])
+        shown.client.cookies.set(COOKIE, other)
+        assert (await shown.client.get("/v1/status")).status_code == 401
+        await sign_in(shown, ADMIN[0])
+        assert dict(shown.client.cookies).keys() == {COOKIE, "roundhouse_session_8001"}
+        assert (await shown.client.get("/v1/status")).status_code == 200
+        await shown.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        assert dict(shown.client.cookies) == {COOKIE: other}
 
 
 @pytest.mark.parametrize("proxies", ["https", "HTTPS", "https, http", "https,http"])
@@ -267,12 +283,12 @@ async def test_no_application_reads_a_cookie_that_is_not_ours(console: Console, 
     ],
 )  # fmt: skip
 def test_a_token_is_found_among_other_cookies(cookies: str, token: str | None) -> None:
-    assert token_in(cookies) == token
+    assert Sessions(PORT).token(cookies) == token
 
 
 def test_a_session_ends_by_time_and_by_number() -> None:
     now = 0.0
-    sessions = Sessions(lambda: now)
+    sessions = Sessions(PORT, lambda: now)
     first = sessions.begin("rh-key")
     assert sessions.key(f"a=b; {COOKIE}={first}") == "rh-key"
     assert sessions.key(f"{COOKIE}=other") is None
@@ -285,7 +301,7 @@ def test_a_session_ends_by_time_and_by_number() -> None:
 
 
 def test_a_key_that_signs_in_again_and_again_ends_its_own_sessions_only() -> None:
-    sessions = Sessions()
+    sessions = Sessions(PORT)
     admin, first = sessions.begin("rh-admin"), sessions.begin("rh-small")
     again = [sessions.begin("rh-small") for _ in range(OF_A_KEY - 1)]
     assert sessions.key(f"{COOKIE}={first}") == "rh-small"

@@ -12,7 +12,9 @@ import pytest
 import uvicorn
 import uvicorn.server
 
+from runtime.http.guard.bodies import Bodies
 from runtime.http.guard.layers import layers, uvicorn_options
+from runtime.http.guard.memory import BodyMemory
 from tests.unit.http.fakes import FakeGateway, application
 
 HOST = b"Host: localhost\r\n"
@@ -26,6 +28,7 @@ class Served:
     gateway: FakeGateway
     server: uvicorn.Server
     port: int
+    memory: BodyMemory
 
     async def connect(self, limit: int = 2**20) -> "Wire":
         return Wire(*await asyncio.open_connection("127.0.0.1", self.port, limit=limit))
@@ -99,7 +102,9 @@ class Wire:
 @asynccontextmanager
 async def served(folder: Path, **settings: Any) -> AsyncIterator[Served]:
     gateway = FakeGateway(folder, **settings)
-    app = application(gateway, layers(gateway.settings))
+    around = layers(gateway.settings)
+    memory = next(given["memory"] for layer, given in around if layer is Bodies)
+    app = application(gateway, around)
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, **uvicorn_options(gateway.settings))
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign]
@@ -109,7 +114,7 @@ async def served(folder: Path, **settings: Any) -> AsyncIterator[Served]:
         while not server.started:
             await asyncio.sleep(0)
         try:
-            yield Served(gateway, server, server.servers[0].sockets[0].getsockname()[1])
+            yield Served(gateway, server, server.servers[0].sockets[0].getsockname()[1], memory)
         finally:
             server.should_exit = True
             await task

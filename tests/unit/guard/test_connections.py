@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from models.messages import Chunk, Started
+from runtime.http.guard import protocol
 from runtime.http.guard.layers import more_files
 from runtime.http.guard.protocol import Guarded
 from tests.unit.guard.serving import HOST, JSON, PATIENCE, Wire, served
 
 CHAT = b"/v1/chat/completions"
+BODY = b'{"model": "chat", "messages": []}'
+ASKED = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 READ = b"GET /health/live HTTP/1.1\r\n" + HOST
 
 
@@ -395,3 +398,85 @@ async def test_head_is_what_get_is_without_its_body(tmp_path: Path, path: bytes)
             assert bool(body) == (method == b"GET")
             wire.close()
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_who_half_closes_after_the_request_gets_the_answer(tmp_path: Path, version: bytes) -> None:
+    async with served(tmp_path) as server:
+        wire = await server.connect()
+        await wire.send(READ.replace(b"1.1", version) + b"\r\n")
+        wire.writer.write_eof()
+        assert (await wire.answer()).body == b'{"status":"live"}'
+        assert await wire.ended() == b""
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+async def test_who_half_closes_waits_for_a_long_answer(
+    tmp_path: Path, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interim answers find out whether the client is still there; clients skip them (RFC 9110, 15.2)."""
+    monkeypatch.setattr(protocol, "PROBE_SECONDS", 0.02)
+    async with served(tmp_path) as server:
+        gate = server.gateway.links["chat"].gate
+        gate.clear()
+        server.gateway.links["chat"].script = lambda _: (Started(200, "application/json"), Chunk(data=b"{}"))
+        wire = await server.connect()
+        await wire.send(ASKED * requests)
+        wire.writer.write_eof()
+        for _ in range(3 if requests == 1 else 0):
+            assert await wire.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        gate.set()
+        for _ in range(requests):
+            answer = await wire.answer()
+            while answer.status == 100:
+                answer = await wire.answer()
+            assert (answer.status, answer.body) == (200, b"{}")
+        assert await wire.ended() == b""
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_who_closes_both_ways_ends_the_work(
+    tmp_path: Path, version: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "PROBE_SECONDS", 0.02)
+    async with served(tmp_path) as server:
+        server.gateway.links["chat"].gate.clear()
+        wire = await server.connect()
+        await wire.send(ASKED.replace(b"1.1", version))
+        async with asyncio.timeout(PATIENCE):
+            while not server.gateway.links["chat"].requests:
+                await asyncio.sleep(0.01)
+            wire.close()
+            while not server.gateway.released:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("codings", "status", "code"),
+    [
+        ([b"gzip, chunked"], 501, "unsupported_transfer_coding"),
+        ([b"gzip", b"chunked"], 501, "unsupported_transfer_coding"),
+        ([b"identity, chunked"], 501, "unsupported_transfer_coding"),
+        ([b"chunked, chunked"], 400, "invalid_http"),
+        ([b"chunked", b"chunked"], 400, "invalid_http"),
+        ([b"chunked, gzip"], 400, "invalid_http"),
+        ([b"gzip"], 400, "invalid_http"),
+        ([b"identity"], 400, "invalid_http"),
+        ([b"chunked,"], 400, "invalid_http"),
+        ([b"x;q=chunked"], 400, "invalid_http"),
+        ([b"Chunked"], 200, ""),
+        ([b" chunked "], 200, ""),
+    ],
+    ids=lambda value: b"+".join(value).decode() if isinstance(value, list) else None,
+)
+async def test_only_chunked_alone_is_read_as_chunked(
+    tmp_path: Path, codings: list[bytes], status: int, code: str
+) -> None:
+    """RFC 9112, 6.1. The parser looks at the last coding only, and took compressed bytes for the body."""
+    head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON
+    head += b"".join(b"Transfer-Encoding: %s\r\n" % coding for coding in codings)
+    async with served(tmp_path) as server:
+        server.gateway.links["chat"].script = lambda _: (Started(200, "application/json"), Chunk(data=b"{}"))
+        answer = await server.ask(head, b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY))
+        assert answer.status == status
+        assert status == 200 or answer.error()["code"] == code

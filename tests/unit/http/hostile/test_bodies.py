@@ -8,12 +8,28 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from models.messages import Chunk, Started
 from registry.errors import TooLarge
+from runtime.gateway.context import RequestContext
 from runtime.http.bodies import too_large
-from runtime.http.guard.bodies import Bodies, BodyPace, Room
-from tests.unit.guard.serving import HOST, JSON, PATIENCE, Wire, served
+from runtime.http.guard import bodies as guard
+from runtime.http.guard.bodies import NO_KEY_BYTES, Bodies, BodyPace
+from runtime.http.guard.memory import BodyMemory
+from tenants.caller import Scope as KeyScope
+from tenants.keys.keyring import Keyring, Known
+from tests.unit.console.conftest import PEPPER, key
+from tests.unit.guard.serving import HOST, JSON, PATIENCE, Served, Wire, served
 
 PART = b"a" * 100_000
+TEAM_A, TEAM_B = key("a", KeyScope.INFER), key("b", KeyScope.INFER)
+
+
+def ring(*keys: tuple[str, Known]) -> Keyring:
+    return Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=False)
+
+
+def bearer(owner: tuple[str, Known]) -> bytes:
+    return b"Authorization: Bearer " + owner[0].encode() + b"\r\n"
 
 
 def begun(size: int, path: bytes = b"POST /v1/embeddings") -> bytes:
@@ -97,10 +113,85 @@ async def test_only_forms_of_paths_that_take_files_are_not_held_in_memory(path: 
     async def send(_message: Message) -> None:
         pass
 
-    room = Room(10 * len(PART))
-    bodies = Bodies(reads_all, BodyPace(PATIENCE, 1), lambda _path: 2 * len(PART), room, 100)
-    scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"content-type", b"multipart/form-data")]}
+    memory = BodyMemory(10 * len(PART), 2 * len(PART))
+    bodies = Bodies(reads_all, BodyPace(PATIENCE, 1), lambda _path: 2 * len(PART), memory, 100)
+    headers = [(b"content-type", b"multipart/form-data")]
+    context = {"roundhouse.context": RequestContext("r")}
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, **context}
     with pytest.raises(TooLarge) if bounded else nullcontext():
         await bodies(scope, endless, send)
     assert len(taken) == (3 if bounded else 11) * len(PART)
-    assert room.held == 0
+    assert memory.held == 0
+
+
+CHAT = b'{"model": "chat", "messages": []}'
+
+
+def posted(path: bytes, size: int, head: bytes = b"") -> bytes:
+    return b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + head + b"Content-Length: %d\r\n\r\n" % size
+
+
+def echoes(server: Served) -> None:
+    server.gateway.links["chat"].script = lambda _: (Started(200, "application/json"), Chunk(data=b"{}"))
+
+
+async def test_half_sent_bodies_of_one_team_leave_room_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half is a key's share. Before, 66 connections held all of --max-bodies for as long as they liked."""
+    monkeypatch.setattr(guard, "STALL_SECONDS", PATIENCE)
+    async with served(tmp_path, callers=ring(TEAM_A, TEAM_B), max_bodies=20_000_000) as server:
+        echoes(server)
+        wires = [await server.connect() for _ in range(40)]
+        for wire in wires:
+            await wire.send(posted(b"/v1/chat/completions", 1_000_000, bearer(TEAM_A)) + b" " * 999_999)
+        for refused in await _refused(wires, 25):
+            assert (refused.status, refused.error()["code"]) == (429, "bodies_full")
+            assert "of your key" in refused.error()["message"]
+        assert (await server.ask(posted(b"/v1/chat/completions", len(CHAT), bearer(TEAM_B))[:-2], CHAT)).status == 200
+        for wire in wires:
+            wire.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (b"/v1/chat/completions", b'{"error":{"message":"The body stopped coming'),
+        (b"/v1/messages", b'{"type":"error","error":{"type":"timeout_error","message":"The body stopped'),
+        (b"/api/chat", b'{"error":"The body stopped'),
+        (b"/v1/feedback", b'{"error":{"message":"The body stopped coming'),
+    ],
+)
+async def test_a_stalled_body_gives_way_when_its_memory_is_needed(
+    tmp_path: Path, path: bytes, told: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "STALL_SECONDS", 0.0)
+    settings = {"max_json": 100_000, "max_bodies": 100_000, "body_seconds": PATIENCE, "header_seconds": 0.5}
+    async with served(tmp_path, **settings) as server:
+        stalled = await server.connect()
+        await stalled.send(posted(path, 90_001) + b" " * 90_000)
+        async with asyncio.timeout(PATIENCE):
+            while server.memory.held < 90_000:
+                await asyncio.sleep(0.01)
+        body = b'{"model": "chat", "messages": []' + b" " * 50_000 + b"}"
+        echoes(server)
+        answer = await server.ask(posted(b"/v1/chat/completions", len(body))[:-2], body)
+        assert answer.status == 200
+        answer = await stalled.answer()
+        assert (answer.status, answer.body[: len(told)]) == (408, told)
+        assert await stalled.ended() == b""
+        stalled.close()
+
+
+@pytest.mark.parametrize(("path", "most"), [(b"/console/sign-in", 4096), (b"/console/teams/key", NO_KEY_BYTES)])
+async def test_who_shows_no_key_brings_little(tmp_path: Path, path: bytes, most: int) -> None:
+    async with served(tmp_path, callers=ring(TEAM_A)) as server:
+        wire = await server.connect()
+        await wire.send(posted(path, most + 1))
+        answer = await wire.answer()
+        assert (answer.status, answer.error()["code"]) == (413, "payload_too_large")
+        wire.close()
+        chunked = b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n"
+        piece = b"%x\r\n%s\r\n" % (most + 1, b" " * (most + 1))
+        assert (await server.ask(chunked, piece * 2)).status == 413
+        assert (await server.ask(posted(path, most)[:-2], b" " * most)).status in (400, 401, 404)
