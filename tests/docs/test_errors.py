@@ -125,6 +125,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (500, "killed"): "faults/test_out_of_memory.py",
     (500, "memory_overdrawn"): "unit/residency/test_faults.py",
     (500, "out_of_memory"): "faults/test_out_of_memory.py",
+    (501, "unsupported_transfer_coding"): "unit/guard/test_connections.py",
     (503, "adapter_probe_failed"): "faults/test_adapter_faults.py",
     (503, "combine_busy"): "unit/http/admin/test_combine.py",
     (503, "compose_timeout"): "contract/test_compose.py",

@@ -19,6 +19,7 @@ from tests.unit.http.fakes import FakeGateway, application
 
 HOST = b"Host: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 PATIENCE = 200.0
 """What has not come by then is not coming."""
 
@@ -68,7 +69,9 @@ class Wire:
 
     async def answer(self) -> Answer:
         async with asyncio.timeout(PATIENCE):
-            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            while (raw := await self.reader.readuntil(b"\r\n\r\n")) == INTERIM:
+                pass
+            head = raw.decode().split("\r\n")
             headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
             if "content-length" in headers:
                 body = await self.reader.readexactly(int(headers["content-length"]))
