@@ -15,6 +15,7 @@ from runtime.http.bodies import too_large
 from runtime.http.guard import bodies as guard
 from runtime.http.guard.bodies import NO_KEY_BYTES, Bodies, BodyPace
 from runtime.http.guard.memory import BodyMemory
+from tenants.caller import EVERYBODY, NOBODY, VISITOR, Caller
 from tenants.caller import Scope as KeyScope
 from tenants.keys.keyring import Keyring, Known
 from tests.unit.console.conftest import PEPPER, key
@@ -183,8 +184,8 @@ async def test_a_stalled_body_gives_way_when_its_memory_is_needed(
         stalled.close()
 
 
-@pytest.mark.parametrize(("path", "most"), [(b"/console/sign-in", 4096), (b"/console/teams/key", NO_KEY_BYTES)])
-async def test_who_shows_no_key_brings_little(tmp_path: Path, path: bytes, most: int) -> None:
+async def test_signing_in_takes_as_much_as_a_key_has(tmp_path: Path) -> None:
+    path, most = b"/console/sign-in", 4096
     async with served(tmp_path, callers=ring(TEAM_A)) as server:
         wire = await server.connect()
         await wire.send(posted(path, most + 1))
@@ -194,4 +195,32 @@ async def test_who_shows_no_key_brings_little(tmp_path: Path, path: bytes, most:
         chunked = b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n"
         piece = b"%x\r\n%s\r\n" % (most + 1, b" " * (most + 1))
         assert (await server.ask(chunked, piece * 2)).status == 413
-        assert (await server.ask(posted(path, most)[:-2], b" " * most)).status in (400, 401, 404)
+        form = b'{"key": "%s"}' % TEAM_A[0].encode()
+        assert (await server.ask(posted(path, len(form))[:-2], form)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("caller", "most"), [(NOBODY, NO_KEY_BYTES), (EVERYBODY, 10**6), (VISITOR, 10**6), (TEAM_A[1].caller, 10**6)]
+)
+async def test_who_shows_no_key_where_one_is_needed_brings_little(caller: Caller, most: int) -> None:
+    """On every path, also those that need no key. An open server's callers have none, and bring what they like."""
+    sizes: list[int] = []
+
+    async def reads(_scope: Scope, receive: Receive, _send: Send) -> None:
+        sizes.append(len((await receive())["body"]))
+
+    async def whole() -> Message:
+        return {"type": "http.request", "body": b" ", "more_body": False}
+
+    async def send(_message: Message) -> None:
+        pass
+
+    bodies = Bodies(reads, BodyPace(PATIENCE, 1), lambda _path: 10**6, BodyMemory(10**8, 10**6), 100)
+    for size, outcome in ((most, nullcontext()), (most + 1, pytest.raises(TooLarge))):
+        headers = [(b"content-length", b"%d" % size)]
+        context = {"roundhouse.context": RequestContext("r", caller)}
+        with outcome:
+            await bodies(
+                {"type": "http", "method": "POST", "path": "/ping", "headers": headers, **context}, whole, send
+            )
+    assert sizes == [1]
