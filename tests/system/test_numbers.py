@@ -1,0 +1,42 @@
+"""A number that 64 bits cannot hold is no 5xx in any dialect that ends in the chat engine."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.contract.chat.nasty import CHAT, HELLO, MESSAGES, RESPONSES, TEXT
+from tests.contract.chat_engine.numeric import EXTREMES, fields
+from tests.system.serving import STARTER, Server
+
+pytestmark = pytest.mark.real
+MODEL = {"model": "starter-chat"}
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {**MODEL, "messages": HELLO, "max_tokens": 2},
+    TEXT: {**MODEL, "prompt": "x", "max_tokens": 2},
+    RESPONSES: {**MODEL, "input": "x", "max_output_tokens": 2},
+    MESSAGES: {**MODEL, "messages": HELLO, "max_tokens": 2},
+    "/api/chat": {**MODEL, "messages": HELLO, "stream": False, "options": {"num_predict": 2}},
+    "/api/generate": {**MODEL, "prompt": "x", "stream": False, "options": {"num_predict": 2}},
+    "/generate": {**MODEL, "inputs": "x", "parameters": {"max_new_tokens": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    recipe = STARTER / "starter-chat.yaml"
+    with Server(tmp_path_factory.mktemp("numbers") / "data", [recipe], "--slots", "1") as running:
+        yield running.wait_ready()
+
+
+def test_no_number_of_any_dialect_is_a_fault_of_the_server(server: Server) -> None:
+    numbers = fields(server.http.get("/openapi.json").json(), BODIES)
+    assert {one.path for one in numbers} == set(BODIES)
+    head = {"content-type": "application/json"}
+    wrong = []
+    for field in numbers:
+        for number in EXTREMES:
+            answer = server.http.post(field.path, content=field.body(number, BODIES), headers=head)
+            if answer.status_code not in (200, 400, 422):
+                wrong.append((field.path, field.name, field.value, number, answer.status_code, answer.text[:200]))
+    assert wrong == []
