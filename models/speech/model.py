@@ -192,8 +192,8 @@ class SpeechModel:
         """Hear windows: one pass for all that have equally long prompts and want the same kind of answer.
 
         Of a small model on a CPU several windows are spread over the cores, one thread each, instead: two threads on
-        one pass of such a model wait for one another a third of the time (docs/design/notebook.md). Each has a pass of its
-        own: more in one take as long together (eight windows, 4.7 to 5.2 s of CPU) and 44 MB of memory each.
+        one pass of such a model wait for one another a third of the time (docs/design/notebook.md). Each has a pass of
+        its own: more in one take as long together (eight windows, 4.7 to 5.2 s of CPU) and 44 MB of memory each.
         """
         heard: dict[int, Heard] = {}
 
