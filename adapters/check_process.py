@@ -79,13 +79,13 @@ def check(job: Job) -> CheckAnswer:
             if faults:
                 return CheckAnswer(outcome="unfit", faults=tuple(faults.sentences()))
             folder = job.unpack_to
-        with examine(folder, job.base, job.bounds) as found:
-            if not found.faults:
+        with examine(folder, job.base, job.bounds) as examination:
+            if not examination.faults:
                 try:
-                    return CheckAnswer(outcome="fit", **asdict(normalise(found, job.base, job.out)))
+                    return CheckAnswer(outcome="fit", **asdict(normalise(examination, job.base, job.out)))
                 except BadFile as error:
-                    found.faults.add(f"adapter_model.safetensors: {error}.")
-            return CheckAnswer(outcome="unfit", faults=tuple(found.faults.sentences()))
+                    examination.faults.add(f"adapter_model.safetensors: {error}.")
+            return CheckAnswer(outcome="unfit", faults=tuple(examination.faults.sentences()))
     except TimeoutError as error:  # before OSError, of which it is one
         return CheckAnswer(outcome="unfit", faults=(str(error),))
     except OSError as error:

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from adapters.check_process import CheckAnswer, Job, encode_job
-from adapters.types import Base, Checked
+from adapters.types import Base, CheckedAdapter
+from registry.base.child import Child
 from registry.bounds import Bounds
-from registry.child import Child
 from registry.errors import EngineFailed, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
@@ -58,7 +58,7 @@ class Checker:
 
     async def check(
         self, source: Path, base: Base, bounds: Bounds, *, unpack_to: Path | None = None, out: Path | None = None
-    ) -> Checked:
+    ) -> CheckedAdapter:
         """Judge a folder or archive and write its normalised form into `out`; see check_process.Job.
 
         Raises Unfit with every fault, Unavailable (code disk_full), EngineFailed (code check_failed).
@@ -101,10 +101,10 @@ class Checker:
             return worker
         if worker is not None:
             self._all.discard(worker)
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+        inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
         worker = await Child.python(
             "adapters.check_process", limit=_LINE,
-            env={**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"},
+            env={**inherited, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"},
         )  # fmt: skip
         self._all.add(worker)
         try:
@@ -132,9 +132,9 @@ def _died(worker: Child) -> EngineFailed:
     )
 
 
-def _result(answer: CheckAnswer, base: Base) -> Checked:
+def _result(answer: CheckAnswer, base: Base) -> CheckedAdapter:
     if answer.outcome == "fit":
-        return Checked(answer.digest, answer.rank, answer.bytes, answer.notes)
+        return CheckedAdapter(answer.digest, answer.rank, answer.bytes, answer.notes)
     if answer.outcome == "unfit":
         count = len(answer.faults)
         raise Unfit(

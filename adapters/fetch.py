@@ -12,17 +12,17 @@ from pathlib import Path
 
 from adapters.check_process import FULL
 from adapters.hub import download
-from adapters.sources import AdapterSource, MadeHere, UploadedArchive
+from adapters.sources import AdapterSource, ComposedAdapter, UploadedArchive
+from registry.base.threads import Threads
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.source import HubSource, PackageSource
-from registry.threads import Threads
 
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EIO, errno.ESTALE)
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedAdapter:
     """A source on this machine: a folder, or an archive and where to unpack it."""
 
     path: Path
@@ -43,27 +43,27 @@ class Fetcher:
         shutil.rmtree(self._incoming, ignore_errors=True)
 
     @contextlib.asynccontextmanager
-    async def fetched(self, source: AdapterSource) -> AsyncIterator[Fetched]:
+    async def fetched(self, source: AdapterSource) -> AsyncIterator[FetchedAdapter]:
         """Bring the source onto this machine; what was fetched is gone after the block."""
         if isinstance(source, UploadedArchive | HubSource):
             folder = self._new_folder()
             try:
                 if isinstance(source, UploadedArchive):
-                    yield Fetched(source.path.absolute(), folder, "upload")
+                    yield FetchedAdapter(source.path.absolute(), folder, "upload")
                 else:
-                    yield Fetched(folder, None, f"{source.hub}@{await self._download(source, folder)}")
+                    yield FetchedAdapter(folder, None, f"{source.hub}@{await self._download(source, folder)}")
             finally:
                 await asyncio.to_thread(shutil.rmtree, folder, True)
-        elif isinstance(source, MadeHere):
-            yield Fetched(source.path, None, source.words)
+        elif isinstance(source, ComposedAdapter):
+            yield FetchedAdapter(source.path, None, source.words)
         elif isinstance(source, PackageSource):
-            yield Fetched(_in_package(source), None, f"{source.package}:{source.inside}")
+            yield FetchedAdapter(_in_package(source), None, f"{source.package}:{source.inside}")
         else:
             path = Path(source.path)
             if not path.is_absolute():
                 raise BadRequest(f"'{source.path}' is no absolute path.", param="source.path")
             real = await asyncio.to_thread(_folder, path)
-            yield Fetched(real, None, str(path))
+            yield FetchedAdapter(real, None, str(path))
 
     async def _download(self, source: HubSource, folder: Path) -> str:
         try:
@@ -104,9 +104,9 @@ def disk_errors() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            told = "The disk that holds the adapters is full, or cannot be written."
+            problem = "The disk that holds the adapters is full, or cannot be written."
         elif error.errno in UNUSABLE:
-            told = f"The data directory cannot be used: {error.strerror} ({error.filename})."
+            problem = f"The data directory cannot be used: {error.strerror} ({error.filename})."
         else:
             raise
-        raise Unavailable(f"{told} Nothing was registered.", code="disk_full") from error
+        raise Unavailable(f"{problem} Nothing was registered.", code="disk_full") from error

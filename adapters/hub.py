@@ -4,11 +4,11 @@ import os
 from errno import ENOSPC
 from pathlib import Path
 
-from adapters.content.faults import shown
+from adapters.content.faults import quote_value
 from adapters.content.validate import CONFIG, TENSORS
 from registry.bounds import Bounds
 from registry.errors import TooLarge, Unavailable, Unfit
-from registry.files.hub import TIMEOUT, endpoint, hub_errors, shown_endpoint
+from registry.files.hub import TIMEOUT, endpoint, hub_errors, public_endpoint
 from registry.recipes.source import HubSource
 from registry.storage.files import is_full
 
@@ -32,7 +32,7 @@ def download(source: HubSource, folder: Path, bounds: Bounds) -> str:
         info = api.model_info(hub, revision=source.revision, files_metadata=True, timeout=TIMEOUT)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         if info.sha is None:
-            raise Unavailable(f"The hub at {shown_endpoint()} names no commit for {where}.", code="hub_unavailable")
+            raise Unavailable(f"The hub at {public_endpoint()} names no commit for {where}.", code="hub_unavailable")
         _check_files(where, sizes, bounds)
         try:
             snapshot_download(
@@ -50,7 +50,7 @@ def _check_files(where: str, sizes: dict[str, int], bounds: Bounds) -> None:
     missing = [name for name in (CONFIG, TENSORS) if name not in sizes]
     if missing:
         pickles = [name for name in sizes if name.endswith((".bin", ".pt"))]
-        hint = f" {shown(pickles[0])} may hold code and is never read." if pickles else ""
+        hint = f" {quote_value(pickles[0])} may hold code and is never read." if pickles else ""
         raise Unfit(
             f"{where} holds no adapter that can be read.",
             [f"{name} is missing at the repository's root.{hint}" for name in missing],

@@ -11,11 +11,11 @@ from adapters.checker import Checker
 from adapters.fetch import Fetcher, disk_errors
 from adapters.sources import AdapterSource
 from adapters.store import Store
-from adapters.types import Base, Checked, StoredAdapter
+from adapters.types import Base, CheckedAdapter, StoredAdapter
 from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict
 from registry.names import ADAPTER, DEFAULT_TEAM, NAME_RULE
-from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
+from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion, Version
 from registry.state.adapters import check_alias
 from registry.state.database import State
 
@@ -50,9 +50,9 @@ class AdapterService:
 
     async def start(self) -> None:
         """Clean what a killed process left behind, start the checking processes, collect unreferenced digests."""
-        left = await asyncio.to_thread(self._clean)
-        if left:
-            log.info("removed unfinished adapters", extra={"count": left})
+        unfinished = await asyncio.to_thread(self._clean)
+        if unfinished:
+            log.info("removed unfinished adapters", extra={"count": unfinished})
         await self.checker.start()
         await self.collect()
 
@@ -61,10 +61,10 @@ class AdapterService:
         await self.checker.close()
 
     # --- registration --------------------------------------------------------------------------------------------
-    async def validate(self, base: Base, source: AdapterSource) -> Checked:
+    async def validate(self, base: Base, source: AdapterSource) -> CheckedAdapter:
         """Dry run: everything but storing. Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest."""
-        async with self._fetcher.fetched(source) as got:
-            return await self.checker.check(got.path, base, self.bounds, unpack_to=got.unpack_to)
+        async with self._fetcher.fetched(source) as fetched:
+            return await self.checker.check(fetched.path, base, self.bounds, unpack_to=fetched.unpack_to)
 
     async def register(
         self,
@@ -76,8 +76,8 @@ class AdapterService:
         alias: str | None = None,
         team: str = DEFAULT_TEAM,
         shared: bool | None = None,
-        accept: Callable[[Checked], None] = lambda _: None,
-    ) -> Registered:
+        accept: Callable[[CheckedAdapter], None] = lambda _: None,
+    ) -> RegisteredVersion:
         """Check, normalise, store, and make it the current version of the team's `name` on `base`. Serialised per name.
 
         The same content again makes no new version (`created` is False). `alias` moves to it in the same moment.
@@ -90,13 +90,15 @@ class AdapterService:
         if alias is not None:
             check_alias(alias)
         key = AdapterKey(base.id, name, team)
-        async with self._named(key), self._fetcher.fetched(source) as got:
+        async with self._name_lock(key), self._fetcher.fetched(source) as fetched:
             with disk_errors(), self.store.writing() as out:
-                checked = await self.checker.check(got.path, base, self.bounds, unpack_to=got.unpack_to, out=out)
+                checked = await self.checker.check(
+                    fetched.path, base, self.bounds, unpack_to=fetched.unpack_to, out=out
+                )
                 accept(checked)
-                new = NewVersion(checked.digest, checked.rank, checked.bytes, got.words, probe)
+                new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)
                 # Once begun a commit runs to its end, whether or not the caller is still there.
-                registered = await _uncancelled(self._commit(key, out, new, alias, shared))
+                registered = await _run_to_end(self._commit(key, out, new, alias, shared))
         log.info(
             "adapter registered",
             extra={"adapter": str(key), "version": registered.version.tag, "digest": checked.digest},
@@ -105,7 +107,7 @@ class AdapterService:
 
     async def _commit(
         self, key: AdapterKey, out: Path, new: NewVersion, alias: str | None, shared: bool | None
-    ) -> Registered:
+    ) -> RegisteredVersion:
         """Files first, then the state, then the promise: a crash in between leaves garbage, never a dangling name."""
         async with self._store_lock:
             await asyncio.to_thread(self.store.commit, out, new.digest)
@@ -136,22 +138,22 @@ class AdapterService:
     # --- changes -------------------------------------------------------------------------------------------------
     async def alias(self, key: AdapterKey, alias: str, ref: str | None = None) -> Adapter:
         """Point `alias` at the version that `ref` names ('v3', 'sha256:…', another alias; None: the current one)."""
-        return await self._changed(key, lambda: self._state.adapters.set_alias(key, alias, ref))
+        return await self._change(key, lambda: self._state.adapters.set_alias(key, alias, ref))
 
     async def unalias(self, key: AdapterKey, alias: str) -> Adapter:
-        return await self._changed(key, lambda: self._state.adapters.remove_alias(key, alias))
+        return await self._change(key, lambda: self._state.adapters.remove_alias(key, alias))
 
     async def rollback(self, key: AdapterKey, ref: str | None = None) -> Adapter:
         """Make the version before the current one (or the one that `ref` names) the current one."""
         table = self._state.adapters
-        return await self._changed(key, lambda: table.point(key, ref) if ref else table.rollback(key))
+        return await self._change(key, lambda: table.point(key, ref) if ref else table.rollback(key))
 
     async def pin(self, key: AdapterKey, pinned: bool) -> Adapter:
-        return await self._changed(key, lambda: self._state.adapters.pin(key, pinned))
+        return await self._change(key, lambda: self._state.adapters.pin(key, pinned))
 
     async def share(self, key: AdapterKey, shared: bool) -> Adapter:
         """Let all teams use it, or only its own."""
-        return await self._changed(key, lambda: self._state.adapters.share(key, shared))
+        return await self._change(key, lambda: self._state.adapters.share(key, shared))
 
     async def remove(self, key: AdapterKey, ref: str | None = None, *, force: bool = False) -> tuple[str, ...]:
         """Remove an adapter, or one version of it. Returns the digests that nothing refers to any more.
@@ -159,13 +161,13 @@ class AdapterService:
         Raises Conflict while leased, aliased, pinned or (a version) current, unless forced. The caller tells the
         placement to forget the digests; files go with the next `collect` that finds no lease.
         """
-        async with self._named(key):
+        async with self._name_lock(key):
             adapter = self._state.adapters.get(key)
             going = adapter.versions if ref is None else (adapter.version(ref),)
-            held = [version.tag for version in going if self._leased(version.digest)]
-            if held and not force:
+            in_use = [version.tag for version in going if self._leased(version.digest)]
+            if in_use and not force:
                 raise Conflict(
-                    f"Requests are using {', '.join(held)} of adapter '{key}'. Wait for them, or force the deletion.",
+                    f"Requests are using {', '.join(in_use)} of adapter '{key}'. Wait for them, or force the deletion.",
                     code="adapter_in_use",
                 )
             table = self._state.adapters
@@ -196,11 +198,11 @@ class AdapterService:
         return tuple(removed)
 
     # --- inside --------------------------------------------------------------------------------------------------
-    async def _changed(self, key: AdapterKey, change: Callable[[], Adapter]) -> Adapter:
-        async with self._named(key):
+    async def _change(self, key: AdapterKey, change: Callable[[], Adapter]) -> Adapter:
+        async with self._name_lock(key):
             return await asyncio.to_thread(change)
 
-    def _named(self, key: AdapterKey) -> asyncio.Lock:
+    def _name_lock(self, key: AdapterKey) -> asyncio.Lock:
         """The lock of a name. It lives as long as somebody holds it or waits for it."""
         return self._names.setdefault(key, asyncio.Lock())
 
@@ -209,7 +211,7 @@ class AdapterService:
         return self.store.start()
 
 
-async def _uncancelled(work: Coroutine[None, None, T]) -> T:
+async def _run_to_end(work: Coroutine[None, None, T]) -> T:
     """The result of `work`. A cancellation is raised only after it has ended."""
     task = asyncio.ensure_future(work)
     try:

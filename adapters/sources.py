@@ -14,7 +14,7 @@ class UploadedArchive:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeHere:
+class ComposedAdapter:
     """A folder that the server itself made; `words` tell people from what."""
 
     path: Path
@@ -23,4 +23,4 @@ class MadeHere:
 
 NamedSource = PathSource | HubSource
 """What a client may name without having its bytes."""
-AdapterSource = NamedSource | PackageSource | UploadedArchive | MadeHere
+AdapterSource = NamedSource | PackageSource | UploadedArchive | ComposedAdapter

@@ -35,10 +35,10 @@ class Store:
     def start(self) -> int:
         """Make the root, remove what an ended process left half done; returns how many such folders there were."""
         self.root.mkdir(parents=True, exist_ok=True)
-        left = list(self.root.glob("tmp-*"))
-        for folder in left:
+        unfinished = list(self.root.glob("tmp-*"))
+        for folder in unfinished:
             _delete(folder)
-        return len(left)
+        return len(unfinished)
 
     def path(self, digest: str) -> Path:
         """Folder of a digest, whether it is there or not."""
@@ -73,7 +73,7 @@ class Store:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-            if self._sound(digest):
+            if self._is_sound(digest):
                 return target
             self._set_aside(target)
         sync_folder(self.root)
@@ -82,7 +82,7 @@ class Store:
     def check(self, digest: str) -> Path:
         """Cheap: two stat calls while nothing has changed. Raises EngineFailed (code adapter_damaged)."""
         path = self.path(digest)
-        if all(_marked(path / name) for name in (CONFIG, TENSORS)):
+        if all(_is_marked(path / name) for name in (CONFIG, TENSORS)):
             return path
         return self.verify(digest)
 
@@ -90,10 +90,10 @@ class Store:
         """Full: reads and hashes both files. Raises EngineFailed (code adapter_damaged)."""
         path = self.path(digest)
         try:
-            found = digest_of((path / CONFIG).read_bytes(), _parts(path / TENSORS))
+            actual = digest_of((path / CONFIG).read_bytes(), _parts(path / TENSORS))
         except OSError as error:
             raise _damaged(digest, f"{error.strerror} ({Path(str(error.filename)).name})") from None
-        if found != digest:
+        if actual != digest:
             raise _damaged(digest, "their content has changed")
         with contextlib.suppress(OSError):  # a read-only copy of the store: check() will hash each time
             for name in (CONFIG, TENSORS):
@@ -105,7 +105,7 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             self._set_aside(self.path(digest))
 
-    def _sound(self, digest: str) -> bool:
+    def _is_sound(self, digest: str) -> bool:
         try:
             self.verify(digest)
         except EngineFailed:
@@ -128,12 +128,12 @@ def _delete(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _marked(path: Path) -> bool:
+def _is_marked(path: Path) -> bool:
     try:
-        found = os.stat(path, follow_symlinks=False)
+        status = os.stat(path, follow_symlinks=False)
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_mtime_ns == MARK and found.st_size > 0
+    return stat.S_ISREG(status.st_mode) and status.st_mtime_ns == MARK and status.st_size > 0
 
 
 def _parts(path: Path) -> Iterator[bytes]:

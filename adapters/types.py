@@ -32,7 +32,7 @@ class StoredAdapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedAdapter:
     """What validation found in an adapter that is fit."""
 
     digest: str

@@ -52,7 +52,7 @@ class Traced(Roundhouse):
         }  # fmt: skip
 
 
-class Unasked(Roundhouse):
+class IdleServer(Roundhouse):
     """Of which only pages are asked: no model is loaded."""
 
     def prepare(self) -> None:
@@ -206,14 +206,14 @@ async def _usage(bench: Bench, folder: Path, recipe: Path) -> None:
     fill(folder / "data", rows, _columns())
     bench.note(f"{rows:,} ledger rows of {TEAMS} teams and {ADAPTERS} adapters in {time.perf_counter() - began:.0f} s")
     slowest: list[float] = []
-    with Unasked("", folder, [recipe], "--slots", "1") as server:
+    with IdleServer("", folder, [recipe], "--slots", "1") as server:
         for span in ("24h", "7d", "30d"):
             for by in ("model", "adapter", "team", "hour"):
                 times = []
                 for _ in range(bench.settings.pick(9, 5, 2)):
-                    asked = time.perf_counter()
+                    began = time.perf_counter()
                     server.http.get("/console/usage", params={"span": span, "by": by}).raise_for_status()
-                    times.append((time.perf_counter() - asked) * 1e3)
+                    times.append((time.perf_counter() - began) * 1e3)
                 bench.figure(f"usage.{span}.{by}", [percentile(times, 50)], "ms")
                 slowest.append(percentile(times, 50))
     bench.figure("usage.slowest", [max(slowest)], "ms")

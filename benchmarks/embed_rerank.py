@@ -28,7 +28,7 @@ DOCUMENTS = 10
 
 async def run(bench: Bench) -> None:
     s = bench.settings
-    kinds = {kind: found for kind in ("embed", "rerank") if (found := starter(kind))}
+    kinds = {kind: result for kind in ("embed", "rerank") if (result := starter(kind))}
     for missing in {"embed", "rerank"} - set(kinds):
         bench.note(f"{missing}: not measured, the starter pack is not there")
     names = [f"starter-{kind}" for kind in kinds]

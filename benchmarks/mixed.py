@@ -27,7 +27,7 @@ CLIENTS = {"embed": 16, "rerank": 4, "speech": 2}
 async def run(bench: Bench) -> None:
     s = bench.settings
     model = chat(s, s.work / "mixed", device=4, host=16)
-    there = {kind: found[0] for kind in CLIENTS if (found := starter(kind))}
+    there = {kind: result[0] for kind in CLIENTS if (result := starter(kind))}
     for missing in set(CLIENTS) - set(there):
         bench.note(f"{missing}: not in the burst, its model is not in the starter pack")
     names = [model.recipe.id, *(f"starter-{kind}" for kind in there)]

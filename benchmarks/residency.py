@@ -38,7 +38,7 @@ SETTLED_SECONDS = 2.0
 async def run(bench: Bench) -> None:
     s = bench.settings
     model = chat(s, s.work / "residency", device=4, host=16)
-    there = {kind: found for kind in ("embed", "rerank", "speech") if (found := starter(kind))}
+    there = {kind: result for kind in ("embed", "rerank", "speech") if (result := starter(kind))}
     for missing in {"embed", "rerank", "speech"} - set(there):
         bench.note(f"{missing}: not measured, its model is not in the starter pack")
     kinds = ["chat", *there]

@@ -96,8 +96,8 @@ def run(
             shutil.rmtree(work, ignore_errors=True)
     failed = {name: section["failures"] for name, section in sections.items() if section["failures"]}
     for name, causes in failed.items():
-        told = "; ".join(f"{cause} ({number})" for cause, number in causes.items())
-        typer.echo(f"{name}: {sum(causes.values())} failed: {told}", err=True)
+        text = "; ".join(f"{cause} ({number})" for cause, number in causes.items())
+        typer.echo(f"{name}: {sum(causes.values())} failed: {text}", err=True)
     typer.echo(json.dumps(_summary(sections, file)))
     raise typer.Exit(bool(failed))
 

@@ -30,11 +30,11 @@ BOUNDARY = "benchmark-boundary"
 
 async def run(bench: Bench) -> None:
     s = bench.settings
-    found = starter("speech")
-    if found is None or not samples():
+    result = starter("speech")
+    if result is None or not samples():
         bench.note("not measured: the speech model is not in the starter pack")
         return
-    file, path = found
+    file, path = result
     short = samples()[0].read_bytes()
     long = repeated(samples(), s.pick(3600.0, 300.0, 40.0))
     with ExitStack() as stack:

@@ -26,13 +26,13 @@ class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decisions:
-    """The last ones. `heard` is told of each."""
+    """The last ones. `on_change` is told of each."""
 
-    def __init__(self, heard: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, on_change: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
         self._last: deque[LoggedDecision] = deque(maxlen=LAST)
-        self._heard, self._clock, self._number = heard, clock, 0
+        self._on_change, self._clock, self._number = on_change, clock, 0
 
-    def told(
+    def record(
         self, kind: Kind, model: str, subject: str, words: str, object: str = "", more: str = "",
         seconds: float | None = None,
     ) -> None:  # fmt: skip
@@ -44,7 +44,7 @@ class Decisions:
                 object=object, more=more, seconds=took,
             )
         )  # fmt: skip
-        self._heard()
+        self._on_change()
 
     def last(self, most: int = LAST) -> list[LoggedDecision]:
         """Newest first."""

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console.rendering import FOLDER, HEADERS
+from registry.base.wording import quoted
 from registry.errors import NotFound
-from registry.wording import quoted
 
 SERVED = (".css", ".js", ".svg", ".LICENSE")
 
@@ -29,8 +29,8 @@ class File:
 def files() -> dict[str, Path]:
     """Names below `static/` to files; a page's script is `pages/SLUG.js`."""
     static = FOLDER / "static"
-    found = {str(path.relative_to(static)): path for path in static.rglob("*") if path.suffix in SERVED}
-    return found | {f"pages/{path.parent.name}.js": path for path in (FOLDER / "pages").glob("*/page.js")}
+    by_path = {str(path.relative_to(static)): path for path in static.rglob("*") if path.suffix in SERVED}
+    return by_path | {f"pages/{path.parent.name}.js": path for path in (FOLDER / "pages").glob("*/page.js")}
 
 
 @cache

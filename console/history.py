@@ -61,7 +61,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Second:
+class SecondBucket:
     at: int
     requests: int = 0
     tokens: int = 0
@@ -71,7 +71,7 @@ class Second:
     swaps: int = 0
 
 
-class Minute(msgspec.Struct, frozen=True):
+class MinuteSeries(msgspec.Struct, frozen=True):
     """Sums of the last sixty seconds, and twelve parts of it for small curves."""
 
     requests: int
@@ -92,7 +92,7 @@ class History:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._rows: deque[RequestRow] = deque(maxlen=LAST)
-        self._seconds: deque[Second] = deque(maxlen=MINUTE + 1)
+        self._seconds: deque[SecondBucket] = deque(maxlen=MINUTE + 1)
 
     def take(self, row: RequestRow) -> None:
         self._rows.append(row)
@@ -112,30 +112,30 @@ class History:
 
     def rows(self, team: str | None = None, most: int = LAST, words: str = "") -> list[RequestRow]:
         """Newest first; of one team, or of all. words: what a row must hold somewhere."""
-        found: list[RequestRow] = []
-        wanted = words.lower().split()
+        matches: list[RequestRow] = []
+        search = words.lower().split()
         for row in reversed(self._rows):
-            if len(found) >= most:
+            if len(matches) >= most:
                 break
             if team not in (None, row.team):
                 continue
-            held = _words(row) if wanted else ""
-            if all(word in held for word in wanted):
-                found.append(row)
-        return found
+            text = _words(row) if search else ""
+            if all(word in text for word in search):
+                matches.append(row)
+        return matches
 
     def find(self, id_: str, team: str | None = None) -> RequestRow | None:
         """The newest row of this id: clients may send the same one twice."""
         return next((row for row in reversed(self._rows) if row.id == id_ and team in (None, row.team)), None)
 
-    def minute(self) -> Minute:
+    def minute(self) -> MinuteSeries:
         seconds = self._recent()
         parts = [[s for s in seconds if self._part(s) == number] for number in range(12)]
         every = [first for s in seconds for first in s.firsts]
         causes: Counter[str] = Counter()
         for second in seconds:
             causes.update(second.causes)
-        return Minute(
+        return MinuteSeries(
             requests=sum(s.requests for s in seconds),
             tokens=sum(s.tokens for s in seconds),
             swaps=sum(s.swaps for s in seconds),
@@ -149,22 +149,22 @@ class History:
 
     def shares(self) -> dict[str, float]:
         """Seconds in engines in the last minute, by team, the largest first."""
-        found: Counter[str] = Counter()
+        shares: Counter[str] = Counter()
         for second in self._recent():
-            found.update(second.teams)
-        return {team: round(value, 3) for team, value in found.most_common(8)}
+            shares.update(second.teams)
+        return {team: round(value, 3) for team, value in shares.most_common(8)}
 
-    def _second(self) -> Second:
+    def _second(self) -> SecondBucket:
         now = int(self._clock())
         if not self._seconds or self._seconds[-1].at != now:
-            self._seconds.append(Second(now))
+            self._seconds.append(SecondBucket(now))
         return self._seconds[-1]
 
-    def _recent(self) -> list[Second]:
+    def _recent(self) -> list[SecondBucket]:
         since = int(self._clock()) - MINUTE
         return [second for second in self._seconds if second.at > since]
 
-    def _part(self, second: Second) -> int:
+    def _part(self, second: SecondBucket) -> int:
         return min(11, (second.at - int(self._clock()) + MINUTE - 1) // 5)
 
 

@@ -6,12 +6,12 @@ from typing import Protocol
 
 from starlette.requests import Request
 
-from console.kept import Console
-from console.now import Now
+from console.live_view import LiveView
+from console.state import Console
 from registry.recipes.definition import Task, Tier
 from tenants.caller import SCOPES, Caller, Scope
+from tenants.key_settings import KeySettings
 from tenants.ledger.view import UsageReport
-from tenants.place import KeyPlace
 
 
 class Model(Protocol):
@@ -31,7 +31,7 @@ class Model(Protocol):
     def bytes(self) -> int: ...
 
 
-class ShownAdapter(Protocol):
+class ConsoleAdapter(Protocol):
     """An adapter, as `GET /v1/adapters/{name}` tells of it."""
 
     @property
@@ -40,7 +40,7 @@ class ShownAdapter(Protocol):
     def base(self) -> str: ...
 
 
-class ShownRouter(Protocol):
+class ConsoleRouter(Protocol):
     """A router, as `GET /v1/routers/{name}` tells of it."""
 
     @property
@@ -51,7 +51,7 @@ class ShownRouter(Protocol):
     def definition(self) -> Mapping[str, object]: ...
 
 
-class ShownPlan(Protocol):
+class ConsolePlan(Protocol):
     """What a load would do, as `POST /v1/models/{id}/plan` tells of it."""
 
     @property
@@ -70,7 +70,7 @@ class Host(Protocol):
     @property
     def usage(self) -> UsageReport: ...
     @property
-    def place(self) -> KeyPlace:
+    def key_settings(self) -> KeySettings:
         """Where teams and keys are."""
         ...
 
@@ -83,16 +83,16 @@ class Host(Protocol):
         """The same, asked again: a key or a session may have ended since."""
         ...
 
-    def who(self, shown: Sequence[str]) -> Caller:
+    def identify(self, keys: Sequence[str]) -> Caller:
         """Raises Unauthorized."""
         ...
 
-    def now(self) -> Now: ...
+    def now(self) -> LiveView: ...
     def models(self) -> Sequence[Model]:
         """Those that the caller may use."""
         ...
 
-    def plan(self, model: str) -> ShownPlan:
+    def plan(self, model: str) -> ConsolePlan:
         """Raises NotFound."""
         ...
 
@@ -100,8 +100,8 @@ class Host(Protocol):
         """As a recipe file has it. Raises NotFound."""
         ...
 
-    def adapters(self) -> Sequence[ShownAdapter]: ...
-    def routers(self) -> Sequence[ShownRouter]: ...
+    def adapters(self) -> Sequence[ConsoleAdapter]: ...
+    def routers(self) -> Sequence[ConsoleRouter]: ...
     def may_route(self, router: str) -> bool:
         """May the caller use one of its targets? So `GET /v1/models` has it, too."""
         ...

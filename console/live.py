@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 
-from console.now import Now
+from console.live_view import LiveView
 from models import sse
 from registry.bounds import USUAL
 from registry.errors import QueueFull
@@ -19,19 +19,19 @@ EVERY, LEAST = 1.0, 0.12
 """Seconds between two samples: of a quiet server, and at least."""
 
 
-SeenBy = Callable[[Now, str | None], Now]
+ViewFor = Callable[[LiveView, str | None], LiveView]
 """What a team may see of it; None: who may see all teams."""
 
 
 class Sample:
-    def __init__(self, now: Now, seen_by: SeenBy) -> None:
-        self._now, self._seen_by = now, seen_by
+    def __init__(self, now: LiveView, view_for: ViewFor) -> None:
+        self._now, self._view_for = now, view_for
         self._encoded: dict[str | None, bytes] = {}
 
     def event(self, team: str | None) -> bytes:
         """As an event of the stream."""
         if team not in self._encoded:
-            now = self._seen_by(self._now, team)
+            now = self._view_for(self._now, team)
             self._encoded[team] = sse.event(now, "now")
         return self._encoded[team]
 
@@ -39,8 +39,10 @@ class Sample:
 class Live:
     """most: viewers at one time."""
 
-    def __init__(self, seen_by: SeenBy, most: int = USUAL.viewers, every: float = EVERY, least: float = LEAST) -> None:
-        self._seen_by, self._most, self._every, self._least = seen_by, most, every, least
+    def __init__(
+        self, view_for: ViewFor, most: int = USUAL.viewers, every: float = EVERY, least: float = LEAST
+    ) -> None:
+        self._view_for, self._most, self._every, self._least = view_for, most, every, least
         self.viewers = 0
         self._sampler: asyncio.Task[None] | None = None
         self._sample: Sample | None = None
@@ -62,7 +64,7 @@ class Live:
         self._tell()
 
     async def opened(
-        self, look: Callable[[], Now], team: str | None, may: Callable[[], bool]
+        self, look: Callable[[], LiveView], team: str | None, may: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
         """`events`, counted before a byte of the answer is sent: a hundred may come at once. Raises QueueFull.
 
@@ -71,7 +73,7 @@ class Live:
         stream = self.events(look, team)
         return _after(await anext(stream), stream, may)
 
-    async def events(self, look: Callable[[], Now], team: str | None) -> AsyncGenerator[bytes, None]:
+    async def events(self, look: Callable[[], LiveView], team: str | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events, until the viewer leaves or the server stops. Raises QueueFull."""
         if self.viewers >= self._most:
             raise QueueFull(f"{self._most} people look at this already. Close a page, or try later.", retry_after=10)
@@ -80,11 +82,11 @@ class Live:
             self._sampler = asyncio.create_task(self._take(look), name="console-sampler")
         try:
             yield b"retry: 1000\n\n"
-            seen: Sample | None = None
+            sent: Sample | None = None
             while not self._closed:
                 fresh, sample = self._fresh, self._sample
-                if sample is not None and sample is not seen:
-                    seen = sample
+                if sample is not None and sample is not sent:
+                    sent = sample
                     yield sample.event(team)
                 await fresh.wait()
         finally:
@@ -93,11 +95,11 @@ class Live:
                 self._sampler.cancel()
                 self._sampler = self._sample = None
 
-    async def _take(self, look: Callable[[], Now]) -> None:
+    async def _take(self, look: Callable[[], LiveView]) -> None:
         while True:
             self._poked.clear()
             try:
-                self._sample = Sample(look(), self._seen_by)
+                self._sample = Sample(look(), self._view_for)
                 self._tell()
             except Exception:  # a fault of the page must not end the stream of all
                 log.exception("a sample failed")

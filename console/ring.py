@@ -16,14 +16,14 @@ class Stalls:
     def assign(self, places: int, placed: Iterable[str], moving: Mapping[str, str | None]) -> dict[str, int]:
         """placed: in a place; moving: on its way into one, with the one whose place it takes."""
         before = self._at
-        kept = {digest: before[digest] for digest in placed if before.get(digest, places) < places}
+        stalls = {digest: before[digest] for digest in placed if before.get(digest, places) < places}
         for digest, victim in moving.items():
             taken = before.get(digest, before.get(victim or "", places))
-            if taken < places and taken not in kept.values():
-                kept[digest] = taken
-        free = iter(sorted(set(range(places)) - set(kept.values())))
+            if taken < places and taken not in stalls.values():
+                stalls[digest] = taken
+        free = iter(sorted(set(range(places)) - set(stalls.values())))
         for digest in (*placed, *moving):
-            if digest not in kept and (number := next(free, None)) is not None:
-                kept[digest] = number
-        self._at = kept
-        return kept
+            if digest not in stalls and (number := next(free, None)) is not None:
+                stalls[digest] = number
+        self._at = stalls
+        return stalls

@@ -17,47 +17,47 @@ from typing import Any
 import msgspec
 
 from models import sse
-from registry.json import NOT_JSON
+from registry.base.json import NOT_JSON
 
 MAX_CHARACTERS = 8_192
 """Characters of a request, and of its answer."""
-KEPT = 1_000
+MAX_TRANSCRIPTS = 1_000
 LONGEST = 1 << 18
 """Bytes of a body, or of an answer that is no stream, that are looked through."""
-ASKED = ("system", "instructions", "messages", "prompt", "input", "inputs", "query", "documents", "texts", "content",
+PROMPT_FIELDS = ("system", "instructions", "messages", "prompt", "input", "inputs", "query", "documents", "texts", "content",
          "text")  # fmt: skip
-ANSWERED = ("choices", "message", "delta", "output", "content", "token", "generated_text", "response", "text")
+ANSWER_FIELDS = ("choices", "message", "delta", "output", "content", "token", "generated_text", "response", "text")
 
 
-class Texts:
+class Transcript:
     """Of one request; its answer grows as it comes."""
 
     def __init__(self, body: bytes = b"") -> None:
-        self._asked = _Words()
-        self._answered = _Words()
+        self._prompt = _Words()
+        self._answer = _Words()
         if len(body) <= LONGEST:
-            self._asked.add(_lines(_decoded(body), ASKED))
+            self._prompt.add(_lines(_decoded(body), PROMPT_FIELDS))
         self._kind, self._whole, self._events = "", bytearray(), sse.Reader()
 
     @property
-    def asked(self) -> str:
-        return self._asked.text
+    def prompt(self) -> str:
+        return self._prompt.text
 
     @property
-    def answered(self) -> str:
-        return self._answered.text
+    def answer(self) -> str:
+        return self._answer.text
 
     def begin(self, content_type: str) -> None:
         """The answer's first bytes come, and are this. What came of an attempt before counts no more."""
         self._kind, self._whole, self._events = content_type, bytearray(), sse.Reader()
-        self._answered = _Words()
+        self._answer = _Words()
 
     def feed(self, data: bytes) -> None:
-        if self._answered.is_full or not self._kind:
+        if self._answer.is_full or not self._kind:
             return
         if self._kind.startswith("text/event-stream"):
             for event in self._events.feed(data):
-                self._answered.add(_of_event(_decoded(event)))
+                self._answer.add(_of_event(_decoded(event)))
             return
         if len(self._whole) <= LONGEST:
             self._whole += data
@@ -65,41 +65,41 @@ class Texts:
             *lines, rest = bytes(self._whole).split(b"\n")
             self._whole = bytearray(rest)
             for line in lines:
-                self._answered.add(_of_event(_decoded(line)))
+                self._answer.add(_of_event(_decoded(line)))
 
     def end(self) -> None:
         """Nothing more comes."""
         data, self._whole = bytes(self._whole), bytearray()
         if len(data) <= LONGEST and not self._kind.startswith("text/event-stream"):
             is_json = "json" in self._kind
-            self._answered.add(_lines(_decoded(data), ANSWERED) if is_json else [data.decode(errors="replace")])
+            self._answer.add(_lines(_decoded(data), ANSWER_FIELDS) if is_json else [data.decode(errors="replace")])
 
 
-class TextStore:
+class TranscriptStore:
     """On the server's event loop; pages, which are written in threads, ask `find`."""
 
     def __init__(self) -> None:
         self._teams: frozenset[str] = frozenset()
-        self._kept: dict[tuple[str, str, float], Texts] = {}
+        self._transcripts: dict[tuple[str, str, float], Transcript] = {}
 
-    def keeps(self, team: str) -> bool:
+    def is_enabled(self, team: str) -> bool:
         return team in self._teams
 
-    def allow(self, teams: Iterable[str]) -> None:
+    def set_teams(self, teams: Iterable[str]) -> None:
         """From now on these teams have texts kept. Those of all others are gone."""
         self._teams = frozenset(teams)
-        self._kept = {key: texts for key, texts in self._kept.items() if key[0] in self._teams}
+        self._transcripts = {key: texts for key, texts in self._transcripts.items() if key[0] in self._teams}
 
-    def keep(self, team: str, id_: str, at: float, texts: Texts) -> None:
+    def add(self, team: str, id_: str, at: float, texts: Transcript) -> None:
         """Of the request that ended then."""
         if team not in self._teams:
             return
-        self._kept[team, id_, at] = texts
-        while len(self._kept) > KEPT:
-            del self._kept[next(iter(self._kept))]
+        self._transcripts[team, id_, at] = texts
+        while len(self._transcripts) > MAX_TRANSCRIPTS:
+            del self._transcripts[next(iter(self._transcripts))]
 
-    def find(self, team: str, id_: str, at: float) -> Texts | None:
-        return self._kept.get((team, id_, at))
+    def find(self, team: str, id_: str, at: float) -> Transcript | None:
+        return self._transcripts.get((team, id_, at))
 
 
 class _Words:
@@ -107,11 +107,11 @@ class _Words:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._left = MAX_CHARACTERS
+        self._remaining = MAX_CHARACTERS
 
     @property
     def is_full(self) -> bool:
-        return self._left <= 0
+        return self._remaining <= 0
 
     @property
     def text(self) -> str:
@@ -121,8 +121,8 @@ class _Words:
         for piece in pieces:
             if self.is_full:
                 return
-            self._pieces.append(piece[: self._left])
-            self._left -= len(piece)
+            self._pieces.append(piece[: self._remaining])
+            self._remaining -= len(piece)
 
 
 def _decoded(data: bytes) -> Any:
@@ -137,27 +137,27 @@ def _of_event(event: Any) -> Iterator[str]:
     kind = event.get("type") if isinstance(event, Mapping) else None
     if isinstance(kind, str) and kind.startswith("response.") and kind != "response.output_text.delta":
         return iter(())
-    return _said(event, ANSWERED)
+    return _texts_below(event, ANSWER_FIELDS)
 
 
 def _lines(value: Any, names: tuple[str, ...]) -> Iterator[str]:
     """Each on a line of its own, behind who said it."""
-    for place, text in enumerate(_said(value, names)):
-        yield f"\n{text}" if place else text
+    for index, text in enumerate(_texts_below(value, names)):
+        yield f"\n{text}" if index else text
 
 
-def _said(value: Any, names: tuple[str, ...], depth: int = 8) -> Iterator[str]:
+def _texts_below(value: Any, names: tuple[str, ...], depth: int = 8) -> Iterator[str]:
     """The texts that stand below these names, in their order."""
     if isinstance(value, str):
         yield value
     elif depth and isinstance(value, list):
         for one in value:
-            yield from _said(one, names, depth - 1)
+            yield from _texts_below(one, names, depth - 1)
     elif depth and isinstance(value, Mapping):
-        if names is ASKED and isinstance(role := value.get("role"), str):
+        if names is PROMPT_FIELDS and isinstance(role := value.get("role"), str):
             yield f"[{role[:32]}]"
         for name in names:
             if value.get(name):
-                yield from _said(value[name], names, depth - 1)
+                yield from _texts_below(value[name], names, depth - 1)
                 if name in ("token", "choices"):  # what follows is the same once more
                     return

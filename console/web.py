@@ -33,8 +33,8 @@ from console.files import static
 from console.host import Host, Page, Visit
 from console.rendering import HEADERS, templates
 from console.sessions import SECONDS
+from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError, Unauthorized
-from registry.json import NOT_JSON
 from tenants.caller import EVERYBODY, SCOPES, Scope
 
 JSON = "application/json"
@@ -43,11 +43,11 @@ JSON = "application/json"
 @cache
 def pages() -> dict[str, Page]:
     """Each folder of `console.pages` is one, in the order of the navigation."""
-    found = {
+    by_slug = {
         name: importlib.import_module(f"{rooms.__name__}.{name}.page").PAGE
         for _, name, _ in pkgutil.iter_modules(rooms.__path__)
     }
-    return dict(sorted(found.items(), key=lambda item: item[1].order))
+    return dict(sorted(by_slug.items(), key=lambda item: item[1].order))
 
 
 class Web:
@@ -128,7 +128,7 @@ class Web:
         key = body.get("key")
         if not isinstance(key, str) or not 8 <= len(key) <= 512:
             raise BadRequest("Send the key as `key`.", param="key")
-        caller = host.who([key])
+        caller = host.identify([key])
         if caller is EVERYBODY:
             raise BadRequest("This server asks for no key: everything is open to you already.", param="key")
         if caller.key is None:

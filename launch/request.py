@@ -4,7 +4,7 @@
     Gateway.additions.preview(wanted: ModelRequest) -> Preview          (changes nothing)
 
 Steps come in the order of `Phase`; `waiting` only where a model of its id is being removed and finishes its last
-requests, `fetching` as often as the figures change. The last one is `Added`. Errors are
+requests, `fetching` as often as the figures change. The last one is `AddedModel`. Errors are
 those of `registry.errors`. Whoever leaves the iterator early leaves the model as far as it is: once `added` was told it
 is served, and its download goes on; `Additions.cancel` ends that.
 """
@@ -56,7 +56,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedModel:
     """The end: the model's files are here and it is served; the first request loads it."""
 
     recipe: Recipe

@@ -8,9 +8,9 @@ Qwen/Qwen3-0.6B, Qwen/Qwen3-0.6B@main a hub's repository, at a revision
 import re
 from pathlib import Path, PurePosixPath
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest
 from registry.recipes.source import HubSource, PackageSource, PathSource, Source, is_revision
-from registry.wording import quoted
 
 HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 PACKAGE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
@@ -41,17 +41,19 @@ def parse_source(text: str, revision: str | None = None) -> Source:
         )
     hub, at, named = text.partition("@")
     if HUB.match(hub):
-        wanted = named or revision or MAIN
+        requested = named or revision or MAIN
         if at and (not named or (revision and revision != named)):
             raise BadRequest("Name the revision once: org/name@revision.", param="source")
-        if not is_revision(wanted):
-            raise BadRequest(f"{quoted(wanted)} is no revision: write a branch, a tag or a commit.", param="revision")
-        return HubSource(hub=hub, revision=wanted)
+        if not is_revision(requested):
+            raise BadRequest(
+                f"{quoted(requested)} is no revision: write a branch, a tag or a commit.", param="revision"
+            )
+        return HubSource(hub=hub, revision=requested)
     if revision:
         raise BadRequest("Only a hub's repository has a revision.", param="revision")
     if not Path(text).is_absolute():
-        told = f"{quoted(text)}: write a folder's absolute path on the server, or org/name of a hub."
-        raise BadRequest(told if "/" in text else f"{told} {OLLAMAS}", param="source")
+        message = f"{quoted(text)}: write a folder's absolute path on the server, or org/name of a hub."
+        raise BadRequest(message if "/" in text else f"{message} {OLLAMAS}", param="source")
     return PathSource(path=str(Path(text)))
 
 

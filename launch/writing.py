@@ -64,13 +64,13 @@ def changed(data: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
 
 
 def _flat(data: Mapping[str, Any], head: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{head}{key}.")
+            values |= _flat(value, f"{head}{key}.")
         else:
-            found[f"{head}{key}"] = value
-    return found
+            values[f"{head}{key}"] = value
+    return values
 
 
 def _line(text: str) -> str:

@@ -99,8 +99,8 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
     if shape is not None and recipe.task is Task.CHAT:
         kv_cache = default_kv_cache(recipe, shape) if recipe.memory.kv_cache is None else int(recipe.memory.kv_cache)
         per_token = kv_bytes_per_token(recipe, shape)
-        said = "as the recipe says" if recipe.memory.kv_cache is not None else "room for full contexts"
-        notes["kv_cache"] = f"{said}, {kv_cache // per_token:,} tokens of {per_token:,} bytes"
+        origin = "as the recipe says" if recipe.memory.kv_cache is not None else "room for full contexts"
+        notes["kv_cache"] = f"{origin}, {kv_cache // per_token:,} tokens of {per_token:,} bytes"
         room = recipe.memory.adapters
         places, host_places = room.device, room.host if room.device else 0
         # on a CPU an adapter's values stay 16 bits wide beside float32: see `models.chat.settings`

@@ -9,7 +9,7 @@ _one = threading.RLock()
 
 
 @contextmanager
-def quickly() -> Iterator[None]:
+def fast_imports() -> Iterator[None]:
     """Around imports that make hundreds of thousands of objects, of which none is garbage.
 
     The collector would look at all of them again and again: a tenth to a quarter of the time of vLLM's imports, and a

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from typing import Literal, Protocol
 
-from models.messages import Held, Progress
+from models.messages import MemoryFootprint, Progress
 from models.protocol import Report
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import Recipe
@@ -24,7 +24,7 @@ class EngineState(StrEnum):
     CLOSED = "closed"
 
 
-class Phases:
+class LoadPhases:
     """Reports each phase as it begins, and keeps how long it took."""
 
     def __init__(self, report: Report) -> None:
@@ -43,8 +43,8 @@ class Phases:
 class Sleepable(Protocol):
     """What moves an engine's weights."""
 
-    async def down(self) -> Held: ...
-    async def up(self) -> Held: ...
+    async def down(self) -> MemoryFootprint: ...
+    async def up(self) -> MemoryFootprint: ...
 
 
 class Lifecycle:
@@ -65,23 +65,23 @@ class Lifecycle:
     def close(self) -> None:
         self.state = EngineState.CLOSED
 
-    async def sleep(self, sleeper: "Sleepable | None") -> Held:
+    async def sleep(self, sleeper: "Sleepable | None") -> MemoryFootprint:
         """From loaded to asleep. None: this engine cannot. Raises EngineFailed; the engine is broken afterwards."""
         self.check()
         if sleeper is None:
             raise EngineFailed(f"this {self._what} engine cannot sleep")
         return await self._change(sleeper.down, EngineState.ASLEEP)
 
-    async def wake(self, sleeper: "Sleepable | None") -> Held:
+    async def wake(self, sleeper: "Sleepable | None") -> MemoryFootprint:
         """From asleep to loaded. Raises EngineFailed; the engine is broken afterwards."""
         if sleeper is None or self.state is not EngineState.ASLEEP:
             raise EngineFailed(f"the {self._what} engine is {self.state}")
         return await self._change(sleeper.up, EngineState.LOADED)
 
-    async def _change(self, work: Callable[[], Awaitable[Held]], state: EngineState) -> Held:
+    async def _change(self, work: Callable[[], Awaitable[MemoryFootprint]], state: EngineState) -> MemoryFootprint:
         self.state = EngineState.CHANGING
         try:
-            held = await work()
+            memory = await work()
         except Exception as error:
             self.state = EngineState.BROKEN
             if isinstance(error, RoundhouseError):
@@ -90,17 +90,17 @@ class Lifecycle:
         if self.state is not EngineState.CHANGING:
             raise EngineFailed(f"the {self._what} engine was closed")
         self.state = state
-        return held
+        return memory
 
     @asynccontextmanager
     async def loading(
         self, recipe: Recipe, report: Report, close: Callable[[], Awaitable[None]]
-    ) -> AsyncIterator[Phases]:
+    ) -> AsyncIterator[LoadPhases]:
         """The one load of an engine. Whatever fails inside closes it and comes out as an error of ours."""
         if self.state is not EngineState.NEW:
             raise EngineFailed("this engine was used before: load into a new one")
         self.state = EngineState.LOADING
-        phases = Phases(report)
+        phases = LoadPhases(report)
         try:
             yield phases
             if self.state is not EngineState.LOADING:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from models import process_group
-from registry import control_groups
+from registry.base import control_groups
 
 SERVES, LOADS = 100, 1000
 """How much sooner, in thousandths of the memory there is, the kernel shall kill a slot than it would by size alone.
@@ -29,8 +29,8 @@ def limit() -> int | None:
     return min((most for _, most in control_groups.memory_limits(folders())), default=None)
 
 
-class Kills:
-    """Whether the kernel has killed a process in a process's group, for want of memory, since the last `look`.
+class OomKills:
+    """Whether the kernel has killed a process in a process's group, for want of memory, since the last `reset`.
 
     Of this machine, where the process has no group that counts.
     """
@@ -38,12 +38,12 @@ class Kills:
     def __init__(self, pid: int | str = "self") -> None:
         self._files = [folder / name for folder in folders(pid)[:1] for name in ("memory.events", "memory.oom_control")]
         self._files.append(Path("/proc/vmstat"))
-        self.look()
+        self.reset()
 
-    def look(self) -> None:
+    def reset(self) -> None:
         self._seen = self._count()
 
-    def risen(self) -> bool:
+    def has_killed(self) -> bool:
         return self._count() > self._seen
 
     def _count(self) -> int:
@@ -55,7 +55,7 @@ class Kills:
         return 0
 
 
-class Expendable:
+class OomPriority:
     """This process and those of its group of processes, as the kernel shall see them when memory runs out."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Expendable:
         with contextlib.suppress(OSError):
             self._own = int(Path("/proc/self/oom_score_adj").read_text())
 
-    def serves(self) -> None:
+    def mark_serving(self) -> None:
         self._set(SERVES)
 
     @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """What the gateway asks of an engine and what comes back: msgspec structs, safe to decode from a socket.
 
-Requests go in, events come out. One request gives: `Started`? then any number of `Chunk`s (chat), or one result
-(embed, rerank), or one `TranscriptInfo` and its `Segment`s (speech); always `Finished` last, or an error instead. Of a
-recording `Finished` comes before an error too.
+Requests go in, events come out. One request gives: `ResponseStart`? then any number of `Chunk`s (chat), or one result
+(embed, rerank), or one `TranscriptInfo` and its `Segment`s (speech); always `ResponseEnd` last, or an error instead. Of a
+recording `ResponseEnd` comes before an error too.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class HttpCall(Message, frozen=True):
     """The client's JSON with `model` set to `served`."""
     served: str
     """The name by which the engine knows the weights: the model's id, or the adapter's digest."""
-    shown: str
+    display_name: str
     """The name that the client used; the response's `model` shows it."""
     adapter: AdapterRef | None = None
     request_id: str = ""
@@ -59,7 +59,7 @@ class EmbedRequest(Message, frozen=True):
     inputs: list[str | list[int]]
     prompt_name: str | None = None
     """Name of a prompt of the model ('query', 'document'); None: no prompt."""
-    prompt_instead: list[str] = []
+    prompt_fallbacks: list[str] = []
     """Names that mean the same: the first that is not empty, where that one is, or is none of the model's."""
     dimensions: int | None = None
     truncate: bool = False
@@ -78,7 +78,7 @@ class RerankRequest(Message, frozen=True):
     """The same of each document, before it is split into chunks."""
     max_chunks: int = 0
     """Score only the start of a document that would need more chunks than this; 0: no limit."""
-    places: list[int] = []
+    document_numbers: list[int] = []
     """Where each document stands in what the client sent, for errors that tell; empty: as here."""
 
 
@@ -102,7 +102,7 @@ Request = HttpCall | EmbedRequest | RerankRequest | TranscribeRequest
 
 
 # --- events --------------------------------------------------------------------------------------------------------
-class Started(Message, frozen=True):
+class ResponseStart(Message, frozen=True):
     """HTTP status and type of the chat engine's answer; sent before its first chunk."""
 
     status: int
@@ -174,11 +174,11 @@ class Usage(Message, frozen=True):
     """Of the prompt, what a provider wrote into its cache and has a price of its own for."""
 
 
-class Finished(Message, frozen=True):
+class ResponseEnd(Message, frozen=True):
     usage: Usage
 
 
-Event = Started | Chunk | EmbedResult | RerankResult | TranscriptInfo | Segment | Finished
+Event = ResponseStart | Chunk | EmbedResult | RerankResult | TranscriptInfo | Segment | ResponseEnd
 
 
 # --- life cycle ----------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Progress(Message, frozen=True):
     detail: str = ""
 
 
-class Held(Message, frozen=True):
+class MemoryFootprint(Message, frozen=True):
     """Bytes that an engine holds. On a CPU everything lies in host memory and counts as the device's."""
 
     device_bytes: int
@@ -201,7 +201,7 @@ class Held(Message, frozen=True):
     """Of its processes in host memory, pinned copies included; 0 on a CPU."""
 
 
-class Loaded(Message, frozen=True):
+class LoadResult(Message, frozen=True):
     """What a finished load holds, in bytes, and what it learned about the model."""
 
     resident_bytes: int
@@ -209,7 +209,7 @@ class Loaded(Message, frozen=True):
     weights_bytes: int
     host_bytes: int = 0
     """Beside it in host memory; 0 on a CPU."""
-    asleep: Held | None = None
+    asleep: MemoryFootprint | None = None
     """What it expects to hold asleep; None: it cannot sleep."""
     kv_cache_bytes: int = 0
     seconds: dict[str, float] = {}

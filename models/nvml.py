@@ -63,14 +63,14 @@ def capability(device: str) -> int | None:
 def used_by(device: str, processes: Iterable[int]) -> int | None:
     """Bytes of these processes on `device`. None where the driver does not tell: it may count processes of a container
     by numbers that they do not have inside."""
-    wanted = set(processes)
+    pids = set(processes)
     try:
         with _opened(device) as (nvml, handle):
-            found = {one.pid: one.usedGpuMemory for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+            by_process = {one.pid: one.usedGpuMemory for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     except NoGpu:
         return None
-    told = [found[pid] for pid in wanted & found.keys()]
-    return None if not told or None in told else sum(map(int, told))
+    used = [by_process[pid] for pid in pids & by_process.keys()]
+    return None if not used or None in used else sum(map(int, used))
 
 
 def busy(device: str) -> float | None:
@@ -115,8 +115,8 @@ def _handle(nvml: Any, index: int) -> Any:
         return nvml.nvmlDeviceGetHandleByIndex(int(word))
     if not word.startswith("GPU-"):
         raise NoGpu(f"{VISIBLE}={visible}: '{word}' is neither the number of a GPU nor its UUID")
-    for place in range(nvml.nvmlDeviceGetCount()):  # CUDA takes the beginning of a UUID, too
-        handle = nvml.nvmlDeviceGetHandleByIndex(place)
+    for number in range(nvml.nvmlDeviceGetCount()):  # CUDA takes the beginning of a UUID, too
+        handle = nvml.nvmlDeviceGetHandleByIndex(number)
         if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(word):
             return handle
     raise NoGpu(f"{VISIBLE}={visible}: no GPU has the UUID {word}")

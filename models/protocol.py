@@ -9,7 +9,7 @@
 
 Cancelling the task of some work aborts it in the engine. A sleep or wake that fails leaves the engine broken: its
 process must be ended. Neither is cancelled half-way. Nothing may run while an engine falls asleep: the caller has
-drained it. Only an engine whose `Loaded.asleep` is set can sleep; the others raise EngineFailed and go on.
+drained it. Only an engine whose `LoadResult.asleep` is set can sleep; the others raise EngineFailed and go on.
 
 Every method raises errors of `registry.errors` only: a client's fault as BadRequest (or a subclass), anything
 else as EngineFailed. Library errors are mapped by type at this border. An engine is never left half-changed by
@@ -25,9 +25,9 @@ from models.messages import (
     EmbedRequest,
     EmbedResult,
     Event,
-    Held,
     HttpCall,
-    Loaded,
+    LoadResult,
+    MemoryFootprint,
     Progress,
     RerankRequest,
     RerankResult,
@@ -45,7 +45,7 @@ Report = Callable[[Progress], None]
 class Engine(Protocol):
     """The life of a loaded model."""
 
-    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
         """Load the weights in folder `path` onto `device` ('cpu', 'cuda:0') and warm up. Runs once."""
         ...
 
@@ -53,11 +53,11 @@ class Engine(Protocol):
         """Return when the engine's inner loop has answered (heartbeat); raise EngineFailed when it is broken."""
         ...
 
-    async def sleep(self) -> Held:
+    async def sleep(self) -> MemoryFootprint:
         """Give the device's memory back and keep what a wake needs; no adapter stays. Returns what is still held."""
         ...
 
-    async def wake(self) -> Held:
+    async def wake(self) -> MemoryFootprint:
         """Come back from sleep with the same weights, checked by a known answer. Raises EngineFailed if it differs."""
         ...
 
@@ -75,7 +75,7 @@ class Breakable(Protocol):
 
 
 @runtime_checkable
-class Counting(Protocol):
+class MetricsSource(Protocol):
     """An engine that counts for itself what it does."""
 
     async def metrics(self) -> bytes:

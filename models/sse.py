@@ -60,8 +60,8 @@ def data_of(event: bytes, field: bytes = b"data:") -> bytes:
 
 def with_data(event: bytes, data: bytes) -> bytes:
     """The same event, saying something else."""
-    kept = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
-    return b"\n".join([*kept, *(b"data: " + line for line in data.splitlines()), b"", b""])
+    other_lines = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
+    return b"\n".join([*other_lines, *(b"data: " + line for line in data.splitlines()), b"", b""])
 
 
 def event(data: object, name: str | None = None) -> bytes:

@@ -14,8 +14,8 @@ TOO_LARGE, TOO_SLOW, ENTRIES = "400 `grammar_too_large`", "400 `grammar_too_slow
 
 def _bound(default: float, what: str, over: str, why: str, most: float | None = None) -> Any:
     """what: is counted. over: what becomes of a request that has more. why: so much by default."""
-    told: dict[str, JsonValue] = {"over": over, "why": why}
-    return Field(default, description=what, json_schema_extra=told, gt=0, le=most)
+    extra: dict[str, JsonValue] = {"over": over, "why": why}
+    return Field(default, description=what, json_schema_extra=extra, gt=0, le=most)
 
 
 class Bounds(BaseModel):

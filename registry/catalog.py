@@ -18,12 +18,12 @@ from typing import NoReturn
 
 from cachetools import LRUCache
 
+from registry.base.wording import LISTED, nearest, quoted
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, MODEL, MODEL_RULE, NAME_RULE
 from registry.ownership import TeamAdapters
 from registry.recipes.definition import Recipe, Task
 from registry.records import Adapter, AdapterKey, Version
-from registry.wording import LISTED, nearest, quoted
 
 VIEWS = 1024
 """Teams whose view is kept."""
@@ -36,7 +36,7 @@ ENDPOINTS: Mapping[Task, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedName:
     """What a name resolved to. `version` is None exactly when no adapter was named."""
 
     recipe: Recipe
@@ -66,9 +66,11 @@ class Catalog:
     ) -> None:
         self.recipes: Mapping[str, Recipe] = {recipe.id: recipe for recipe in recipes}
         """Model id to recipe."""
-        self._given = dict(aliases or {})
+        self._runtime_aliases = dict(aliases or {})
         written = {alias: recipe.id for recipe in self.recipes.values() for alias in recipe.aliases}
-        usable = {a: model for a, model in self._given.items() if a not in self.recipes and model in self.recipes}
+        usable = {
+            a: model for a, model in self._runtime_aliases.items() if a not in self.recipes and model in self.recipes
+        }
         self.aliases: Mapping[str, str] = {**usable, **written}
         """Alias to model id, of recipes and run time together."""
         self._written = frozenset(written)
@@ -78,11 +80,11 @@ class Catalog:
 
     def of(self, team: str, *, all_teams: bool = False) -> "Catalog":
         """The same as a team sees it. all_teams: also what others do not share, as administrators do."""
-        found = self._views.get((team, all_teams))
-        if found is None:
-            found = self._views[team, all_teams] = copy(self)
-            found._owned = self._owned.of(team, all_teams)
-        return found
+        view = self._views.get((team, all_teams))
+        if view is None:
+            view = self._views[team, all_teams] = copy(self)
+            view._owned = self._owned.of(team, all_teams)
+        return view
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -90,13 +92,13 @@ class Catalog:
         notes = [
             f"alias '{alias}' for '{model}' is out of use: "
             + ("there is no recipe for that model" if model not in self.recipes else "a recipe has that name")
-            for alias, model in self._given.items()
+            for alias, model in self._runtime_aliases.items()
             if self.aliases.get(alias) != model
         ]
         for key in self._owned.all:
             if key.base not in self.recipes:
                 notes.append(f"adapter '{key}' is out of use: there is no recipe for its base")
-            for name in self._taken(key):
+            for name in self._clashing_names(key):
                 notes.append(f"'{name}' means the model of that name, and not adapter '{key}': rename one of them")
         return tuple(notes)
 
@@ -105,23 +107,23 @@ class Catalog:
         recipes = [recipe for recipe in self.recipes.values() if sees(recipe.id, None)]
         owned = self._owned
         adapters = [a for a in owned.all.values() if sees(a.key.base, None) and sees(a.key.base, owned.spelled(a.key))]
-        return Catalog(recipes, adapters, self._given, owned.ever).of(owned.team)
+        return Catalog(recipes, adapters, self._runtime_aliases, owned.ever).of(owned.team)
 
     # --- resolution ------------------------------------------------------------------------------------------------
-    def resolve(self, name: str, *tasks: Task) -> Resolved:
+    def resolve(self, name: str, *tasks: Task) -> ResolvedName:
         """What `name` means. With `tasks`: only models made for one of them.
 
         Raises NotFound (model_not_found, adapter_version_not_found), BadRequest (ambiguous_model, wrong_task).
         """
-        return _made_for(self._find(name), tasks)
+        return _for_tasks(self._find(name), tasks)
 
-    def resolve_pair(self, base: str, adapter: str, *tasks: Task) -> Resolved:
+    def resolve_pair(self, base: str, adapter: str, *tasks: Task) -> ResolvedName:
         """A base (id or alias) and an adapter[@ref] that came in two fields, such as LoRAX's `adapter_id`.
 
         Raises as `resolve` does; a base for another task is BadRequest (wrong_task), whatever adapter was named.
         """
         name, at, ref = adapter.partition("@")
-        recipe = _made_for(Resolved(self.model(base)), tasks).recipe
+        recipe = _for_tasks(ResolvedName(self.model(base)), tasks).recipe
         return self._qualified(recipe.id, name, ref if at else None)
 
     def model(self, name: str) -> Recipe:
@@ -131,15 +133,15 @@ class Catalog:
             _unknown(name, "model", [*self.recipes, *self.aliases])
         return recipe
 
-    def _find(self, name: str) -> Resolved:
+    def _find(self, name: str) -> ResolvedName:
         if (recipe := self.recipes.get(name)) is not None:
-            return Resolved(recipe)
+            return ResolvedName(recipe)
         if (behind := self.aliases.get(name)) is not None:
-            return Resolved(self.recipes[behind])
+            return ResolvedName(self.recipes[behind])
         head, at, tail = name.partition("@")
         ref = tail if at else None
         if head in self.recipes or head in self.aliases:
-            return Resolved(self._version(self.aliases.get(head, head), tail))
+            return ResolvedName(self._version(self.aliases.get(head, head), tail))
         if keys := self._owned.find(head):
             return self._target(_only(head, keys), ref)
         base, colon, adapter = head.rpartition(":")
@@ -163,14 +165,14 @@ class Catalog:
             param="model",
         )
 
-    def _qualified(self, base: str, adapter: str, ref: str | None) -> Resolved:
-        found = self._owned.find(adapter, base)
-        if not found:
+    def _qualified(self, base: str, adapter: str, ref: str | None) -> ResolvedName:
+        keys = self._owned.find(adapter, base)
+        if not keys:
             _unknown(adapter, "adapter", self._owned.names(base), on=base)
-        return self._target(found[0], ref)
+        return self._target(keys[0], ref)
 
-    def _target(self, key: AdapterKey, ref: str | None) -> Resolved:
-        return Resolved(self.recipes[key.base], key.label, self._owned.all[key].version(ref))
+    def _target(self, key: AdapterKey, ref: str | None) -> ResolvedName:
+        return ResolvedName(self.recipes[key.base], key.label, self._owned.all[key].version(ref))
 
     # --- adapters --------------------------------------------------------------------------------------------------
     def adapter(self, name: str) -> Adapter:
@@ -181,17 +183,17 @@ class Catalog:
         owned = self._owned
         if keys := owned.find(name):
             return owned.all[_only(name, keys)]
-        base, colon, written = name.rpartition(":")
+        base, colon, spelling = name.rpartition(":")
         base = self.aliases.get(base, base)
-        if colon and (found := owned.find(written, base) or owned.without_model(base, written)):
-            return owned.all[found[0]]
+        if colon and (matches := owned.find(spelling, base) or owned.without_model(base, spelling)):
+            return owned.all[matches[0]]
         if name in self.recipes or name in self.aliases:
             raise NotFound(f"'{name}' is a model, not an adapter; see /v1/models/{name}.", code="adapter_not_found")
         _unknown(name, "adapter", owned.names(), code="adapter_not_found")
 
     def adapters(self, base: str | None = None) -> tuple[Adapter, ...]:
         """Those that the team sees, on all bases or on one (an id)."""
-        return self._owned.seen(base)
+        return self._owned.visible(base)
 
     def sees(self, key: AdapterKey) -> bool:
         """May the team use an adapter that is there, and know of it?"""
@@ -217,13 +219,13 @@ class Catalog:
                 code="adapters_not_supported",
                 param="base",
             )
-        for name in self._taken(key._replace(base=recipe.id)):
+        for name in self._clashing_names(key._replace(base=recipe.id)):
             raise Conflict(
                 f"'{name}' is a model's name. Choose another name for the adapter.", code="name_in_use", param="name"
             )
         return recipe
 
-    def _taken(self, key: AdapterKey) -> list[str]:
+    def _clashing_names(self, key: AdapterKey) -> list[str]:
         """Spellings of an adapter's name that mean a model: models come first in `resolve`."""
         bases = [key.base, *(alias for alias, model in self.aliases.items() if model == key.base)]
         names = (key.name, f"{key.team}/{key.name}")
@@ -244,8 +246,8 @@ class Catalog:
             "an alias in a recipe": alias in self._written,
             "an adapter's name": self.is_adapter(alias),
         }
-        for what, taken in used.items():
-            if taken:
+        for what, is_used in used.items():
+            if is_used:
                 raise Conflict(f"'{alias}' is {what} already. Choose another alias.", code="name_in_use", param="alias")
         return recipe
 
@@ -254,18 +256,18 @@ class Catalog:
         head = name.partition("@")[0]
         return name in self.recipes or name in self.aliases or bool(self._owned.find(head))
 
-    def had(self, name: str) -> bool:
+    def existed(self, name: str) -> bool:
         """Is `base:adapter` an adapter of the team, or was it one until it was deleted?"""
-        base, _, written = name.rpartition(":")
-        return self._owned.had(written, self.aliases.get(base, base))
+        base, _, spelling = name.rpartition(":")
+        return self._owned.existed(spelling, self.aliases.get(base, base))
 
     def is_adapter(self, name: str) -> bool:
         """Does any team write an adapter so? What is new and for all teams may not be called by it."""
-        base, colon, written = name.rpartition(":")
-        return self._owned.is_name(written, self.aliases.get(base, base) if colon else None)
+        base, colon, spelling = name.rpartition(":")
+        return self._owned.is_name(spelling, self.aliases.get(base, base) if colon else None)
 
 
-def _made_for(target: Resolved, tasks: Collection[Task]) -> Resolved:
+def _for_tasks(target: ResolvedName, tasks: Collection[Task]) -> ResolvedName:
     if tasks and target.recipe.task not in tasks:
         task = target.recipe.task
         raise BadRequest(

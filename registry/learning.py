@@ -21,9 +21,9 @@ HALF_LIFE = 7 * 24 * 3600.0
 """Seconds. A job of every week keeps its margin, what happened once is forgotten in a month or two."""
 
 
-def after_load(before: int, held: int) -> int:
-    """What counts after a load that holds `held`; `before`: what counted until then, 0: nothing is known."""
-    return max(held, int(before - FALL * (before - held)))
+def after_load(before: int, measured: int) -> int:
+    """What counts after a load that holds `measured`; `before`: what counted until then, 0: nothing is known."""
+    return max(measured, int(before - FALL * (before - measured)))
 
 
 def most(after: int, working_margin: int = WORKING_MARGIN) -> int:
@@ -31,11 +31,11 @@ def most(after: int, working_margin: int = WORKING_MARGIN) -> int:
     return max(working_margin, int(after * MOST_SHARE))
 
 
-def learnt(margin: int, after: int, held: int, working_margin: int = WORKING_MARGIN) -> int:
-    """The margin once `held` bytes were seen."""
-    return min(max(margin, held - after), most(after, working_margin))
+def learn_margin(margin: int, after: int, measured: int, working_margin: int = WORKING_MARGIN) -> int:
+    """The margin once `measured` bytes were seen."""
+    return min(max(margin, measured - after), most(after, working_margin))
 
 
-def faded(margin: int, age: float) -> int:
+def decayed_margin(margin: int, age: float) -> int:
     """What is left of a margin that was seen `age` seconds ago. A clock that was set back forgets nothing."""
     return int(margin * 0.5 ** (max(0.0, age) / HALF_LIFE))

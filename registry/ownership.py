@@ -27,7 +27,7 @@ class TeamAdapters:
         self._sees_all = False
         self.all = {adapter.key: adapter for adapter in adapters}
         self.ever = frozenset(ever) | self.all.keys()
-        self._had = {(key.team, key.name) for key in self.ever}
+        self._existed = {(key.team, key.name) for key in self.ever}
         self._named: dict[tuple[str, str], tuple[AdapterKey, ...]] = {}
         for key in self.all:
             if key.base in bases:
@@ -36,27 +36,27 @@ class TeamAdapters:
 
     def of(self, team: str, sees_all: bool = False) -> "TeamAdapters":
         """sees_all: also what others do not share, as administrators do."""
-        seen = copy(self)
-        seen.team, seen._sees_all = team, sees_all
-        return seen
+        visible = copy(self)
+        visible.team, visible._sees_all = team, sees_all
+        return visible
 
     def sees(self, key: AdapterKey) -> bool:
         """May the team use an adapter that is there, and know of it?"""
         return self._sees_all or key.team == self.team or self.all[key].shared
 
-    def seen(self, base: str | None = None) -> tuple[Adapter, ...]:
+    def visible(self, base: str | None = None) -> tuple[Adapter, ...]:
         """Those that the team sees, on all bases or on one (an id)."""
         return tuple(a for a in self.all.values() if (base is None or a.key.base == base) and self.sees(a.key))
 
-    def find(self, written: str, base: str | None = None) -> tuple[AdapterKey, ...]:
+    def find(self, spelling: str, base: str | None = None) -> tuple[AdapterKey, ...]:
         """Those that a name may mean, on all bases that are served or on one."""
-        team, slash, name = written.rpartition("/")
+        team, slash, name = spelling.rpartition("/")
         if slash:
             return self._of(team, name, base)
-        had = self.had(name, base) if base else (self.team, name) in self._had
-        return self._of(self.team if had else DEFAULT_TEAM, name, base)
+        existed = self.existed(name, base) if base else (self.team, name) in self._existed
+        return self._of(self.team if existed else DEFAULT_TEAM, name, base)
 
-    def had(self, name: str, base: str) -> bool:
+    def existed(self, name: str, base: str) -> bool:
         """Has, or had, the team itself an adapter of this name?"""
         return AdapterKey(base, name, self.team) in self.ever
 
@@ -76,15 +76,15 @@ class TeamAdapters:
         served = (key for key in self.all if key in self._named.get((key.team, key.name), ()))
         return [self.spelled(key) for key in served if (base is None or key.base == base) and self.sees(key)]
 
-    def without_model(self, base: str, written: str) -> tuple[AdapterKey, ...]:
+    def without_model(self, base: str, spelling: str) -> tuple[AdapterKey, ...]:
         """One whose base is served no more: it has no name, and can still be removed."""
-        team, _, name = written.rpartition("/")
+        team, _, name = spelling.rpartition("/")
         key = AdapterKey(base, name, team or self.team)
         return (key,) if key in self.all and self.sees(key) else ()
 
-    def is_name(self, written: str, base: str | None) -> bool:
+    def is_name(self, spelling: str, base: str | None) -> bool:
         """Does any team call an adapter so? What is new and for all teams may not be called by it."""
-        team, slash, name = written.rpartition("/")
+        team, slash, name = spelling.rpartition("/")
         return any(
             key.name == name and (not slash or key.team == team) and base in (None, key.base) for key in self.all
         )

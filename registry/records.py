@@ -102,9 +102,9 @@ class Adapter:
         if ref is None:
             return self.current
         if VERSION.match(ref):
-            found = self._numbered(int(ref[1:]))
+            version = self._numbered(int(ref[1:]))
         elif DIGEST_PREFIX.match(ref):
-            found = next((v for v in reversed(self.versions) if v.digest.startswith(ref)), None)
+            version = next((v for v in reversed(self.versions) if v.digest.startswith(ref)), None)
             if len({v.digest for v in self.versions if v.digest.startswith(ref)}) > 1:
                 raise NotFound(
                     f"Digest {ref} fits more than one version of '{self.key}'. Write more digits of it.",
@@ -112,8 +112,8 @@ class Adapter:
                 )
         else:
             number = self.aliases.get(ref)
-            found = None if number is None else self._numbered(number)
-        if found is None:
+            version = None if number is None else self._numbered(number)
+        if version is None:
             aliases = ", ".join(sorted(self.aliases)[:10]) or "none"
             newest = ", ".join(v.tag for v in self.versions[-10:])
             raise NotFound(
@@ -121,14 +121,14 @@ class Adapter:
                 f"Its aliases: {aliases}.",
                 code="adapter_version_not_found",
             )
-        return found
+        return version
 
     def _numbered(self, number: int) -> Version | None:
         return next((v for v in self.versions if v.number == number), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredVersion:
     """The answer to a registration. `created` is False when the current version already had this content."""
 
     adapter: Adapter
@@ -146,7 +146,7 @@ class LoadKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LoadMeasurement:
     """What loads of this kind have cost so far."""
 
     resident_bytes: int
@@ -162,7 +162,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredSleep:
+class SleepMeasurement:
     """What sleeps of this kind have cost so far."""
 
     device_bytes: int

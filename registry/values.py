@@ -29,7 +29,7 @@ class Values:
         self._most = most
         self._count = 0
         self._in_text = False
-        self._held = b""
+        self._backslash = b""
         """A backslash at the end: what it stands before is in the next piece."""
         self._digit = b""
         """One at the end: the exponent may be in the next piece."""
@@ -40,9 +40,9 @@ class Values:
             self._add(piece[start : start + PIECE])
 
     def _add(self, piece: bytes) -> None:
-        if self._held or b"\\" in piece:
-            piece = (self._held + piece).replace(b"\\\\", b"")
-            self._held = b"\\" if piece.endswith(b"\\") else b""
+        if self._backslash or b"\\" in piece:
+            piece = (self._backslash + piece).replace(b"\\\\", b"")
+            self._backslash = b"\\" if piece.endswith(b"\\") else b""
             piece = piece.replace(b'\\"', b"")
         piece = self._digit + piece
         self._digit = piece[-1:] if piece[-1:].isdigit() else b""

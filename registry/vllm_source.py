@@ -12,8 +12,8 @@ from pathlib import Path
 @cache
 def root() -> Path | None:
     """Its folder, if it is installed."""
-    found = find_spec("vllm")
-    folders = found.submodule_search_locations if found else None
+    spec = find_spec("vllm")
+    folders = spec.submodule_search_locations if spec else None
     return Path(folders[0]) if folders else None
 
 
@@ -39,7 +39,7 @@ def table(file: str, name: str) -> dict[str, object]:
         value = getattr(node, "value", None)
         if isinstance(value, ast.Dict) and any(isinstance(t, ast.Name) and t.id == name for t in targets):
             pairs = zip(value.keys, value.values, strict=True)
-            return {str(key.value): _literal(held) for key, held in pairs if isinstance(key, ast.Constant)}
+            return {str(key.value): _literal(node_value) for key, node_value in pairs if isinstance(key, ast.Constant)}
     return {}
 
 

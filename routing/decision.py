@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-LEFT = ",left"
+LEFT_SUFFIX = ",left"
 """Behind a reason: the conversation had another target before."""
 
 
@@ -25,13 +25,13 @@ class Decision:
     """Who may answer instead if the target fails before its first byte, in the router's order; never the target."""
     hedge_after: float | None = None
     """Seconds without a first byte after which the first fall-back is asked too; None: never."""
-    left: str | None = None
+    previous: str | None = None
     """The target that this conversation had so far, where it is another one now; `saw` says why."""
 
     @property
-    def told(self) -> str:
+    def full_reason(self) -> str:
         """The reason as answers and the ledger have it: it also says that a conversation's target was left."""
-        return self.reason if self.left is None else f"{self.reason}{LEFT}"
+        return self.reason if self.previous is None else f"{self.reason}{LEFT_SUFFIX}"
 
     @property
     def score(self) -> float | None:

@@ -30,8 +30,8 @@ class TargetFacts:
 class Facts:
     targets: Mapping[str, TargetFacts] = field(default_factory=dict)
     """By the name that the router's definition has for them. Who is not there is not usable."""
-    held: str | None = None
+    previous: str | None = None
     """The target that this conversation had so far."""
 
 
-NOWHERE = TargetFacts(usable=False, why_not="unknown")
+UNKNOWN_TARGET = TargetFacts(usable=False, why_not="unknown")

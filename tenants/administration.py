@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from registry.threads import Threads
+from registry.base.threads import Threads
 from tenants.watch import KeyWatch
 
 if TYPE_CHECKING:  # a server without keys loads no database

@@ -80,5 +80,5 @@ EVERYBODY = Caller()
 """The caller of an open server for which nobody has made a key."""
 VISITOR = Caller(scopes=frozenset((Scope.INFER,)), ceiling=ServiceClass.INTERACTIVE)
 """Who shows no key on an open server that has some: as with a key of the team `default` that was given nothing more."""
-NOBODY = Caller("", scopes=frozenset(), models=(), adapters=())
+ANONYMOUS = Caller("", scopes=frozenset(), models=(), adapters=())
 """Who shows no key where none is needed, on a server that has some."""

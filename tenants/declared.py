@@ -18,9 +18,9 @@ from functools import partial
 
 import msgspec
 
+from registry.base.json import NOT_JSON
+from registry.base.wording import plain
 from registry.errors import BadRequest
-from registry.json import NOT_JSON
-from registry.wording import plain
 from tenants.keys.records import Team, check_name, check_team, check_weight
 from tenants.keys.table import KeyTable
 from tenants.limits.periods import zone_of
@@ -59,20 +59,20 @@ class TeamChange:
 def read(text: bytes) -> DeclaredTeams:
     """Raises BadRequest for whatever could not be applied as a whole."""
     try:
-        found: DeclaredTeams = msgspec.yaml.decode(text, type=DeclaredTeams)
+        declared: DeclaredTeams = msgspec.yaml.decode(text, type=DeclaredTeams)
     except NOT_JSON as error:
         raise BadRequest(f"The file declares no teams: {error}") from None
-    if len({team.id for team in found.teams}) < len(found.teams):
+    if len({team.id for team in declared.teams}) < len(declared.teams):
         raise BadRequest("The file names a team twice.", param="id")
-    for team in found.teams:
+    for team in declared.teams:
         check_team(team.id)
         check_name(team.name or "")
         check_weight(1.0 if team.weight is None else team.weight)
         zone_of("UTC" if team.timezone is None else team.timezone)
-        limits = [_place(limit.of(team.id)) for limit in team.limits or ()]
+        limits = [_identity(limit.of(team.id)) for limit in team.limits or ()]
         if len(set(limits)) < len(limits):
             raise BadRequest(f"The file gives '{team.id}' two limits of one kind and model.", param="limits")
-    return found
+    return declared
 
 
 def changes(declared: DeclaredTeams, keys: KeyTable, limits: LimitTable) -> Iterator[TeamChange]:
@@ -84,42 +84,42 @@ def changes(declared: DeclaredTeams, keys: KeyTable, limits: LimitTable) -> Iter
             yield from _of_limits(team.id, [limit.of(team.id) for limit in team.limits], limits)
 
 
-def _of_team(wanted: DeclaredTeam, found: Team | None, keys: KeyTable) -> Iterator[TeamChange]:
-    if found is None:
-        weight = 1.0 if wanted.weight is None else wanted.weight
-        make = partial(keys.create_team, wanted.id, wanted.name or "", weight, wanted.timezone or "UTC")
-        yield TeamChange(f"{wanted.id}: new", make)
+def _of_team(declared: DeclaredTeam, existing: Team | None, keys: KeyTable) -> Iterator[TeamChange]:
+    if existing is None:
+        weight = 1.0 if declared.weight is None else declared.weight
+        make = partial(keys.create_team, declared.id, declared.name or "", weight, declared.timezone or "UTC")
+        yield TeamChange(f"{declared.id}: new", make)
         return
-    if found.archived:
-        yield TeamChange(f"{wanted.id}: restored", partial(keys.archive, wanted.id, False))
-    if wanted.name is not None and (wanted.name or wanted.id) != found.name:
+    if existing.archived:
+        yield TeamChange(f"{declared.id}: restored", partial(keys.archive, declared.id, False))
+    if declared.name is not None and (declared.name or declared.id) != existing.name:
         yield TeamChange(
-            f"{wanted.id}: name {found.name} -> {wanted.name or wanted.id}",
-            partial(keys.edit_team, wanted.id, name=wanted.name),
+            f"{declared.id}: name {existing.name} -> {declared.name or declared.id}",
+            partial(keys.edit_team, declared.id, name=declared.name),
         )
-    if wanted.weight not in (None, found.weight):
-        words = f"{wanted.id}: weight {found.weight:g} -> {wanted.weight:g}"
-        yield TeamChange(words, partial(keys.edit_team, wanted.id, weight=wanted.weight))
-    if wanted.timezone not in (None, found.timezone):
-        words = f"{wanted.id}: timezone {found.timezone} -> {wanted.timezone}"
-        yield TeamChange(words, partial(keys.edit_team, wanted.id, timezone=wanted.timezone))
+    if declared.weight not in (None, existing.weight):
+        words = f"{declared.id}: weight {existing.weight:g} -> {declared.weight:g}"
+        yield TeamChange(words, partial(keys.edit_team, declared.id, weight=declared.weight))
+    if declared.timezone not in (None, existing.timezone):
+        words = f"{declared.id}: timezone {existing.timezone} -> {declared.timezone}"
+        yield TeamChange(words, partial(keys.edit_team, declared.id, timezone=declared.timezone))
 
 
-def _of_limits(team: str, wanted: list[Limit], limits: LimitTable) -> Iterator[TeamChange]:
+def _of_limits(team: str, declared: list[Limit], limits: LimitTable) -> Iterator[TeamChange]:
     """A limit that is set takes the place of the one that is alike, as `roundhouse limits set` does."""
-    kept = limits.all("team", team)
-    for limit in wanted:
-        alike = [one for one in kept if _place(one) == _place(limit)]
+    existing = limits.all("team", team)
+    for limit in declared:
+        alike = [one for one in existing if _identity(one) == _identity(limit)]
         if len(alike) != 1 or (alike[0].amount, alike[0].mode) != (limit.amount, limit.mode):
-            before = ", ".join(f"{plain(one.shown)} ({one.mode})" for one in alike) or "none"
-            words = f"{team}: {limit.words}: {before} -> {plain(limit.shown)} ({limit.mode})"
+            before = ", ".join(f"{plain(one.display_amount)} ({one.mode})" for one in alike) or "none"
+            words = f"{team}: {limit.words}: {before} -> {plain(limit.display_amount)} ({limit.mode})"
             yield TeamChange(words, partial(limits.set, limit))
-    for one in kept:
-        if _place(one) not in map(_place, wanted):
-            words = f"{team}: {one.words}: {plain(one.shown)} ({one.mode}) -> none"
+    for one in existing:
+        if _identity(one) not in map(_identity, declared):
+            words = f"{team}: {one.words}: {plain(one.display_amount)} ({one.mode}) -> none"
             yield TeamChange(words, partial(limits.remove, one.id))
 
 
-def _place(limit: Limit) -> tuple[Kind, str, bool]:
+def _identity(limit: Limit) -> tuple[Kind, str, bool]:
     """Of limits that are alike in this one takes another's place."""
     return limit.kind, limit.model, limit.mode is Mode.WARN

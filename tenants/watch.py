@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from registry.errors import Unavailable
 from tenants.caller import Caller
+from tenants.key_settings import KeySettings
 from tenants.keys import pepper
-from tenants.keys.keyring import Keyring, Known
-from tenants.place import KeyPlace
+from tenants.keys.keyring import KeyEntry, Keyring
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
     from tenants.keys.table import KeyTable
 
 log = logging.getLogger("roundhouse.tenants")
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """Between two looks: a revoked key is refused within twice that."""
 
 
@@ -37,30 +37,30 @@ class KeyWatch:
 
     def __init__(
         self,
-        place: KeyPlace,
+        settings: KeySettings,
         opened: "Callable[[Database], Awaitable[None]] | None" = None,
         changed: "Callable[[Database], Awaitable[None]] | None" = None,
     ) -> None:
-        self._place, self._opened, self._changed = place, opened, changed
-        self._told = -1
+        self._settings, self._opened, self._changed = settings, opened, changed
+        self._reported_revision = -1
         self._database: Database | None = None
         self._table: KeyTable | None = None
         self._revision = -1
-        self._ring = self._made({}, bytes(32), ())
+        self._ring = self._keyring({}, bytes(32), ())
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
         """One look at a time: it opens the database once, and no older ring takes the place of a newer one."""
         self._failed, self._was_read = False, False
         """The last look; any look at tables, with all that is told of it."""
 
-    def who(self, shown: Sequence[str]) -> Caller:
+    def identify(self, keys: Sequence[str]) -> Caller:
         if self._failed and not self._was_read:
             raise Unavailable(
                 "This server cannot read its keys, and lets nobody in until it can. Its log tells why.",
                 code="keys_unreadable",
                 retry_after=5,
             )
-        return self._ring.who(shown)
+        return self._ring.identify(keys)
 
     async def start(self) -> None:
         """Raises what keeps the keys from being read."""
@@ -89,20 +89,24 @@ class KeyWatch:
 
     async def _look(self, *, make: bool = False) -> None:
         async with self._looking:
-            if not make and self._table is None and not self._place.has_tables():
+            if not make and self._table is None and not self._settings.has_tables():
                 return
             await asyncio.to_thread(self._read)
             if self._opened is not None and self._database is not None:
                 await self._opened(self._database)
                 self._opened = None
-            if self._changed is not None and self._database is not None and self._told != (now := self._revision):
+            if (
+                self._changed is not None
+                and self._database is not None
+                and self._reported_revision != (now := self._revision)
+            ):
                 await self._changed(self._database)
-                self._told = now
+                self._reported_revision = now
             self._was_read = True
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
                 await self.look()
                 self._failed = False
@@ -117,21 +121,21 @@ class KeyWatch:
             from tenants.keys.table import KeyTable
             from tenants.storage.opening import open_tables
 
-            place = self._place
-            database = open_tables(place.data_dir, place.database)
-            database.hurry()
+            settings = self._settings
+            database = open_tables(settings.data_dir, settings.database)
+            database.set_timeouts()
             try:
-                table = KeyTable(database, pepper.load(place.data_dir, place.pepper))
+                table = KeyTable(database, pepper.load(settings.data_dir, settings.pepper))
             except BaseException:
                 database.close()
                 raise
             self._database, self._table = database, table
         if self._table.revision() == self._revision:
             return
-        self._revision, known, archived = self._table.known()
-        self._ring = self._made(known, self._table.pepper, archived)
-        log.info("keys", extra={"keys": len(known), "open": self._ring.is_open})
+        self._revision, snapshot, archived = self._table.snapshot()
+        self._ring = self._keyring(snapshot, self._table.pepper, archived)
+        log.info("keys", extra={"keys": len(snapshot), "open": self._ring.is_open})
 
-    def _made(self, known: dict[str, Known], secret: bytes, archived: Sequence[str]) -> Keyring:
-        is_open = self._place.open or (self._place.loopback and not known)
-        return Keyring(known, secret, is_open=is_open, archived=archived)
+    def _keyring(self, keys: dict[str, KeyEntry], secret: bytes, archived: Sequence[str]) -> Keyring:
+        is_open = self._settings.open or (self._settings.loopback and not keys)
+        return Keyring(keys, secret, is_open=is_open, archived=archived)

@@ -10,10 +10,12 @@ STEP = 0.02
 Seen = TypeVar("Seen")
 
 
-def eventually(look: Callable[[], Seen], told: Callable[[], object] = lambda: "", seconds: float = PATIENCE) -> Seen:
+def eventually(
+    look: Callable[[], Seen], reported: Callable[[], object] = lambda: "", seconds: float = PATIENCE
+) -> Seen:
     """What `look` sees as soon as it is true of anything. In time `told` says why it is not."""
     deadline = time.monotonic() + seconds
     while not (seen := look()):
-        assert time.monotonic() < deadline, told() or seen
+        assert time.monotonic() < deadline, reported() or seen
         time.sleep(STEP)
     return seen

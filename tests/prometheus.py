@@ -43,10 +43,10 @@ def holding(scrapes: Mapping[float, str], folder: Path) -> Iterator[Prometheus]:
         for line in text.splitlines()
         if line and not line.startswith("#")
     ]
-    told, data, config = folder / "told.txt", folder / "data", folder / "prometheus.yml"
-    told.write_text("\n".join((*lines, "# EOF\n")))
+    reported, data, config = folder / "told.txt", folder / "data", folder / "prometheus.yml"
+    reported.write_text("\n".join((*lines, "# EOF\n")))
     config.write_text("global: {}\n")
-    blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(told), str(data)]
+    blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(reported), str(data)]
     done = subprocess.run(blocks, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     address = f"127.0.0.1:{free_port()}"

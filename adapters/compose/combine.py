@@ -13,7 +13,7 @@ from adapters.compose.jobs import Combine, Unmergeable
 from adapters.content.base_shapes import read_base
 from adapters.content.validate import TENSORS
 
-MADE = "made"
+RESULT = "made"
 
 
 def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
@@ -41,16 +41,16 @@ def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
     model.add_weighted_adapter(
         names,
         [part.weight for part in job.parts],
-        MADE,
+        RESULT,
         combination_type=job.kind,
         svd_rank=job.rank,
         svd_full_matrices=False,
         density=job.density,
     )
     tell("writing", 0.9)
-    tensors = get_peft_model_state_dict(model, adapter_name=MADE, save_embedding_layers=False)
+    tensors = get_peft_model_state_dict(model, adapter_name=RESULT, save_embedding_layers=False)
     (job.out / TENSORS).write_bytes(save({name: _of_rank(job.rank, name, tensor) for name, tensor in tensors.items()}))
-    model.peft_config[MADE].save_pretrained(str(job.out))
+    model.peft_config[RESULT].save_pretrained(str(job.out))
 
 
 def _of_rank(rank: int, name: str, half: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from adapters.compose.jobs import Merge, Unmergeable
 from adapters.content.validate import TENSORS
 from registry.storage.files import sync_folder
 
-KEPT = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py", "LICENSE*", "NOTICE*")
+COPIED_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py", "LICENSE*", "NOTICE*")
 """Files of the base that hold for the merged model too: its card does not."""
 
 
@@ -32,9 +32,11 @@ def merge(job: Merge, tell: Callable[[str, float], None]) -> None:
     adapted = PeftModel.from_pretrained(model, str(job.adapter), torch_device="cpu")
     with safe_open(job.adapter / TENSORS, framework="pt") as tensors:
         pairs = len(tensors.keys()) // 2
-    found = sum(isinstance(module, LoraLayer) for module in adapted.modules())
-    if found != pairs:
-        raise Unmergeable(f"The adapter changes {pairs} layers, and transformers finds {found} of them in the base.")
+    adapted_layers = sum(isinstance(module, LoraLayer) for module in adapted.modules())
+    if adapted_layers != pairs:
+        raise Unmergeable(
+            f"The adapter changes {pairs} layers, and transformers finds {adapted_layers} of them in the base."
+        )
     merged = adapted.merge_and_unload(safe_merge=True)
     tell("writing", 0.6)
     merged.save_pretrained(job.out)
@@ -48,6 +50,6 @@ def merge(job: Merge, tell: Callable[[str, float], None]) -> None:
 
 def _copy_the_rest(base: Path, out: Path) -> None:
     """Tokenizer, template and configs are the base's own, byte by byte."""
-    for file in {file for pattern in KEPT for file in base.glob(pattern)}:
+    for file in {file for pattern in COPIED_FILES for file in base.glob(pattern)}:
         if file.is_file() and not file.name.endswith(".index.json"):
             shutil.copyfile(file, out / file.name)

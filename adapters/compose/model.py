@@ -11,11 +11,11 @@ import psutil
 
 from adapters.compose.jobs import ComposeProgress, Merge
 from adapters.compose.run import compose
-from registry import control_groups
+from registry.base import control_groups
+from registry.base.wording import size_words
 from registry.errors import Unavailable
 from registry.files.weights import read_weights
 from registry.storage.files import sync_all, sync_folder
-from registry.wording import size_words
 
 LIBRARIES = 1 << 30
 """Bytes that the process needs beside the base's weights."""
@@ -38,34 +38,34 @@ def needs(base: Path) -> Needs:
     return Needs(weights + LIBRARIES, weights)
 
 
-def check_room(wanted: Needs, folder: Path) -> None:
+def check_room(required: Needs, folder: Path) -> None:
     """Raises Unavailable (out_of_memory, disk_full)."""
-    free, left = psutil.virtual_memory().available, control_groups.memory_left()
-    if (free := free if left is None else min(free, max(0, left))) < wanted.memory:
-        words = f"Merging needs about {size_words(wanted.memory)} of memory, and {size_words(free)} are free."
+    free, group_limit = psutil.virtual_memory().available, control_groups.memory_left()
+    if (free := free if group_limit is None else min(free, max(0, group_limit))) < required.memory:
+        words = f"Merging needs about {size_words(required.memory)} of memory, and {size_words(free)} are free."
         raise Unavailable(words, code="out_of_memory", retry_after=60)
-    if (free := shutil.disk_usage(folder).free) < wanted.disk:
-        words = f"Merging needs about {size_words(wanted.disk)} of disk, and {size_words(free)} are free in {folder}."
+    if (free := shutil.disk_usage(folder).free) < required.disk:
+        words = f"Merging needs about {size_words(required.disk)} of disk, and {size_words(free)} are free in {folder}."
         raise Unavailable(words, code="disk_full", retry_after=60)
 
 
-async def merged(
+async def merge_model(
     base: Path, adapter: Path, out: Path, *, trusted: bool, tell: Callable[[ComposeProgress], None] = lambda _: None
 ) -> int:
     """Write it to `out`, which is new or an empty folder. The bytes that it has. Raises as `compose` does, OSError."""
-    made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
-        await compose(Merge(base=base, adapter=adapter, out=made, trust_remote_code=trusted), tell=tell)
-        return await asyncio.to_thread(_appear, made, out)
+        await compose(Merge(base=base, adapter=adapter, out=temporary, trust_remote_code=trusted), tell=tell)
+        return await asyncio.to_thread(_publish, temporary, out)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _appear(made: Path, out: Path) -> int:
+def _publish(temporary: Path, out: Path) -> int:
     """At once and whole, or not at all, also through a loss of power."""
-    made.chmod(0o755)
-    sync_all(made)
-    made.rename(out)
+    temporary.chmod(0o755)
+    sync_all(temporary)
+    temporary.rename(out)
     sync_folder(out.parent)
     return size_of(out)
 

@@ -30,7 +30,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # nothing but answers may go to the pipe
     job = decode_job(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.nice(10)  # requests come first
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # and engines, when memory runs out
@@ -60,7 +60,7 @@ def _work(job: Job, answers: int) -> Answer:
         )
 
 
-def _end_with_the_asker() -> NoReturn:
+def _exit_with_parent() -> NoReturn:
     """Standard input ends when the process that holds its other end does."""
     while os.read(0, 1):  # not through sys.stdin, whose lock would be held when the interpreter ends
         pass

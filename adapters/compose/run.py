@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 
 from adapters.compose.jobs import Answer, ComposeFailed, ComposeProgress, Job, decode_answer, encode
-from registry.child import Child
+from registry.base.child import Child
 from registry.errors import EngineFailed, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
-_KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
+_INHERITED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
 
 
 async def compose(
@@ -23,7 +23,7 @@ async def compose(
     """
     process = await Child.python(
         "adapters.compose.process",
-        env={**{name: os.environ[name] for name in _KEPT if name in os.environ},
+        env={**{name: os.environ[name] for name in _INHERITED if name in os.environ},
              "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1",
              "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"},
     )  # fmt: skip

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from adapters.content.faults import Faults, shown
+from adapters.content.faults import Faults, quote_value
 from registry.bounds import Bounds
 
 _BLOCK = 1 << 20
@@ -39,7 +39,7 @@ class _Meter:
             raise _Refused(f"It unpacks to more than {self.limit} bytes, which is too much for its size.")
 
 
-class _Metered:
+class _MeteredStream:
     """A decompressing file of which every byte is counted, those of skipped members and of headers too."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> None:
@@ -58,27 +58,27 @@ def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
             start = file.read(512)
             file.seek(0)
             meter = _Meter(bounds, os.fstat(file.fileno()).st_size)
-            kept = _Kept(out, bounds, faults)
+            extractor = _Extractor(out, bounds, faults)
             if start[:4] == b"PK\x03\x04":
-                _unzip(file, meter, kept)
+                _unzip(file, meter, extractor)
             elif start[:2] == b"\x1f\x8b":
                 with gzip.GzipFile(fileobj=file) as plain:
-                    _untar(_Metered(plain, meter), kept)
+                    _untar(_MeteredStream(plain, meter), extractor)
             elif start[257:262] == b"ustar":
-                _untar(_Metered(file, meter), kept)
+                _untar(_MeteredStream(file, meter), extractor)
             else:
                 raise _Refused("It is no tar, tar.gz or zip file.")
-            if not kept.names:
+            if not extractor.names:
                 raise _Refused("It holds no adapter_config.json and no safetensors at its root or in one folder.")
     except _Refused as refused:
         faults.add(f"The archive is refused. {refused}")
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, NotImplementedError) as error:
-        faults.add(f"The archive is damaged: {shown(str(error))}.")
+        faults.add(f"The archive is damaged: {quote_value(str(error))}.")
     except (ValueError, RuntimeError, UnicodeError, OverflowError, MemoryError) as error:
         faults.add(f"The archive is damaged or hostile: {type(error).__name__}.")
 
 
-class _Kept:
+class _Extractor:
     """Judges members one by one and writes the wanted ones."""
 
     def __init__(self, out: Path, bounds: Bounds, faults: Faults) -> None:
@@ -87,23 +87,23 @@ class _Kept:
         self._folder: str | None = None
         self.names: set[str] = set()
 
-    def wanted(self, name: str, kind: str) -> Path | None:
+    def destination(self, name: str, kind: str) -> Path | None:
         """Where to write a member; None: skip it. `kind`: 'file', 'folder' or what else it is."""
         self._count += 1
         if self._count > self.bounds.unpacked_files:
             raise _Refused(f"It has more than {self.bounds.unpacked_files} members.")
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in (path.parts or ("",))[0]:
-            raise _Refused(f"Member {shown(name)} points outside of it.")
+            raise _Refused(f"Member {quote_value(name)} points outside of it.")
         if kind not in ("file", "folder"):
-            raise _Refused(f"Member {shown(name)} is a {kind}; only regular files are taken.")
+            raise _Refused(f"Member {quote_value(name)} is a {kind}; only regular files are taken.")
         if kind == "folder" or not (path.name == "adapter_config.json" or path.suffix == ".safetensors"):
             return None
         folder = str(path.parent)
         if len(path.parts) > 2 or (self._folder is not None and folder != self._folder):
-            raise _Refused(f"{shown(name)}: the adapter's files must lie together, at the root or in one folder.")
+            raise _Refused(f"{quote_value(name)}: the adapter's files must lie together, at the root or in one folder.")
         if path.name in self.names:
-            raise _Refused(f"{shown(name)} stands in it twice.")
+            raise _Refused(f"{quote_value(name)} stands in it twice.")
         self._folder = folder
         self.names.add(path.name)
         return self.out / path.name
@@ -113,25 +113,25 @@ class _Kept:
             while size > 0:
                 data = read(min(size, _BLOCK))
                 if not data:
-                    raise _Refused(f"{shown(target.name)} is cut short in it.")
+                    raise _Refused(f"{quote_value(target.name)} is cut short in it.")
                 file.write(data)
                 size -= len(data)
 
 
-def _untar(stream: _Metered, kept: _Kept) -> None:
+def _untar(stream: _MeteredStream, extractor: _Extractor) -> None:
     with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="strict") as tar:  # type: ignore[call-overload]
         for member in tar:
             kind = "file" if member.isreg() else "folder" if member.isdir() else "link or device"
-            target = kept.wanted(member.name, kind)
+            target = extractor.destination(member.name, kind)
             if target is not None:
                 if member.sparse is not None:
-                    raise _Refused(f"Member {shown(member.name)} is a sparse file.")
+                    raise _Refused(f"Member {quote_value(member.name)} is a sparse file.")
                 source = tar.extractfile(member)
                 if source is not None:
-                    kept.write(target, source.read, member.size)
+                    extractor.write(target, source.read, member.size)
 
 
-def _unzip(file: IO[bytes], meter: _Meter, kept: _Kept) -> None:
+def _unzip(file: IO[bytes], meter: _Meter, extractor: _Extractor) -> None:
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             mode = member.external_attr >> 16
@@ -139,10 +139,10 @@ def _unzip(file: IO[bytes], meter: _Meter, kept: _Kept) -> None:
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 kind = "link or device"
             if member.flag_bits & 1:
-                raise _Refused(f"Member {shown(member.filename)} is encrypted.")
+                raise _Refused(f"Member {quote_value(member.filename)} is encrypted.")
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise _Refused(f"Member {shown(member.filename)} is packed in another way than deflate.")
-            target = kept.wanted(member.filename, kind)
+                raise _Refused(f"Member {quote_value(member.filename)} is packed in another way than deflate.")
+            target = extractor.destination(member.filename, kind)
             if target is not None:
                 with archive.open(member) as source:
-                    kept.write(target, _Metered(source, meter).read, member.file_size)
+                    extractor.write(target, _MeteredStream(source, meter).read, member.file_size)

@@ -15,7 +15,7 @@ from adapters.content.tensor_file import BadFile, read_header
 from registry.errors import Unfit
 from registry.files.decoder import linear_layers
 from registry.files.shape import read_shape
-from registry.files.text_half import text_half
+from registry.files.text_config import text_config
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")
@@ -106,7 +106,7 @@ def _config_of(folder: Path) -> list[Path]:
 @lru_cache(maxsize=8)  # `stamps` makes an entry stale when a file changes
 def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseShapes:
     names = [name for name, _, _ in stamps if name.endswith(".safetensors")]
-    linear = _without_guesses(folder, _from_headers([folder / name for name in names])) or _from_config(folder)
+    linear = _without_draft_layers(folder, _from_headers([folder / name for name in names])) or _from_config(folder)
     layers = {layer for layer in map(layer_of, linear) if layer is not None}
     half = next((half for half in _HALVES if any(name.startswith(f"{half}layers.") for name in linear)), None)
     text = [name for name in linear if half is None or name.startswith(f"{half}layers.")]
@@ -118,7 +118,7 @@ def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseSh
 def _kind(folder: Path) -> str:
     """`model_type` of the text half; '' where it cannot be told."""
     try:
-        return str(text_half(json.loads((folder / "config.json").read_text("utf-8"))).get("model_type"))
+        return str(text_config(json.loads((folder / "config.json").read_text("utf-8"))).get("model_type"))
     except (OSError, ValueError, AttributeError, RecursionError):
         return ""
 
@@ -144,7 +144,7 @@ def _from_headers(paths: list[Path]) -> dict[str, tuple[int, int]]:
     return linear
 
 
-def _without_guesses(folder: Path, linear: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+def _without_draft_layers(folder: Path, linear: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     """Without what guesses tokens ahead (MTP: Qwen3.5, Qwen3-Next; GLM-4.5 as one layer more): peft never sees it."""
     try:
         last = read_shape(folder).layers
@@ -154,15 +154,15 @@ def _without_guesses(folder: Path, linear: dict[str, tuple[int, int]]) -> dict[s
     return {
         name: shape
         for name, shape in linear.items()
-        if "mtp" not in name.split(".") and not ((found := behind.match(name)) and int(found[1]) >= last)
+        if "mtp" not in name.split(".") and not ((match := behind.match(name)) and int(match[1]) >= last)
     }
 
 
 def _from_config(folder: Path) -> dict[str, tuple[int, int]]:
     try:
-        config = text_half(json.loads((folder / "config.json").read_text("utf-8")))
-        if found := linear_layers(config):
-            return found
+        config = text_config(json.loads((folder / "config.json").read_text("utf-8")))
+        if layers := linear_layers(config):
+            return layers
         raise UnknownBase(
             f"the base has no safetensors files, and shapes of {config['model_type']!r} cannot be told from config.json"
         )

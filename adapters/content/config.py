@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from adapters.content.faults import Faults, few, shown
+from adapters.content.faults import Faults, few, quote_value
 from registry.bounds import Bounds
 
 _Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
@@ -105,9 +105,9 @@ def read_config(raw: bytes, bounds: Bounds, faults: Faults) -> tuple[AdapterConf
         return None, []
     kind = data.get("peft_type")
     if kind != "LORA":
-        faults.add(f"peft_type is {shown(kind)}: only LORA adapters can be served, not other kinds of peft.")
+        faults.add(f"peft_type is {quote_value(kind)}: only LORA adapters can be served, not other kinds of peft.")
         return None, []
-    notes = _judge(data, faults)
+    notes = _check_settings(data, faults)
     for key in ("target_modules", "exclude_modules"):  # a string is a regular expression, a list holds names
         value = data.get(key)
         if isinstance(value, str):
@@ -121,54 +121,54 @@ def read_config(raw: bytes, bounds: Bounds, faults: Faults) -> tuple[AdapterConf
         config = AdapterConfig.model_validate(fields)
     except ValidationError as error:
         for fault in error.errors():
-            place = ".".join(map(str, fault["loc"]))
-            faults.add(f"adapter_config.json: {place}: {fault['msg']} (it is {shown(fault['input'])}).")
+            location = ".".join(map(str, fault["loc"]))
+            faults.add(f"adapter_config.json: {location}: {fault['msg']} (it is {quote_value(fault['input'])}).")
         return None, notes
-    return (config if _usable(config, bounds.adapter_patterns, faults) else None), notes
+    return (config if _is_usable(config, bounds.adapter_patterns, faults) else None), notes
 
 
-def _judge(data: dict[str, Any], faults: Faults) -> list[str]:
+def _check_settings(data: dict[str, Any], faults: Faults) -> list[str]:
     """Refuse what changes meaning, return notes on what is unknown."""
     notes = []
     for key, value in data.items():
         on = value not in (None, False, 0, "", "none") and value != [] and value != {}
         if key in REFUSED and on:
-            faults.add(f"{key} is set ({shown(value)}): {REFUSED[key]}")
+            faults.add(f"{key} is set ({quote_value(value)}): {REFUSED[key]}")
         elif key in REFUSED or key in INFORMATIONAL or key in AdapterConfig.model_fields:
             continue
         elif on and _FEATURE.search(key):
             faults.add(
-                f"{key} is set ({shown(value)}): this setting is not known here, and settings of that kind can change "
+                f"{key} is set ({quote_value(value)}): this setting is not known here, and settings of that kind can change "
                 "what the tensors mean. Remove it from adapter_config.json if you are sure that it does not."
             )
         elif on:
-            notes.append(f"Setting {shown(key)} of adapter_config.json is not known here and was ignored.")
+            notes.append(f"Setting {quote_value(key)} of adapter_config.json is not known here and was ignored.")
     bias = data.get("bias", "none")
     if bias not in ("none", None):
         faults.add(
-            f"bias is {shown(bias)}: it trains the base's biases, which all adapters share. Train with bias='none'; "
+            f"bias is {quote_value(bias)}: it trains the base's biases, which all adapters share. Train with bias='none'; "
             "where the base has none, and so the file, write that into adapter_config.json."
         )
     init = str(data.get("init_lora_weights", True)).lower()
     if init not in _PLAIN_INITS and data.get("init_lora_weights") is not None:
         faults.add(
-            f"init_lora_weights is {shown(data['init_lora_weights'])}: such a start changes the base weights, and the "
+            f"init_lora_weights is {quote_value(data['init_lora_weights'])}: such a start changes the base weights, and the "
             "adapter fits only those. Save it again with peft's path_initial_model_for_weight_conversion."
         )
     task = data.get("task_type")
     if task not in (None, "CAUSAL_LM"):
-        faults.add(f"task_type is {shown(task)}: only adapters of language models (CAUSAL_LM) can be served.")
+        faults.add(f"task_type is {quote_value(task)}: only adapters of language models (CAUSAL_LM) can be served.")
     if data.get("fan_in_fan_out"):
         notes.append("fan_in_fan_out was ignored, as peft does for linear layers.")
     return few(notes, "notes")
 
 
-def _usable(config: AdapterConfig, patterns: int, faults: Faults) -> bool:
+def _is_usable(config: AdapterConfig, patterns: int, faults: Faults) -> bool:
     sound = True
     for key, alpha in {"lora_alpha": config.lora_alpha, **config.alpha_pattern}.items():
         if alpha <= 0:
             faults.add(
-                f"{shown(key)} is {alpha:g}: the adapter would change nothing, or the wrong way. It must be above 0."
+                f"{quote_value(key)} is {alpha:g}: the adapter would change nothing, or the wrong way. It must be above 0."
             )
             sound = False
     if config.target_modules is None and config.target_regex is None:
@@ -184,7 +184,7 @@ def _usable(config: AdapterConfig, patterns: int, faults: Faults) -> bool:
                 raise re.error("longer than 1000 characters")
             re.compile(regex)
         except (re.error, RecursionError, OverflowError) as error:
-            faults.add(f"{shown(regex)} is no usable pattern: {error}.")
+            faults.add(f"{quote_value(regex)} is no usable pattern: {error}.")
             sound = False
     return sound
 

@@ -27,7 +27,7 @@ class Faults:
         self._texts.setdefault(text, []).append(module)
 
     def sentences(self) -> list[str]:
-        return few([shorten(_joined(modules, text)) for text, modules in self._texts.items()], "faults")
+        return few([shorten(_join(modules, text)) for text, modules in self._texts.items()], "faults")
 
 
 def few(sentences: list[str], what: str) -> list[str]:
@@ -37,7 +37,7 @@ def few(sentences: list[str], what: str) -> list[str]:
     return [*sentences[: MAX_FAULTS - 1], f"{len(sentences) - MAX_FAULTS + 1} more {what} are left out here."]
 
 
-def _joined(modules: list[str], text: str) -> str:
+def _join(modules: list[str], text: str) -> str:
     if not modules:
         return text
     named = ", ".join(modules[:_NAMED])
@@ -51,6 +51,6 @@ def shorten(text: str, limit: int = MAX_TEXT) -> str:
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """A value out of a file, quoted for a message."""
     return shorten(repr(value), 80)

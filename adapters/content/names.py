@@ -66,8 +66,8 @@ def layer_fault(module: str, base: BaseShapes) -> str | None:
             f"Train what is below {own.rstrip('.')} alone (target_modules as a regular expression), or serve it merged."
         )
     if layer is None:
-        known = ", ".join(base.in_layer(0)[:3])
-        return f"the base has no such linear layer. Its layers are named like {known}."
+        examples = ", ".join(base.in_layer(0)[:3])
+        return f"the base has no such linear layer. Its layers are named like {examples}."
     if front != own:
         return (
             f"the base has no such linear layer: its layers are named {own}0, not {front}0. Another base? If not, "

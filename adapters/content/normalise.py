@@ -24,8 +24,8 @@ import numpy as np
 from adapters.content.base_shapes import layer_of
 from adapters.content.names import canonical_order
 from adapters.content.tensor_file import BadFile, TensorInfo, finite_bfloat16, read_bits, to_bfloat16, to_float32
-from adapters.content.validate import CONFIG, TENSORS, Examined, Pair
-from adapters.types import Base, Checked
+from adapters.content.validate import CONFIG, TENSORS, Examination, Pair
+from adapters.types import Base, CheckedAdapter
 from registry.storage.files import sync_folder
 
 _SALT = b"roundhouse adapter 1\n"
@@ -39,32 +39,32 @@ def digest_of(config: bytes, tensors: Iterator[bytes]) -> str:
     return "sha256:" + digest.hexdigest()
 
 
-def normalise(found: Examined, base: Base, out: Path | None) -> Checked:
+def normalise(examination: Examination, base: Base, out: Path | None) -> CheckedAdapter:
     """Write the canonical files through to the disk, into the empty folder `out` (None: only find the digest).
 
-    `found` has no faults.
+    `examination` has no faults.
 
     Raises BadFile when the source changed since it was checked, OSError when `out` cannot be written.
     """
-    pairs = sorted(found.pairs, key=lambda pair: canonical_order(pair.module))
+    pairs = sorted(examination.pairs, key=lambda pair: canonical_order(pair.module))
     rank = max(pair.rank for pair in pairs)
-    config, header = _config(pairs, rank, base.id, found.layers), _header(pairs)
+    config, header = _config(pairs, rank, base.id, examination.layers), _header(pairs)
     size = len(header) + sum(2 * _count(t) for pair in pairs for t in (pair.a, pair.b))
 
     def parts() -> Iterator[bytes]:
         yield header
         for pair in pairs:
-            yield _bits(found.fd, pair.a, 1.0)
-            yield _bits(found.fd, pair.b, pair.scale)
+            yield _bits(examination.fd, pair.a, 1.0)
+            yield _bits(examination.fd, pair.b, pair.scale)
 
-    notes = [*found.notes, *_rounding(pairs)]
+    notes = [*examination.notes, *_rounding(pairs)]
     if out is None:
-        return Checked(digest_of(config, parts()), rank, size, tuple(notes))
+        return CheckedAdapter(digest_of(config, parts()), rank, size, tuple(notes))
     for _ in _write(out / CONFIG, iter([config])):
         pass
     digest = digest_of(config, _write(out / TENSORS, parts()))
     sync_folder(out)
-    return Checked(digest, rank, size, tuple(notes))
+    return CheckedAdapter(digest, rank, size, tuple(notes))
 
 
 def _write(path: Path, parts: Iterator[bytes]) -> Iterator[bytes]:

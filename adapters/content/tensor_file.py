@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adapters.content.faults import shown
+from adapters.content.faults import quote_value
 
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4,
               "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}  # fmt: skip
@@ -61,7 +61,7 @@ def read_head(fd: int, max_header: int) -> bytearray:
 def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str, TensorInfo]:
     """The tensors of a file of `size` bytes that begins with `head`, by name. Raises BadFile."""
     try:
-        header = json.loads(head[LENGTH.size :].decode("utf-8"), object_pairs_hook=_no_doubles)
+        header = json.loads(head[LENGTH.size :].decode("utf-8"), object_pairs_hook=_without_duplicates)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BadFile(f"its header is no JSON text: {error}") from None
     if not isinstance(header, dict):
@@ -73,7 +73,9 @@ def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str
     position = len(head)
     for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.end)):
         if tensor.start != position:
-            raise BadFile(f"tensor {shown(tensor.name)} starts at {tensor.start}, not at {position}: gap or overlap")
+            raise BadFile(
+                f"tensor {quote_value(tensor.name)} starts at {tensor.start}, not at {position}: gap or overlap"
+            )
         position = tensor.end
     if position != size:
         raise BadFile(f"its header describes {position} bytes and the file has {size}: it is cut short or has a tail")
@@ -120,14 +122,14 @@ def _read(fd: int, start: int, length: int) -> bytearray:
 
 
 def _tensor(name: str, entry: Any, data: int) -> TensorInfo:
-    named = shown(name)
+    named = quote_value(name)
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise BadFile(f"tensor {named} lacks dtype, shape or data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        raise BadFile(f"tensor {named} has the unknown dtype {shown(dtype)}")
+        raise BadFile(f"tensor {named} has the unknown dtype {quote_value(dtype)}")
     if not _whole(shape) or not _whole(offsets) or len(offsets) != 2 or len(shape) > 8:
-        raise BadFile(f"tensor {named} has shape {shown(shape)} and offsets {shown(offsets)}")
+        raise BadFile(f"tensor {named} has shape {quote_value(shape)} and offsets {quote_value(offsets)}")
     count = 1
     for dimension in shape:
         count *= dimension
@@ -140,8 +142,8 @@ def _whole(values: Any) -> bool:
     return isinstance(values, list) and all(type(v) is int and 0 <= v <= _MAX_DIMENSION for v in values)
 
 
-def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         raise ValueError("a name stands in it twice")
-    return found
+    return unique

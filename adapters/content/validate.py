@@ -22,9 +22,9 @@ import numpy as np
 
 from adapters.content.base_shapes import BaseShapes, UnknownBase, as_spelled, read_base
 from adapters.content.config import AdapterConfig, read_config
-from adapters.content.faults import Faults, shown
+from adapters.content.cpu_limit import cpu_limit
+from adapters.content.faults import Faults, quote_value
 from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
-from adapters.content.patience import within
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
 from adapters.types import Base
 from registry.bounds import Bounds
@@ -51,7 +51,7 @@ class Pair:
 
 
 @dataclass(slots=True)
-class Examined:
+class Examination:
     """What was found. `pairs` is in no order, and of use only when there are no faults; `fd` reads the tensors."""
 
     faults: Faults
@@ -63,24 +63,24 @@ class Examined:
 
 
 @contextmanager
-def examine(folder: Path, base: Base, bounds: Bounds) -> Iterator[Examined]:
+def examine(folder: Path, base: Base, bounds: Bounds) -> Iterator[Examination]:
     """Check `folder`. The tensor file stays open inside the context, so that what is read later is what was checked."""
     faults = Faults()
-    found = Examined(faults)
-    raw, found.fd = _open_files(folder, bounds, faults)
+    examination = Examination(faults)
+    raw, examination.fd = _open_files(folder, bounds, faults)
     try:
-        with within(bounds.pattern_seconds):
+        with cpu_limit(bounds.pattern_seconds):
             config, notes = read_config(raw, bounds, faults) if raw is not None else (None, [])
-        found.notes += notes
-        if found.fd >= 0:
+        examination.notes += notes
+        if examination.fd >= 0:
             try:
-                _check_tensors(found, config, base, bounds)
+                _check_tensors(examination, config, base, bounds)
             except BadFile as error:
                 faults.add(f"{TENSORS} is damaged: {error}.")
-        yield found
+        yield examination
     finally:
-        if found.fd >= 0:
-            os.close(found.fd)
+        if examination.fd >= 0:
+            os.close(examination.fd)
 
 
 def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | None, int]:
@@ -97,11 +97,11 @@ def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | N
             others = sorted(n for n in names if n.endswith(".safetensors"))
             hint = ""
             if pickles:
-                hint = f" {shown(pickles[0])} may hold code and is never read: save with safe_serialization=True."
+                hint = f" {quote_value(pickles[0])} may hold code and is never read: save with safe_serialization=True."
             if others:
                 parts = re.search(r"-\d+-of-\d+\.", others[0])
-                wanted = "the adapter must be saved in one file" if parts else "it must have peft's name for it"
-                hint += f" There is {shown(others[0])}: {wanted}."
+                requirement = "the adapter must be saved in one file" if parts else "it must have peft's name for it"
+                hint += f" There is {quote_value(others[0])}: {requirement}."
             if what := something_else(names):
                 faults.add(what)
                 return None, -1
@@ -135,9 +135,9 @@ def _open(directory: int, name: str, limit: int, faults: Faults) -> int:
         return -1
 
 
-def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, bounds: Bounds) -> None:
-    faults = found.faults
-    tensors = read_header(found.fd, bounds.adapter_header_bytes, bounds.adapter_tensors)
+def _check_tensors(examination: Examination, config: AdapterConfig | None, base: Base, bounds: Bounds) -> None:
+    faults = examination.faults
+    tensors = read_header(examination.fd, bounds.adapter_header_bytes, bounds.adapter_tensors)
     if not tensors:
         faults.add(f"{TENSORS} holds no tensors: this adapter would answer as the base does.")
     halves = _pair_up(tensors, faults)
@@ -145,20 +145,20 @@ def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, bo
     own: dict[str, str] = {}
     try:
         shapes, own = as_spelled(read_base(base.path), halves)
-        found.layers = shapes.layers
+        examination.layers = shapes.layers
     except UnknownBase as error:
         faults.add(f"The adapter cannot be checked against model '{base.id}': {error}.")
-    with within(bounds.pattern_seconds):
+    with cpu_limit(bounds.pattern_seconds):
         for module, (a, b) in halves.items():
             if shapes is not None and (reason := layer_fault(module, shapes)):
                 faults.at(module, reason)
             elif a is None or b is None:
                 faults.at(module, f"lora_{'A' if a is None else 'B'} is missing: each layer needs both halves.")
             elif _check_shapes(module, a, b, config, base, shapes, faults):
-                found.pairs.append(Pair(own.get(module, module), a, b, config.scale(module) if config else 1.0))
+                examination.pairs.append(Pair(own.get(module, module), a, b, config.scale(module) if config else 1.0))
         if config is not None and shapes is not None:
             _check_targets(config, shapes, set(halves), faults)
-    _check_values(found, tensors)
+    _check_values(examination, tensors)
 
 
 def _pair_up(tensors: dict[str, TensorInfo], faults: Faults) -> dict[str, tuple[TensorInfo | None, TensorInfo | None]]:
@@ -168,7 +168,7 @@ def _pair_up(tensors: dict[str, TensorInfo], faults: Faults) -> dict[str, tuple[
     for name, tensor in tensors.items():
         match = LORA_TENSOR.match(name)
         if match is None:
-            faults.at(shown(name), why_no_lora(name))
+            faults.at(quote_value(name), why_no_lora(name))
             continue
         spellings.add(match["adapter"])
         index = 0 if match["half"] == "A" else 1
@@ -177,7 +177,7 @@ def _pair_up(tensors: dict[str, TensorInfo], faults: Faults) -> dict[str, tuple[
             faults.at(match["module"], f"lora_{match['half']} stands in the file twice, under two spellings.")
         pair[index] = tensor
     if len(spellings) > 1:
-        faults.add(f"The file holds several adapters ({shown(sorted(map(str, spellings)))}): save one alone.")
+        faults.add(f"The file holds several adapters ({quote_value(sorted(map(str, spellings)))}): save one alone.")
     return {module: (pair[0], pair[1]) for module, pair in halves.items()}
 
 
@@ -197,8 +197,8 @@ def _check_shapes(
         faults.at(module, f"lora_A has rank {rank} (rows) and lora_B {b.shape[1]} (columns): they must be equal.")
         sound = False
     if config is not None and rank != config.rank(module):
-        said = "rank_pattern" if config.rank(module) != config.r else "r"
-        faults.at(module, f"the tensors have rank {rank}, the config says {config.rank(module)} ({said}).")
+        setting = "rank_pattern" if config.rank(module) != config.r else "r"
+        faults.at(module, f"the tensors have rank {rank}, the config says {config.rank(module)} ({setting}).")
         sound = False
     if max(rank, b.shape[1]) > base.max_rank:
         faults.at(
@@ -224,36 +224,42 @@ def _foldable(scale: float) -> bool:
     return float(numbers.tiny) <= scale <= float(numbers.max)
 
 
-def _check_targets(config: AdapterConfig, shapes: BaseShapes, given: set[str], faults: Faults) -> None:
+def _check_targets(config: AdapterConfig, shapes: BaseShapes, adapted: set[str], faults: Faults) -> None:
     for module in shapes.linear:
         targeted = config.targets(module)
-        if targeted and module not in given:
+        if targeted and module not in adapted:
             faults.at(module, "target_modules asks for an adapter here, and the file has none: is it complete?")
-        elif module in given and not targeted:
+        elif module in adapted and not targeted:
             faults.at(module, "the file has an adapter here that target_modules does not name; peft would ignore it.")
 
 
-def _check_values(found: Examined, tensors: dict[str, TensorInfo]) -> None:
+def _check_values(examination: Examination, tensors: dict[str, TensorInfo]) -> None:
     norms: dict[str, float] = {}
     for name, tensor in tensors.items():
         match = LORA_TENSOR.match(name)
-        module = match["module"] if match else shown(name)
+        module = match["module"] if match else quote_value(name)
         half = f"lora_{match['half']}" if match else "the tensor"
         if tensor.dtype not in FLOATS:
-            found.faults.at(module, f"{half} is stored as {tensor.dtype}: use bfloat16, float16 or float32.")
+            examination.faults.at(module, f"{half} is stored as {tensor.dtype}: use bfloat16, float16 or float32.")
             continue
-        values = to_float32(read_bits(found.fd, tensor)).ravel()
+        values = to_float32(read_bits(examination.fd, tensor)).ravel()
         with np.errstate(over="ignore", invalid="ignore"):
             norms[name] = float(np.sqrt(np.dot(values, values)))
         if not np.isfinite(norms[name]) and not np.isfinite(values).all():
             bad = int(values.size - np.isfinite(values).sum())
-            found.faults.at(module, f"{half} has {bad} values that are NaN or infinite: the training has diverged.")
+            examination.faults.at(
+                module, f"{half} has {bad} values that are NaN or infinite: the training has diverged."
+            )
             norms[name] = 0.0
-    for pair in found.pairs:
+    for pair in examination.pairs:
         size = norms.get(pair.a.name, 0.0) * norms.get(pair.b.name, 0.0) * abs(pair.scale)
         if not size <= MAX_NORM:
-            found.faults.at(
+            examination.faults.at(
                 pair.module, f"the update's norm is over {MAX_NORM:g}: values of this size can overflow the engine."
             )
-    if found.pairs and all(norms.get(pair.b.name) == 0.0 for pair in found.pairs) and not found.faults:
-        found.notes.append("All lora_B are zero: this adapter answers as the base does.")
+    if (
+        examination.pairs
+        and all(norms.get(pair.b.name) == 0.0 for pair in examination.pairs)
+        and not examination.faults
+    ):
+        examination.notes.append("All lora_B are zero: this adapter answers as the base does.")

@@ -52,7 +52,7 @@ class TierSizes:
     device: int
     host: int
     files: int
-    asked: tuple[int, int, int]
+    requests: tuple[int, int, int]
     """Requests per tier and round: full, quick, smoke."""
 
     def of(self, names: list[str]) -> dict[str, list[str]]:
@@ -60,8 +60,8 @@ class TierSizes:
         return {"device": names[:1], "host": names[1 : self.host - 3], "disk": names[self.host - 3 :]}
 
 
-SMALL = TierSizes(device=4, host=16, files=40, asked=(100, 27, 3))
-WIDE = TierSizes(device=2, host=8, files=14, asked=(9, 9, 3))
+SMALL = TierSizes(device=4, host=16, files=40, requests=(100, 27, 3))
+WIDE = TierSizes(device=2, host=8, files=14, requests=(9, 9, 3))
 
 
 async def run(bench: Bench) -> None:
@@ -95,7 +95,7 @@ async def few_places(
             for file in files:
                 register(server, file.name, file)
         groups = places.of([file.name for file in files])
-        number = bench.settings.pick(*places.asked)
+        number = bench.settings.pick(*places.requests)
         await _tiers(bench, servers, groups, number, label, files[0].parent)
         if prompt:
             await _tiers(bench, servers, groups, number, f"{label}, prefills", files[0].parent, prompt)
@@ -107,38 +107,38 @@ async def _tiers(
     prompt: int = 0,
 ) -> None:  # fmt: skip
     workload = Workload(bench.settings.seed)
-    elsewhere = 0
+    misplaced = 0
 
     async def turn(server: Server, _: int) -> dict[str, list[float]]:
         async with prefills(bench, server, prompt):
             return await tiers(server)
 
     async def tiers(server: Server) -> dict[str, list[float]]:
-        nonlocal elsewhere
+        nonlocal misplaced
         connection = await connect(server.port)
-        found: dict[str, list[float]] = {}
+        result: dict[str, list[float]] = {}
         try:
             # what a kernel took back of memory and files while the other server had its turn (`environment.pages_out`)
             await asyncio.to_thread(environment.read_through, server.folder, files)
             for group in groups.values():
                 await _ask(bench, server, connection, workload, group[-4:], "warm")
             await _ask(bench, server, connection, workload, [server.model] * 5, "warm")
-            found["base"] = await _ask(bench, server, connection, workload, [server.model] * number, "base")
+            result["base"] = await _ask(bench, server, connection, workload, [server.model] * number, "base")
             for tier, group in groups.items():
                 if tier != "disk":  # brought to where they are to be found; what is on disk is there by its number
                     await _ask(bench, server, connection, workload, group, "warm")
-                asked = [group[i % len(group)] for i in range(number)]
+                requests = [group[i % len(group)] for i in range(number)]
                 if isinstance(server, Roundhouse):
-                    elsewhere += sum(_tier(server, name) != tier for name in group[: number if tier == "disk" else 1])
-                found[tier] = await _ask(bench, server, connection, workload, asked, tier)
+                    misplaced += sum(_tier(server, name) != tier for name in group[: number if tier == "disk" else 1])
+                result[tier] = await _ask(bench, server, connection, workload, requests, tier)
         finally:
             connection.close()
-        return found
+        return result
 
-    found = await bench.turns(servers, turn)
-    if elsewhere:
-        bench.note(f"{label}: {elsewhere} adapters were not in the tier that was to be measured")
-    for name, turns in found.items():
+    result = await bench.turns(servers, turn)
+    if misplaced:
+        bench.note(f"{label}: {misplaced} adapters were not in the tier that was to be measured")
+    for name, turns in result.items():
         for tier in ("base", *TIERS):
             both = [(percentile(t["base"], 50), t[tier]) for t in turns if t["base"] and t[tier]]
             for q in (50, 99):

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.gpu import large, others, right
+from benchmarks.gpu import correctness, large, other_tasks
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import SHAPES, Shape
 from benchmarks.harness import Bench, RunSettings
@@ -55,10 +55,10 @@ async def run(names: list[str], shape: Shape, device: str, report: Report, work:
             report.add(f"large, {shape.name}", not bench.failures, **bench.result())
 
     steps: dict[str, Callable[[], Awaitable[None]]] = {
-        "eager": lambda: right.eager(report, device, work, 1 if tiny else 3),
-        "swapped": lambda: right.swapped(report, device, work),
-        "others": lambda: others.run(report, device, work / "others"),
-        "graphs": lambda: right.graphs(report, device, work, 4 if tiny else 50),
+        "eager": lambda: correctness.eager(report, device, work, 1 if tiny else 3),
+        "swapped": lambda: correctness.swapped(report, device, work),
+        "others": lambda: other_tasks.run(report, device, work / "others"),
+        "graphs": lambda: correctness.graphs(report, device, work, 4 if tiny else 50),
         "large": measured,
     }
     for name in names:
@@ -77,24 +77,24 @@ def main() -> int:
         "--results", type=Path, help=f"default: {FOLDER}/DATE-SHAPE.json; of a tiny one, in {tempfile.gettempdir()}"
     )
     parser.add_argument("--work", type=Path, help="folder for models, data and logs, kept afterwards")
-    asked = parser.parse_args()
-    if unknown := set(asked.steps) - set(STEPS):
+    options = parser.parse_args()
+    if unknown := set(options.steps) - set(STEPS):
         parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
     device = device_of_host()
-    if device == "cpu" and asked.shape != "tiny":
+    if device == "cpu" and options.shape != "tiny":
         print("error: there is no GPU to accept; `roundhouse doctor --device cuda` says why, and --shape tiny tries "
               "this script.", file=sys.stderr)  # fmt: skip
         return 2
     environment.go_first()
     day = datetime.now(UTC).strftime("%Y-%m-%d")
-    folder = Path(tempfile.gettempdir()) if asked.shape == "tiny" else FOLDER
-    file = asked.results or folder / f"{day}-{asked.shape}.json"
+    folder = Path(tempfile.gettempdir()) if options.shape == "tiny" else FOLDER
+    file = options.results or folder / f"{day}-{options.shape}.json"
     report = Report(file, device)
-    work = (asked.work or Path(tempfile.mkdtemp(prefix="roundhouse-gpu-"))).absolute()
+    work = (options.work or Path(tempfile.mkdtemp(prefix="roundhouse-gpu-"))).absolute()
     try:
-        on_loop(lambda: run(list(asked.steps or STEPS), SHAPES[asked.shape], device, report, work))
+        on_loop(lambda: run(list(options.steps or STEPS), SHAPES[options.shape], device, report, work))
     finally:
-        if asked.work is None:
+        if options.work is None:
             shutil.rmtree(work, ignore_errors=True)
     print(f"results: {file}")
     return 0 if report.ok else 1

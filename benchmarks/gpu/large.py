@@ -18,7 +18,7 @@ import yaml
 from benchmarks.adapters import many
 from benchmarks.adapters.pair import register
 from benchmarks.adapters.small import SMALL, few_places
-from benchmarks.gpu.right import AWAY, until
+from benchmarks.gpu.correctness import AWAY, until
 from benchmarks.gpu.shapes import Shape, write_base
 from benchmarks.harness import Bench
 from benchmarks.load.client import Reply
@@ -80,7 +80,7 @@ async def _wake(bench: Bench, model: Chat, adapter: Path) -> None:
                 await until(away, "the sleep of an idle model")
                 state = server.http.get(f"/v1/models/{server.model}").json()["state"]
                 replies[state].append(await one(server, workload.chat(name, tokens=2)))
-            for state, found in replies.items():
-                cell = Cell(found)
+            for state, result in replies.items():
+                cell = Cell(result)
                 bench.count(f"wake {called}", cell)
                 bench.figure(f"wake.{called}.from_{state}", [reply.ttft for reply in cell.good], "s")

@@ -17,8 +17,8 @@ class Report:
         self._file = file
         gpu: dict[str, object] = {}
         if device != "cpu":
-            found = nvml.gpu(device)
-            gpu = {"gpu": found.name, "gpu_bytes": found.total, "driver": nvml.driver()}
+            result = nvml.gpu(device)
+            gpu = {"gpu": result.name, "gpu_bytes": result.total, "driver": nvml.driver()}
         run = " ".join(["python", "-m", "benchmarks.gpu.acceptance", *sys.argv[1:]])
         self._held: dict[str, Any] = {
             "schema": 1,

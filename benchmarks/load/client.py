@@ -50,8 +50,8 @@ class Reply:
         at = self.body.rfind(b'"usage":{')
         if at < 0:
             return {}
-        found: dict[str, Any] = json.JSONDecoder().raw_decode(self.body[at + 8 :].decode())[0]
-        return {key: value for key, value in found.items() if isinstance(value, int)}
+        result: dict[str, Any] = json.JSONDecoder().raw_decode(self.body[at + 8 :].decode())[0]
+        return {key: value for key, value in result.items() if isinstance(value, int)}
 
     @property
     def tokens(self) -> int:

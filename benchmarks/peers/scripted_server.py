@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import models.engines
-from models.messages import Chunk, Event, Finished, Held, HttpCall, Loaded, Started, Usage
+from models.messages import Chunk, Event, HttpCall, LoadResult, MemoryFootprint, ResponseEnd, ResponseStart, Usage
 from models.protocol import Engine, Report
 from registry.bounds import USUAL, Bounds
 from registry.errors import EngineFailed
@@ -45,29 +45,29 @@ class ScriptedAnswer:
         await self._events.aclose()
 
     async def _script(self) -> AsyncGenerator[Event, None]:
-        yield Started(status=200, content_type="text/event-stream; charset=utf-8")
+        yield ResponseStart(status=200, content_type="text/event-stream; charset=utf-8")
         for sent in range(self._left):
             yield Chunk(data=_EVENT)
             self.usage = Usage(prompt_tokens=1, completion_tokens=sent + 1)
             await asyncio.sleep(self._pause)
         usage = b'data: {"choices":[],"usage":{"completion_tokens":%d}}\n\n' % self._left
         yield Chunk(data=usage + b"data: [DONE]\n\n")
-        yield Finished(usage=self.usage)
+        yield ResponseEnd(usage=self.usage)
 
 
 class ScriptedEngine:
     """A chat engine without a model. Adapters are refused."""
 
-    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
-        return Loaded(resident_bytes=1 << 20, weights_bytes=1 << 20, seconds={"weights": 0.0})
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
+        return LoadResult(resident_bytes=1 << 20, weights_bytes=1 << 20, seconds={"weights": 0.0})
 
     async def ping(self) -> None:
         return
 
-    async def sleep(self) -> Held:
+    async def sleep(self) -> MemoryFootprint:
         raise EngineFailed("the scripted engine does not sleep")
 
-    async def wake(self) -> Held:
+    async def wake(self) -> MemoryFootprint:
         raise EngineFailed("the scripted engine does not sleep")
 
     async def close(self) -> None:

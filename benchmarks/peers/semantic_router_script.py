@@ -55,25 +55,25 @@ async def main() -> None:
         encoder._http = http
         for _ in range(ROUNDS + 1):
             rounds.append(await timed(router, given["asked"], given["clients"]))
-    told = {
+    summary = {
         "version": version("semantic-router"),
         "held": [(one.name, one.confidence) for one in chosen],
         "milliseconds": rounds[1:],
     }
-    print(json.dumps(told))
+    print(json.dumps(summary))
 
 
-async def timed(router: IndexedRouter, asked: list[str], clients: int) -> list[float]:
-    waiting, found = iter(asked), list[float]()
+async def timed(router: IndexedRouter, queries: list[str], clients: int) -> list[float]:
+    waiting, result = iter(queries), list[float]()
 
     async def client() -> None:
         for text in waiting:
             began = time.perf_counter()
             await router.acall(text)
-            found.append((time.perf_counter() - began) * 1e3)
+            result.append((time.perf_counter() - began) * 1e3)
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    return found
+    return result
 
 
 asyncio.run(main())

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
-from registry import processor
-from registry.processor import cores
+from registry.base import processor
+from registry.base.processor import cores
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
@@ -30,7 +30,7 @@ def record() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {name: result for name in PACKAGES if (result := _version(name))},
         "commit": _git("rev-parse", "HEAD"),
         # but for the results, which this run itself writes
         "uncommitted_changes": bool(

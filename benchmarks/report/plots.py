@@ -83,10 +83,10 @@ def _adapters(section: Any, file: Path) -> Path:
     for ax, (pattern, (title, kinds)) in zip(axes, ADAPTERS.items(), strict=True):
         for i, name in enumerate(names):
             held = [(x, section["figures"].get(pattern.format(name, kind))) for x, kind in enumerate(kinds)]
-            found = [(x, f) for x, f in held if f is not None]
-            y = [f["value"] for _, f in found]
-            spread = [[f["value"] - f["low"] for _, f in found], [f["high"] - f["value"] for _, f in found]]
-            at = [x + 0.4 * i - 0.2 for x, _ in found]
+            result = [(x, f) for x, f in held if f is not None]
+            y = [f["value"] for _, f in result]
+            spread = [[f["value"] - f["low"] for _, f in result], [f["high"] - f["value"] for _, f in result]]
+            at = [x + 0.4 * i - 0.2 for x, _ in result]
             ax.bar(at, y, 0.38, yerr=spread, label=name, color=COLOURS[name], capsize=3)
         ax.set(title=title)
         ax.set_xticks(range(len(kinds)), kinds)

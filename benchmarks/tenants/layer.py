@@ -19,15 +19,15 @@ import psutil
 from benchmarks.harness import Bench
 from benchmarks.load.stats import percentile
 from benchmarks.tenants.filling import fill
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.scheduling.placement import Placement
 from tenants.classes import ServiceClass
 from tenants.costs.prices import PriceList
-from tenants.ledger.keeping import Ledger
-from tenants.ledger.rows import Entry, Settled
-from tenants.limits.keeping import Limits
+from tenants.key_settings import KeySettings
+from tenants.ledger.ledger import Ledger
+from tenants.ledger.rows import Entry, Settlement
 from tenants.limits.limiter import Amounts, Limiter
-from tenants.place import KeyPlace
+from tenants.limits.loader import LimitLoader
 from tenants.watch import KeyWatch
 
 KEYS, TEAMS = 10_000, 100
@@ -48,9 +48,9 @@ async def run(bench: Bench) -> None:
         "model": "'model' || (n % 7)", "revision": "'r'", "adapter": "''",
     }  # fmt: skip
     fill(s.work / "report", rows, columns)
-    told = [_apart("report", str(s.work / "report")) for _ in range(s.rounds)]
-    bench.figure("report.ms", [one["ms"] for one in told], "ms")
-    bench.figure("report.mib", [one["mib"] for one in told], "MiB")
+    reports = [_apart("report", str(s.work / "report")) for _ in range(s.rounds)]
+    bench.figure("report.ms", [one["ms"] for one in reports], "ms")
+    bench.figure("report.mib", [one["mib"] for one in reports], "MiB")
     requests = s.pick(1_000_000, 100_000, 100)
     bench.note(f"the report is on {rows:,} rows, the memory over {requests:,} requests")
     prepare(s.work / "memory")
@@ -62,8 +62,8 @@ async def run(bench: Bench) -> None:
 def _apart(*words: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.tenants.layer", *words]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # why it failed stays to be read
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
 
 
 def decisions(bench: Bench, adapters: int) -> None:
@@ -78,7 +78,7 @@ def decisions(bench: Bench, adapters: int) -> None:
         key = choice.randrange(10_000)
         digest = names[key % adapters] if adapters else None
         service_class = choice.choice(list(ServiceClass))
-        claim = Claim(f"team{key % 100}", f"key{key}", 1.0, service_class, choice.uniform(10, 500))
+        claim = QueueRequest(f"team{key % 100}", f"key{key}", 1.0, service_class, choice.uniform(10, 500))
         policy.enqueue(str(next(count)), digest, now, claim)
 
     for _ in range(s.pick(10_000, 10_000, 100)):
@@ -115,11 +115,11 @@ async def ledger(folder: Path, requests: int) -> float:
         for number in numbers:
             began = entry(number)
             await writer.begin(began)
-            writer.end(Settled(began, "done", 200, None, 100, 10, 20, 0, 1, 2, 3))
+            writer.end(Settlement(began, "done", 200, None, 100, 10, 20, 0, 1, 2, 3))
 
     start = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(64)))
-    await writer.written()
+    await writer.flush()
     seconds = time.perf_counter() - start
     await writer.close()
     database.close()
@@ -138,17 +138,17 @@ def entry(number: int) -> Entry:
 # --- a report -----------------------------------------------------------------------------------------------------
 def report(folder: Path) -> dict[str, float]:
     """By team, model and day, as `GET /v1/usage` asks for it: the second time, as a server that runs does."""
-    from tenants.ledger.report import By, Question, used
+    from tenants.ledger.report import Grouping, UsageFilter, used
     from tenants.storage.opening import open_tables
 
     database = open_tables(folder)
-    used(database, Question(0, 3600))
+    used(database, UsageFilter(0, 3600))
     before, times = _peak(), []
     for _ in range(3):
         began = time.perf_counter()
-        found = used(database, Question(0, 3600 * HOURS, (By.TEAM, By.MODEL, By.DAY)))
+        result = used(database, UsageFilter(0, 3600 * HOURS, (Grouping.TEAM, Grouping.MODEL, Grouping.DAY)))
         times.append(time.perf_counter() - began)
-    assert found
+    assert result
     return {"ms": sorted(times)[1] * 1e3, "mib": _peak() - before}
 
 
@@ -166,7 +166,7 @@ async def memory(folder: Path, requests: int) -> dict[str, float]:
     keys = json.loads((folder / "keys.json").read_text())
     before = _now()
     kept, limiter, policy = Ledger(folder), Limiter(), Placement(0, 40, 32)
-    watch = KeyWatch(KeyPlace(folder), kept.keep, Limits(limiter, kept).read)
+    watch = KeyWatch(KeySettings(folder), kept.enable, LimitLoader(limiter, kept).read)
     await watch.start()
     numbers, marks = iter(range(requests)), {requests // 10: 0.0}
     running: list[str] = []
@@ -175,20 +175,20 @@ async def memory(folder: Path, requests: int) -> dict[str, float]:
         for number in numbers:
             if number in marks:
                 marks[number] = _now()
-            caller = watch.who([keys[number % len(keys)]])
+            caller = watch.identify([keys[number % len(keys)]])
             admission = limiter.admit(caller, "chat", Amounts(200, 0, 100))
-            claim = Claim(caller.team, caller.key or "", caller.weight, caller.service_class, 100.0)
+            claim = QueueRequest(caller.team, caller.key or "", caller.weight, caller.service_class, 100.0)
             began = replace(entry(number), team=caller.team, key=caller.key or "")
             policy.enqueue(began.uid, None, number * 0.001, claim)
             await kept.begin(began)
             running.extend(policy.decide(number * 0.001).start)
             if running:
                 policy.finish(running.pop(0), number * 0.001, 120.0)
-            kept.end(Settled(began, "done", 200, None, 100, 10, 20, 0, 1, 2, 3))
+            kept.end(Settlement(began, "done", 200, None, 100, 10, 20, 0, 1, 2, 3))
             limiter.settle(admission, Amounts(120, 0, 60))
 
     await asyncio.gather(*(client() for _ in range(64)))
-    await kept.written()
+    await kept.flush()
     end = _now()
     await kept.close()
     await watch.close()
@@ -223,12 +223,12 @@ def _now() -> float:
 def main() -> None:
     match sys.argv[1:]:
         case ["report", folder]:
-            found = report(Path(folder))
+            result = report(Path(folder))
         case ["memory", folder, requests]:
-            found = asyncio.run(memory(Path(folder), int(requests)))
+            result = asyncio.run(memory(Path(folder), int(requests)))
         case _:
             sys.exit(__doc__)
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ async def _served(
 
     def asks(team: str, model: str) -> Iterator[bytes]:
         while time.perf_counter() < end:
-            yield server.asked(team, workload.chat(model, tokens=TOKENS))
+            yield server.request_of(team, workload.chat(model, tokens=TOKENS))
 
     cells = await asyncio.gather(*(closed_loop(server, asks(*pair), at_once) for pair in models.items()))
     for cell in cells:

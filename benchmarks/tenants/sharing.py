@@ -56,7 +56,7 @@ class Keyed(Roundhouse):
         tables.close()
         self.http.headers["x-api-key"] = self.keys["quiet"]
 
-    def asked(self, team: str, request: bytes, tier: str = "interactive") -> bytes:
+    def request_of(self, team: str, request: bytes, tier: str = "interactive") -> bytes:
         line, rest = request.split(b"\r\n", 1)
         return line + f"\r\nx-api-key: {self.keys[team]}\r\nX-Tier: {tier}\r\n".encode() + rest
 
@@ -82,7 +82,7 @@ async def overhead(bench: Bench) -> None:
         levels = s.pick((1, 16, 64), (1, 16), (2,))
         for level in levels:
             await in_pairs(bench, f"c{level}", plain, keyed, partial(_load, bench, level, ask))
-        ratios = [found for level in levels if (found := bench.figures.get(f"c{level}.tokens_ratio"))]
+        ratios = [result for level in levels if (result := bench.figures.get(f"c{level}.tokens_ratio"))]
         if ratios:
             bench.figures["worst.tokens_ratio"] = min(ratios, key=lambda ratio: ratio.value)
         if litellm.installed():
@@ -127,7 +127,7 @@ async def _load(bench: Bench, level: int, ask: Callable[[Server], bytes], server
     number = max(bench.settings.pick(40, 20, 1), level * bench.settings.pick(6, 3, 1))
     requests = [ask(server) for _ in range(number + level)]
     if isinstance(server, Keyed):
-        requests = [server.asked("quiet", request) for request in requests]
+        requests = [server.request_of("quiet", request) for request in requests]
     await closed_loop(server, requests[:level], level)
     cell = await closed_loop(server, requests[level:], level)
     bench.count(f"c{level} {server.name}", cell)
@@ -139,7 +139,7 @@ async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -
     at_once, number = s.pick(FLOOD, FLOOD, 40), s.pick(4 * FLOOD, 2 * FLOOD, 40)
 
     def asks(team: str, count: int) -> list[bytes]:
-        return [server.asked(team, workload.chat(server.model, tokens=TOKENS)) for _ in range(count)]
+        return [server.request_of(team, workload.chat(server.model, tokens=TOKENS)) for _ in range(count)]
 
     async def alone() -> float:
         cell = await closed_loop(server, asks("flood", number), at_once)
@@ -160,13 +160,13 @@ async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -
         quiet = asyncio.create_task(closed_loop(server, endless(over), 2))
         beside = await flood
         over.set()
-        asked = await quiet
+        request_of = await quiet
         end = max(reply.arrivals[-1] for reply in beside.good)
-        tokens = sum(arrival <= end for reply in asked.good for arrival in reply.arrivals)
-        for where, cell in (("quiet beside a flood", asked), ("quiet alone", quiet_alone), ("flood", beside)):
+        tokens = sum(arrival <= end for reply in request_of.good for arrival in reply.arrivals)
+        for where, cell in (("quiet beside a flood", request_of), ("quiet alone", quiet_alone), ("flood", beside)):
             bench.count(where, cell)
         kept.append(2 * (beside.tokens + tokens) / beside.wall / (before + await alone()))
-        waits.append(percentile([_queued(reply) for reply in asked.good], 99))
+        waits.append(percentile([_queued(reply) for reply in request_of.good], 99))
         step = percentile([gap for reply in beside.good for gap in reply.gaps], 50) * 1e3
         steps.append((waits[-1] - QUEUED_MS) / step)
         alone_waits.append(percentile([_queued(reply) for reply in quiet_alone.good], 99))
@@ -182,7 +182,7 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
 
     def asks(tier: str, count: int) -> list[bytes]:
         team = "flood" if tier == "batch" else "quiet"
-        return [server.asked(team, workload.chat(server.model, tokens=TOKENS), tier) for _ in range(count)]
+        return [server.request_of(team, workload.chat(server.model, tokens=TOKENS), tier) for _ in range(count)]
 
     def endless(tier: str) -> Iterator[bytes]:
         while not over.is_set():
@@ -217,7 +217,7 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
 
 def _queued(reply: Reply) -> float:
     """Milliseconds in the queue, by the server's own words."""
-    found = _QUEUE.search(reply.head)
-    if found is None:
+    result = _QUEUE.search(reply.head)
+    if result is None:
         raise ValueError("an answer does not tell how long it was in the queue")
-    return float(found[1])
+    return float(result[1])

@@ -79,8 +79,8 @@ def scopes() -> str:
             ways = [(reading, code(start))]
         else:
             ways = [(reading, code(f"GET {start}")), (changing, f"all else of {code(start)}")]
-        for wanted, shown in ways:
-            for word in ["any"] if wanted == SCOPES else sorted(wanted):
-                opened[word].append(shown)
+        for expected, displayed in ways:
+            for word in ["any"] if expected == SCOPES else sorted(expected):
+                opened[word].append(displayed)
     rows = [(code(word) if word in SCOPES else word, ", ".join(paths)) for word, paths in opened.items()]
     return table(("scope", "opens"), rows)

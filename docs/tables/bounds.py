@@ -10,9 +10,9 @@ def bounds() -> str:
     """Name, default, meaning, what becomes of more, reason."""
     rows = []
     for name, field in Bounds.model_fields.items():
-        told = field.json_schema_extra
-        assert isinstance(told, dict)
+        reported = field.json_schema_extra
+        assert isinstance(reported, dict)
         value = getattr(USUAL, name)
-        shown = ByteSize(value).human_readable().replace(".0", "") if field.annotation is ByteSize else f"{value:,}"
-        rows.append((code(name), shown, field.description or "", str(told["over"]), str(told["why"])))
+        displayed = ByteSize(value).human_readable().replace(".0", "") if field.annotation is ByteSize else f"{value:,}"
+        rows.append((code(name), displayed, field.description or "", str(reported["over"]), str(reported["why"])))
     return table(("name", "default", "what", "over it", "why so much"), rows)

@@ -59,7 +59,7 @@ def raised(tree: ast.AST, module: str) -> Iterator[tuple[tuple[int, str], str]]:
     for call, inside in _calls(tree):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         if name in CLASSES and CLASSES[name] is not RoundhouseError and call.args:
-            status, message = CLASSES[name].status, _shown(call.args[0])
+            status, message = CLASSES[name].status, _displayed(call.args[0])
             given = next((k.value for k in call.keywords if k.arg == "code"), ast.Constant(None))
             if isinstance(given, ast.Name) and inside is not None and given.id in _parameters(inside):
                 helpers[inside.name] = status, message
@@ -67,7 +67,7 @@ def raised(tree: ast.AST, module: str) -> Iterator[tuple[tuple[int, str], str]]:
         elif name in CARRIERS and len(call.args) > CARRIERS[name][1] + 1:
             fixed, place = CARRIERS[name]
             status = fixed or int(ast.literal_eval(call.args[place - 1]))
-            given, message = call.args[place], _shown(call.args[place + 1])
+            given, message = call.args[place], _displayed(call.args[place + 1])
         else:
             continue
         for word in _words(given, module):
@@ -113,7 +113,7 @@ def _words(given: ast.expr, module: str) -> Iterator[str]:
             raise ValueError(f"{module}:{given.lineno}: write the code, or a constant of the module")
 
 
-def _shown(node: ast.expr) -> str:
+def _displayed(node: ast.expr) -> str:
     """A message as a table shows it."""
     text = re.sub(r"\s+", " ", _text(node)).strip()
     text = text if len(text) <= LONGEST else text[:LONGEST].rpartition(" ")[0] + " …"

@@ -52,9 +52,9 @@ class FigureTable:
 
     def _cells(self, row: Row) -> tuple[str, str, str, str]:
         """Raises ValueError for a figure that the file does not have."""
-        value, shown = self._figure(row.key)
+        value, displayed = self._figure(row.key)
         peer = f"{self._name(row.beside)}: {self._figure(row.beside)[1]}" if row.beside else ""
-        return row.question, shown, peer, _aim(row, value)
+        return row.question, displayed, peer, _aim(row, value)
 
     def _figure(self, key: str) -> tuple[float, str]:
         benchmark, _, name = key.partition("/")
@@ -126,11 +126,11 @@ def _requests(kind: str, words: str) -> list[Row]:
     lengths = {"short": "short", "mixed": "mixed lengths", "long": "long"}
     return [
         Row(
-            f"{words}, {told}, requests/s of 16 clients over {peer}",
+            f"{words}, {reported}, requests/s of 16 clients over {peer}",
             f"embed_rerank/{kind}.{length}.c16.{key}",
             ("≥", least),
         )
-        for length, told in lengths.items()
+        for length, reported in lengths.items()
         for peer, key, least in (("the bare library", "ratio", 2.0), ("infinity-emb", "infinity.ratio", 1.3))
     ]
 

@@ -51,8 +51,8 @@ def _right(one: dict[str, Any], two: dict[str, Any]) -> list[Cells]:
 
 
 def _score(answers: dict[str, Any]) -> str:
-    right, asked = (sum(pair[i] for pair in answers["score"].values()) for i in (0, 1))
-    return f"{right} of {asked}"
+    right, requested = (sum(pair[i] for pair in answers["score"].values()) for i in (0, 1))
+    return f"{right} of {requested}"
 
 
 def _swaps(one: dict[str, Any], two: dict[str, Any]) -> list[Cells]:
@@ -82,10 +82,10 @@ def _memory(one: dict[str, Any], two: dict[str, Any]) -> list[Cells]:
     small = one["stages"]["two models, sleep and wake"]["sleep"]
     first, again = (step for step in two["loads"]["big"] if step["message"] == "asleep")
     awake = next(step for step in two["loads"]["big"] if step["message"] == "awake")
-    told = f"{held['counted'] / GIB:.2f} GiB, NVML {held['nvml'] / GIB:.2f}"
+    reported = f"{held['counted'] / GIB:.2f} GiB, NVML {held['nvml'] / GIB:.2f}"
     wakes = ", ".join(f"{nap['wake_and_answer_s']:.2f}" for nap in small)
     return [
-        ("two models on one card: bytes that are counted", "H100", told, ""),
+        ("two models on one card: bytes that are counted", "H100", reported, ""),
         ("a small model asleep, to 16 tokens of its answer", "H100", f"{wakes} s", ""),
         ("8B shape falls asleep: the first time, again", "H200",
          f"{first['seconds']:.1f}, {again['seconds']:.2f} s", ""),

@@ -23,10 +23,12 @@ def fields() -> str:
     left = dict(RECIPE)
     rows = []
     for name, field in walk(Recipe):
-        told, ours = field.description, left.pop(name, None)
-        if (told is None) == (ours is None):
+        reported, ours = field.description, left.pop(name, None)
+        if (reported is None) == (ours is None):
             raise ValueError(f"{name}: describe it once, in registry/recipes/definition.py or in docs/tables/words.py")
-        rows.append((code(name), kind(field.annotation, field.metadata), default(field), _sentence(told or ours or "")))
+        rows.append(
+            (code(name), kind(field.annotation, field.metadata), default(field), _sentence(reported or ours or ""))
+        )
     if left:
         raise ValueError(f"docs/tables/words.py describes fields that recipes do not have: {', '.join(left)}")
     return table(("key", "type", "default", "meaning"), rows)

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from models.parent import die_with_parent
-from models.sources.answers import Answer, FetchDone, FetchFailed
-from models.text.unsaid import lacking
+from models.sources.fetch_messages import Answer, FetchDone, FetchFailed
+from models.text.missing_config import collect_missing_weights
 from registry.storage.files import is_full, sync_all
 
-BESIDE = ("tokenizer.json", "preprocessor_config.json")
+COMPANION_FILES = ("tokenizer.json", "preprocessor_config.json")
 """What the engine reads beside the weights; a tokenizer.json is made where there is none."""
 
 
@@ -34,10 +34,10 @@ def _convert(folder: Path, out: Path) -> Answer:
             )
         from ctranslate2.converters import TransformersConverter
 
-        beside = [name for name in BESIDE if (folder / name).is_file()]
-        with lacking() as missing:
+        companions = [name for name in COMPANION_FILES if (folder / name).is_file()]
+        with collect_missing_weights() as missing:
             # float16 is what the published ones hold; the engine casts to what it computes in
-            TransformersConverter(str(folder), copy_files=beside, low_cpu_mem_usage=True).convert(
+            TransformersConverter(str(folder), copy_files=companions, low_cpu_mem_usage=True).convert(
                 str(out), quantization="float16"
             )
         if missing:
@@ -47,7 +47,7 @@ def _convert(folder: Path, out: Path) -> Answer:
                 f"{folder} lacks {len(missing)} of a Whisper's weights, such as {min(missing)}, which would be made by "
                 "chance: they were saved under other names, or it is a part of a Whisper that writes no text.",
             )
-        if "tokenizer.json" not in beside:
+        if "tokenizer.json" not in companions:
             from transformers import WhisperTokenizerFast
 
             WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
@@ -58,15 +58,15 @@ def _convert(folder: Path, out: Path) -> Answer:
             why = getattr(error, "strerror", None) or error
             return FetchFailed(503, "disk_full", f"The disk has no room for the converted {folder}: {why}.")
         traceback.print_exc()
-        said = f"{folder} cannot be converted: {type(error).__name__}: {error}"[:1000]
-        return FetchFailed(422, "conversion_failed", said)
+        message = f"{folder} cannot be converted: {type(error).__name__}: {error}"[:1000]
+        return FetchFailed(422, "conversion_failed", message)
     return FetchDone(str(out))
 
 
 def _complete(folder: Path, out: Path) -> None:
     """What the converter guesses, leaves out, or takes over though it does not fit."""
-    told = folder / "generation_config.json"
-    generation = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+    generation_file = folder / "generation_config.json"
+    generation = json.loads(generation_file.read_text(encoding="utf-8")) if generation_file.is_file() else {}
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     config["alignment_heads"] = alignment_heads(
         generation.get("alignment_heads"), json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -76,12 +76,12 @@ def _complete(folder: Path, out: Path) -> None:
     (out / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def alignment_heads(told: list[list[int]] | None, network: dict[str, int]) -> list[list[int]]:
+def alignment_heads(configured: list[list[int]] | None, network: dict[str, int]) -> list[list[int]]:
     """Times of words need those that were trained for it. Of a distilled model they may be the larger one's, which end
     the process that hears with them: then, and where none are told, all of the last half of the layers."""
     layers, heads = network["decoder_layers"], network["decoder_attention_heads"]
-    if told and all(0 <= layer < layers and 0 <= head < heads for layer, head in told):
-        return told
+    if configured and all(0 <= layer < layers and 0 <= head < heads for layer, head in configured):
+        return configured
     return [[layer, head] for layer in range(layers // 2, layers) for head in range(heads)]
 
 
@@ -89,8 +89,8 @@ def languages(tokenizer: Path) -> list[int]:
     from faster_whisper.tokenizer import _LANGUAGE_CODES
     from tokenizers import Tokenizer
 
-    known = Tokenizer.from_file(str(tokenizer))
-    return sorted(one for code in _LANGUAGE_CODES if (one := known.token_to_id(f"<|{code}|>")) is not None)
+    tokenizer_model = Tokenizer.from_file(str(tokenizer))
+    return sorted(one for code in _LANGUAGE_CODES if (one := tokenizer_model.token_to_id(f"<|{code}|>")) is not None)
 
 
 if __name__ == "__main__":

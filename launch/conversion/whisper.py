@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from models.sources.answers import Answer, FetchDone, FetchFailed
 from models.sources.digest import digest
-from registry.child import Child
+from models.sources.fetch_messages import Answer, FetchDone, FetchFailed
+from registry.base.child import Child
+from registry.base.json import read_object
 from registry.errors import EngineFailed, Unavailable, by_status
-from registry.json import read_object
 from registry.recipes.definition import Recipe, Task
 from registry.storage.files import sync_folder
 
@@ -56,14 +56,14 @@ class Conversions:
         """The folder that the engine is to read; None: it is to be made first."""
         if recipe.task is not Task.TRANSCRIBE or not needs_conversion(folder):
             return folder
-        made = self._place(folder)
-        return made if made.is_dir() else None
+        converted = self._target(folder)
+        return converted if converted.is_dir() else None
 
     async def make(self, recipe: Recipe, folder: Path) -> Path:
         """The same, made if need be. Raises Unfit, EngineFailed (conversion_failed), Unavailable (disk_full)."""
         async with self._lock:  # one at a time: each takes all that the machine can give
-            found = await asyncio.to_thread(self.find, recipe, folder)
-            return found if found is not None else await self._convert(folder)
+            converted = await asyncio.to_thread(self.find, recipe, folder)
+            return converted if converted is not None else await self._convert(folder)
 
     def purge(self, paths: Iterable[Path]) -> int:
         """Delete those of these folders that were converted here; returns their bytes. Blocks."""
@@ -74,16 +74,16 @@ class Conversions:
                 shutil.rmtree(path)
         return freed
 
-    def _place(self, folder: Path) -> Path:
+    def _target(self, folder: Path) -> Path:
         return self._root / f"{digest(folder)}-{FORM}"
 
     async def _convert(self, folder: Path) -> Path:
-        place = await asyncio.to_thread(self._place, folder)
+        target = await asyncio.to_thread(self._target, folder)
         try:
             await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise Unavailable(f"{self._root} cannot be made: {error.strerror}.", code="disk_full") from error
-        half = place.with_suffix(".half")
+        half = target.with_suffix(".half")
         await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)  # of a try that could not be cleared away
         process = await Child.python("launch.conversion.process", str(os.getpid()), str(folder), str(half))
         line = b""
@@ -106,13 +106,13 @@ class Conversions:
             raise by_status(answer.status)(answer.message, code=answer.code)
         if not isinstance(answer, FetchDone):
             raise EngineFailed(f"The process that converted {folder} was ended. Ask again.", code="conversion_failed")
-        await asyncio.to_thread(_appear, half, place)
-        former = self._root / place.name.partition("-")[0]
+        await asyncio.to_thread(_publish, half, target)
+        former = self._root / target.name.partition("-")[0]
         await asyncio.to_thread(shutil.rmtree, former, ignore_errors=True)
-        return place
+        return target
 
 
-def _appear(half: Path, place: Path) -> None:
+def _publish(half: Path, target: Path) -> None:
     """Whole, or not at all, also through a loss of power."""
-    os.replace(half, place)
-    sync_folder(place.parent)
+    os.replace(half, target)
+    sync_folder(target.parent)

@@ -18,11 +18,11 @@ from launch.files.gguf import read_header
 from launch.files.listing import Listing
 from launch.files.weights import INDEX, weight_files
 from models.chat.vllm import source as vllm_source
-from models.sources.repository import is_wanted
+from models.sources.repository import is_included
+from registry.base.wording import nearest
 from registry.errors import Unfit
-from registry.files.text_half import places
+from registry.files.text_config import nested_configs
 from registry.recipes.definition import Task
-from registry.wording import nearest
 
 WEIGHTS = (".safetensors",)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
@@ -50,7 +50,7 @@ ENCODERS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Detected:
+class Detection:
     task: Task
     engine: str
     architecture: str
@@ -62,23 +62,23 @@ class Detected:
     notes: tuple[str, ...] = ()
 
 
-def detect(listing: Listing) -> Detected:
+def detect(listing: Listing) -> Detection:
     """What the files are. Raises Unfit, with what would work."""
     _refuse_adapter(listing)
     _refuse_trainer_output(listing)
-    if found := _ctranslate2(listing):
-        return found
+    if detection := _ctranslate2(listing):
+        return detection
     _refuse_without_weights(listing)
     config = listing.json("config.json")
     quantized = isinstance(config.get("quantization_config"), dict)
-    if found := _sentence_transformers(listing):
+    if detection := _sentence_transformers(listing):
         if quantized:
             raise Unfit(
                 f"{listing.where} is quantized, which sentence-transformers does not run here: add the original.",
                 code="quantized",
                 param="source",
             )
-        return found
+        return detection
     return _by_architecture(listing, config)
 
 
@@ -110,7 +110,7 @@ def _refuse_adapter(listing: Listing) -> None:
 def _refuse_trainer_output(listing: Listing) -> None:
     if _own_weights(listing):
         return
-    steps = sorted({int(found[1]) for name in listing.sizes if (found := CHECKPOINT.match(name))})
+    steps = sorted({int(match[1]) for name in listing.sizes if (match := CHECKPOINT.match(name))})
     if not steps:
         return
     last, where, first = f"checkpoint-{steps[-1]}", listing.where, ""
@@ -156,8 +156,8 @@ def _refuse_without_weights(listing: Listing) -> None:
             param="source",
         )
     if any(name.endswith(".onnx") for name in listing.sizes):
-        made = BASE.search(listing.text("README.md"))
-        original = f"{made[1]}, from which it was made" if made else "the original, as safetensors"
+        base_match = BASE.search(listing.text("README.md"))
+        original = f"{base_match[1]}, from which it was made" if base_match else "the original, as safetensors"
         raise Unfit(
             f"{listing.where} has its weights only as ONNX, which no engine here reads: add {original}.",
             code="bad_weights",
@@ -172,7 +172,7 @@ def _refuse_without_weights(listing: Listing) -> None:
 
 
 # --- what is one -----------------------------------------------------------------------------------------------------
-def _ctranslate2(listing: Listing) -> Detected | None:
+def _ctranslate2(listing: Listing) -> Detection | None:
     if "model.bin" not in listing or listing.names(*WEIGHTS):
         return None
     config = listing.json("config.json")
@@ -192,7 +192,7 @@ def _ctranslate2(listing: Listing) -> Detected | None:
                 param="source",
             )
         why = "model.bin of CTranslate2, with Whisper's config.json"
-        return Detected(Task.TRANSCRIBE, "faster-whisper", "", why)
+        return Detection(Task.TRANSCRIBE, "faster-whisper", "", why)
     if any(name.startswith("vocabulary") for name in listing.sizes):
         raise Unfit(
             f"{listing.where} is a CTranslate2 model that is no Whisper: only Whisper is served that way.",
@@ -202,7 +202,7 @@ def _ctranslate2(listing: Listing) -> Detected | None:
     return None
 
 
-def _sentence_transformers(listing: Listing) -> Detected | None:
+def _sentence_transformers(listing: Listing) -> Detection | None:
     if "modules.json" not in listing and "config_sentence_transformers.json" not in listing:
         return None
     kind = str(listing.json("config_sentence_transformers.json").get("model_type") or "")
@@ -230,7 +230,7 @@ def _sentence_transformers(listing: Listing) -> Detected | None:
         )
     if kind == CROSS_ENCODER or any("cross_encoder" in one for one in types):
         _refuse_classes(listing, listing.json("config.json"))
-        return Detected(Task.RERANK, "sentence-transformers", architecture, "sentence-transformers' CrossEncoder")
+        return Detection(Task.RERANK, "sentence-transformers", architecture, "sentence-transformers' CrossEncoder")
     if "modules.json" not in listing:
         return None
     steps = [one.rpartition(".")[2] for one in types]
@@ -258,7 +258,7 @@ def _sentence_transformers(listing: Listing) -> Detected | None:
         )
     _refuse_pickled_steps(listing)
     why = f"sentence-transformers' modules.json: {', '.join(steps)}"
-    return Detected(Task.EMBED, "sentence-transformers", architecture, why)
+    return Detection(Task.EMBED, "sentence-transformers", architecture, why)
 
 
 def _refuse_pickled_steps(listing: Listing) -> None:
@@ -281,13 +281,13 @@ def _refuse_pickled_steps(listing: Listing) -> None:
 
 
 def _architecture(config: dict[str, Any]) -> str:
-    found = config.get("architectures")
-    return str(found[0]) if isinstance(found, list) and found else ""
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
-def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
+def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detection:
     name = _architecture(config)
-    told = f"{name} in config.json"
+    source = f"{name} in config.json"
     if "config.json" not in listing:
         raise Unfit(
             f"{listing.where} has weights, but no config.json that tells what they are.",
@@ -315,37 +315,37 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
                 code="bad_config",
                 param="source",
             )
-        return Detected(Task.TRANSCRIBE, "faster-whisper", name, f"{told}, converted to CTranslate2", convert=True)
+        return Detection(Task.TRANSCRIBE, "faster-whisper", name, f"{source}, converted to CTranslate2", convert=True)
     if name.endswith("ForSequenceClassification"):
         _refuse_classes(listing, config)
-        return Detected(Task.RERANK, "sentence-transformers", name, f"{told}, with one score")
+        return Detection(Task.RERANK, "sentence-transformers", name, f"{source}, with one score")
     if ENCODERS.match(name):
         note = "It has no modules.json: vectors are the mean over the tokens, which is the library's default."
-        return Detected(Task.EMBED, "sentence-transformers", name, told, notes=(note,))
+        return Detection(Task.EMBED, "sentence-transformers", name, source, notes=(note,))
     if name.endswith("ForMaskedLM"):
         what = f"({name}) fills in masked words: embedding models are made from such, add one of those"
         raise Unfit(f"{listing.where} {what}.", code="is_masked_lm", param="source")
     if SPEECH.search(name):
         what = f"({name}) is a speech model that is no Whisper, and only Whisper is served: add one"
         raise Unfit(f"{listing.where} {what}.", code="not_whisper", param="source")
-    known = vllm_source.architectures()
-    if known and name not in known:
+    architectures = vllm_source.architectures()
+    if architectures and name not in architectures:
         _refuse_architecture(listing, name)
     _refuse_two_models(listing)
-    return Detected(Task.CHAT, "vllm", name, told, notes=_chat_notes(listing, config))
+    return Detection(Task.CHAT, "vllm", name, source, notes=_chat_notes(listing, config))
 
 
 def _refuse_two_models(listing: Listing) -> None:
     """vLLM reads what an index names; without one it reads all, one file over the other. transformers prefers
     model.safetensors to both. What is never fetched from a hub is in nobody's way."""
-    known, here = set(weight_files(listing)), listing.where.startswith("/")
+    weights, here = set(weight_files(listing)), listing.where.startswith("/")
     indexed = isinstance(listing.json(INDEX).get("weight_map"), dict)
     there = [name for name in listing.names(*WEIGHTS) if name == "model.safetensors" or not indexed]
-    others = [name for name in there if name not in known and (here or is_wanted(name))]
-    if others and known:
+    others = [name for name in there if name not in weights and (here or is_included(name))]
+    if others and weights:
         where = "" if here else ", in a folder, and add that"
         raise Unfit(
-            f"{listing.where} has {others[0]} beside {min(known)}: which of the two is the model is not told, and vLLM "
+            f"{listing.where} has {others[0]} beside {min(weights)}: which of the two is the model is not told, and vLLM "
             f"may answer with parts of both. Keep one{where}.",
             code="bad_weights",
             param="source",
@@ -374,7 +374,7 @@ def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
             "Its card calls it a reranker, but it ranks by the words that it answers with: it is served as a chat "
             "model, and not at /v1/rerank. A reranker with a score of its own is a ...ForSequenceClassification."
         )
-    if any(key in place for place in places(config) for key in ("vision_config", "audio_config")):
+    if any(key in config_part for config_part in nested_configs(config) for key in ("vision_config", "audio_config")):
         notes.append("It also takes images or sound in its own form; only text has been tried here.")
     return tuple(notes)
 
@@ -382,7 +382,7 @@ def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
 def _refuse_architecture(listing: Listing, name: str) -> NoReturn:
     if version := vllm_source.former().get(name):
         hint = f"vLLM served it until {version}"
-    elif plugin := vllm_source.elsewhere().get(name):
+    elif plugin := vllm_source.plugin_models().get(name):
         hint = f"a plug-in for vLLM does: {plugin}"
     elif name.endswith(("Model", "Encoder", "ColBERT")):  # the network alone
         hint = "of models that give vectors those are served that have sentence-transformers' modules.json"

@@ -21,11 +21,13 @@ def misfit(folder: Path, task: Task | None) -> str | None:
             return None
         return f"{folder}: {something_else(names) or 'it holds no adapter: adapter_config.json is missing.'}"
     try:
-        found = detect(list_folder(folder))
+        detection = detect(list_folder(folder))
     except Unfit as unfit:
         return unfit.message
     except ODD as error:
         return f"{folder}: its files say what no model's say ({type(error).__name__}): look at its config.json"
-    if found.task is not task and found.task not in TAKES.get(task, ()):
-        return f"{folder} holds a model for {found.task.value} ({found.why}), and this recipe is for {task.value}"
+    if detection.task is not task and detection.task not in TAKES.get(task, ()):
+        return (
+            f"{folder} holds a model for {detection.task.value} ({detection.why}), and this recipe is for {task.value}"
+        )
     return None

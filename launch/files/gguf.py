@@ -26,15 +26,15 @@ def read_header(data: bytes) -> GgufHeader | None:
     """From a file's first bytes, a MiB is plenty. None: it is no GGUF. What comes behind a cut is left out."""
     if data[:4] != MAGIC:
         return None
-    found = _pairs(data)
-    url = found.get("general.base_model.0.repo_url", "") or found.get("general.source.url", "")
+    pairs = _pairs(data)
+    url = pairs.get("general.base_model.0.repo_url", "") or pairs.get("general.source.url", "")
     base = url.removeprefix("https://huggingface.co/") if url.startswith("https://huggingface.co/") else ""
-    return GgufHeader(found.get("general.architecture", "unknown"), found.get("general.name", ""), base)
+    return GgufHeader(pairs.get("general.architecture", "unknown"), pairs.get("general.name", ""), base)
 
 
 def _pairs(data: bytes) -> Mapping[str, str]:
     """The texts among the pairs."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     try:
         (pairs,) = struct.unpack_from("<Q", data, 16)
         at = 24
@@ -43,14 +43,14 @@ def _pairs(data: bytes) -> Mapping[str, str]:
             (kind,) = struct.unpack_from("<I", data, at)
             at += 4
             if kind == STRING:
-                found[key], at = _text(data, at)
+                result[key], at = _text(data, at)
             elif kind == ARRAY:
                 break  # vocabularies: what is told of the model stands before them
             else:
                 at += WIDTHS[kind]
     except (struct.error, KeyError, ValueError):
         pass  # cut short, or of a kind that came later: what was read counts
-    return found
+    return result
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:

@@ -15,7 +15,7 @@ HEADER = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class OnHub:
+class RepositoryListing:
     source: HubSource
     """At a commit, whatever branch or tag was asked for."""
     listing: Listing
@@ -23,7 +23,7 @@ class OnHub:
     """Bytes that are not in the cache yet."""
 
 
-def look(source: HubSource) -> OnHub:
+def look(source: HubSource) -> RepositoryListing:
     """Ask the hub about `source`. Raises as `registry.files.hub.hub_errors`."""
     repository = files_of(source)
     pinned = HubSource(hub=source.hub, revision=repository.commit)
@@ -31,8 +31,8 @@ def look(source: HubSource) -> OnHub:
     small = [name for name in READ if sizes.get(name, SMALL + 1) <= SMALL]
     folder = _fetch_small(pinned, small)
     listing = Listing(source.hub, sizes, lambda name: _read(pinned, folder, name), source.revision)
-    left = {name: file for name, file in repository.files.items() if name not in small}
-    return OnHub(pinned, listing, missing_bytes(pinned, Repository(repository.commit, left)))
+    large = {name: file for name, file in repository.files.items() if name not in small}
+    return RepositoryListing(pinned, listing, missing_bytes(pinned, Repository(repository.commit, large)))
 
 
 def _fetch_small(source: HubSource, names: list[str]) -> Path:

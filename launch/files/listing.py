@@ -56,26 +56,26 @@ class Listing:
     def json(self, name: str) -> dict[str, Any]:
         """The object in a small file; empty when there is none. Raises Unfit for one that is broken."""
         if name not in self._parsed:
-            found = self._read(name)
-            self._parsed[name] = found if isinstance(found, dict) else {}
+            content = self._read(name)
+            self._parsed[name] = content if isinstance(content, dict) else {}
         return self._parsed[name]
 
     def array(self, name: str) -> list[Any]:
         """The list in a small file; empty when there is none. Raises as `json`."""
-        found = self._read(name)
-        return found if isinstance(found, list) else []
+        content = self._read(name)
+        return content if isinstance(content, list) else []
 
     def chat_template(self) -> str:
         """In a file of its own, in the tokenizer's, or in the older one of a processor; '': none. Of several that have
         names it is the one for requests with tools, if there is one."""
         if own := self.text("additional_chat_templates/tool_use.jinja") or self.text("chat_template.jinja"):
             return own
-        told = (self.json(name).get("chat_template") for name in ("tokenizer_config.json", "chat_template.json"))
-        found = next((one for one in told if one), "")
-        if isinstance(found, list):
-            named = {str(one["name"]): one["template"] for one in found}
-            found = named.get("tool_use") or named.get("default") or ""
-        return str(found)
+        templates = (self.json(name).get("chat_template") for name in ("tokenizer_config.json", "chat_template.json"))
+        template = next((one for one in templates if one), "")
+        if isinstance(template, list):
+            named = {str(one["name"]): one["template"] for one in template}
+            template = named.get("tool_use") or named.get("default") or ""
+        return str(template)
 
     def is_tekken(self) -> bool:
         """Whether only Mistral's own tokenizer (tekken.json) reads its text right, or knows how its chats are written.
@@ -91,11 +91,11 @@ class Listing:
 
     def _read(self, name: str) -> object:
         try:
-            found: object = json.loads(self.text(name) or "{}")
-            json.dumps(found, ensure_ascii=False).encode()  # half a character is in no answer, and in no recipe
+            content: object = json.loads(self.text(name) or "{}")
+            json.dumps(content, ensure_ascii=False).encode()  # half a character is in no answer, and in no recipe
         except (ValueError, RecursionError) as error:
             raise Unfit(f"{name} of {self.where} is broken: {error}", code="bad_config") from None
-        return found
+        return content
 
 
 def list_folder(folder: Path) -> Listing:

@@ -5,8 +5,8 @@ from fnmatch import fnmatch
 from typing import Any
 
 from launch.files.listing import Listing
-from models.sources.resolve import UNWANTED
-from registry.files.text_half import places
+from models.sources.resolve import EXCLUDED
+from registry.files.text_config import nested_configs
 from registry.files.weights import BITS, Weights
 
 KINDS: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
@@ -28,7 +28,13 @@ def weights_of(listing: Listing) -> Weights:
 def stored_dtype(config: Mapping[str, Any]) -> str:
     """As config.json names it, of models that also see: perhaps of their language half alone. '': it does not tell."""
     return next(
-        (str(told) for place in places(config) for key in ("dtype", "torch_dtype") if (told := place.get(key))), ""
+        (
+            str(dtype)
+            for config_part in nested_configs(config)
+            for key in ("dtype", "torch_dtype")
+            if (dtype := config_part.get(key))
+        ),
+        "",
     )
 
 
@@ -44,4 +50,4 @@ def weight_files(listing: Listing) -> list[str]:
     else:
         root = [name for name in listing.names(".safetensors") if not name.startswith(("consolidated", "adapter_"))]
     below = [name for name in listing.sizes if name.count("/") == 1 and name.endswith("/model.safetensors")]
-    return root + sorted(name for name in below if not any(fnmatch(name, pattern) for pattern in UNWANTED))
+    return root + sorted(name for name in below if not any(fnmatch(name, pattern) for pattern in EXCLUDED))

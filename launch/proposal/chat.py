@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from launch.files.detect import Detected
+from launch.files.detect import Detection
 from launch.files.listing import Listing
 from launch.files.weights import stored_dtype
 from launch.proposal.code import check_code, code_of_chat
@@ -17,11 +17,11 @@ from models.chat import cpu
 from models.chat.vllm import source as vllm_source
 from models.engines import MIB
 from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
+from registry.base.wording import size_words
 from registry.errors import Unfit
 from registry.files.dtypes import settle_by_size
 from registry.files.shape import Shape, shape_of
 from registry.files.weights import Weights
-from registry.wording import size_words
 
 USUAL_CONTEXT = 32_768
 """Tokens up to which the whole context is taken: longer ones cost KV cache that few requests use."""
@@ -37,7 +37,7 @@ BLOCKS_MORE = 5 / 4
 
 @dataclass(frozen=True, slots=True)
 class ChatFacts:
-    detected: Detected
+    detected: Detection
     listing: Listing
     weights: Weights
     name: str
@@ -88,7 +88,7 @@ def _dtype(draft: Draft, facts: ChatFacts, machine: Machine, quantized: str) -> 
 def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine) -> None:
     name = facts.detected.architecture
     if not vllm_source.takes_adapters(name):
-        if draft.asked.get("memory.adapters.device"):
+        if draft.requested.get("memory.adapters.device"):
             raise Unfit(
                 f"vLLM has no LoRA for {name}: leave memory.adapters.device out.",
                 code="unknown_architecture",
@@ -96,19 +96,19 @@ def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machi
             )
         draft.pick("memory.adapters", {"device": 0, "host": 0}, f"vLLM has no LoRA for {name}")
         return
-    asked, rank = draft.asked.get("memory.adapters.device"), draft.asked.get("memory.adapters.max_rank")
+    requested, rank = draft.requested.get("memory.adapters.device"), draft.requested.get("memory.adapters.max_rank")
     rank = rank if isinstance(rank, int) else RANK
-    place = adapter_place_bytes(facts.weights, shape, rank, 2)
-    staged = place if machine.kind == "cpu" else 0
+    place_bytes = adapter_place_bytes(facts.weights, shape, rank, 2)
+    staged = place_bytes if machine.kind == "cpu" else 0
     sizes = [(PLACES, STAGED), (2, 4), (1, 2)]
-    if isinstance(asked, int):
-        sizes = [(asked, max(asked, STAGED)), (asked, asked)]  # what is in a place is staged
+    if isinstance(requested, int):
+        sizes = [(requested, max(requested, STAGED)), (requested, requested)]  # what is in a place is staged
     for device, host in sizes:
-        if (device * place + host * staged) * SHARE_FOR_PLACES <= machine.budget or host == asked:
-            why = f"{device} adapters of rank {rank} or less in one batch, {size_words(place)} each"
+        if (device * place_bytes + host * staged) * SHARE_FOR_PLACES <= machine.budget or host == requested:
+            why = f"{device} adapters of rank {rank} or less in one batch, {size_words(place_bytes)} each"
             draft.pick("memory.adapters", {"device": device, "host": host, "max_rank": rank}, why)
             return
-    why = f"a place takes {size_words(place)}, much for this machine: set memory.adapters.device to have some"
+    why = f"a place takes {size_words(place_bytes)}, much for this machine: set memory.adapters.device to have some"
     draft.pick("memory.adapters", {"device": 0, "host": 0}, why)
 
 
@@ -116,11 +116,11 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
     longest = longest_context(facts.listing.json("config.json"))
     so_far = draft.recipe().model_copy(update={"dtype": dtype})
     probe = settle_by_size(so_far, facts.weights.bytes, machine.kind)
-    check_context(draft.asked.get("context_length"), longest, probe.engine.flags)
+    check_context(draft.requested.get("context_length"), longest, probe.engine.flags)
     per_token = kv_bytes_per_token(probe, shape)
     needs = estimate_of(probe, facts.weights, shape, machine.kind)
-    fixed, given = needs.total - needs.kv_cache, probe.memory.kv_cache
-    room = machine.budget - fixed - MIB if given is None else given  # sizes are rounded up to whole ones
+    fixed, requested = needs.total - needs.kv_cache, probe.memory.kv_cache
+    room = machine.budget - fixed - MIB if requested is None else requested  # sizes are rounded up to whole ones
     knows = longest or shape.context
     short = min(unstretched(facts.listing.json("config.json")) or knows, knows)
     context = min(short, USUAL_CONTEXT)
@@ -130,11 +130,11 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
     if context == short < knows:
         why = f"its positions for short texts; with more, up to {knows:,}, vLLM stretches those of all texts"
     fits = int(room / BLOCKS_MORE // per_token) // 16 * 16
-    if (LEAST_CONTEXT if given is None else 16) <= fits < context:
-        beside = f"fits beside {size_words(fixed)} of weights and buffers"
-        context, why = fits, f"what {beside if given is None else 'memory.kv_cache holds'}; it knows {knows:,}"
-    given = draft.pick("context_length", context, why)
-    context = given if isinstance(given, int) else context
+    if (LEAST_CONTEXT if requested is None else 16) <= fits < context:
+        reason = f"fits beside {size_words(fixed)} of weights and buffers"
+        context, why = fits, f"what {reason if requested is None else 'memory.kv_cache holds'}; it knows {knows:,}"
+    requested = draft.pick("context_length", context, why)
+    context = requested if isinstance(requested, int) else context
     if context > short:
         draft.notes.append(
             f"With a context of over {short:,} tokens vLLM stretches the positions of all texts, also of short ones, "
@@ -143,13 +143,13 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
     tokens = min(working_set.tokens, context)
     # on a GPU vLLM loads no model whose cache does not hold a state for each request
     least = max(math.ceil(context * BLOCKS_MORE) * per_token, probe.batching.sequences * _state_bytes(shape))
-    wanted = max(working_set.requests * tokens * per_token, least)
-    size = max(least, min(wanted, room)) if room > least else least
+    target = max(working_set.requests * tokens * per_token, least)
+    size = max(least, min(target, room)) if room > least else least
     size = math.ceil(size / MIB) * MIB
     many = f"{size // per_token:,} tokens of {per_token:,} bytes"
     why = f"{working_set.requests} requests of {tokens:,} tokens each: {many}"
-    if size < wanted:
-        why = f"{many}, what the budget leaves; {working_set.requests} requests of {tokens:,} want {size_words(wanted)}"
+    if size < target:
+        why = f"{many}, what the budget leaves; {working_set.requests} requests of {tokens:,} want {size_words(target)}"
     elif size > working_set.requests * tokens * per_token + MIB:
         why = f"one full context: {many}"
     draft.pick("memory.kv_cache", f"{size // MIB}MiB", why)
@@ -164,9 +164,9 @@ def _parsers(draft: Draft, facts: ChatFacts) -> None:
         draft.pick("engine.flags.tokenizer_mode", "mistral", why)
     if not template and not by_code:
         return
-    shown = by_code or shows_tools(template, facts.listing)
+    calls_tools = by_code or shows_tools(template, facts.listing)
     family = family_of(facts.name, name, template)
-    if not shown:
+    if not calls_tools:
         draft.notes.append("Its chat template shows the model no tools: requests with tools are refused.")
     elif family and family.tools and has_parser("tool_call_parser", family.tools):
         who = "Mistral's tokenizer" if tekken else "vLLM" if by_code else "its chat template"

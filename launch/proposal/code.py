@@ -19,17 +19,17 @@ class Code:
     """'network', 'config' or 'tokenizer'."""
     name: str
     """Of a class, or of a kind of models."""
-    elsewhere: str = ""
+    other_repository: str = ""
     """The repository that it is in, if that is another."""
 
 
 def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
     """Raises Unfit where there is code and no trust: before a download, not by a failed load after it."""
-    if code is None or draft.asked.get("engine.flags.trust_remote_code"):
+    if code is None or draft.requested.get("engine.flags.trust_remote_code"):
         return
-    told = f"{code.name}, of {code.elsewhere}" if code.elsewhere else code.name
+    description = f"{code.name}, of {code.other_repository}" if code.other_repository else code.name
     raise Unfit(
-        f"{listing.where} brings its {code.what} as code ({told}), which would be run. If you trust it: write a recipe "
+        f"{listing.where} brings its {code.what} as code ({description}), which would be run. If you trust it: write a recipe "
         "for it with engine.flags.trust_remote_code: true. Or add a model of a known kind.",
         code="needs_code",
         param="source",
@@ -40,14 +40,14 @@ def code_of_text(listing: Listing, kind: str) -> Code | None:
     """Of an embedding model or a reranker whose `model_type` is `kind`."""
     types = [str(module.get("type") or "") for module in listing.array("modules.json") if isinstance(module, dict)]
     if own := next((one for one in types if one and not one.startswith("sentence_transformers.")), ""):
-        return Code("network", own, _elsewhere(_auto_map(listing.json("config.json"))))
+        return Code("network", own, _other_repository(_auto_map(listing.json("config.json"))))
     config = listing.json("config.json")
     if "auto_map" not in config:
         return None
     code = _auto_map(config)
     taken_in = _in_transformers(kind, code.get("AutoConfig", "").rpartition(".")[2])
-    known = taken_in and not config.get("moe_every_n_layers")  # transformers' NomicBert has no experts
-    return None if known else Code("network", kind, _elsewhere(code))
+    is_known = taken_in and not config.get("moe_every_n_layers")  # transformers' NomicBert has no experts
+    return None if is_known else Code("network", kind, _other_repository(code))
 
 
 def code_of_chat(listing: Listing) -> Code | None:
@@ -59,21 +59,21 @@ def code_of_chat(listing: Listing) -> Code | None:
     if not kind or "AutoConfig" not in code or kind in _kinds() or not theirs:
         return None
     if kind not in theirs:
-        return Code("config", kind, _elsewhere(code))
-    told = listing.json("tokenizer_config.json")
-    name = str(told.get("tokenizer_class") or "")
-    if "AutoTokenizer" in _auto_map(told) and name.removesuffix("Fast") not in _tokenizers():
+        return Code("config", kind, _other_repository(code))
+    tokenizer_config = listing.json("tokenizer_config.json")
+    name = str(tokenizer_config.get("tokenizer_class") or "")
+    if "AutoTokenizer" in _auto_map(tokenizer_config) and name.removesuffix("Fast") not in _tokenizers():
         return Code("tokenizer", name or kind)
     return None
 
 
 def _auto_map(config: dict[str, Any]) -> dict[str, str]:
     """By the class of transformers' own that it stands for; a tokenizer's may be two, the slow one and the fast one."""
-    found = config.get("auto_map")
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    mapping = config.get("auto_map")
+    return {str(key): str(value) for key, value in mapping.items()} if isinstance(mapping, dict) else {}
 
 
-def _elsewhere(code: dict[str, str]) -> str:
+def _other_repository(code: dict[str, str]) -> str:
     return next((one.partition("--")[0] for one in code.values() if "--" in one), "")
 
 
@@ -105,6 +105,6 @@ def _tokenizers() -> frozenset[str]:
 
 def _transformers(file: str) -> str:
     """The text of one of its files, '' without one. Its import takes seconds."""
-    found = find_spec("transformers")
-    paths = (Path(folder) / file for folder in (found.submodule_search_locations if found else None) or [])
+    spec = find_spec("transformers")
+    paths = (Path(folder) / file for folder in (spec.submodule_search_locations if spec else None) or [])
     return next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), "")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from registry.errors import Unfit
-from registry.files.text_half import text_half
+from registry.files.text_config import text_config
 from registry.recipes.fields import Flag
 
 AS_IT_IS = frozenset(
@@ -30,12 +30,12 @@ WHOLE = "model_max_length"
 
 def longest_context(config: Mapping[str, Any]) -> int | None:
     """Tokens; None: the config does not tell."""
-    inner = text_half(config)
+    inner = text_config(config)
     keys = (WHOLE,) if inner.get(WHOLE) else KEYS
-    known = [int(inner[key]) for key in keys if isinstance(inner.get(key), int)]
-    if not known:
+    lengths = [int(inner[key]) for key in keys if isinstance(inner.get(key), int)]
+    if not lengths:
         return None
-    longest = min(known)
+    longest = min(lengths)
     rope = inner.get("rope_parameters") or inner.get("rope_scaling")
     if not isinstance(rope, dict):
         return longest
@@ -51,21 +51,21 @@ def longest_context(config: Mapping[str, Any]) -> int | None:
 def unstretched(config: Mapping[str, Any]) -> int | None:
     """Tokens up to which a model that switches between two kinds of positions (longrope: Phi-3, Phi-4-mini) has those
     of short texts. vLLM chooses one kind for all texts, by the context that it is given; None: there is one kind."""
-    inner = text_half(config)
+    inner = text_config(config)
     rope = inner.get("rope_parameters") or inner.get("rope_scaling")
     if not isinstance(rope, dict) or str(rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
         return None
-    told = inner.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
-    return told if isinstance(told, int) and told > 0 else None
+    original = inner.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+    return original if isinstance(original, int) and original > 0 else None
 
 
-def check_context(asked: object, longest: int | None, flags: Mapping[str, Flag]) -> None:
+def check_context(requested: object, longest: int | None, flags: Mapping[str, Flag]) -> None:
     """Raises Unfit for more tokens than the model was made for. Where `flags` stretch it vLLM tells, at the load."""
     if {"hf_overrides", "hf-overrides"} & flags.keys():
         return
-    if isinstance(asked, int) and longest is not None and asked > longest:
+    if isinstance(requested, int) and longest is not None and requested > longest:
         raise Unfit(
-            f"context_length is {asked:,}, but the model was made for {longest:,} tokens. Ask for less, or for a model "
+            f"context_length is {requested:,}, but the model was made for {longest:,} tokens. Ask for less, or for a model "
             "with a longer context; its card may tell how to stretch it (engine.flags.hf_overrides).",
             code="context_too_long",
             param="context_length",

@@ -12,7 +12,7 @@ from registry.recipes.definition import Recipe
 from registry.recipes.fault_words import words
 from registry.recipes.parsers import parser_faults
 
-ASKED = "as you asked"
+REQUESTED = "as you asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +37,32 @@ class DraftValue:
 
 @dataclass
 class Draft:
-    """`asked`: keys with dots to values, from whoever adds the model."""
+    """`requested`: keys with dots to values, from whoever adds the model."""
 
-    asked: Mapping[str, object]
+    requested: Mapping[str, object]
     choices: list[DraftValue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def pick(self, key: str, value: object, why: str) -> Any:
         """The value that counts. What was asked for wins, also where it is the parent of `key` or a child of it."""
-        if key in self.asked:
-            self.choices.append(DraftValue(key, self.asked[key], ASKED))
-            return self.asked[key]
-        if not any(key.startswith(f"{other}.") for other in self.asked):
+        if key in self.requested:
+            self.choices.append(DraftValue(key, self.requested[key], REQUESTED))
+            return self.requested[key]
+        if not any(key.startswith(f"{other}.") for other in self.requested):
             self.choices.append(DraftValue(key, value, why))
         return value
 
     @property
     def data(self) -> dict[str, Any]:
         """The recipe's plain values."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for choice in self.all_choices():
-            put(found, choice.key, choice.value)
-        return found
+            put(values, choice.key, choice.value)
+        return values
 
     def all_choices(self) -> tuple[DraftValue, ...]:
-        known = {choice.key for choice in self.choices}
-        rest = [DraftValue(key, value, ASKED) for key, value in self.asked.items() if key not in known]
+        chosen_keys = {choice.key for choice in self.choices}
+        rest = [DraftValue(key, value, REQUESTED) for key, value in self.requested.items() if key not in chosen_keys]
         return (*self.choices, *rest)
 
     def recipe(self) -> Recipe:

@@ -106,10 +106,10 @@ FAMILIES: tuple[Family, ...] = (
 
 def family_of(name: str, architecture: str, template: str) -> Family | None:
     """The first row that fits. `name`: of the source, as its makers wrote it."""
-    _, found, begins = template.rpartition(PROMPT)
+    _, has_prompt, begins = template.rpartition(PROMPT)
     for family in FAMILIES:
         by_name = re.search(family.name, name, re.IGNORECASE) and re.search(family.architecture, architecture)
-        so_begins = not family.begins or (found and re.search(family.begins, begins, re.DOTALL))
+        so_begins = not family.begins or (has_prompt and re.search(family.begins, begins, re.DOTALL))
         if by_name and so_begins and re.search(family.template, template):
             return family
     return None
@@ -118,5 +118,5 @@ def family_of(name: str, architecture: str, template: str) -> Family | None:
 def has_parser(flag: str, name: str) -> bool:
     """Whether the installed vLLM has it, with what it needs. `flag`: one of `registry.recipes.parsers.KINDS`."""
     _, file, table = KINDS[flag]
-    known = parsers(file, table)
-    return (not known or name in known) and (name not in NEEDS or find_spec(NEEDS[name]) is not None)
+    known_parsers = parsers(file, table)
+    return (not known_parsers or name in known_parsers) and (name not in NEEDS or find_spec(NEEDS[name]) is not None)

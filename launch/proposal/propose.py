@@ -3,17 +3,18 @@
 import logging
 from dataclasses import dataclass
 
-from launch.files.detect import Detected, detect
+from launch.files.detect import Detection, detect
 from launch.files.listing import Listing
 from launch.files.weights import weights_of
 from launch.proposal.chat import ChatFacts, propose_chat
-from launch.proposal.draft import ASKED, Draft, DraftValue, Machine
+from launch.proposal.draft import REQUESTED, Draft, DraftValue, Machine
 from launch.proposal.speech import propose_speech
 from launch.proposal.text import propose_text
 from launch.request import ModelRequest
 from launch.source import proposed_id
 from models.engines import DeviceKind
 from models.estimate import ODD, Estimate, estimate_of
+from registry.base.wording import quoted
 from registry.errors import BadRequest, Unfit
 from registry.files.dtypes import settle_by_size
 from registry.files.shape import shape_of
@@ -21,7 +22,6 @@ from registry.files.weights import Weights
 from registry.names import MODEL, MODEL_RULE
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.source import HubSource, PackageSource, PathSource, Source
-from registry.wording import quoted
 
 log = logging.getLogger("roundhouse.launch")
 SOURCE_KEYS = frozenset({"source", "version"})
@@ -34,11 +34,11 @@ class Proposal:
     choices: tuple[DraftValue, ...]
     notes: tuple[str, ...]
     estimate: Estimate
-    detected: Detected
+    detected: Detection
 
 
 def propose(
-    listing: Listing, source: Source, wanted: ModelRequest, machine: Machine, *, weights: Weights | None = None
+    listing: Listing, source: Source, request: ModelRequest, machine: Machine, *, weights: Weights | None = None
 ) -> Proposal:
     """Raises Unfit for what cannot be served here, BadRequest for an id that is none.
 
@@ -46,7 +46,7 @@ def propose(
         weights: from the files' headers, where they can be read; else they are counted by the files' sizes.
     """
     try:
-        return _proposed(listing, source, wanted, machine, weights)
+        return _proposed(listing, source, request, machine, weights)
     except ODD as error:
         log.info("files that no model has", exc_info=error, extra={"source": listing.where})
         raise Unfit(
@@ -57,20 +57,20 @@ def propose(
 
 
 def _proposed(
-    listing: Listing, source: Source, wanted: ModelRequest, machine: Machine, weights: Weights | None
+    listing: Listing, source: Source, request: ModelRequest, machine: Machine, weights: Weights | None
 ) -> Proposal:
-    if wrong := {key for key in wanted.overrides if key.partition(".")[0] in SOURCE_KEYS}:
+    if wrong := {key for key in request.overrides if key.partition(".")[0] in SOURCE_KEYS}:
         raise BadRequest(f"'{min(wrong)}' cannot be set here: name the source itself.", param="overrides")
-    asked = wanted.id or wanted.overrides.get("id")
-    if wanted.id and wanted.overrides.get("id") not in (None, wanted.id):
+    requested_id = request.id or request.overrides.get("id")
+    if request.id and request.overrides.get("id") not in (None, request.id):
         raise BadRequest("Name the id once.", param="id")
-    id_ = str(asked or proposed_id(source))
+    id_ = str(requested_id or proposed_id(source))
     if not MODEL.match(id_):
         raise BadRequest(f"{quoted(id_)} is no id: {MODEL_RULE}.", param="id")
     detected = detect(listing)
     weights = weights or weights_of(listing)
-    draft = Draft({key: value for key, value in wanted.overrides.items() if key != "id"})
-    draft.pick("id", id_, ASKED if asked else "from the source's name")
+    draft = Draft({key: value for key, value in request.overrides.items() if key != "id"})
+    draft.pick("id", id_, REQUESTED if requested_id else "from the source's name")
     draft.pick("version", 1, "the first one")
     draft.pick("task", detected.task.value, detected.why)
     draft.pick("source", source.model_dump(), _source_words(source))
@@ -78,7 +78,7 @@ def _proposed(
     match detected.task:
         case Task.CHAT:
             facts = ChatFacts(detected, listing, weights, _name(source))
-            propose_chat(draft, facts, machine, wanted.working_set)
+            propose_chat(draft, facts, machine, request.working_set)
         case Task.TRANSCRIBE:
             propose_speech(draft, listing, weights, machine)
         case _:

@@ -10,9 +10,9 @@ from typing import Any
 
 from launch.proposal.draft import Machine
 from models.chat.vllm import source as vllm_source
+from registry.base.processor import features
 from registry.errors import Unfit
-from registry.files.text_half import places
-from registry.processor import features
+from registry.files.text_config import nested_configs
 
 LEAST: Mapping[str, int] = {
     "awq": 75, "gptq": 60, "fp8": 75, "fbgemm_fp8": 80, "modelopt": 80, "modelopt_fp4": 75, "mxfp4": 80,
@@ -26,8 +26,8 @@ ON_CPU = "A CPU computes with AWQ, GPTQ and compressed-tensors of integers: add 
 
 def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
     """Method and format of a config; ('', '') for weights that are not quantized."""
-    told = (place.get("quantization_config") for place in places(config))
-    inner = next((one for one in told if isinstance(one, dict)), None)
+    configs = (config_part.get("quantization_config") for config_part in nested_configs(config))
+    inner = next((one for one in configs if isinstance(one, dict)), None)
     if inner is None:
         return "", ""
     return str(inner.get("quant_method") or "unknown").lower(), str(inner.get("format") or "")
@@ -38,12 +38,12 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
     method, form = quantization_of(config)
     if not method:
         return ""
-    told = f"{method}, {form}" if form else method
-    known = vllm_source.quantizations()
-    if known and method not in known and method not in CPU_METHODS:
-        few = ", ".join(sorted({"awq", "gptq", "fp8", "compressed-tensors", "mxfp4"} & known))
+    description = f"{method}, {form}" if form else method
+    supported = vllm_source.quantizations()
+    if supported and method not in supported and method not in CPU_METHODS:
+        few = ", ".join(sorted({"awq", "gptq", "fp8", "compressed-tensors", "mxfp4"} & supported))
         raise Unfit(
-            f"Its weights are quantized as {told}, which the installed vLLM does not read. It reads {few}, or add the "
+            f"Its weights are quantized as {description}, which the installed vLLM does not read. It reads {few}, or add the "
             "original.",
             code="unknown_quantization",
             param="source",
@@ -53,16 +53,16 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
         amx = method in ("fp8", "compressed-tensors") and "amx_tile" in features()
         if method not in CPU_METHODS and not integers and not amx:
             raise Unfit(
-                f"Its weights are quantized as {told}, which this CPU does not compute with. {ON_CPU}",
+                f"Its weights are quantized as {description}, which this CPU does not compute with. {ON_CPU}",
                 code="quantization_not_here",
                 param="source",
             )
     elif machine.capability is not None and machine.capability < LEAST.get(method, 0):
         have, least = machine.capability / 10, LEAST[method] / 10
         raise Unfit(
-            f"Its weights are quantized as {told}, which needs compute capability {least}; this GPU has {have}. Add "
+            f"Its weights are quantized as {description}, which needs compute capability {least}; this GPU has {have}. Add "
             "the original, or one that is quantized with AWQ or GPTQ.",
             code="quantization_not_here",
             param="source",
         )
-    return told
+    return description

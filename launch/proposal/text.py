@@ -2,7 +2,7 @@
 
 import re
 
-from launch.files.detect import Detected
+from launch.files.detect import Detection
 from launch.files.listing import Listing
 from launch.proposal.code import check_code, code_of_text
 from launch.proposal.draft import Draft, Machine
@@ -30,7 +30,7 @@ ASKS = re.compile(r"""['"`](search_query|query|Represent this sentence for searc
 """What cards tell to put before a query, as they quote it."""
 
 
-def propose_text(draft: Draft, detected: Detected, listing: Listing, machine: Machine) -> None:
+def propose_text(draft: Draft, detected: Detection, listing: Listing, machine: Machine) -> None:
     """Raises Unfit for a model whose network is code of its own repository, and for one without a tokenizer."""
     config = listing.json("config.json")
     kind = str(config.get("model_type") or "")
@@ -65,13 +65,13 @@ def propose_text(draft: Draft, detected: Detected, listing: Listing, machine: Ma
 def _pooling(draft: Draft, listing: Listing) -> None:
     pooling = listing.json("1_Pooling/config.json")
     modes = pooling.get("pooling_mode") or ()
-    told = [
+    declared = [
         words
         for mode, (key, words) in POOLINGS.items()
         if pooling.get(key) or mode in ([modes] if isinstance(modes, str) else modes)
     ]
-    if told:
-        draft.notes.append(f"Pooling, as its files say: {', '.join(told)}.")
+    if declared:
+        draft.notes.append(f"Pooling, as its files say: {', '.join(declared)}.")
     card = listing.text("README.md")
     own = listing.json("config_sentence_transformers.json")
     prompts = own.get("prompts")
@@ -84,7 +84,7 @@ def _pooling(draft: Draft, listing: Listing) -> None:
             f"Its files hold no prompts, but its card puts '{asks[1]}: ' before queries: clients write that "
             "themselves, and what the card puts before other texts."
         )
-    if "matryoshka" in card.lower() and "engine.flags.matryoshka_dimensions" not in draft.asked:
+    if "matryoshka" in card.lower() and "engine.flags.matryoshka_dimensions" not in draft.requested:
         draft.notes.append(
             "Its card speaks of vectors that may be cut (Matryoshka): the sizes that clients may ask for are set with "
             "engine.flags.matryoshka_dimensions: [256, 512]."

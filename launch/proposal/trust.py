@@ -21,18 +21,18 @@ WORDS: Mapping[str, frozenset[str]] = {
 """Harmless where they are set to one of these."""
 
 
-def check_flags(asked: Mapping[str, object], trusted: bool) -> None:
-    """Raises Forbidden for a flag that only a trusted client may set. `asked`: keys with dots to values.
+def check_flags(requested: Mapping[str, object], trusted: bool) -> None:
+    """Raises Forbidden for a flag that only a trusted client may set. `requested`: keys with dots to values.
 
     Each key by itself: one that is written over by the next counts as well.
     """
-    for key, value in () if trusted else asked.items():
+    for key, value in () if trusted else requested.items():
         data: dict[str, Any] = {}
         put(data, key, value)
         engine = data.get("engine")
         flags = engine.get("flags") if isinstance(engine, dict) else None
-        for name, said in sorted(flags.items()) if isinstance(flags, dict) else ():
-            _check(str(name), said)
+        for name, flag_value in sorted(flags.items()) if isinstance(flags, dict) else ():
+            _check(str(name), flag_value)
 
 
 def _check(name: str, value: object) -> None:

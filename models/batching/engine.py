@@ -6,7 +6,7 @@ from typing import Generic
 from models.batching.plan import P
 from models.batching.worker import Batcher, BatchLimits, R
 from models.lifecycle import Lifecycle, Sleepable
-from models.messages import Held
+from models.messages import MemoryFootprint
 from registry.recipes.definition import Recipe
 
 
@@ -40,10 +40,10 @@ class BatchedEngine(Generic[P, R]):
     def _free(self) -> None:
         """After the last reference to the model is gone, in a thread: give its memory back, if that takes more."""
 
-    async def sleep(self) -> Held:
+    async def sleep(self) -> MemoryFootprint:
         return await self._lifecycle.sleep(self._sleeper)
 
-    async def wake(self) -> Held:
+    async def wake(self) -> MemoryFootprint:
         return await self._lifecycle.wake(self._sleeper)
 
     async def ping(self) -> None:

@@ -38,13 +38,13 @@ class Item(Generic[P]):
 
 
 @dataclass(frozen=True, slots=True)
-class Picked(Generic[P]):
+class BatchEntry(Generic[P]):
     key: int
     """Of the request."""
     item: Item[P]
 
 
-class Turns(Generic[P]):
+class RequestRing(Generic[P]):
     """Waiting items by request, in ring order. `padded`: each item of a batch costs as much as its longest one."""
 
     def __init__(self, padded: bool = True) -> None:
@@ -72,25 +72,25 @@ class Turns(Generic[P]):
         self.tokens -= sum(item.tokens for item in line)
         return len(line)
 
-    def take(self, max_tokens: int, max_items: int) -> list[Picked[P]]:
+    def take(self, max_tokens: int, max_items: int) -> list[BatchEntry[P]]:
         """The next batch, longest item first; empty exactly when nothing waits."""
-        chosen: list[Picked[P]] = []
+        chosen: list[BatchEntry[P]] = []
         longest = real = 0
         head = next(iter(self._lines), None)
-        asked = list(self._lines)
-        while asked and len(chosen) < max_items:
-            again = []
-            for key in asked[: max_items - len(chosen)]:
+        candidates = list(self._lines)
+        while candidates and len(chosen) < max_items:
+            remaining = []
+            for key in candidates[: max_items - len(chosen)]:
                 line = self._lines[key]
                 tokens = line[0].tokens
                 padded = max(longest, tokens) * (len(chosen) + 1) if self.padded else real + tokens
                 if chosen and not _joins(padded, real + tokens, max_tokens):
                     continue
                 longest, real = max(longest, tokens), real + tokens
-                chosen.append(Picked(key, line.popleft()))
+                chosen.append(BatchEntry(key, line.popleft()))
                 if line:
-                    again.append(key)
-            asked = again
+                    remaining.append(key)
+            candidates = remaining
         for key in {picked.key for picked in chosen}:
             if not self._lines[key]:
                 del self._lines[key]

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from models.batching.plan import PADDED, Item, P, Picked, Turns
+from models.batching.plan import PADDED, BatchEntry, Item, P, RequestRing
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
 
 R = TypeVar("R")
@@ -38,7 +38,7 @@ class _Request(Generic[R]):
     future: asyncio.Future[Answers[R]]
     loop: asyncio.AbstractEventLoop
     results: list[R | None]
-    left: int
+    remaining: int
     batch: int = 0
     broken: RoundhouseError | None = None
     each: Callable[[int, R], None] | None = None
@@ -101,11 +101,11 @@ class Batcher(Generic[P, R]):
     limits: BatchLimits
     prepare: Callable[[int, bool], None] | None = None
     examine: Callable[[], None] | None = None
-    _turns: Turns[P] = field(init=False)
+    _turns: RequestRing[P] = field(init=False)
     _state: str = field(default="new", init=False)
 
     def __post_init__(self) -> None:
-        self._turns = Turns(self.limits.padded)
+        self._turns = RequestRing(self.limits.padded)
         self._wake = threading.Condition()
         self._keys = itertools.count()
         self._requests: dict[int, _Request[R]] = {}
@@ -153,8 +153,8 @@ class Batcher(Generic[P, R]):
         task = asyncio.create_task(self.submit(items, lambda index, result: done.put_nowait((index, result))))
         task.add_done_callback(lambda _: done.put_nowait(None))
         try:
-            while (found := await done.get()) is not None:
-                yield found
+            while (finished := await done.get()) is not None:
+                yield finished
             task.result()
         finally:
             task.cancel()
@@ -216,13 +216,13 @@ class Batcher(Generic[P, R]):
         waiting = self._turns.tokens * (PADDED if self.limits.padded else 1)
         return budget if idle < 2 else min(budget, max(self.limits.share, math.ceil(waiting / idle)))
 
-    def _cost(self, batch: Sequence[Picked[P]]) -> int:
+    def _cost(self, batch: Sequence[BatchEntry[P]]) -> int:
         """Tokens of a step, longest item first."""
         if self.limits.padded:
             return batch[0].item.tokens * len(batch) if batch else 0
         return sum(picked.item.tokens for picked in batch)
 
-    def _step(self, batch: list[Picked[P]], tokens: int, alone: bool) -> None:
+    def _step(self, batch: list[BatchEntry[P]], tokens: int, alone: bool) -> None:
         began = time.perf_counter()
         outcomes = self._outcomes(batch, tokens, alone)
         seconds = time.perf_counter() - began
@@ -235,7 +235,7 @@ class Batcher(Generic[P, R]):
                 request = self._requests.get(key)
                 if request is None:
                     continue  # cancelled meanwhile
-                request.left -= 1
+                request.remaining -= 1
                 request.batch = max(request.batch, len(batch))
                 if isinstance(outcome, RoundhouseError):
                     request.broken = outcome
@@ -244,12 +244,12 @@ class Batcher(Generic[P, R]):
                     request.results[picked.item.index] = outcome
                     if request.each is not None:
                         _call(request.loop, request.each, picked.item.index, outcome)
-                if not request.left or request.broken is not None:
+                if not request.remaining or request.broken is not None:
                     done[key] = request
         for request in done.values():
             _tell(request.loop, request.future, Answers(request.results, request.batch), request.broken)
 
-    def _outcomes(self, batch: Sequence[Picked[P]], tokens: int, alone: bool) -> Sequence[R | RoundhouseError]:
+    def _outcomes(self, batch: Sequence[BatchEntry[P]], tokens: int, alone: bool) -> Sequence[R | RoundhouseError]:
         """A result or an error for each item. What the library fails together runs again one by one: it may be one
         item that it cannot do, and the others may be other clients'."""
         try:

@@ -41,7 +41,7 @@ class EngineAdapters:
     def __init__(self, engine: Any, names: dict[str, Any]) -> None:
         self._engine = engine
         self._names = names
-        self._held: dict[str, StagedAdapter] = {}
+        self._staged: dict[str, StagedAdapter] = {}
         self._numbers = itertools.count(_FIRST_ID)
         self._locks: dict[str, asyncio.Lock] = {}
         self._places = asyncio.Lock()
@@ -49,14 +49,14 @@ class EngineAdapters:
         """Running calls per digest."""
 
     def placed(self, digest: str) -> bool:
-        held = self._held.get(digest)
-        return held is not None and held.placed
+        adapter = self._staged.get(digest)
+        return adapter is not None and adapter.placed
 
     async def stage(self, adapter: AdapterRef) -> None:
         if not DIGEST.match(adapter.digest):
             raise Unfit("an adapter's digest is 'sha256:' and 64 hex digits", [adapter.digest])
         async with self._lock(adapter.digest):
-            if adapter.digest in self._held:
+            if adapter.digest in self._staged:
                 return
             number = next(self._numbers)
             try:
@@ -68,10 +68,10 @@ class EngineAdapters:
                 await asyncio.shield(self._call(core.drop_adapter, number))
                 if outcome[0] == "full":
                     raise Conflict("no host room for another adapter: drop one first", code="adapters_full")
-                told, more = "; ".join(outcome[1:4]), len(outcome) - 4
-                why = told.replace(adapter.path, "its folder") + (f"; {more} more" if more > 0 else "")
+                faults, more = "; ".join(outcome[1:4]), len(outcome) - 4
+                why = faults.replace(adapter.path, "its folder") + (f"; {more} more" if more > 0 else "")
                 raise Unfit(f"adapter {adapter.digest} cannot be loaded: {short(why, 500)}", outcome[1:])
-            self._held[adapter.digest] = StagedAdapter(number)
+            self._staged[adapter.digest] = StagedAdapter(number)
 
     async def place(self, adapter: AdapterRef, evict: str | None) -> None:
         await asyncio.shield(asyncio.ensure_future(self._place(adapter, evict)))
@@ -80,18 +80,18 @@ class EngineAdapters:
         from vllm.lora.request import LoRARequest
 
         async with self._places:
-            held = self._held.get(adapter.digest)
-            if held is None:
+            staged = self._staged.get(adapter.digest)
+            if staged is None:
                 raise EngineFailed(f"adapter {adapter.digest} was not staged")
-            if held.placed:
+            if staged.placed:
                 return
-            leaving = self._held.get(evict) if evict else None
+            leaving = self._staged.get(evict) if evict else None
             if evict and self.calls[evict]:
                 raise Conflict(f"adapter {evict} is in use", code="adapter_in_use")
             name = self._names.pop(evict, None) if evict else None
             if leaving:
                 leaving.placed = False
-            outcome = await self._finish(core.place_adapter, held.number, leaving.number if leaving else 0)
+            outcome = await self._finish(core.place_adapter, staged.number, leaving.number if leaving else 0)
             if outcome[0] == "busy" and evict and leaving:
                 self._names[evict] = name
                 leaving.placed = True
@@ -100,25 +100,25 @@ class EngineAdapters:
                 raise Conflict("no free place: evict an adapter", code="places_full")
             if outcome[0] != "done":
                 raise EngineFailed(f"adapter {adapter.digest} could not be placed: {'; '.join(outcome[1:])}")
-            held.placed = True
-            self._names[adapter.digest] = LoRARequest(adapter.digest, held.number, adapter.path)
+            staged.placed = True
+            self._names[adapter.digest] = LoRARequest(adapter.digest, staged.number, adapter.path)
 
     async def drop(self, digest: str) -> None:
         await asyncio.shield(asyncio.ensure_future(self._drop(digest)))
 
     async def _drop(self, digest: str) -> None:
         async with self._lock(digest), self._places:
-            held = self._held.get(digest)
-            if held is None:
+            staged = self._staged.get(digest)
+            if staged is None:
                 return
             if self.calls[digest]:
                 raise Conflict(f"adapter {digest} is in use", code="adapter_in_use")
             name = self._names.pop(digest, None)
-            if (await self._call(core.drop_adapter, held.number))[0] == "busy":
+            if (await self._call(core.drop_adapter, staged.number))[0] == "busy":
                 if name is not None:
                     self._names[digest] = name
                 raise Conflict(f"adapter {digest} is in use", code="adapter_in_use")
-            del self._held[digest]
+            del self._staged[digest]
             self._locks.pop(digest, None)
 
     async def a_layer(self) -> tuple[str, int, int]:
@@ -132,7 +132,7 @@ class EngineAdapters:
             if (await self._call(core.forget_adapters))[0] != "done":
                 raise EngineFailed("adapters cannot be forgotten while a request is in the engine")
             self._names.clear()
-            self._held.clear()
+            self._staged.clear()
             self._locks.clear()
 
     def _lock(self, digest: str) -> asyncio.Lock:

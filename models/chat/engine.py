@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from models.chat import processes, schemas, settings, start, warm
+from models.chat import processes, schemas, settings, start, warmup
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
@@ -23,8 +23,18 @@ from models.chat.sleep import Sleeper
 from models.chat.vllm import counting, launch, prewarm
 from models.chat.vllm.registration import undo_failed
 from models.chat.vllm.usage import METER, UsageMeter, meter_requests
-from models.lifecycle import Phases
-from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
+from models.lifecycle import LoadPhases
+from models.messages import (
+    AdapterRef,
+    Chunk,
+    Event,
+    HttpCall,
+    LoadResult,
+    MemoryFootprint,
+    Progress,
+    ResponseEnd,
+    ResponseStart,
+)
 from models.protocol import Report
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
@@ -53,17 +63,17 @@ class VllmEngine:
         self._checker = GrammarChecker(lambda: process.start(self._engine, bounds), bounds)
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
-        self._change: asyncio.Future[Held] | None = None
+        self._change: asyncio.Future[MemoryFootprint] | None = None
         """The last sleep or wake."""
-        self._children = processes.Children()
+        self._children = processes.EngineProcesses()
         self.on_broken: Callable[[EngineFailed], None] = lambda how: None
         self._cause = EngineFailed("the engine's process ended")
 
-    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
         if self._state != "new":
             raise EngineFailed("this engine was used before: load into a new one")
         self._state = "loading"
-        phases = Phases(report)
+        phases = LoadPhases(report)
         with phases.phase("importing", 0.0, "vLLM"):
             try:
                 await asyncio.to_thread(prewarm.prewarm_core)
@@ -90,8 +100,8 @@ class VllmEngine:
         except RoundhouseError:
             raise
         except Exception as error:
-            told = launch.cause(self._engine) or EngineFailed(launch.words(error))
-            raise EngineFailed(f"{recipe.id} could not be loaded: {told.message}", code=told.code) from error
+            cause = launch.cause(self._engine) or EngineFailed(launch.words(error))
+            raise EngineFailed(f"{recipe.id} could not be loaded: {cause.message}", code=cause.code) from error
         finally:
             if self._state != "loaded":
                 await self.close()
@@ -119,19 +129,21 @@ class VllmEngine:
         running = launch.processes(self._engine)
         self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
         admission.guard(self._engine, self._checker)
-        await warm.warm(self._app, recipe.id)
+        await warmup.warmup(self._app, recipe.id)
         if arguments.enable_lora and device != "cpu":
-            await warm.warm_adapters(self._app, self._adapters, self._engine.model_config.max_model_len)
+            await warmup.warm_up_adapters(self._app, self._adapters, self._engine.model_config.max_model_len)
         await self._checker.begin()
         await self._engine.reset_prefix_cache()
         counting.count_from_now(self._engine)
 
     def _host_bytes(self) -> int:
-        return processes.held(launch.processes(self._engine))
+        return processes.memory_of(launch.processes(self._engine))
 
-    def _loaded(self, path: Path, seconds: dict[str, float], on_device: int, asleep: Held | None) -> Loaded:
+    def _loaded(
+        self, path: Path, seconds: dict[str, float], on_device: int, asleep: MemoryFootprint | None
+    ) -> LoadResult:
         on_host = self._host_bytes()
-        return Loaded(
+        return LoadResult(
             resident_bytes=on_device or on_host,
             host_bytes=on_host if on_device else 0,
             asleep=asleep,
@@ -159,7 +171,7 @@ class VllmEngine:
             raise self._broken()
         return self._adapters
 
-    async def sleep(self) -> Held:
+    async def sleep(self) -> MemoryFootprint:
         adapters = self._ready()
         if self._sleeper is None or not self._sleeper.able:
             raise EngineFailed("this engine cannot sleep: vLLM frees memory in a sleep on CUDA only")
@@ -167,12 +179,12 @@ class VllmEngine:
             raise EngineFailed("requests still run on this engine")
         return await self._changed(self._sleeper.down(), "asleep")
 
-    async def wake(self) -> Held:
+    async def wake(self) -> MemoryFootprint:
         if self._state != "asleep" or self._sleeper is None:
             raise self._broken()
         return await self._changed(self._sleeper.up(), "loaded")
 
-    async def _changed(self, work: Coroutine[Any, Any, Held], state: str) -> Held:
+    async def _changed(self, work: Coroutine[Any, Any, MemoryFootprint], state: str) -> MemoryFootprint:
         self._state = "changing"
         self._change = change = asyncio.ensure_future(work)
         await asyncio.wait([change])
@@ -225,16 +237,16 @@ class VllmEngine:
             unstored, remark = fields.without_store(request.path, request.body)
             request = msgspec.structs.replace(request, body=unstored)
         self._check(request, adapters)
-        unread = template.told(self._variables, request.body, strict=self._strict)
+        unread = template.describe_unread(self._variables, request.body, strict=self._strict)
         entering = GrammarAdmission(self._checker)
         await entering.first(request.body)
         context = contextvars.copy_context()
         context.run(METER.set, meter)
         context.run(ADMISSION.set, entering)
-        rename = Renamer(request.served, request.shown)
+        rename = Renamer(request.served, request.display_name)
 
         def fault() -> BadRequest | None:
-            return guard.unanswerable(reached_engine=bool(meter.request_ids), constrained=entering.constrained)
+            return guard.explain_failure(reached_engine=bool(meter.request_ids), constrained=entering.constrained)
 
         body = tokens.cut(request.body, self._engine.model_config.max_model_len) if self._cuts else request.body
         exchange = Exchange(self._app, request.path, body, context, self._headers(request))
@@ -250,13 +262,13 @@ class VllmEngine:
             if exchange.status >= 500:
                 raise fault() or EngineFailed("the engine could not answer this request")
             warnings = filter(None, (remark, unread, tokens.warning(request.body, entering.tokens)))
-            yield Started(exchange.status, exchange.content_type, "; ".join(warnings))
+            yield ResponseStart(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
                     yield Chunk(schemas.fitted(request.path, data, request.tier, rename, fault))
                 else:
-                    yield Chunk(rename(guard.with_param(guard.shortened(data), request.body)))
+                    yield Chunk(rename(guard.with_param(guard.shorten_error(data), request.body)))
         except RoundhouseError:
             raise
         except Exception as error:
@@ -268,28 +280,28 @@ class VllmEngine:
             ending = asyncio.ensure_future(self._end(exchange, meter, adapters, request.served))
             if self._state == "loaded":
                 await asyncio.shield(ending)
-        yield Finished(meter.usage())
+        yield ResponseEnd(meter.usage())
 
     def _headers(self, request: HttpCall) -> dict[str, str]:
         """What vLLM's application reads besides the body."""
-        found = {"x-request-id": request.request_id} if request.request_id else {}
+        headers = {"x-request-id": request.request_id} if request.request_id else {}
         if request.priority:
-            found["x-vllm-priority"] = str(request.priority)
-        return found | (request.trace if self._traces else {})
+            headers["x-vllm-priority"] = str(request.priority)
+        return headers | (request.trace if self._traces else {})
 
     def _check(self, request: HttpCall, adapters: EngineAdapters) -> None:
         if request.path not in guard.PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         config = self._engine.model_config
         context, text_only = config.max_model_len, not config.is_multimodal_model
-        guard.bounded(request.path, request.body, context, self._bounds, text_only=text_only)
-        asked = guard.asked_model(request.body)
+        guard.check_size(request.path, request.body, context, self._bounds, text_only=text_only)
+        requested = guard.requested_model(request.body)
         guard.typical(request.body, able=self._typical)
         fields.check(self._fields, request.path, request.body)
         counts.check(request.path, request.body, context, self._bounds)
         base = request.adapter is None
         known = request.served == self._model if base else adapters.placed(request.served)
-        if not known or (asked != request.served and not (base and asked is None)):
+        if not known or (requested != request.served and not (base and requested is None)):
             raise EngineFailed(f"{request.served} is not in the engine: the base never answers for it")
 
     def _alive(self) -> None:

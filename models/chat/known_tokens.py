@@ -13,8 +13,8 @@ class KnownTokens:
         self._tokenizer: Any = engine.get_tokenizer()
         self._tokens = int(engine.model_config.get_vocab_size())
         self._has_more = self._tokenizer.max_token_id >= self._tokens
-        told = engine.model_config.try_get_generation_config().get("eos_token_id")
-        ends = [self._tokenizer.eos_token_id, *(told if isinstance(told, list) else [told])]
+        end_tokens = engine.model_config.try_get_generation_config().get("eos_token_id")
+        ends = [self._tokenizer.eos_token_id, *(end_tokens if isinstance(end_tokens, list) else [end_tokens])]
         self._end = max((one for one in ends if isinstance(one, int)), default=0)
 
     def check(self, prompt: Any, params: Any) -> None:

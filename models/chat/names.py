@@ -8,13 +8,13 @@ from msgspec import Raw
 
 
 class Renamer:
-    """Puts `shown` where the engine wrote `served`."""
+    """Puts `display_name` where the engine wrote `served`."""
 
-    def __init__(self, served: str, shown: str) -> None:
+    def __init__(self, served: str, display_name: str) -> None:
         self._pattern = re.compile(rb'("model"\s*:\s*)' + re.escape(json.dumps(served, ensure_ascii=False).encode()))
-        self._shown = json.dumps(shown, ensure_ascii=False).encode()
-        self._same = served == shown
-        self.told: Mapping[str, Raw] = {} if self._same else {"model": Raw(self._shown)}
+        self._display_name = json.dumps(display_name, ensure_ascii=False).encode()
+        self._same = served == display_name
+        self.overrides: Mapping[str, Raw] = {} if self._same else {"model": Raw(self._display_name)}
         """For answers that hold objects of others, which may have a `model` too: by the field (`schemas.shape`)."""
 
     def __call__(self, data: bytes) -> bytes:
@@ -22,4 +22,4 @@ class Renamer:
         there the quotes of such a pair are escaped."""
         if self._same:
             return data
-        return self._pattern.sub(lambda match: match.group(1) + self._shown, data)
+        return self._pattern.sub(lambda match: match.group(1) + self._display_name, data)

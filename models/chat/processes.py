@@ -8,39 +8,39 @@ from typing import Any
 
 import psutil
 
-from models.memory_group import Kills
+from models.memory_group import OomKills
 from registry.errors import EngineFailed
 
 
-def held(processes: list[Any]) -> int:
+def memory_of(processes: list[Any]) -> int:
     """Bytes of this process and EngineCore's. A fork shares most pages with its parent: 'proportional' counts each
     page once over both."""
     own = [psutil.Process(), *(psutil.Process(process.pid) for process in processes)]
     return sum(process.memory_full_info().pss for process in own)
 
 
-class Children:
+class EngineProcesses:
     """EngineCore's processes, watched. vLLM forgets them when one dies, perhaps before we hear of it."""
 
     def __init__(self) -> None:
         self._processes: list[Any] = []
         self._sentinels: list[int] = []
-        self._told: Callable[[], EngineFailed | None] = lambda: None
-        self._kills = Kills()
+        self._read_cause: Callable[[], EngineFailed | None] = lambda: None
+        self._kills = OomKills()
 
     def watch(
         self,
         processes: list[Any],
         on_death: Callable[[EngineFailed], None],
-        told: Callable[[], EngineFailed | None] = lambda: None,
+        read_cause: Callable[[], EngineFailed | None] = lambda: None,
     ) -> None:
-        """On the running event loop. `on_death` hears how the first one ended; `told`: what it said of that itself."""
+        """On the running event loop. `on_death` hears how the first one ended; `read_cause`: what it said of that itself."""
 
         def died() -> None:
             self.unwatch()
             on_death(self.how_ended())
 
-        self._processes, self._told = processes, told
+        self._processes, self._read_cause = processes, read_cause
         for process in processes:
             self._sentinels.append(process.sentinel)
             asyncio.get_running_loop().add_reader(process.sentinel, died)
@@ -53,15 +53,15 @@ class Children:
 
     def alive(self) -> None:
         """They have answered: if the kernel has killed anybody for want of memory, it was none of them."""
-        self._kills.look()
+        self._kills.reset()
 
     def how_ended(self) -> EngineFailed:
         """What to tell of the one that has ended."""
         words, code = how_ended(self._processes)
-        if code == -signal.SIGKILL and self._kills.risen():
+        if code == -signal.SIGKILL and self._kills.has_killed():
             return EngineFailed(f"{words}, by the kernel, because memory had run out", code="out_of_memory")
-        if code >= 0 and (told := self._told()):
-            return EngineFailed(f"{words}: {told.message}", code=told.code)
+        if code >= 0 and (cause := self._read_cause()):
+            return EngineFailed(f"{words}: {cause.message}", code=cause.code)
         return EngineFailed(words)
 
 

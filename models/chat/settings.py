@@ -8,12 +8,12 @@ from typing import Any
 
 from models.chat import cpu, cuda
 from models.estimate import default_kv_cache
+from registry.base.json import read_object
+from registry.base.processor import cores
 from registry.errors import Unfit
 from registry.files.dtypes import SMALL_WEIGHTS, bytes_of_files, settle
 from registry.files.shape import read_shape
-from registry.files.text_half import text_half
-from registry.json import read_object
-from registry.processor import cores
+from registry.files.text_config import text_config
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
 
@@ -111,7 +111,7 @@ def _context(recipe: Recipe, config: dict[str, Any]) -> int | None:
     """Tokens; None: as vLLM says. Of positions that are stretched dynamically vLLM 0.32 has max_position_embeddings,
     says a multiple, and reads other memory behind them. Raises Unfit for more than there are.
     """
-    text = text_half(config)
+    text = text_config(config)
     rope, there = text.get("rope_parameters") or text.get("rope_scaling"), text.get("max_position_embeddings")
     is_dynamic = isinstance(rope, dict) and "dynamic" in (rope.get("rope_type"), rope.get("type"))
     if not is_dynamic or not isinstance(there, int) or {"hf_overrides", "hf-overrides"} & recipe.engine.flags.keys():
@@ -127,19 +127,19 @@ def _context(recipe: Recipe, config: dict[str, Any]) -> int | None:
 
 def _far_attention(config: dict[str, Any]) -> Iterator[str]:
     """How a Ministral 3 attends beyond the positions that it was trained with first: vLLM reads it by another name."""
-    text = text_half(config)
+    text = text_config(config)
     rope = text.get("rope_parameters")
     if text.get("model_type") == "ministral3" and isinstance(rope, dict) and "llama_4_scaling_beta" in rope:
-        told = {"beta": rope["llama_4_scaling_beta"]}
-        told["original_max_position_embeddings"] = rope.get("original_max_position_embeddings")
-        named = {"llama_4_scaling": told}
+        scaling = {"beta": rope["llama_4_scaling_beta"]}
+        scaling["original_max_position_embeddings"] = rope.get("original_max_position_embeddings")
+        named = {"llama_4_scaling": scaling}
         yield from ("--hf-overrides", json.dumps(named if text is config else {"text_config": named}))
 
 
 def swap_tokens(recipe: Recipe) -> int | None:
     """Most tokens of a step while adapters come: at least one for each request. None: as ever."""
-    asked = recipe.batching.tokens_while_swapping
-    return None if asked is None else max(asked, recipe.batching.sequences)
+    tokens = recipe.batching.tokens_while_swapping
+    return None if tokens is None else max(tokens, recipe.batching.sequences)
 
 
 def critical_tokens(recipe: Recipe) -> int:

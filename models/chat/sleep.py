@@ -19,7 +19,7 @@ from typing import Any
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, whole_answer
 from models.chat.vllm import core, launch
-from models.messages import Held
+from models.messages import MemoryFootprint
 from registry.errors import EngineFailed
 
 PROMPT = "The quick brown fox jumps over the lazy dog. In the beginning"
@@ -49,13 +49,13 @@ class Sleeper:
         self._known: str | None = None
         self.able = False
 
-    async def expected(self) -> Held:
+    async def expected(self) -> MemoryFootprint:
         """What it will hold asleep; from now on it is able to sleep."""
-        pool, kept, _, _ = await self._facts()
+        pool, kept_bytes, _, _ = await self._facts()
         self.able, self._base = True, self._host_bytes()
-        return Held(device_bytes=max(0, self._on_device - pool), host_bytes=self._base + kept)
+        return MemoryFootprint(device_bytes=max(0, self._on_device - pool), host_bytes=self._base + kept_bytes)
 
-    async def down(self) -> Held:
+    async def down(self) -> MemoryFootprint:
         """Fall asleep. Raises EngineFailed, after which the engine must not be used."""
         if self._known is None:
             self._known = await self._answer()
@@ -67,7 +67,7 @@ class Sleeper:
         await self._engine.sleep(level=1)
         return await self._held(await self._given_back(pool, free))
 
-    async def up(self) -> Held:
+    async def up(self) -> MemoryFootprint:
         """Wake up and prove it. Raises EngineFailed, after which the engine must not be used."""
         await self._engine.wake_up()
         if await self._engine.is_sleeping():
@@ -78,10 +78,12 @@ class Sleeper:
             raise EngineFailed("vLLM woke with other weights: it does not answer a fixed prompt as before")
         return await self._held(0)
 
-    async def _held(self, given_back: int) -> Held:
+    async def _held(self, given_back: int) -> MemoryFootprint:
         pinned = (await self._facts())[3]  # kept for the next sleep; whether the system counts it is up to the driver
         on_host = max(self._host_bytes(), self._base + pinned)
-        return Held(device_bytes=max(0, self._on_device - given_back), host_bytes=on_host if self._on_device else 0)
+        return MemoryFootprint(
+            device_bytes=max(0, self._on_device - given_back), host_bytes=on_host if self._on_device else 0
+        )
 
     async def _given_back(self, pool: int, free_before: int) -> int:
         """Bytes that the device shows as free now and did not before, at most `pool`."""
@@ -101,8 +103,8 @@ class Sleeper:
     async def _answer(self) -> str:
         """The base model's own words to a fixed prompt, always the likeliest next one."""
         body = {"model": self._model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-        status, told = await whole_answer(self._app, "/v1/completions", body)
+        status, data = await whole_answer(self._app, "/v1/completions", body)
         if status != 200:
             raise EngineFailed(f"vLLM answered a fixed prompt with status {status}")
-        text: str = json.loads(told)["choices"][0]["text"]
+        text: str = json.loads(data)["choices"][0]["text"]
         return text

@@ -19,7 +19,7 @@ def is_ours(folder: Path) -> bool:
     """Make the folder. False when it cannot be made, or when somebody else could put files into it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except (OSError, RuntimeError):
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022

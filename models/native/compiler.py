@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models.native.cache_folder import is_ours
-from registry.processor import features
+from registry.base.processor import features
 from registry.storage.files import sync_all
 
 SECONDS = 120
@@ -29,8 +29,8 @@ def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]
     headers = {header for source in sources for header in source.parent.glob("*.h")}
     texts = [source.read_bytes() for source in (*sources, *sorted(headers))]
     # `-march=native` depends on the processor, and a home folder may be shared by different machines.
-    asked = (texts, compiler, tuple(flags), platform.machine(), sorted(features()))
-    made = hashlib.sha256(repr(asked).encode()).hexdigest()[:24]
+    inputs = (texts, compiler, tuple(flags), platform.machine(), sorted(features()))
+    made = hashlib.sha256(repr(inputs).encode()).hexdigest()[:24]
     if not is_ours(folder):
         raise PermissionError(f"{folder} must be a folder that only its owner, this user, can write to")
     target = folder / f"{name}-{made}.so"
@@ -46,7 +46,7 @@ def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]
     return target
 
 
-def why(fault: BaseException) -> str:
+def explain(fault: BaseException) -> str:
     """`fault` with the first line of what the compiler said."""
-    said = (getattr(fault, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
-    return " ".join([str(fault), *said[:1]])
+    output = (getattr(fault, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
+    return " ".join([str(fault), *output[:1]])

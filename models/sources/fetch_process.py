@@ -11,8 +11,8 @@ import msgspec
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
 from models.parent import die_with_parent
-from models.sources.answers import Answer, Come, FetchDone, FetchFailed
-from models.sources.large_files import bring
+from models.sources.fetch_messages import Answer, FetchDone, FetchFailed, FetchProgress
+from models.sources.large_files import fetch_large_files
 from models.sources.repository import check_disk, check_files, files_of, keep_name
 from models.sources.resolve import resolve
 from registry.errors import RoundhouseError
@@ -33,11 +33,11 @@ def main() -> None:
 
 
 def _fetch(source: HubSource, answers: int) -> Answer:
-    latest: Come | None = None
+    latest: FetchProgress | None = None
 
-    def told(come: int, whole: int | None) -> None:
+    def on_progress(come: int, whole: int | None) -> None:
         nonlocal latest
-        latest = Come(come, whole)
+        latest = FetchProgress(come, whole)
 
     def tell() -> None:
         """From a clock, not from what comes: the last of several pieces may be followed by nothing for long."""
@@ -53,7 +53,7 @@ def _fetch(source: HubSource, answers: int) -> Answer:
         files = files_of(source)
         check_disk(source, files)
         pinned = HubSource(hub=source.hub, revision=files.commit)
-        bring(pinned, files, told)
+        fetch_large_files(pinned, files, on_progress)
         folder = resolve(pinned, Path.cwd())  # a branch may have moved on meanwhile
         check_files(source, folder, files)
         keep_name(source, files.commit)

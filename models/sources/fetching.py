@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from models.sources.answers import Answer, Come, FetchDone, FetchFailed
+from models.sources.fetch_messages import Answer, FetchDone, FetchFailed, FetchProgress
 from models.sources.resolve import Fetched
-from registry.child import Child
+from registry.base.child import Child
 from registry.errors import Unavailable, by_status
 from registry.recipes.source import HubSource
 
@@ -33,14 +33,14 @@ class Downloads:
         self._running: dict[HubSource, _Download] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def fetch(self, source: HubSource, told: Fetched) -> Path:
+    async def fetch(self, source: HubSource, on_progress: Fetched) -> Path:
         """The folder with the files. Raises as `models.sources.resolve.resolve`."""
         download = self._running.get(source) or self._begin(source)
-        download.listeners.append(told)
+        download.listeners.append(on_progress)
         try:
             return await asyncio.shield(download.task)
         finally:
-            download.listeners.remove(told)
+            download.listeners.remove(on_progress)
             if not download.listeners and not download.task.done():
                 self._forget(source, download)
                 download.task.cancel()
@@ -73,9 +73,9 @@ class _Download:
             await process.stdin.drain()
             while line := await process.stdout.readline():
                 match msgspec.json.decode(line, type=Answer):
-                    case Come(come, whole):
-                        for told in list(self.listeners):
-                            told(come, whole)
+                    case FetchProgress(come, whole):
+                        for on_progress in list(self.listeners):
+                            on_progress(come, whole)
                     case FetchDone(path):
                         return Path(path)
                     case FetchFailed() as failed:

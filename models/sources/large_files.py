@@ -27,14 +27,14 @@ SHA256 = 64
 class Counter:
     """Bytes that are here, of all files together."""
 
-    def __init__(self, whole: int, told: Fetched) -> None:
-        self._come, self._whole, self._told = 0, whole, told
+    def __init__(self, whole: int, on_progress: Fetched) -> None:
+        self._come, self._whole, self._on_progress = 0, whole, on_progress
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
         with self._lock:
             self._come += count
-            self._told(self._come, self._whole)
+            self._on_progress(self._come, self._whole)
 
 
 class CountedFile(io.FileIO):
@@ -52,10 +52,10 @@ class CountedFile(io.FileIO):
         return written
 
 
-def bring(source: HubSource, repository: Repository, told: Fetched) -> None:
+def fetch_large_files(source: HubSource, repository: Repository, on_progress: Fetched) -> None:
     """All large files that are not there. Blocks. Raises as `hub_errors`, and Unavailable (bad_download)."""
-    files = {name: file for name, file in repository.wanted.items() if len(file.digest) == SHA256}
-    counter = Counter(sum(file.size for file in files.values()), told)
+    files = {name: file for name, file in repository.included.items() if len(file.digest) == SHA256}
+    counter = Counter(sum(file.size for file in files.values()), on_progress)
     blobs = blobs_of(source)
     blobs.mkdir(parents=True, exist_ok=True)
     pool = ThreadPoolExecutor(AT_ONCE)
@@ -76,9 +76,9 @@ def _bring(source: HubSource, name: str, file: RepositoryFile, blobs: Path, coun
             return
         _fetch(source, name, file, part, counter)
         with part.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
             os.fsync(stream.fileno())  # its name says what it holds, also after a loss of power
-        if found != file.digest:
+        if digest != file.digest:
             part.unlink()
             raise Unavailable(
                 f"{name} of '{source.hub}' came with other content than the hub says. It was removed: try again.",

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from models.sources.resolve import UNWANTED, WANTED
+from models.sources.resolve import EXCLUDED, INCLUDED
+from registry.base.wording import size_words
 from registry.errors import Unavailable
-from registry.files.hub import TIMEOUT, endpoint, hub_errors, shown_endpoint
+from registry.files.hub import TIMEOUT, endpoint, hub_errors, public_endpoint
 from registry.recipes.source import HubSource, is_revision
-from registry.wording import size_words
 
 SPARE = 256 * 2**20
 """Bytes of a disk that a download leaves free."""
@@ -34,13 +34,13 @@ class Repository:
     files: Mapping[str, RepositoryFile]
 
     @property
-    def wanted(self) -> dict[str, RepositoryFile]:
+    def included(self) -> dict[str, RepositoryFile]:
         """Those that are fetched."""
-        return {name: file for name, file in self.files.items() if is_wanted(name)}
+        return {name: file for name, file in self.files.items() if is_included(name)}
 
 
-def is_wanted(name: str) -> bool:
-    return any(fnmatch(name, one) for one in WANTED) and not any(fnmatch(name, one) for one in UNWANTED)
+def is_included(name: str) -> bool:
+    return any(fnmatch(name, one) for one in INCLUDED) and not any(fnmatch(name, one) for one in EXCLUDED)
 
 
 def files_of(source: HubSource) -> Repository:
@@ -53,7 +53,7 @@ def files_of(source: HubSource) -> Repository:
         )
     if info.sha is None or not is_revision(info.sha):
         where = f"'{source.hub}' at revision '{source.revision}'"
-        raise Unavailable(f"The hub at {shown_endpoint()} names no commit for {where}.", code="hub_unavailable")
+        raise Unavailable(f"The hub at {public_endpoint()} names no commit for {where}.", code="hub_unavailable")
     files = {
         one.rfilename: RepositoryFile(one.size or 0, (one.lfs.sha256 if one.lfs else one.blob_id) or "")
         for one in info.siblings or []
@@ -81,7 +81,7 @@ def part_of(blob: Path) -> Path:
 def missing_bytes(source: HubSource, repository: Repository) -> int:
     """Of the wanted files, what the cache does not hold yet."""
     blobs = blobs_of(source)
-    return sum(file.size - _here(blobs, file) for file in repository.wanted.values())
+    return sum(file.size - _here(blobs, file) for file in repository.included.values())
 
 
 def _here(blobs: Path, file: RepositoryFile) -> int:
@@ -105,7 +105,7 @@ def check_disk(source: HubSource, repository: Repository) -> None:
 
 def check_files(source: HubSource, folder: Path, repository: Repository) -> None:
     """Raises Unavailable (bad_download) when a file is not what the hub says; it is fetched anew the next time."""
-    for name, file in repository.wanted.items():
+    for name, file in repository.included.items():
         path = folder / name
         if not path.is_file():
             continue

@@ -20,9 +20,9 @@ from registry.recipes.source import HubSource, PathSource, Source
 Fetched = Callable[[int, int | None], None]
 """Called from other threads while a download runs, with the bytes that have come and the bytes in all, if known."""
 
-WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "model.bin", "README.md")
+INCLUDED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "model.bin", "README.md")
 """Code is small, and only engine.flags.trust_remote_code runs it."""
-UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "model.fp*", "adapter_model*")
+EXCLUDED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "model.fp*", "adapter_model*")
 """The same weights once more: for others, in other widths (whisper-large-v3 has 6 GB), or as they were trained."""
 
 
@@ -63,8 +63,8 @@ def _from_hub(source: HubSource, download: bool) -> Path:
             folder = snapshot_download(
                 source.hub,
                 revision=source.revision,
-                allow_patterns=list(WANTED),
-                ignore_patterns=list(UNWANTED),
+                allow_patterns=list(INCLUDED),
+                ignore_patterns=list(EXCLUDED),
                 endpoint=endpoint(),
                 etag_timeout=TIMEOUT,
                 local_files_only=not download,

@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from models.speech.decoder import Fit
+from models.speech.decoder import DecoderLimits
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, RoundhouseError, TooLarge, Unavailable
 
@@ -42,7 +42,7 @@ class _Process:
         self.jobs = 0
         environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        fit = bounds.model_dump_json(include=set(Fit._fields))
+        fit = bounds.model_dump_json(include=set(DecoderLimits._fields))
         self._child = subprocess.Popen(
             [sys.executable, "-S", "-P", str(Path(__file__).with_name("decoder.py")), fit],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,

@@ -2,7 +2,7 @@
 
 import os
 
-from registry.processor import features
+from registry.base.processor import features
 
 AVX512 = frozenset(("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"))
 """What CTranslate2 wants of a processor that is told to use its AVX-512 paths: it raises on others."""

@@ -30,7 +30,7 @@ def load_cublas() -> None:
     """Raises EngineFailed where it is missing. Safe to call often."""
     for name in LIBRARIES:
         try:
-            ctypes.CDLL(str(found(name) or name), ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(find_library(name) or name), ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise EngineFailed(
                 f"speech on a GPU needs {name} of CUDA 12, which could not be opened ({error}): install the package "
@@ -38,7 +38,7 @@ def load_cublas() -> None:
             ) from None
 
 
-def found(name: str) -> Path | None:
+def find_library(name: str) -> Path | None:
     """The library of the package, if it is installed."""
     spec = importlib.util.find_spec("nvidia")
     folders = (spec.submodule_search_locations or ()) if spec else ()

@@ -1,5 +1,5 @@
 """The process that touches untrusted recordings: reads one job a line from stdin, writes samples to stdout. Its one
-argument is `Fit` as a JSON object.
+argument is `DecoderLimits` as a JSON object.
 
     job      {"path": ..., "seconds": ...}
     answer   frames of kind (1 byte), length (4 bytes, little-endian) and body, in this order:
@@ -38,7 +38,7 @@ DEMUXERS = (
 )
 
 
-class Fit(NamedTuple):
+class DecoderLimits(NamedTuple):
     """What a recording may be, by the names of `registry.bounds`, which cannot be imported here."""
 
     sample_rate_least: int
@@ -67,7 +67,7 @@ def send(out: BinaryIO, kind: bytes, body: bytes = b"") -> None:
     out.flush()
 
 
-def decode(path: str, seconds: float, fit: Fit, out: BinaryIO) -> None:
+def decode(path: str, seconds: float, fit: DecoderLimits, out: BinaryIO) -> None:
     """Send the samples of the recording at `path`, at most `seconds` of them. Raises UndecodableFile."""
     import av
 
@@ -107,7 +107,7 @@ def check_tag(container: str, tag: str, codec: str) -> None:
         raise UndecodableFile("unfit", f"The file says that it is plain PCM, and is {codec}: send it as what it is.")
 
 
-def check_shape(rate: int, channels: int, fit: Fit) -> None:
+def check_shape(rate: int, channels: int, fit: DecoderLimits) -> None:
     """Raises UndecodableFile for a sample rate or a number of channels that no recording has.
 
     FFmpeg reads those of over a few hundred channels as 0.
@@ -126,21 +126,21 @@ def _opening(error: Exception) -> tuple[str, str]:
     return "unreadable", "The file is no recording that can be read: send wav, mp3, flac, ogg, m4a or webm."
 
 
-def _samples(container: Any, seconds: float, fit: Fit, out: BinaryIO, av: Any) -> None:
+def _samples(container: Any, seconds: float, fit: DecoderLimits, out: BinaryIO, av: Any) -> None:
     stream = container.streams.audio[0]
     resampler, form = av.AudioResampler(format="s16", layout="mono", rate=RATE), None
     most, sent, failed = int(seconds * RATE), 0, 0
-    held = bytearray()
+    pending = bytearray()
 
     def take(frames: Any) -> None:
         nonlocal sent
         for frame in frames:
-            held.extend(bytes(frame.planes[0])[: 2 * frame.samples])
-        if sent + len(held) // 2 > most:
+            pending.extend(bytes(frame.planes[0])[: 2 * frame.samples])
+        if sent + len(pending) // 2 > most:
             raise UndecodableFile("too_long", f"The recording is longer than {seconds:g} seconds.")
-        while len(held) >= 2 * BLOCK:
-            send(out, b"S", bytes(held[: 2 * BLOCK]))
-            del held[: 2 * BLOCK]
+        while len(pending) >= 2 * BLOCK:
+            send(out, b"S", bytes(pending[: 2 * BLOCK]))
+            del pending[: 2 * BLOCK]
             sent += BLOCK
 
     try:
@@ -164,17 +164,17 @@ def _samples(container: Any, seconds: float, fit: Fit, out: BinaryIO, av: Any) -
                     ) from None
     except av.FFmpegError:  # the container itself
         raise UndecodableFile(
-            "damaged", f"The recording is damaged after {(sent + len(held) // 2) / RATE:.1f} s."
+            "damaged", f"The recording is damaged after {(sent + len(pending) // 2) / RATE:.1f} s."
         ) from None
     take(resampler.resample(None))
-    if not sent and not held:
+    if not sent and not pending:
         raise UndecodableFile("damaged" if failed else "no_audio", "The file holds no sound that can be decoded.")
-    if held:
-        send(out, b"S", bytes(held))
+    if pending:
+        send(out, b"S", bytes(pending))
 
 
 def main() -> None:
-    fit = Fit(**json.loads(sys.argv[1]))
+    fit = DecoderLimits(**json.loads(sys.argv[1]))
     confine(fit.decoder_memory)
     import av
 

@@ -15,19 +15,19 @@ from models.batching.engine import BatchedEngine, limits_of
 from models.batching.worker import Batcher
 from models.estimate import estimate
 from models.flags import flags_of
-from models.messages import Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.messages import LoadResult, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.speech.audio import RATE, Decoders, Recording
 from models.speech.cpu import one_thread_for_numpy, widest_vectors
 from models.speech.memory import keep
-from models.speech.model import Heard, Listen, SpeechModel
-from models.speech.run import TranscriptionRun
+from models.speech.model import SpeechModel, WindowRequest, WindowResult
 from models.speech.sleep import SpeechSleeper
-from models.speech.voices import Voices
+from models.speech.transcription import TranscriptionRun
+from models.speech.voices import VoiceDetector
+from registry.base.processor import cores
 from registry.bounds import USUAL, Bounds
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
 from registry.files.weights import read_weights
-from registry.processor import cores
 from registry.recipes.definition import Recipe
 
 STEP_SECONDS = 2.0
@@ -35,7 +35,7 @@ STEP_SECONDS = 2.0
 VAD_THRESHOLD = 0.5
 
 
-class WhisperEngine(BatchedEngine[Listen, Heard]):
+class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
     """A loaded speech model. See `models.protocol` for what each method does in each state."""
 
     def __init__(self, bounds: Bounds = USUAL) -> None:
@@ -46,7 +46,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
         self._running = 0
         self._most = 0
 
-    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
         async with self._lifecycle.loading(recipe, report, self.close) as phases:
             flags = flags_of(recipe)
             with phases.phase("importing", 0.0, "faster-whisper"):
@@ -69,7 +69,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
                 self._batcher = Batcher("speech", self._model.run, limits)
                 self._batcher.start()
                 silence = np.zeros(RATE, dtype=np.float32)
-                voices = Voices(VAD_THRESHOLD, recipe.window.seconds * RATE)
+                voices = VoiceDetector(VAD_THRESHOLD, recipe.window.seconds * RATE)
                 await asyncio.gather(
                     asyncio.to_thread(self._model.warm), asyncio.to_thread(voices.add, silence, final=True)
                 )
@@ -78,12 +78,12 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
             elif "vad_threshold" in flags:
                 self._threshold = float(str(flags["vad_threshold"]))
             weights = read_weights(path).bytes
-        guess = guessed_bytes(recipe, path) if device != "cpu" else 0
-        sleeper = SpeechSleeper(self._model, path, device, partial(held_bytes, device), guess, weights, before)
-        held = sleeper.held()
+        guess = estimate_memory(recipe, path) if device != "cpu" else 0
+        sleeper = SpeechSleeper(self._model, path, device, partial(measure_memory, device), guess, weights, before)
+        resident_bytes = sleeper.resident_bytes()
         self._sleeper = sleeper
-        return Loaded(
-            resident_bytes=held,
+        return LoadResult(
+            resident_bytes=resident_bytes,
             weights_bytes=weights,
             host_bytes=sleeper.host_bytes(),
             asleep=sleeper.expected(),
@@ -151,12 +151,12 @@ def import_library() -> None:
     get_vad_model()
 
 
-def held_bytes(device: str) -> int | None:
+def measure_memory(device: str) -> int | None:
     """Of this process: its resident set on a CPU; on a GPU as the driver counts it, None where it does not tell."""
     return psutil.Process().memory_info().rss if device == "cpu" else nvml.used_by(device, [os.getpid()])
 
 
-def guessed_bytes(recipe: Recipe, path: Path) -> int:
+def estimate_memory(recipe: Recipe, path: Path) -> int:
     """Of a process on a GPU after its load. A step has given back what it took, and has room kept besides."""
     needs = estimate(recipe, path, "cuda")
     return needs.total - needs.activations

@@ -36,18 +36,18 @@ def _bytes_a_second(head: bytes) -> int | None:
     """Of plain PCM, by a file's first bytes. None: another form, or no header that is understood."""
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
-    place, rate = 12, None
+    offset, rate = 12, None
     for _ in range(_CHUNKS):
-        if place + 8 > len(head):
+        if offset + 8 > len(head):
             return None
-        name, size = struct.unpack_from("<4sI", head, place)
+        name, size = struct.unpack_from("<4sI", head, offset)
         if name == b"data":
             return rate
         if name == b"fmt " and rate is None:
-            rate = _rate_of(head[place + 8 : place + 8 + size])
+            rate = _rate_of(head[offset + 8 : offset + 8 + size])
             if not rate:
                 return None
-        place += 8 + size + size % 2
+        offset += 8 + size + size % 2
     return None
 
 

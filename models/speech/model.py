@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.speech.cublas import keep_compiled, load_cublas
-from models.speech.split import Said, place_words, split
+from models.speech.segments import TimedSegment, place_words, split
 from registry.errors import BadRequest, EngineFailed
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe, WindowSpec
@@ -35,7 +35,7 @@ PREPEND, APPEND = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
+class WindowRequest:
     """One window to hear. `features`: mel bins x 100 for each second that windows are padded to."""
 
     features: npt.NDArray[np.float32]
@@ -50,10 +50,10 @@ class Listen:
 
 
 @dataclass(slots=True)
-class Heard:
+class WindowResult:
     """What was said in one window."""
 
-    segments: list[Said]
+    segments: list[TimedSegment]
     language: str
     language_probability: float
     temperature: float
@@ -99,10 +99,10 @@ class SpeechModel:
             raise EngineFailed(f"{path.name} has no tokenizer.json: copy it from the original model")
         options = {"device": kind, "device_index": int(index or 0), "compute_type": COMPUTE[recipe.dtype]}
         self.whisper = WhisperModel(str(path), cpu_threads=threads, local_files_only=True, **options)
-        self._beside: Any = None
+        self._parallel: Any = None
         """The same weights once more, one thread a window: see `run`."""
         if kind == "cpu" and threads > 1 and (path / "model.bin").stat().st_size < SMALL_WEIGHTS:
-            self._beside = WhisperModel(
+            self._parallel = WhisperModel(
                 str(path), cpu_threads=1, num_workers=threads, local_files_only=True, **options
             )  # fmt: skip
             self._pool = ThreadPoolExecutor(threads, "hear")
@@ -161,8 +161,8 @@ class SpeechModel:
             raise BadRequest(f"This model does not know the language '{language}'.", param="language")
 
     def _id(self, token: str) -> int | None:
-        found: int | None = self.whisper.hf_tokenizer.token_to_id(token)
-        return found
+        token_id: int | None = self.whisper.hf_tokenizer.token_to_id(token)
+        return token_id
 
     def previous(self, prompt: str | None, hotwords: str | None) -> tuple[int, ...]:
         """Tokens that stand before the window: hotwords, in half of the room or what the prompt leaves of it, then the
@@ -188,65 +188,67 @@ class SpeechModel:
         padded: npt.NDArray[np.float32] = np.ascontiguousarray(pad_or_trim(mel, self._frames), dtype=np.float32)
         return padded
 
-    def run(self, windows: Sequence[Listen]) -> list[Heard]:
+    def run(self, windows: Sequence[WindowRequest]) -> list[WindowResult]:
         """Hear windows: one pass for all that have equally long prompts and want the same kind of answer.
 
         Of a small model on a CPU several windows are spread over the cores, one thread each, instead: two threads on
         one pass of such a model wait for one another a third of the time (docs/design/notebook.md). Each has a pass of
         its own: more in one take as long together (eight windows, 4.7 to 5.2 s of CPU) and 44 MB of memory each.
         """
-        heard: dict[int, Heard] = {}
+        outcomes: dict[int, WindowResult] = {}
 
-        def kind(place: int) -> tuple[int, float, bool, str]:
-            window = windows[place]
+        def kind(index: int) -> tuple[int, float, bool, str]:
+            window = windows[index]
             return len(window.previous), window.temperature, window.words, window.task if window.words else ""
 
         for _, same in groupby(sorted(range(len(windows)), key=kind), key=kind):
-            places = list(same)
-            some = [windows[place] for place in places]
-            if self._beside is not None and len(places) > 1:
+            indices = list(same)
+            some = [windows[index] for index in indices]
+            if self._parallel is not None and len(indices) > 1:
                 alone = [[window] for window in some]
-                found = [one for part in self._pool.map(partial(self._hear, self._beside), alone) for one in part]
+                group_results = [
+                    one for part in self._pool.map(partial(self._hear, self._parallel), alone) for one in part
+                ]
             else:
-                found = self._hear(self.whisper, some)
-            for place, one in zip(places, found, strict=True):
-                heard[place] = replace(one, batch=len(places))
-        return [heard[place] for place in range(len(windows))]
+                group_results = self._hear(self.whisper, some)
+            for index, one in zip(indices, group_results, strict=True):
+                outcomes[index] = replace(one, batch=len(indices))
+        return [outcomes[index] for index in range(len(windows))]
 
-    def _hear(self, whisper: Any, windows: Sequence[Listen]) -> list[Heard]:
+    def _hear(self, whisper: Any, windows: Sequence[WindowRequest]) -> list[WindowResult]:
         encoded = whisper.encode(np.stack([window.features for window in windows]))
         languages = self._languages(whisper, windows, encoded)
-        prompts = [self._prompt(window, said[0]) for window, said in zip(windows, languages, strict=True)]
+        prompts = [self._prompt(window, detected[0]) for window, detected in zip(windows, languages, strict=True)]
         results = self._generate(whisper, encoded, prompts, windows[0].temperature)
         answers = zip(windows, languages, results, strict=True)
-        heard = [self._heard(window, *said, result) for window, said, result in answers]
+        outcomes = [self._result(window, *detected, result) for window, detected, result in answers]
         if not windows[0].words:
-            return heard
-        for language in {one.language for one in heard}:
-            places = [place for place, one in enumerate(heard) if one.language == language]
-            some = [windows[place] for place in places]
+            return outcomes
+        for language in {one.language for one in outcomes}:
+            indices = [index for index, one in enumerate(outcomes) if one.language == language]
+            some = [windows[index] for index in indices]
             part = encoded if len(some) == len(windows) else whisper.encode(np.stack([w.features for w in some]))
-            self._align(whisper, part, language, some, [heard[place] for place in places])
-        return heard
+            self._align(whisper, part, language, some, [outcomes[index] for index in indices])
+        return outcomes
 
     def warm(self) -> None:
         """One short pass through features, encoder and decoder."""
         features = self.features(np.zeros(16_000, dtype=np.float32))
-        for whisper in filter(None, (self.whisper, self._beside)):
-            prompt = self._prompt(Listen(features, 1.0), "en")
+        for whisper in filter(None, (self.whisper, self._parallel)):
+            prompt = self._prompt(WindowRequest(features, 1.0), "en")
             self._generate(whisper, whisper.encode(features), [prompt], 0.0, most=8)
 
-    def _languages(self, whisper: Any, windows: Sequence[Listen], encoded: Any) -> list[tuple[str, float]]:
+    def _languages(self, whisper: Any, windows: Sequence[WindowRequest], encoded: Any) -> list[tuple[str, float]]:
         known = [(window.language or "en", 1.0) for window in windows]
         if not self.multilingual or all(window.language for window in windows):
             return known
-        told = whisper.model.detect_language(encoded)
+        detected = whisper.model.detect_language(encoded)
         return [
-            known[place] if window.language else (told[place][0][0][2:-2], float(told[place][0][1]))
-            for place, window in enumerate(windows)
+            known[index] if window.language else (detected[index][0][0][2:-2], float(detected[index][0][1]))
+            for index, window in enumerate(windows)
         ]
 
-    def _prompt(self, window: Listen, language: str) -> list[int]:
+    def _prompt(self, window: WindowRequest, language: str) -> list[int]:
         prompt = [*window.previous, self._tokenizer.sot]
         if self.multilingual:
             marks = (self._id(f"<|{language}|>"), self._id(f"<|{window.task}|>"))
@@ -260,7 +262,7 @@ class SpeechModel:
         if temperature > 0:
             sampling = {"beam_size": 1, "num_hypotheses": self._best_of, "sampling_topk": 0}
             sampling["sampling_temperature"] = temperature
-        found: list[Any] = whisper.model.generate(
+        results: list[Any] = whisper.model.generate(
             encoded,
             prompts,
             max_length=most or whisper.max_length,
@@ -272,13 +274,13 @@ class SpeechModel:
             **sampling,
             **self._extra,
         )
-        return found
+        return results
 
-    def _heard(self, window: Listen, language: str, probability: float, result: Any) -> Heard:
+    def _result(self, window: WindowRequest, language: str, probability: float, result: Any) -> WindowResult:
         tokens = result.sequences_ids[0]
         segments = split(tokens, self._first_time, self._end, window.seconds)
         text = self._tokenizer.decode(tokens).strip().encode()
-        return Heard(
+        return WindowResult(
             segments=segments,
             language=language,
             language_probability=probability,
@@ -290,20 +292,25 @@ class SpeechModel:
         )
 
     def _align(
-        self, whisper: Any, encoded: Any, language: str, windows: Sequence[Listen], heard: Sequence[Heard]
+        self,
+        whisper: Any,
+        encoded: Any,
+        language: str,
+        windows: Sequence[WindowRequest],
+        outcomes: Sequence[WindowResult],
     ) -> None:
         """Word times by the decoder's attention, all windows of a language at once."""
         from faster_whisper.tokenizer import Tokenizer
         from faster_whisper.transcribe import merge_punctuations
 
-        tokens = [[token for segment in one.segments for token in segment.tokens] for one in heard]
+        tokens = [[token for segment in one.segments for token in segment.tokens] for one in outcomes]
         if not any(tokens):
             return
         # by a single frame none can be aligned, and the step would fail for everybody
         frames = [max(2, min(self._frames, round(window.seconds * SECOND_FRAMES))) for window in windows]
         tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task=windows[0].task, language=language)
-        found = whisper.find_alignment(tokenizer, tokens, encoded, frames)
-        for one, window, aligned in zip(heard, windows, found, strict=True):
+        alignments = whisper.find_alignment(tokenizer, tokens, encoded, frames)
+        for one, window, aligned in zip(outcomes, windows, alignments, strict=True):
             merge_punctuations(aligned, PREPEND, APPEND)
             place_words(one.segments, aligned, window.seconds)
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from models.messages import Held
-from models.speech.model import Listen, SpeechModel
+from models.messages import MemoryFootprint
+from models.speech.model import SpeechModel, WindowRequest
 from registry.errors import EngineFailed
 
 TOLERANCE = 1e-3
@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 10.0
 """How long CTranslate2 may go on with what it has answered already."""
 
 
-def unloaded(replica: Any, to_cpu: bool) -> None:
+def unload(replica: Any, to_cpu: bool) -> None:
     """Unload a model, and see that it is.
 
     CTranslate2 does nothing, and says nothing, while it counts a batch as running, which it does for a moment after the
@@ -69,45 +69,49 @@ class SpeechSleeper:
     ) -> None:
         self._model, self._file, self._on_cpu = model, path / "model.bin", device == "cpu"
         self._measured, self._guess, self._weights, self._before = measured, guess, weights, before
-        self._held_awake = self.held()
+        self._awake_bytes = self.resident_bytes()
         self._base = psutil.Process().memory_info().rss
         self._known: tuple[list[list[int]], list[float]] | None = None
         self._signature: tuple[int, int, int] | None = None
 
-    def held(self) -> int:
+    def resident_bytes(self) -> int:
         """Bytes where it lives, now that it is awake."""
-        told = self._measured()
-        return self._guess if told is None else told
+        measured = self._measured()
+        return self._guess if measured is None else measured
 
-    def expected(self) -> Held:
+    def expected(self) -> MemoryFootprint:
         """What it will hold asleep."""
         if self._on_cpu:
-            return Held(device_bytes=min(self._before + SET_UP, self._held_awake))
-        return Held(device_bytes=max(0, self._held_awake - self._weights), host_bytes=self._base + self._weights)
+            return MemoryFootprint(device_bytes=min(self._before + SET_UP, self._awake_bytes))
+        return MemoryFootprint(
+            device_bytes=max(0, self._awake_bytes - self._weights), host_bytes=self._base + self._weights
+        )
 
     def host_bytes(self) -> int:
         return 0 if self._on_cpu else psutil.Process().memory_info().rss
 
-    async def down(self) -> Held:
+    async def down(self) -> MemoryFootprint:
         return await asyncio.to_thread(self._down)
 
-    async def up(self) -> Held:
+    async def up(self) -> MemoryFootprint:
         return await asyncio.to_thread(self._up)
 
-    def _down(self) -> Held:
+    def _down(self) -> MemoryFootprint:
         if self._known is None:
             self._known = self._hear()
         self._signature = self._stat()
         for whisper in self._copies():
-            unloaded(whisper.model, to_cpu=not self._on_cpu)
+            unload(whisper.model, to_cpu=not self._on_cpu)
         if self._on_cpu:
             with suppress(AttributeError):  # glibc only: else it keeps what was freed
                 ctypes.CDLL(None).malloc_trim(0)
-            return Held(device_bytes=psutil.Process().memory_info().rss)
-        told = self._measured()
-        return Held(device_bytes=self.expected().device_bytes if told is None else told, host_bytes=self.host_bytes())
+            return MemoryFootprint(device_bytes=psutil.Process().memory_info().rss)
+        measured = self._measured()
+        return MemoryFootprint(
+            device_bytes=self.expected().device_bytes if measured is None else measured, host_bytes=self.host_bytes()
+        )
 
-    def _up(self) -> Held:
+    def _up(self) -> MemoryFootprint:
         if self._on_cpu and self._stat() != self._signature:
             raise EngineFailed(f"{self._file.name} is another file than when this model fell asleep")
         for whisper in self._copies():
@@ -116,21 +120,21 @@ class SpeechSleeper:
         (tokens, scores), (known_tokens, known) = self._hear(), self._known
         if tokens != known_tokens or not np.allclose(scores, known, atol=TOLERANCE):
             raise EngineFailed("the model woke with other weights: it does not hear what it heard before")
-        return Held(device_bytes=self.held(), host_bytes=self.host_bytes())
+        return MemoryFootprint(device_bytes=self.resident_bytes(), host_bytes=self.host_bytes())
 
     def _copies(self) -> list[Any]:
-        return [whisper for whisper in (self._model.whisper, self._model._beside) if whisper is not None]
+        return [whisper for whisper in (self._model.whisper, self._model._parallel) if whisper is not None]
 
     def _hear(self) -> tuple[list[list[int]], list[float]]:
         """The first tokens, and how likely they are, that each copy of the weights hears in the same noise."""
         noise = np.random.default_rng(0).standard_normal(8_000).astype(np.float32) * 0.1
         features = self._model.features(noise)
-        prompt = self._model._prompt(Listen(features, 0.5), "en")
-        found = []
+        prompt = self._model._prompt(WindowRequest(features, 0.5), "en")
+        results = []
         for whisper in self._copies():
-            found += self._model._generate(whisper, whisper.encode(features), [prompt], 0.0, most=TOKENS)
-        return [list(one.sequences_ids[0]) for one in found], [float(one.scores[0]) for one in found]
+            results += self._model._generate(whisper, whisper.encode(features), [prompt], 0.0, most=TOKENS)
+        return [list(one.sequences_ids[0]) for one in results], [float(one.scores[0]) for one in results]
 
     def _stat(self) -> tuple[int, int, int]:
-        found = self._file.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        status = self._file.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns

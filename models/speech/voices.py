@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.speech.windows import GAP, RATE, Samples, Stretch, joined
+from models.speech.windows import GAP, RATE, Samples, Stretch, join_stretches
 
 FRAME = 512
 """Samples of which the model tells one probability."""
@@ -30,7 +30,7 @@ FALL = 0.15
 Probabilities = npt.NDArray[np.float32]
 
 
-class Voices:
+class VoiceDetector:
     """One recording's stretches with a voice, of at most `window` samples, with silences of up to a second inside.
 
     It holds the samples of the last stretch, less than a window and a few seconds, or a second of silence.
@@ -47,7 +47,7 @@ class Voices:
         """Place of the first of them, in frames: that of a beginning, or of silence."""
 
     @property
-    def held(self) -> int:
+    def pending_samples(self) -> int:
         """Samples that wait for what follows."""
         return len(self._audio)
 
@@ -57,18 +57,18 @@ class Voices:
         self._probabilities = np.concatenate([self._probabilities, self._model.hear(part, final=final)])
         begin, count = self._begin, self._begin + len(self._audio)
         frames = self._frame + len(self._probabilities)
-        there = speeches(self._probabilities, self._threshold, longest_speech(self._window))
-        placed = [(self._frame + start, self._frame + end) for start, end in there]
-        found = joined(padded(placed, begin, count), self._window)
+        voiced = speeches(self._probabilities, self._threshold, longest_speech(self._window))
+        placed = [(self._frame + start, self._frame + end) for start, end in voiced]
+        stretches = join_stretches(padded(placed, begin, count), self._window)
         done, frame = max(begin, count - RATE), frames
-        if found and not final:
+        if stretches and not final:
             # Whatever comes is too far away to be joined, or to share the silence with it.
             if placed[-1][1] * FRAME + 2 * PAD + GAP < frames * FRAME:
-                done = max(found[-1][1], done)
+                done = max(stretches[-1][1], done)
             else:
-                done = found.pop()[0]
+                done = stretches.pop()[0]
                 frame = next(start for start, _ in placed if start * FRAME >= done)
-        settled = [(start, self._audio[start - begin : end - begin].copy()) for start, end in found]
+        settled = [(start, self._audio[start - begin : end - begin].copy()) for start, end in stretches]
         self._audio, self._begin = self._audio[done - begin :].copy(), done
         self._probabilities, self._frame = self._probabilities[frame - self._frame :].copy(), frame
         return settled
@@ -87,13 +87,13 @@ def speeches(probabilities: Probabilities, threshold: float, longest: int) -> It
     """
     voice = probabilities >= threshold
     silent = probabilities < max(threshold - FALL, 0.01)
-    count, place = len(voice), 0
-    while place < count:
-        ahead = np.flatnonzero(voice[place:])
+    count, frame = len(voice), 0
+    while frame < count:
+        ahead = np.flatnonzero(voice[frame:])
         if not len(ahead):
             return
-        start = place + int(ahead[0])
-        end, place = _end(voice, silent, start, longest)
+        start = frame + int(ahead[0])
+        end, frame = _end(voice, silent, start, longest)
         yield start, end
 
 
@@ -119,13 +119,13 @@ def _end(voice: npt.NDArray[np.bool_], silent: npt.NDArray[np.bool_], start: int
 def padded(speeches: list[Stretch], begin: int, count: int) -> list[Stretch]:
     """Speeches in frames as samples from `begin` to `count`, with PAD of what is around them, or half of a silence."""
     result: list[Stretch] = []
-    for place, (first, last) in enumerate(speeches):
+    for index, (first, last) in enumerate(speeches):
         start, end = first * FRAME, last * FRAME
-        before = start - speeches[place - 1][1] * FRAME if place else 2 * PAD
-        after = speeches[place + 1][0] * FRAME - end if place + 1 < len(speeches) else 2 * PAD
-        found = max(begin, start - min(PAD, before // 2)), min(count, end + min(PAD, after // 2))
-        if found[1] > found[0]:
-            result.append(found)
+        before = start - speeches[index - 1][1] * FRAME if index else 2 * PAD
+        after = speeches[index + 1][0] * FRAME - end if index + 1 < len(speeches) else 2 * PAD
+        stretch = max(begin, start - min(PAD, before // 2)), min(count, end + min(PAD, after // 2))
+        if stretch[1] > stretch[0]:
+            result.append(stretch)
     return result
 
 
@@ -153,6 +153,6 @@ class _Model:
         before = np.concatenate([self._context[None], frames[:-1, -CONTEXT:]])
         self._context = frames[-1, -CONTEXT:].copy()
         h, c = self._state
-        found, *state = self._session.run(None, {"input": np.concatenate([before, frames], 1), "h": h, "c": c})
+        output, *state = self._session.run(None, {"input": np.concatenate([before, frames], 1), "h": h, "c": c})
         self._state = state[0], state[1]
-        return np.asarray(found, dtype=np.float32).reshape(-1)
+        return np.asarray(output, dtype=np.float32).reshape(-1)

@@ -47,14 +47,14 @@ class Window:
 
     def time(self, inside: float, *, end: bool = False) -> float:
         """A time in the recording for one in the window. At a seam, an `end` belongs to the stretch before it."""
-        found = self.pieces[0]
+        nearest = self.pieces[0]
         for piece in self.pieces:
             if piece.at < inside or (piece.at == inside and not end):
-                found = piece
-        return found.start + min(max(inside - found.at, 0.0), found.length)
+                nearest = piece
+        return nearest.start + min(max(inside - nearest.at, 0.0), nearest.length)
 
 
-def joined(stretches: Sequence[Stretch], window: int) -> list[Stretch]:
+def join_stretches(stretches: Sequence[Stretch], window: int) -> list[Stretch]:
     """Neighbours with a gap of at most a second become one, up to `window` samples. Overlaps are cut off."""
     result: list[Stretch] = []
     for start, end in stretches:

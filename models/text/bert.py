@@ -120,7 +120,7 @@ class Bert:
     def positions(self) -> int:
         return int(self._embeddings.position_embeddings.num_embeddings)
 
-    def let_go(self) -> None:
+    def release_weights(self) -> None:
         """Take the weights from the library's linear layers, which cannot compute any more: `layers` has others."""
         for layer in self._encoder.layer:
             own = layer.attention.self
@@ -139,12 +139,12 @@ class Bert:
         import torch
 
         ids = np.fromiter((token for given in inputs for token in given.ids), np.int64)
-        places = np.concatenate([np.arange(len(given.ids)) for given in inputs])
+        positions = np.concatenate([np.arange(len(given.ids)) for given in inputs])
         types = np.fromiter((t for given in inputs for t in given.types or [0] * len(given.ids)), np.int64, len(ids))
         e = self._embeddings
         x = e.word_embeddings(torch.from_numpy(ids))
         x += e.token_type_embeddings(torch.from_numpy(types))
-        x += e.position_embeddings(torch.from_numpy(places))
+        x += e.position_embeddings(torch.from_numpy(positions))
         return _norm(e.LayerNorm, x)
 
     def _attend(self, query: "Tensor", keys: "Tensor", values: "Tensor", lengths: Sequence[int]) -> "Tensor":
@@ -158,10 +158,10 @@ class Bert:
         for length, alike in groupby(lengths):
             count = len(list(alike))
             rows = slice(start, start + count * length)
-            asked = slice(done, done + count) if single else rows
+            query_rows = slice(done, done + count) if single else rows
             q, k, v = (
                 some.view(count, -1, self.heads, self.width // self.heads).transpose(1, 2)
-                for some in (query[asked], keys[rows], values[rows])
+                for some in (query[query_rows], keys[rows], values[rows])
             )
             attended = torch.nn.functional.scaled_dot_product_attention(q, k, v)
             parts.append(attended.transpose(1, 2).reshape(-1, self.width))

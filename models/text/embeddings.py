@@ -11,7 +11,7 @@ from models.batching.engine import BatchedEngine
 from models.batching.plan import Item
 from models.batching.worker import Batcher
 from models.flags import flags_of
-from models.messages import EmbedRequest, EmbedResult, Loaded, Usage
+from models.messages import EmbedRequest, EmbedResult, LoadResult, Usage
 from models.protocol import Report
 from models.text.cpu import linear as embed_int16
 from models.text.encoder import Embedder, Row, finish
@@ -25,7 +25,7 @@ from models.text.loading import (
     release,
     resident_bytes,
     run_apart,
-    spread,
+    set_step_threads,
     vocabulary_of,
     weights_bytes,
 )
@@ -57,7 +57,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         self._sizes: frozenset[int] = frozenset()
         self._dimensions = 0
 
-    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
         async with self._lifecycle.loading(recipe, report, self.close) as phases:
             self._device = device
             flags = flags_of(recipe)
@@ -71,7 +71,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
                 expected = await asyncio.to_thread(self._prepare, recipe, model)
                 assert self._embedder is not None
                 limits = limits_of(recipe, path, device, self._embedder.packed, model)
-                prepare = spread if limits.workers > 1 else None
+                prepare = set_step_threads if limits.workers > 1 else None
                 self._batcher = Batcher("embed", self._embedder.run, limits, prepare, examination(device))
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
@@ -80,7 +80,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
             if wrong := [size for size in self._sizes if not 0 < size <= self._dimensions]:
                 raise EngineFailed(f"matryoshka_dimensions has {wrong[0]}, the model {self._dimensions} dimensions")
         self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
-        return Loaded(
+        return LoadResult(
             resident_bytes=resident_bytes(device),
             weights_bytes=weights_bytes(model) + rounded,
             host_bytes=sleeper.host_bytes(),
@@ -131,7 +131,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
             raise EngineFailed("the engine is not loaded")
         if not request.inputs:
             raise BadRequest("'input' is empty: send at least one text or token list.", param="input")
-        prompt = self._prompt(request.prompt_name, request.prompt_instead)
+        prompt = self._prompt(request.prompt_name, request.prompt_fallbacks)
         size = sum(len(given) for given in request.inputs)
         if size <= INLINE:
             inputs = self._tokenised(request, prompt)

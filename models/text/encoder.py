@@ -24,10 +24,10 @@ def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any
     types = np.full(shape, tokens.pad_type_id, dtype=np.int64)
     for row, given in enumerate(inputs):
         size = len(given.ids)
-        place = slice(longest - size, longest) if tokens.pad_left else slice(0, size)
-        ids[row, place] = given.ids
-        mask[row, place] = 1
-        types[row, place] = given.types if given.types is not None else 0
+        columns = slice(longest - size, longest) if tokens.pad_left else slice(0, size)
+        ids[row, columns] = given.ids
+        mask[row, columns] = 1
+        types[row, columns] = given.types if given.types is not None else 0
     features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
     if tokens.wants_types:
         features["token_type_ids"] = torch.from_numpy(types)
@@ -56,11 +56,11 @@ class Embedder:
         if not self.skips_prompt:
             return self._run(inputs, 0)
         rows: dict[int, Row] = {}
-        order = sorted(range(len(inputs)), key=lambda place: inputs[place].prompt)
-        for prompt, same in groupby(order, key=lambda place: inputs[place].prompt):
-            places = list(same)
-            rows.update(zip(places, self._run([inputs[place] for place in places], prompt), strict=True))
-        return [rows[place] for place in range(len(inputs))]
+        order = sorted(range(len(inputs)), key=lambda index: inputs[index].prompt)
+        for prompt, same in groupby(order, key=lambda index: inputs[index].prompt):
+            indices = list(same)
+            rows.update(zip(indices, self._run([inputs[index] for index in indices], prompt), strict=True))
+        return [rows[index] for index in range(len(inputs))]
 
     def _run(self, inputs: Sequence[Ids], prompt: int) -> list[Row]:
         import torch

@@ -15,11 +15,11 @@ import psutil
 from models import importing, nvml
 from models.batching import engine as batched_engine
 from models.batching.worker import SHARE, STEP_SECONDS, BatchLimits
-from models.text import unsaid
+from models.text import missing_config
+from registry.base.processor import cores
 from registry.errors import EngineFailed
 from registry.files.context import NO_LIMIT
 from registry.files.dtypes import bytes_of_files
-from registry.processor import cores
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
 
@@ -37,7 +37,7 @@ def import_library() -> Any:
     settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     for name, value in settings.items():  # they are read when the libraries are first imported
         os.environ.setdefault(name, value)
-    with importing.quickly():
+    with importing.fast_imports():
         import sentence_transformers
         import tqdm
         from transformers.utils import logging
@@ -60,8 +60,8 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     if "attn_implementation" in flags:
         arguments["attn_implementation"] = flags["attn_implementation"]
     if not flags.get("trust_remote_code"):
-        unsaid.refuse_other_functions(path)
-    with unsaid.lacking() as missing:
+        missing_config.refuse_other_functions(path)
+    with missing_config.collect_missing_weights() as missing:
         model = make(
             str(path),
             device=device,
@@ -69,11 +69,11 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
             trust_remote_code=bool(flags.get("trust_remote_code", False)),
             model_kwargs=arguments,
         )
-    unsaid.refuse_routes(model)
-    unsaid.refuse_lacking(missing, type(model[0].model).__name__)
-    unsaid.read_plainly(model[0], path)
-    unsaid.refuse_without_vocabulary(model.tokenizer, path)
-    unsaid.lend_padding(model.tokenizer, vocabulary_of(model))
+    missing_config.refuse_routes(model)
+    missing_config.refuse_missing_weights(missing, type(model[0].model).__name__)
+    missing_config.read_plainly(model[0], path)
+    missing_config.refuse_without_vocabulary(model.tokenizer, path)
+    missing_config.lend_padding(model.tokenizer, vocabulary_of(model))
     return model.eval().requires_grad_(False)
 
 
@@ -119,13 +119,13 @@ def turns_by_length(model: Any) -> bool:
     return any(one == "longrope" for kind in kinds for one in (kind.values() if isinstance(kind, dict) else [kind]))
 
 
-def spread(tokens: int, alone: bool) -> None:
+def set_step_threads(tokens: int, alone: bool) -> None:
     """Before a step of a model that has several workers: all cores for a long step that runs alone, else one thread."""
     import torch
 
-    wanted = cores() if alone and tokens >= MIN_TOKENS_TO_SPREAD else 1
-    if torch.get_num_threads() != wanted:
-        torch.set_num_threads(wanted)
+    threads = cores() if alone and tokens >= MIN_TOKENS_TO_SPREAD else 1
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 def context_of(recipe: Recipe, model: Any) -> int:
@@ -133,8 +133,8 @@ def context_of(recipe: Recipe, model: Any) -> int:
     network = model[0].model
     positions = getattr(network.config, "max_position_embeddings", None)
     most = positions - _first_position(network) if positions else None
-    told = getattr(model[0], "processing_kwargs", {}).get("text", {})
-    own: int | None = told.get("max_length", model.max_seq_length)
+    text_options = getattr(model[0], "processing_kwargs", {}).get("text", {})
+    own: int | None = text_options.get("max_length", model.max_seq_length)
     if own is None or own > NO_LIMIT:
         own = most or 512
     if most is not None:
@@ -194,8 +194,8 @@ def resident_bytes(device: str) -> int:
     the context (0.5 GiB)."""
     if device == "cpu":
         return int(psutil.Process().memory_info().rss)
-    if (told := nvml.used_by(device, [os.getpid()])) is not None:
-        return told
+    if (driver_bytes := nvml.used_by(device, [os.getpid()])) is not None:
+        return driver_bytes
     import torch
 
     return int(torch.cuda.memory_reserved(device)) + (1 << 29)

@@ -66,13 +66,15 @@ class Pairs:
                 "ask for truncation.",
                 param="query",
             )
-        left, chunked = room - len(question), request.max_chunks
-        wanted = _least(reach(left, chunked) if chunked else None, request.max_document_tokens)
-        if wanted is None or wanted > context * CHUNKS:
-            for place, text in zip(request.places or range(len(request.documents)), request.documents, strict=True):
-                check_characters(text, context * CHUNKS, f"document {place}", "documents")
-        texts = self._tokens.plain(request.documents, wanted, going)
-        return [[self.pair.ids(question, part) for part in chunks(text, left, chunked)] for text in texts]
+        room_left, chunked = room - len(question), request.max_chunks
+        most_read = _least(reach(room_left, chunked) if chunked else None, request.max_document_tokens)
+        if most_read is None or most_read > context * CHUNKS:
+            for number, text in zip(
+                request.document_numbers or range(len(request.documents)), request.documents, strict=True
+            ):
+                check_characters(text, context * CHUNKS, f"document {number}", "documents")
+        texts = self._tokens.plain(request.documents, most_read, going)
+        return [[self.pair.ids(question, part) for part in chunks(text, room_left, chunked)] for text in texts]
 
     def _question(self, request: RerankRequest, room: int, going: Going) -> list[int]:
         """All of a query that is not much longer than the context; of others the start."""

@@ -10,7 +10,7 @@ from models.batching.engine import BatchedEngine
 from models.batching.plan import Item
 from models.batching.worker import Batcher
 from models.flags import flags_of
-from models.messages import Loaded, RerankRequest, RerankResult, Usage
+from models.messages import LoadResult, RerankRequest, RerankResult, Usage
 from models.protocol import Report
 from models.text.bert import Bert, of_scorer
 from models.text.cpu import linear as embed_int16
@@ -27,7 +27,7 @@ from models.text.loading import (
     resident_bytes,
     run_apart,
     runs_alone,
-    spread,
+    set_step_threads,
     vocabulary_of,
     weights_bytes,
 )
@@ -88,7 +88,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         self._device = "cpu"
         self._pairs: Pairs | None = None
 
-    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
         async with self._lifecycle.loading(recipe, report, self.close) as phases:
             self._device = device
             flags = flags_of(recipe)
@@ -101,13 +101,13 @@ class RerankingEngine(BatchedEngine[Ids, float]):
                 limits = limits_of(recipe, path, device, scorer.packed, model)
                 if runs_alone(model):
                     limits = replace(limits, items=1)
-                prepare = spread if limits.workers > 1 else None
+                prepare = set_step_threads if limits.workers > 1 else None
                 self._batcher = Batcher("rerank", scorer.run, limits, prepare, examination(device))
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
                 rounded = await embed_int16.choose(recipe, scorer.bert)
         self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
-        return Loaded(
+        return LoadResult(
             resident_bytes=resident_bytes(device),
             weights_bytes=weights_bytes(model) + rounded,
             host_bytes=sleeper.host_bytes(),
@@ -133,9 +133,9 @@ class RerankingEngine(BatchedEngine[Ids, float]):
     async def _check(self, expected: Sequence[float], single: bool) -> None:
         """See that our way gives what the library's own `predict` gives, and pairs of one step what they give alone."""
 
-        def differs(found: float, wanted: float) -> bool:
-            allowed = TOLERANCE if single else TOLERANCE_16_BIT + STEPS_16_BIT * abs(wanted)
-            return not abs(found - wanted) <= allowed  # nor may one be no number
+        def differs(result: float, expected_logit: float) -> bool:
+            allowed = TOLERANCE if single else TOLERANCE_16_BIT + STEPS_16_BIT * abs(expected_logit)
+            return not abs(result - expected_logit) <= allowed  # nor may one be no number
 
         if any(map(differs, await self._known(), expected)):
             raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
@@ -176,7 +176,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
                 "text.",
                 param="query",
             )
-        answers = await self._batcher.submit([Item(place, len(part.ids), part) for place, part in enumerate(flat)])
+        answers = await self._batcher.submit([Item(index, len(part.ids), part) for index, part in enumerate(flat)])
         scores = iter(answers.results)
         return [max(next(scores) for _ in parts) for parts in inputs], inputs, answers.batch
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from models.messages import Held
+from models.messages import MemoryFootprint
 from models.text.loading import resident_bytes, weights_bytes
 from registry.errors import EngineFailed
 
@@ -21,10 +21,10 @@ TOLERANCE = 1e-3
 CONTEXT = 1 << 29
 """Bytes of a CUDA context, which stay on the device."""
 
-Known = Callable[[], Awaitable[npt.NDArray[np.float32]]]
+KnownAnswer = Callable[[], Awaitable[npt.NDArray[np.float32]]]
 
 
-class Parked:
+class ParkedWeights:
     """The parameters and buffers of a torch module. `device`: where they live awake."""
 
     def __init__(self, module: Any, device: str) -> None:
@@ -66,17 +66,17 @@ class ModuleSleeper:
     known: what the engine gives for a known input.
     """
 
-    def __init__(self, module: Any, device: str, known: Known) -> None:
-        self._parked, self._device, self._known = Parked(module, device), device, known
+    def __init__(self, module: Any, device: str, known: KnownAnswer) -> None:
+        self._parked, self._device, self._known = ParkedWeights(module, device), device, known
         self._weights = weights_bytes(module)
         self._base = psutil.Process().memory_info().rss
         self._before: npt.NDArray[np.float32] | None = None
 
-    def expected(self) -> Held | None:
+    def expected(self) -> MemoryFootprint | None:
         """What it will hold asleep; None on a CPU, where parking frees nothing."""
         if self._device == "cpu":
             return None
-        return Held(device_bytes=CONTEXT, host_bytes=self._base + self._weights)
+        return MemoryFootprint(device_bytes=CONTEXT, host_bytes=self._base + self._weights)
 
     def host_bytes(self) -> int:
         """Of this process, what it has pinned included; 0 on a CPU."""
@@ -87,18 +87,18 @@ class ModuleSleeper:
         pinned = int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
         return max(psutil.Process().memory_info().rss, self._base + pinned)
 
-    async def down(self) -> Held:
+    async def down(self) -> MemoryFootprint:
         if self._before is None:
             self._before = await self._known()
         await asyncio.to_thread(self._parked.park)
         return self._held()
 
-    async def up(self) -> Held:
+    async def up(self) -> MemoryFootprint:
         await asyncio.to_thread(self._parked.unpark)
         assert self._before is not None
         if not np.allclose(await self._known(), self._before, atol=TOLERANCE, rtol=TOLERANCE):
             raise EngineFailed("the model woke with other weights: it does not give what it gave before")
         return self._held()
 
-    def _held(self) -> Held:
-        return Held(device_bytes=resident_bytes(self._device), host_bytes=self.host_bytes())
+    def _held(self) -> MemoryFootprint:
+        return MemoryFootprint(device_bytes=resident_bytes(self._device), host_bytes=self.host_bytes())

@@ -55,17 +55,17 @@ async def while_awaited(work: Callable[[Going], _Result], longest: int) -> _Resu
     Args:
         longest: characters of its longest text.
     """
-    left = threading.Event()
+    abandoned = threading.Event()
 
     def going() -> None:
-        if left.is_set():
+        if abandoned.is_set():
             raise InterruptedError("nobody waits for it")
 
     try:
         pool = _POOL if longest > PIECE else None
         return await asyncio.get_running_loop().run_in_executor(pool, work, going)
     finally:
-        left.set()
+        abandoned.set()
 
 
 def check_template(tokenizer: Any, vocabulary: int) -> None:
@@ -138,7 +138,7 @@ class Tokens:
             if short:
                 going()
                 encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
-                result.extend(found.ids[:most] for found in encoded)
+                result.extend(encoding.ids[:most] for encoding in encoded)
                 short.clear()
 
         size = 0
@@ -163,10 +163,10 @@ class Tokens:
         for characters in (DENSE * most, SPARSE * most):
             going()
             part = text[: characters + MARGIN]
-            found = self._tokenizer.encode(part, add_special_tokens=False)
-            ids = found.ids
+            encoding = self._tokenizer.encode(part, add_special_tokens=False)
+            ids = encoding.ids
             if len(part) < len(text):
-                ids = ids[: sum(end <= characters for _, end in found.offsets)]
+                ids = ids[: sum(end <= characters for _, end in encoding.offsets)]
             if len(ids) >= most:
                 break
         return ids[:most]

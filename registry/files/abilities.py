@@ -5,7 +5,7 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from registry.json import read_object
+from registry.base.json import read_object
 from registry.recipes.definition import Recipe, Task
 
 
@@ -24,14 +24,14 @@ def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
     if recipe.task is not Task.CHAT:
         return frozenset()
     flags = {name.replace("-", "_") for name, value in recipe.engine.flags.items() if value}
-    found = {ability for ability, flag in PARSERS.items() if flag in flags}
+    abilities = {ability for ability, flag in PARSERS.items() if flag in flags}
     file = f"{folder}/config.json"  # runs for each request: a Path would take longer to build than stat takes
     try:
         if folder is not None and _sees(file, os.stat(file).st_mtime_ns):
-            found.add(Ability.VISION)
+            abilities.add(Ability.VISION)
     except OSError:
         pass  # a load says what is wrong with the files
-    return frozenset(found)
+    return frozenset(abilities)
 
 
 @lru_cache(maxsize=1024)

@@ -3,8 +3,8 @@
 from functools import lru_cache
 from pathlib import Path
 
-from registry.files.text_half import text_half
-from registry.json import read_object
+from registry.base.json import read_object
+from registry.files.text_config import text_config
 from registry.recipes.definition import Recipe, Task
 
 NO_LIMIT = 10**6
@@ -20,21 +20,21 @@ def context_of(recipe: Recipe, folder: Path | None) -> int | None:
     if folder is None or recipe.task is Task.TRANSCRIBE:
         return None
     try:
-        return _by_files(folder, recipe.task, (folder / "config.json").stat().st_mtime_ns)
+        return _read_context(folder, recipe.task, (folder / "config.json").stat().st_mtime_ns)
     except OSError:
         return None
 
 
 @lru_cache(maxsize=1024)
-def _by_files(folder: Path, task: Task, _changed: int) -> int | None:
-    config = text_half(read_object(folder / "config.json"))
+def _read_context(folder: Path, task: Task, _changed: int) -> int | None:
+    config = text_config(read_object(folder / "config.json"))
     if task is Task.CHAT and any("factor" in str(config.get(name)) for name in ("rope_scaling", "rope_parameters")):
         return None  # stretched positions: vLLM works out how far
     positions = config.get("max_position_embeddings")
     own = read_object(folder / "sentence_bert_config.json").get("max_seq_length")
     if own is None:
         own = read_object(folder / "tokenizer_config.json").get("model_max_length")
-    known = [own] if isinstance(own, int) and own < NO_LIMIT else []
+    limits = [own] if isinstance(own, int) and own < NO_LIMIT else []
     if isinstance(positions, int):
-        known.append(positions - (OFFSETS.get(str(config.get("model_type")), 0) if task is not Task.CHAT else 0))
-    return min(known, default=None)
+        limits.append(positions - (OFFSETS.get(str(config.get("model_type")), 0) if task is not Task.CHAT else 0))
+    return min(limits, default=None)

@@ -20,7 +20,7 @@ def linear_layers(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     return {f"model.layers.{number}.{name}": shape for number in layers for name, shape in layer.items()}
 
 
-def told_whole(config: Mapping[str, Any]) -> bool:
+def is_explicit(config: Mapping[str, Any]) -> bool:
     """Whether nothing that `one_layer` needs is left to the family's defaults."""
     kind = config.get("model_type")
     return ("head_dim" in config or kind not in _OWN_HEADS) and ("num_key_value_heads" in config or kind == "llama")

@@ -10,7 +10,7 @@
 from pathlib import Path
 from typing import Literal
 
-from registry.processor import features
+from registry.base.processor import features
 from registry.recipes.definition import Recipe
 
 SMALL_WEIGHTS = 64 * 2**20

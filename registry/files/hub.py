@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.source import HubSource
-from registry.wording import quoted
 
 TIMEOUT = 15.0
 """Seconds for the hub to answer about a repository."""
@@ -19,7 +19,7 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
-def shown_endpoint() -> str:
+def public_endpoint() -> str:
     """The same for messages: without what a mirror is signed in to with."""
     return re.sub(r"^(\w+://)?[^/]*@", r"\1", endpoint())
 
@@ -46,13 +46,15 @@ def hub_errors(source: HubSource) -> Iterator[None]:
 
     # The base of all errors of the HTTP library below: httpx or httpx2, as the version of huggingface_hub goes.
     transport = cast(type[Exception], errors.HfHubHTTPError.__bases__[0])
-    hub, where = shown_endpoint(), f"'{source.hub}' at revision '{source.revision}'"
+    hub, repository = public_endpoint(), f"'{source.hub}' at revision '{source.revision}'"
     try:
         yield
     except errors.HFValidationError as error:
         raise BadRequest(f"{quoted(source.hub)} is no hub id: {error}", param="source.hub") from None
     except errors.GatedRepoError:
-        raise NotFound(f"{where} is gated: accept its terms on {hub} and set HF_TOKEN.", code="hub_not_found") from None
+        raise NotFound(
+            f"{repository} is gated: accept its terms on {hub} and set HF_TOKEN.", code="hub_not_found"
+        ) from None
     except errors.RevisionNotFoundError:
         raise NotFound(f"'{source.hub}' has no revision '{source.revision}' on {hub}.", code="hub_not_found") from None
     except errors.RepositoryNotFoundError:
@@ -68,14 +70,14 @@ def hub_errors(source: HubSource) -> Iterator[None]:
         RuntimeError,
     ) as error:  # the last: of hf_xet, which fetches in Rust
         raise Unavailable(
-            f"The hub at {hub} did not deliver {where}: {_why(error)}. Try again later, or put the "
+            f"The hub at {hub} did not deliver {repository}: {_why(error)}. Try again later, or put the "
             "files into a folder and name it as the source: {path: ...}.",
             code="hub_unavailable",
             retry_after=30,
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise Unavailable(
-            f"What answers at {hub} is no hub: what it said of {where} cannot be read. Is HF_ENDPOINT right, "
+            f"What answers at {hub} is no hub: what it said of {repository} cannot be read. Is HF_ENDPOINT right, "
             "and no proxy's page in between?",
             code="hub_unavailable",
             retry_after=30,
@@ -84,7 +86,7 @@ def hub_errors(source: HubSource) -> Iterator[None]:
         if error.errno is not None:
             raise  # the disk's fault, not the hub's
         raise Unavailable(
-            f"The hub at {hub} delivered {where} cut short. Try again later.",
+            f"The hub at {hub} delivered {repository} cut short. Try again later.",
             code="hub_unavailable",
             retry_after=30,
         ) from None

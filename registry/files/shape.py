@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from registry.errors import Unfit
-from registry.files.text_half import text_half
+from registry.files.text_config import text_config
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-OTHERS: Mapping[str, tuple[str, ...]] = {
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "dim", "d_model"), "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "intermediate_size": ("n_inner", "hidden_dim", "d_ff", "ffn_hidden_size"),
@@ -74,7 +74,7 @@ def read_shape(folder: Path) -> Shape:
 def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
     """The sizes that a config tells. Unfit when one is missing."""
     try:
-        config = _usual_words(text_half(config))
+        config = _with_standard_names(text_config(config))
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
         return Shape(
@@ -99,27 +99,27 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
         raise Unfit(f"{file} is no model's config: {error}", code="bad_config") from None
 
 
-def _usual_words(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_standard_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A config with the sizes of its kind where they are usual, and with what vLLM reads otherwise than it stands."""
-    told = dict(config)
-    for name, others in OTHERS.items():
-        if told.get(name) is None and (found := [config[other] for other in others if config.get(other) is not None]):
-            told[name] = found[0]
-    if "num_hidden_layers" not in told and (kinds := [config[name] for name in LISTS if config.get(name)]):
-        told["num_hidden_layers"] = len(kinds[0])
+    sizes = dict(config)
+    for name, others in SYNONYMS.items():
+        if sizes.get(name) is None and (values := [config[other] for other in others if config.get(other) is not None]):
+            sizes[name] = values[0]
+    if "num_hidden_layers" not in sizes and (kinds := [config[name] for name in LISTS if config.get(name)]):
+        sizes["num_hidden_layers"] = len(kinds[0])
     match config.get("model_type"):
         case "falcon" if config.get("multi_query", True) and not config.get("new_decoder_architecture"):
-            told["num_key_value_heads"] = 1
+            sizes["num_key_value_heads"] = 1
         case "dbrx":
-            told["num_key_value_heads"] = config["attn_config"]["kv_n_heads"]
+            sizes["num_key_value_heads"] = config["attn_config"]["kv_n_heads"]
         case "longcat_flash":  # two attentions in each layer
-            told["num_hidden_layers"] = 2 * told["num_hidden_layers"]
+            sizes["num_hidden_layers"] = 2 * sizes["num_hidden_layers"]
         case "minicpm3":  # vLLM keeps its keys and values as they are, not their latent vector
-            told["head_dim"] = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
-            told["kv_lora_rank"] = None
-    return told
+            sizes["head_dim"] = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+            sizes["kv_lora_rank"] = None
+    return sizes
 
 
-def _widest(told: object) -> int:
+def _widest(value: object) -> int:
     """Gemma 3n tells a size for each layer."""
-    return max(map(int, told), default=0) if isinstance(told, list) else int(told or 0)  # type: ignore[call-overload]
+    return max(map(int, value), default=0) if isinstance(value, list) else int(value or 0)  # type: ignore[call-overload]

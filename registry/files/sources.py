@@ -27,8 +27,8 @@ def locate(source: PathSource | PackageSource) -> Path:
             f"there is no installed package '{source.package}'; install it, or correct the name",
             code="source_not_found",
         )
-    found = [Path(root, *below, source.inside) for root in spec.submodule_search_locations]
-    for path in found:
+    candidates = [Path(root, *below, source.inside) for root in spec.submodule_search_locations]
+    for path in candidates:
         if _is_folder(path):
             return path
     raise Unfit(f"package '{source.package}' has no folder '{source.inside}'", code="source_not_found")

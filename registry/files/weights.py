@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from safetensors import SafetensorError, safe_open
 
 from registry.errors import Unfit
-from registry.files.lost import refuse_lost
+from registry.files.missing_weights import refuse_missing_weights
 
 BITS: Mapping[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
@@ -85,7 +85,7 @@ def read_weights(folder: Path) -> Weights:
                         linear.append((shape[0], shape[1]))
         except (SafetensorError, OSError) as error:
             raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
-    refuse_lost(folder, shapes)
+    refuse_missing_weights(folder, shapes)
     return Weights(dict(elements), tuple(linear), tuple(str(file.relative_to(folder)) for file in files))
 
 

@@ -18,7 +18,7 @@ class _Use:
     loc: Loc
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.document.file}:{self.document.line(self.loc)}"
 
     @property
@@ -42,39 +42,43 @@ def find_clashes(documents: Sequence[Document]) -> list[Fault]:
                 use.fault(f"id '{use.name}' has an '@', which stands before versions; write the version below")
             )
         if (first := models.setdefault(use.name, use)) is not use:
-            faults.append(use.fault(f"id '{use.name}' is used twice, first in {first.place}; choose another id"))
+            faults.append(use.fault(f"id '{use.name}' is used twice, first in {first.location}; choose another id"))
     aliases: dict[str, _Use] = {}
     for use in _aliases(documents):
         if (model := models.get(use.name)) is not None:
             faults.append(
-                use.fault(f"alias '{use.name}' is a {model.what}'s id in {model.place}; choose another alias")
+                use.fault(f"alias '{use.name}' is a {model.what}'s id in {model.location}; choose another alias")
             )
         elif (first := aliases.setdefault(use.name, use)) is not use:
-            faults.append(use.fault(f"alias '{use.name}' is used twice, first in {first.place}; choose another alias"))
+            faults.append(
+                use.fault(f"alias '{use.name}' is used twice, first in {first.location}; choose another alias")
+            )
     models |= aliases
     for document in documents:
         adapters: dict[str, _Use] = {}
         spellings = {use.name for use in (*_ids([document]), *_aliases([document]))}
         for use in _adapters(document):
             if (first := adapters.setdefault(use.name, use)) is not use:
-                text = f"adapter '{use.name}' is listed twice, first in {first.place}; choose another name"
+                text = f"adapter '{use.name}' is listed twice, first in {first.location}; choose another name"
                 faults.append(use.fault(text))
             for name in (use.name, *(f"{spelling}:{use.name}" for spelling in sorted(spellings))):
                 if (model := models.get(name)) is not None:
-                    text = f"adapter '{use.name}' clashes with the {model.what} name '{name}' in {model.place}"
+                    text = f"adapter '{use.name}' clashes with the {model.what} name '{name}' in {model.location}"
                     faults.append(use.fault(f"{text}; choose another name"))
     return faults
 
 
 def _providers_twice(documents: Iterable[Document]) -> list[Fault]:
     faults: list[Fault] = []
-    seen: dict[str, _Use] = {}
+    first_uses: dict[str, _Use] = {}
     for document in documents:
         name = _get(document.data, "id")
         if kind_of(document.data) == PROVIDER and isinstance(name, str):
             use = _Use(name, document, ("id",))
-            if (first := seen.setdefault(name, use)) is not use:
-                faults.append(use.fault(f"provider '{name}' is there twice, first in {first.place}; choose another id"))
+            if (first := first_uses.setdefault(name, use)) is not use:
+                faults.append(
+                    use.fault(f"provider '{name}' is there twice, first in {first.location}; choose another id")
+                )
     return faults
 
 
@@ -87,11 +91,11 @@ def _ids(documents: Iterable[Document]) -> Iterator[_Use]:
         if kind_of(document.data) != PROVIDER:
             yield _Use(name, document, ("id",))
             continue
-        seen: set[str] = set()  # twice in one document is told by its own check
+        ids: set[str] = set()  # twice in one document is told by its own check
         for index, model in _listed(document.data, "models"):
             own = _get(model, "id") or _get(model, "name")
-            if isinstance(own, str) and own not in seen:
-                seen.add(own)
+            if isinstance(own, str) and own not in ids:
+                ids.add(own)
                 yield _Use(f"{name}/{own}", document, ("models", index))
 
 
@@ -118,5 +122,5 @@ def _get(mapping: object, key: str) -> object:
 
 
 def _listed(mapping: object, key: str) -> Iterator[tuple[int, object]]:
-    found = _get(mapping, key)
-    return enumerate(found if isinstance(found, list) else ())
+    items = _get(mapping, key)
+    return enumerate(items if isinstance(items, list) else ())

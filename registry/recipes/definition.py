@@ -97,8 +97,10 @@ class Batching(Strict):
 
     @property
     def critical_step(self) -> int:
-        asked = self.tokens_beside_critical
-        return min(self.max_tokens, asked if asked is not None else max(self.max_tokens // 16, 2 * self.sequences))
+        requested = self.tokens_beside_critical
+        return min(
+            self.max_tokens, requested if requested is not None else max(self.max_tokens // 16, 2 * self.sequences)
+        )
 
     @property
     def spare_places(self) -> int:
@@ -139,7 +141,7 @@ class PoolSpec(Strict):
     ttft: Seconds | None = Field(default=None, description="goal for the first token; metrics count who met it")
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
+    def _check_batching(self) -> Self:
         if self.max_requests is not None and self.reserved > self.max_requests:
             raise PydanticCustomError("pool_reserved", "reserved must be at most max_requests")
         if self.max_prompt is not None and self.min_prompt > self.max_prompt:
@@ -276,8 +278,8 @@ class Recipe(Strict):
             raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
         if self.batching.tokens_while_swapping and not self.memory.adapters.device:
             raise PydanticCustomError("swap_places", "tokens_while_swapping needs memory.adapters.device of at least 1")
-        places = self.batching.max_requests * (1 if self.task is Task.CHAT else 2)
-        if self.pools and sum(pool.reserved for pool in self.pools.values()) >= places:
+        needed = self.batching.max_requests * (1 if self.task is Task.CHAT else 2)
+        if self.pools and sum(pool.reserved for pool in self.pools.values()) >= needed:
             raise PydanticCustomError("pools_reserved", "the pools reserve every place: leave one for the others")
         if self.task is not Task.TRANSCRIBE and self.window != WindowSpec():
             raise PydanticCustomError("window_task", "only task transcribe has windows; leave 'window' out")

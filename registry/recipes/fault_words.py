@@ -7,9 +7,9 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from registry.base.wording import quoted
 from registry.names import MODEL_RULE, NAME_RULE
 from registry.recipes.definition import Recipe
-from registry.wording import quoted
 
 Loc = tuple[int | str, ...]
 
@@ -47,7 +47,7 @@ POINTS: Mapping[str, Loc] = {
 }
 
 
-OTHERS: Mapping[str, str] = {
+FOREIGN_KEYS: Mapping[str, str] = {
     **{
         name: f"vLLM's '{name}' is '{ours}' here"
         for name, ours in (
@@ -77,8 +77,8 @@ SECRETS = ("api_key", "key", "token", "secret")
 
 def clean_loc(error: ErrorDetails) -> Loc:
     """The keys and list positions that lead to the fault, without pydantic's marks for kinds of a union."""
-    given = error["loc"]
-    loc = tuple(p for i, p in enumerate(given) if not (p in MARKS and given[i - 1] == "source"))
+    location = error["loc"]
+    loc = tuple(p for i, p in enumerate(location) if not (p in MARKS and location[i - 1] == "source"))
     if loc[:2] == ("engine", "flags"):
         loc = loc[:3]
     return POINTS.get(error["type"], loc)
@@ -86,14 +86,14 @@ def clean_loc(error: ErrorDetails) -> Loc:
 
 def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
     """One fault, with what to write instead."""
-    loc, kind, given = clean_loc(error), error["type"], shown(error["input"])
+    loc, kind, value = clean_loc(error), error["type"], quote_value(error["input"])
     path = _dotted(loc)
     limits = error.get("ctx", {})
     key = loc[-1] if loc else ""
     if loc[:2] == ("engine", "flags") and len(loc) == 3:
-        return f"'{path}' cannot be {given}; write true or false, a number, text, or a list of texts"
+        return f"'{path}' cannot be {value}; write true or false, a number, text, or a list of texts"
     if key in DURATIONS and kind not in ("greater_than", "greater_than_equal", "extra_forbidden"):
-        return f"'{path}' cannot be {given}; write a duration such as 30s, 10m or 2h"
+        return f"'{path}' cannot be {value}; write a duration such as 30s, 10m or 2h"
     if key == "key_env" and kind != "extra_forbidden":
         return (
             f"'{path}' is no name of a variable; write one such as OPENAI_API_KEY: "
@@ -106,36 +106,36 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
             example = EXAMPLES.get(path) or EXAMPLES.get(str(key)) or f"{key}: ..."
             return f"'{path}' is missing; write '{example}'"
         case "literal_error" | "enum":
-            return f"'{path}' cannot be {given}; write {limits['expected']}"
+            return f"'{path}' cannot be {value}; write {limits['expected']}"
         case "byte_size" | "byte_size_unit":
-            return f"'{path}' cannot be {given}; write a size such as 512MiB or 4GB"
+            return f"'{path}' cannot be {value}; write a size such as 512MiB or 4GB"
         case "string_pattern_mismatch":
-            return f"'{path}' cannot be {given}; {MODEL_RULE if '/' in str(limits['pattern']) else NAME_RULE}"
+            return f"'{path}' cannot be {value}; {MODEL_RULE if '/' in str(limits['pattern']) else NAME_RULE}"
         case "string_type":
-            return f"'{path}' cannot be {given}; write text, in quotes if it looks like a number or a date"
+            return f"'{path}' cannot be {value}; write text, in quotes if it looks like a number or a date"
         case "string_too_short":
             return f"'{path}' is empty; write its text"
         case "int_type" | "int_parsing" | "int_from_float":
-            return f"'{path}' cannot be {given}; write a whole number"
+            return f"'{path}' cannot be {value}; write a whole number"
         case "float_type" | "float_parsing" | "finite_number":
-            return f"'{path}' cannot be {given}; write a number"
+            return f"'{path}' cannot be {value}; write a number"
         case "bool_type" | "bool_parsing":
-            return f"'{path}' cannot be {given}; write true or false"
+            return f"'{path}' cannot be {value}; write true or false"
         case "greater_than_equal":
-            return f"'{path}' cannot be {given}; write {limits['ge']} or more"
+            return f"'{path}' cannot be {value}; write {limits['ge']} or more"
         case "greater_than":
-            return f"'{path}' cannot be {given}; write more than {limits['gt']}"
+            return f"'{path}' cannot be {value}; write more than {limits['gt']}"
         case "less_than_equal":
-            return f"'{path}' cannot be {given}; write {limits['le']} or less"
+            return f"'{path}' cannot be {value}; write {limits['le']} or less"
         case "model_type" | "dict_type":
             if not loc:
-                return f"a recipe cannot be {given}; write keys and values, beginning with 'id: my-model'"
+                return f"a recipe cannot be {value}; write keys and values, beginning with 'id: my-model'"
             if path in EXAMPLES:
-                return f"'{path}' cannot be {given}; write it with its keys, such as '{EXAMPLES[path]}'"
+                return f"'{path}' cannot be {value}; write it with its keys, such as '{EXAMPLES[path]}'"
             left_out = "it" if isinstance(key, int) else f"'{key}'"
-            return f"'{path}' cannot be {given}; write its keys below it, or leave {left_out} out"
+            return f"'{path}' cannot be {value}; write its keys below it, or leave {left_out} out"
         case "tuple_type" | "list_type":
-            return f"'{path}' cannot be {given}; write a list, such as [a, b]"
+            return f"'{path}' cannot be {value}; write a list, such as [a, b]"
         case _:  # our own checks say what to write
             return f"'{path}': {error['msg']}" if path else error["msg"]
 
@@ -144,11 +144,11 @@ def _unknown_key(loc: Loc, schema: type[BaseModel]) -> str:
     key, here = str(loc[-1]), _dotted(loc[:-1])
     if key in SECRETS:
         return f"unknown key '{_dotted(loc)}'; write 'key_env', the name of the environment variable that holds the key"
-    if schema is Recipe and key in OTHERS:
-        return f"unknown key '{_dotted(loc)}'; {OTHERS[key]}"
+    if schema is Recipe and key in FOREIGN_KEYS:
+        return f"unknown key '{_dotted(loc)}'; {FOREIGN_KEYS[key]}"
     models = dict(_models(schema, ""))
-    known = _known(models, loc[:-1])
-    if close := difflib.get_close_matches(key, known, n=1):
+    known_keys = _known_keys(models, loc[:-1])
+    if close := difflib.get_close_matches(key, known_keys, n=1):
         return f"unknown key '{_dotted(loc)}'; write '{close[0]}'"
     for where, model in models.items():
         if key in model.model_fields and where not in ("", here):
@@ -156,11 +156,11 @@ def _unknown_key(loc: Loc, schema: type[BaseModel]) -> str:
     for where, model in models.items():
         if close := difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.8):
             return f"unknown key '{_dotted(loc)}'; write '{close[0]}' below '{where}'"
-    place = f"below '{here}'" if here else "here"
-    return f"unknown key '{_dotted(loc)}'; the keys {place} are {', '.join(known)}"
+    position = f"below '{here}'" if here else "here"
+    return f"unknown key '{_dotted(loc)}'; the keys {position} are {', '.join(known_keys)}"
 
 
-def _known(models: Mapping[str, type[BaseModel]], loc: Loc) -> list[str]:
+def _known_keys(models: Mapping[str, type[BaseModel]], loc: Loc) -> list[str]:
     """Keys of the mapping at `loc`; for a source those of all its kinds."""
     where = _dotted(tuple(part for part in loc if isinstance(part, str)))
     if where.endswith("source"):
@@ -184,7 +184,7 @@ def _dotted(loc: Loc) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """A value as faults quote it."""
     if value is None:
         return "empty"

@@ -60,9 +60,9 @@ def load_documents(
     read: list[Strict] = []
     documents: list[Document] = []
     for file in files:
-        found, wrong = read_documents(file)
+        parsed, wrong = read_documents(file)
         faults += wrong
-        for document in found:
+        for document in parsed:
             one, wrong = validate(document)
             faults += wrong
             documents.append(document)
@@ -97,16 +97,16 @@ def faults_of(text: str) -> list[str]:
 
 def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
     """What is allowed and yet worth a second look, one sentence each, for `validate` and the log."""
-    found = []
+    notes = []
     for recipe in recipes:
         sources = [(recipe.id, recipe.source), *((f"{recipe.id}:{a.name}", a.source) for a in recipe.adapters)]
         for name, source in sources:
             if isinstance(source, HubSource) and not COMMIT.match(source.revision):
-                found.append(
+                notes.append(
                     f"{name}: revision '{source.revision}' of {source.hub} can move; "
                     "write the commit (40 hex digits) to serve the same weights for ever"
                 )
-    return tuple(found)
+    return tuple(notes)
 
 
 def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[Fault]]:

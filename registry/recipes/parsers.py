@@ -26,15 +26,15 @@ def parser_faults(recipe: object) -> Iterator[tuple[str, str]]:
             pass
         case _:
             return
-    given = {str(key).replace("-", "_"): (str(key), value) for key, value in flags.items()}
+    requested = {str(key).replace("-", "_"): (str(key), value) for key, value in flags.items()}
     for flag, (plugin, file, table) in KINDS.items():
-        key, name = given.get(flag, ("", None))
-        known = parsers(file, table)
-        if not isinstance(name, str) or not known or name in known or plugin in given:
+        key, name = requested.get(flag, ("", None))
+        known_parsers = parsers(file, table)
+        if not isinstance(name, str) or not known_parsers or name in known_parsers or plugin in requested:
             continue
-        close = difflib.get_close_matches(name, known, n=1)
+        close = difflib.get_close_matches(name, known_parsers, n=1)
         hint = f"write '{close[0]}', or another one of" if close else "write one of"
-        yield key, f"'engine.flags.{key}' cannot be '{name}'; {hint}: {', '.join(known)}"
+        yield key, f"'engine.flags.{key}' cannot be '{name}'; {hint}: {', '.join(known_parsers)}"
 
 
 @cache

@@ -157,13 +157,13 @@ class Provider(Strict):
             raise PydanticCustomError(
                 "provider_http", "what is sent to http: can be read on its way; write https, or `plain_http: true`"
             )
-        seen: set[str] = set()
+        names: set[str] = set()
         for model in self.models:
-            if (name := self.served(model)) in seen:
+            if (name := self.served(model)) in names:
                 raise PydanticCustomError(
                     "provider_models", "'{name}' is listed twice; give one of them another id", {"name": name}
                 )
-            seen.add(name)
+            names.add(name)
             if not _IN_HEADERS.fullmatch(name):
                 raise PydanticCustomError(
                     "provider_models",

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from registry.recipes.definition import Recipe
-from registry.recipes.fault_words import Loc, clean_loc, shown, words
+from registry.recipes.fault_words import Loc, clean_loc, quote_value, words
 from registry.recipes.fields import Strict
 from registry.recipes.kinds import KINDS, kind_of, schema_of
 from registry.recipes.parsers import parser_faults
@@ -40,7 +40,7 @@ def validate(document: Document) -> tuple[Strict | None, list[Fault]]:
     """What the document describes, or None and its faults in the order of the file."""
     schema = schema_of(document.data)
     if schema is None:
-        text = f"'kind' cannot be {shown(kind_of(document.data))}; write one of: {', '.join(KINDS)}"
+        text = f"'kind' cannot be {quote_value(kind_of(document.data))}; write one of: {', '.join(KINDS)}"
         return None, [document.fault(("kind",), text)]
     data = copy.deepcopy(document.data)
     if isinstance(data, dict):
@@ -53,8 +53,8 @@ def _other(document: Document, data: Any, schema: type[Strict]) -> tuple[Strict 
         return schema.model_validate(data), []
     except ValidationError as refused:
         errors = [e for e in refused.errors(include_url=False) if e["type"] != "invalid_key"]
-        found = dict.fromkeys(document.fault(clean_loc(e), words(e, schema)) for e in errors)
-        return None, sorted(found, key=lambda fault: fault.line)
+        faults = dict.fromkeys(document.fault(clean_loc(e), words(e, schema)) for e in errors)
+        return None, sorted(faults, key=lambda fault: fault.line)
 
 
 def _model(document: Document, data: Any) -> tuple[Recipe | None, list[Fault]]:

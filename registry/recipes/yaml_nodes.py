@@ -173,8 +173,8 @@ def _bad_keys(file: Path, root: yaml.Node) -> list[Fault]:
         for key, _ in node.value:
             line = _line(key)
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEY_TAGS:
-                shown = f"'{key.value}'" if isinstance(key, yaml.ScalarNode) else "a list or mapping"
-                faults.append(Fault(file, line, f"{shown} is no text and so no key; write a key in quotes"))
+                quoted_key = f"'{key.value}'" if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+                faults.append(Fault(file, line, f"{quoted_key} is no text and so no key; write a key in quotes"))
             elif key.value in lines:
                 text = f"key '{key.value}' is given twice, first in line {lines[key.value]}; keep one of them"
                 faults.append(Fault(file, line, text))

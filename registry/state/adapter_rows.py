@@ -8,14 +8,14 @@ from registry.state.tables import ADAPTERS, ALIASES, CURRENTS, VERSIONS
 
 
 def find_id(db: sa.Connection, key: AdapterKey) -> int | None:
-    found: int | None = db.execute(_ID, key._asdict()).scalar()
-    return found
+    row_id: int | None = db.execute(_ID, key._asdict()).scalar()
+    return row_id
 
 
 def id_of(db: sa.Connection, key: AdapterKey) -> int:
     """Of one that is there."""
-    found: int = db.execute(_ID, key._asdict()).scalar_one()
-    return found
+    row_id: int = db.execute(_ID, key._asdict()).scalar_one()
+    return row_id
 
 
 def listed(db: sa.Connection, *, routers: bool) -> tuple[Adapter, ...]:
@@ -25,10 +25,10 @@ def listed(db: sa.Connection, *, routers: bool) -> tuple[Adapter, ...]:
 
 def one(db: sa.Connection, key: AdapterKey) -> Adapter:
     """NotFound when it is not there."""
-    found = _read(db, _ONE, key)
-    if not found:
+    adapters = _read(db, _ONE, key)
+    if not adapters:
         raise missing(key)
-    return found[0]
+    return adapters[0]
 
 
 def missing(key: AdapterKey) -> NotFound:
@@ -52,7 +52,7 @@ def _read(db: sa.Connection, queries: "_Queries", key: AdapterKey | None) -> tup
     aliases: dict[int, dict[str, int]] = {id_: {} for id_ in keys}
     for row in db.execute(queries.aliases, values):
         aliases[row.adapter][row.alias] = row.number
-    found = (
+    adapters = (
         Adapter(
             key=keys[row.id], created=row.created, pinned=bool(row.pinned),
             current=next(v for v in versions[row.id] if v.number == row.current),
@@ -60,7 +60,7 @@ def _read(db: sa.Connection, queries: "_Queries", key: AdapterKey | None) -> tup
         )
         for row in heads
     )  # fmt: skip
-    return tuple(sorted(found, key=lambda adapter: adapter.key))  # databases order texts in their own ways
+    return tuple(sorted(adapters, key=lambda adapter: adapter.key))  # databases order texts in their own ways
 
 
 class _Queries:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, ALIAS, DIGEST, DIGEST_PREFIX, NAME_RULE, VERSION
-from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered
+from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion
 from registry.state import adapter_rows as rows
 from registry.state.tables import ADAPTERS, ALIASES, CURRENTS, DIGESTS, NUMBERS, VERSIONS
 from registry.storage.database import Database, inserting, put
@@ -43,7 +43,7 @@ class AdapterTable:
         self._clock = clock
         self._routers = routers
         self._alone, self._writing = alone, threading.Lock()
-        self._known: tuple[tuple[Adapter, ...], frozenset[AdapterKey]] | None = None
+        self._cache: tuple[tuple[Adapter, ...], frozenset[AdapterKey]] | None = None
         """What there is, and every name there ever was."""
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -53,22 +53,22 @@ class AdapterTable:
 
     def get(self, key: AdapterKey) -> Adapter:
         """One adapter; NotFound (code adapter_not_found) when it is not there. As `all`."""
-        found = next((adapter for adapter in self.all() if adapter.key == key), None)
-        if found is None:
+        match = next((adapter for adapter in self.all() if adapter.key == key), None)
+        if match is None:
             raise rows.missing(key)
-        return found
+        return match
 
     def ever(self) -> frozenset[AdapterKey]:
         """Every name that was ever given, also those of adapters that were deleted. As `all`."""
         return self._read()[1]
 
     def _read(self) -> tuple[tuple[Adapter, ...], frozenset[AdapterKey]]:
-        if self._known is None or not self._alone:
+        if self._cache is None or not self._alone:
             with self._writing, self._database.read() as db:
-                self._known = self._look(db)
-        return self._known
+                self._cache = self._load(db)
+        return self._cache
 
-    def _look(self, db: sa.Connection) -> tuple[tuple[Adapter, ...], frozenset[AdapterKey]]:
+    def _load(self, db: sa.Connection) -> tuple[tuple[Adapter, ...], frozenset[AdapterKey]]:
         names = db.execute(sa.select(NUMBERS.c.base, NUMBERS.c.name, NUMBERS.c.team))
         return rows.listed(db, routers=self._routers), frozenset(AdapterKey(*row) for row in names)
 
@@ -78,14 +78,14 @@ class AdapterTable:
         with self._writing:
             with self._database.write() as db:
                 yield db
-                found = self._look(db)
-            self._known = found
+                content = self._load(db)
+            self._cache = content
         self._database.sync()
 
     # --- versions --------------------------------------------------------------------------------------------------
     def register(
         self, key: AdapterKey, new: NewVersion, alias: str | None = None, shared: bool | None = None
-    ) -> Registered:
+    ) -> RegisteredVersion:
         """Make `new` the current version, and point `alias` to it: both, or nothing.
 
         shared: None leaves it as it is; a new adapter is then its team's alone. Raises BadRequest for a name, digest or
@@ -103,41 +103,41 @@ class AdapterTable:
                 self._move_alias(db, key, alias, registered.version.tag)
             if shared is not None:
                 self._share(db, key, shared)
-            return Registered(rows.one(db, key), registered.version, registered.created)
+            return RegisteredVersion(rows.one(db, key), registered.version, registered.created)
 
-    def _register(self, db: sa.Connection, key: AdapterKey, new: NewVersion) -> Registered:
+    def _register(self, db: sa.Connection, key: AdapterKey, new: NewVersion) -> RegisteredVersion:
         now = self._clock()
-        found = rows.find_id(db, key)
-        if found is not None:
+        row_id = rows.find_id(db, key)
+        if row_id is not None:
             adapter = rows.one(db, key)
             if adapter.current.digest == new.digest:
                 return self._same_content(db, adapter, new.probe)
         else:
-            made = sa.insert(ADAPTERS).values(**key._asdict(), created=now).returning(ADAPTERS.c.id)
-            found = db.execute(made).scalar_one()
+            insert = sa.insert(ADAPTERS).values(**key._asdict(), created=now).returning(ADAPTERS.c.id)
+            row_id = db.execute(insert).scalar_one()
         counted = inserting(db, NUMBERS).values(**key._asdict(), last=1)
         grown = counted.on_conflict_do_update(index_elements=AdapterKey._fields, set_={"last": NUMBERS.c.last + 1})
         number: int = db.execute(grown.returning(NUMBERS.c.last)).scalar_one()
         db.execute(inserting(db, DIGESTS).values(digest=new.digest, bytes=new.bytes).on_conflict_do_nothing())
         probe = new.probe
         values = {
-            "adapter": found, "number": number, "digest": new.digest, "created": now, "rank": new.rank,
+            "adapter": row_id, "number": number, "digest": new.digest, "created": now, "rank": new.rank,
             "bytes": new.bytes, "source": new.source, "prompt": probe and probe.prompt,
             "expected": probe and probe.expected,
         }  # fmt: skip
         db.execute(sa.insert(VERSIONS).values(values))
-        _make_current(db, found, number)
+        _make_current(db, row_id, number)
         adapter = rows.one(db, key)
-        return Registered(adapter, adapter.current, created=True)
+        return RegisteredVersion(adapter, adapter.current, created=True)
 
-    def _same_content(self, db: sa.Connection, adapter: Adapter, probe: Probe | None) -> Registered:
+    def _same_content(self, db: sa.Connection, adapter: Adapter, probe: Probe | None) -> RegisteredVersion:
         """No new version; a probe that is given takes the place of the version's own."""
         current = adapter.current
         if probe is not None and probe != current.probe:
             of_version = (VERSIONS.c.adapter == rows.id_of(db, adapter.key)) & (VERSIONS.c.number == current.number)
             db.execute(sa.update(VERSIONS).where(of_version).values(prompt=probe.prompt, expected=probe.expected))
             adapter = rows.one(db, adapter.key)
-        return Registered(adapter, adapter.current, created=False)
+        return RegisteredVersion(adapter, adapter.current, created=False)
 
     def point(self, key: AdapterKey, ref: str) -> Adapter:
         """Make the version that `ref` names the current one."""
@@ -170,32 +170,32 @@ class AdapterTable:
         with self._write() as db:
             adapter = rows.one(db, key)
             version = adapter.version(ref)
-            held = [f"alias '{alias}'" for alias, number in adapter.aliases.items() if number == version.number]
+            uses = [f"alias '{alias}'" for alias, number in adapter.aliases.items() if number == version.number]
             if version.number == adapter.current.number:
-                held.insert(0, "it is the current version")
-            if held and not force:
+                uses.insert(0, "it is the current version")
+            if uses and not force:
                 raise Conflict(
-                    f"Version {version.tag} of '{key}' is in use: {', '.join(held)}. "
+                    f"Version {version.tag} of '{key}' is in use: {', '.join(uses)}. "
                     "Point these elsewhere first, or force the deletion.",
                     code="adapter_in_use",
                 )
-            left = [v.number for v in adapter.versions if v.number != version.number]
+            remaining = [v.number for v in adapter.versions if v.number != version.number]
             row = rows.id_of(db, key)
-            if not left:
+            if not remaining:
                 db.execute(sa.delete(ADAPTERS).where(ADAPTERS.c.id == row))
                 return None
             db.execute(sa.delete(VERSIONS).where(VERSIONS.c.adapter == row, VERSIONS.c.number == version.number))
-            _mend_stack(db, row, left[-1])
+            _mend_stack(db, row, remaining[-1])
             return rows.one(db, key)
 
     def delete(self, key: AdapterKey, *, force: bool = False) -> None:
         """Forget the adapter with all versions. Its numbers go on from where they stood if the name comes back."""
         with self._write() as db:
             adapter = rows.one(db, key)
-            held = [f"alias '{alias}'" for alias in adapter.aliases] + (["its pin"] if adapter.pinned else [])
-            if held and not force:
+            uses = [f"alias '{alias}'" for alias in adapter.aliases] + (["its pin"] if adapter.pinned else [])
+            if uses and not force:
                 raise Conflict(
-                    f"{key.what} '{key}' is held by {', '.join(held)}. Remove these first, or force the deletion.",
+                    f"{key.what} '{key}' is held by {', '.join(uses)}. Remove these first, or force the deletion.",
                     code="adapter_in_use",
                 )
             db.execute(sa.delete(ADAPTERS).where(ADAPTERS.c.id == rows.id_of(db, key)))
@@ -245,8 +245,8 @@ class AdapterTable:
         """Digests that no version refers to: once registered ones, and those of `on_disk` that never were."""
         with self._database.read() as db:
             used = set(db.execute(sa.select(VERSIONS.c.digest).distinct()).scalars())
-            known = set(db.execute(sa.select(DIGESTS.c.digest)).scalars())
-        return tuple(sorted((known | set(on_disk)) - used))
+            registered = set(db.execute(sa.select(DIGESTS.c.digest)).scalars())
+        return tuple(sorted((registered | set(on_disk)) - used))
 
     def forget(self, digest: str) -> bool:
         """Take an unreferenced digest off the list before its files are removed. False: it is in use, keep the files.

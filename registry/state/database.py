@@ -31,7 +31,7 @@ class State:
         """Raises Conflict for another version's database, Unavailable, BadRequest; with `read_only` also NotFound."""
         self.path = directory / FILE
         self._database = look(directory, url) if read_only else open_state(directory, url)
-        self._database.hurry()
+        self._database.set_timeouts()
         self.adapters = AdapterTable(self._database, clock, alone=not read_only)
         self.routers = AdapterTable(self._database, clock, routers=True, alone=not read_only)
         self.models = ModelTable(self._database, clock, alone=not read_only)

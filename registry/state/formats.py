@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from registry.errors import Conflict
-from registry.storage.database import told
+from registry.storage.database import translate_errors
 
 MIGRATIONS: Sequence[str] = (
     """
@@ -95,7 +95,7 @@ def bring_up(path: Path) -> None:
     """
     if not path.is_file():
         return
-    with told(), closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as connection:
+    with translate_errors(), closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as connection:
         connection.execute("PRAGMA foreign_keys = OFF")  # a table that is built anew takes nothing with it
         connection.execute("BEGIN IMMEDIATE")
         try:

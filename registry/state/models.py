@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from registry import learning
 from registry.errors import NotFound
-from registry.records import LoadKey, Measured, MeasuredSleep
+from registry.records import LoadKey, LoadMeasurement, SleepMeasurement
 from registry.state.tables import LOADS, MODEL_ALIASES, MODEL_PINS, SLEEPS
 from registry.storage.database import Database, put
 
@@ -30,7 +30,7 @@ class ModelTable:
         self._database = database
         self._clock = clock
         self._alone, self._writing = alone, threading.Lock()
-        self._known: tuple[dict[str, bool], dict[str, str]] | None = None
+        self._cache: tuple[dict[str, bool], dict[str, str]] | None = None
         """Pins and aliases."""
 
     def pins(self) -> dict[str, bool]:
@@ -67,10 +67,10 @@ class ModelTable:
                 raise NotFound(f"There is no model alias '{alias}' that was made at run time.", code="alias_not_found")
 
     def _read(self) -> tuple[dict[str, bool], dict[str, str]]:
-        if self._known is None or not self._alone:
+        if self._cache is None or not self._alone:
             with self._writing, self._database.read() as db:
-                self._known = _choices(db)
-        return self._known
+                self._cache = _choices(db)
+        return self._cache
 
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
@@ -78,13 +78,13 @@ class ModelTable:
         with self._writing:
             with self._database.write() as db:
                 yield db
-                found = _choices(db)
-            self._known = found
+                content = _choices(db)
+            self._cache = content
         self._database.sync()
 
     def record_load(
         self, key: LoadKey, resident_bytes: int, seconds: Mapping[str, float], host_bytes: int | None = None
-    ) -> Measured:
+    ) -> LoadMeasurement:
         """Add one finished load. `seconds` per phase, as the engine reported them. No `host_bytes`: as before."""
         with self._database.write() as db:
             old = self._measured(db, key)
@@ -106,18 +106,18 @@ class ModelTable:
             now = self._clock()
             db.execute(sa.update(LOADS).where(*_of(LOADS, key)).values(margin=margin_bytes, margin_seen=now))
 
-    def measured(self, key: LoadKey) -> Measured | None:
+    def measured(self, key: LoadKey) -> LoadMeasurement | None:
         """What such loads have cost; None before the first."""
         with self._database.read() as db:
             return self._measured(db, key)
 
-    def _measured(self, db: sa.Connection, key: LoadKey) -> Measured | None:
+    def _measured(self, db: sa.Connection, key: LoadKey) -> LoadMeasurement | None:
         row = db.execute(sa.select(LOADS).where(*_of(LOADS, key))).mappings().one_or_none()
         if row is None:
             return None
-        margin = learning.faded(row["margin"], self._clock() - row["margin_seen"])
+        margin = learning.decayed_margin(row["margin"], self._clock() - row["margin_seen"])
         seconds = json.loads(row["seconds"])
-        return Measured(row["resident"], margin, seconds, row["count"], row["updated"], row["host"])
+        return LoadMeasurement(row["resident"], margin, seconds, row["count"], row["updated"], row["host"])
 
     def forget(self, model: str) -> None:
         """All figures of its loads and sleeps: the next plans are made with estimates."""
@@ -148,16 +148,16 @@ class ModelTable:
                 mean = json.dumps(_mean(old.seconds, {"wake": seconds}))
                 db.execute(sa.update(SLEEPS).where(*_of(SLEEPS, key)).values(seconds=mean, updated=self._clock()))
 
-    def slept(self, key: LoadKey) -> MeasuredSleep | None:
+    def slept(self, key: LoadKey) -> SleepMeasurement | None:
         """What such sleeps have cost; None before the first."""
         with self._database.read() as db:
             return self._slept(db, key)
 
-    def _slept(self, db: sa.Connection, key: LoadKey) -> MeasuredSleep | None:
+    def _slept(self, db: sa.Connection, key: LoadKey) -> SleepMeasurement | None:
         row = db.execute(sa.select(SLEEPS).where(*_of(SLEEPS, key))).mappings().one_or_none()
         if row is None:
             return None
-        return MeasuredSleep(row["bytes"], row["host"], json.loads(row["seconds"]), row["count"], row["updated"])
+        return SleepMeasurement(row["bytes"], row["host"], json.loads(row["seconds"]), row["count"], row["updated"])
 
 
 def _choices(db: sa.Connection) -> tuple[dict[str, bool], dict[str, str]]:

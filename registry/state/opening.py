@@ -19,7 +19,7 @@ from registry.storage.server_id import FILE as SERVER_ID
 from registry.storage.server_id import server_id
 
 FILE = "state.db"
-ELSEWHERE = "elsewhere"
+REMOTE_MARK = "elsewhere"
 """In a data directory whose server began with a PostgreSQL: its `state.db`, if there is one, is of before."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -30,8 +30,8 @@ def open_state(directory: Path, url: str | None = None) -> Database:
     Raises Conflict for a newer version's database, Unavailable, BadRequest for a wrong address.
     """
     make_private(directory)
-    if url is None or not is_elsewhere(url):
-        (directory / ELSEWHERE).unlink(missing_ok=True)
+    if url is None or not is_remote(url):
+        (directory / REMOTE_MARK).unlink(missing_ok=True)
         return open_file(directory / FILE)
     database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
     try:
@@ -40,14 +40,14 @@ def open_state(directory: Path, url: str | None = None) -> Database:
         if (directory / FILE).is_file() and is_empty(database):
             with closing(open_file(directory / FILE)) as former:
                 copy(former, database)
-        make_private_file(directory / ELSEWHERE)
+        make_private_file(directory / REMOTE_MARK)
     except BaseException:
         database.close()
         raise
     return database
 
 
-def is_elsewhere(url: str | None) -> bool:
+def is_remote(url: str | None) -> bool:
     """Is the state not in the data directory? Raises BadRequest for a wrong address."""
     return url is not None and url_of(url).drivername != SQLITE
 
@@ -67,17 +67,17 @@ def open_file(path: Path) -> Database:
 
 def look(directory: Path, url: str | None = None) -> Database:
     """Beside the server that writes it, or without one; nothing is made. Raises NotFound, Conflict, Unavailable."""
-    is_file = url is None or not is_elsewhere(url)
+    is_file = url is None or not is_remote(url)
     if not (directory / (FILE if is_file else SERVER_ID)).is_file():
         raise NotFound(f"No server has used the data directory {directory}.", code="no_state")
     if url is None or is_file:
         database = Database(url_of(f"{SQLITE}:///{(directory / FILE).absolute()}"), read_only=True)
     else:
         database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
-    found, known = revision(database, VERSION_TABLE), newest(MIGRATIONS)
-    if found != known:
+    current, latest = revision(database, VERSION_TABLE), newest(MIGRATIONS)
+    if current != latest:
         database.close()
-        if found is not None and found > known:
+        if current is not None and current > latest:
             raise newer(database)
         raise Conflict(
             f"The state of {directory} was written by another version of Roundhouse, an older one. Start this one on "

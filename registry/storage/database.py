@@ -74,11 +74,13 @@ class Database:
     def is_sqlite(self) -> bool:
         return self.engine.dialect.name == "sqlite"
 
-    def hurry(self) -> None:
+    def set_timeouts(self) -> None:
         """From the next connection on, wait for no answer without end: who serves requests cannot."""
         if not self.is_sqlite:
             self.engine.dispose()
-            sa.event.listen(self.engine, "connect", lambda connection, _: postgres.hurry(connection), insert=True)
+            sa.event.listen(
+                self.engine, "connect", lambda connection, _: postgres.set_timeouts(connection), insert=True
+            )
 
     def make_schema(self) -> None:
         """Raises Unavailable, Conflict where this user may not."""
@@ -97,13 +99,13 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """A transaction; rolled back when the block raises. Raises Unavailable."""
-        with told(), self.engine.begin() as connection:
+        with translate_errors(), self.engine.begin() as connection:
             if self._schema is not None:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(self._schema))))
             yield connection
 
     @contextmanager
-    def promise(self) -> Iterator[sa.Connection]:
+    def write_durably(self) -> Iterator[sa.Connection]:
         """`write`, for what somebody is told has been done: it survives a loss of power, too."""
         with self.write() as connection:
             yield connection
@@ -113,7 +115,7 @@ class Database:
     def read(self) -> Iterator[sa.Connection]:
         """A transaction that keeps no writer waiting, and sees one state throughout. Raises Unavailable."""
         options = _READS if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
-        with told(), self.engine.connect() as connection:
+        with translate_errors(), self.engine.connect() as connection:
             yield connection.execution_options(**options)
 
     def sync(self) -> None:
@@ -121,7 +123,7 @@ class Database:
         if not self.is_sqlite:
             return
         try:
-            with told(), closing(self.engine.raw_connection()) as connection:
+            with translate_errors(), closing(self.engine.raw_connection()) as connection:
                 rows = connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             [(busy, logged, copied)] = rows
             stays = busy or logged != copied  # somebody reads what was before, or copies
@@ -155,7 +157,7 @@ def put(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """What the database cannot do now, in our words. Its own may hold what was to be written."""
     try:
         yield

@@ -19,12 +19,12 @@ FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 def make_private(folder: Path) -> None:
     """Make it, or close it to others. What is not ours to change stays as it is: its owner decides."""
-    made = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
-    if made:
+    created = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
+    if created:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            around = made[-1].absolute().parent.stat()
-            for one in made:
+            around = created[-1].absolute().parent.stat()
+            for one in created:
                 with suppress(OSError):
                     os.chown(one, around.st_uid, around.st_gid, follow_symlinks=False)
     _close(folder, FOLDER_MODE)
@@ -40,8 +40,8 @@ def make_private_file(path: Path) -> None:
         give(handle, path.parent)
         os.close(handle)
     _close(path, FILE_MODE)
-    for beside in path.parent.glob(f"{path.name}-*"):
-        _close(beside, FILE_MODE)
+    for companion in path.parent.glob(f"{path.name}-*"):
+        _close(companion, FILE_MODE)
 
 
 def give(handle: int, folder: Path) -> None:
@@ -97,15 +97,15 @@ def is_full(error: Exception, folder: Path) -> bool:
 
 def unusable(error: OSError, path: Path | None = None) -> str:
     """What is wrong with a file or folder of the server's, and what to do about it."""
-    told = f"{path or error.filename or 'The data directory'} cannot be read or made: {error.strerror or error}."
+    problem = f"{path or error.filename or 'The data directory'} cannot be read or made: {error.strerror or error}."
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"{told} The user that the server runs as has to own it; run commands as that user."
+        return f"{problem} The user that the server runs as has to own it; run commands as that user."
     if error.errno == errno.EROFS:
-        return f"{told} Mount its disk for writing, or name another --data-dir."
-    return f"{told} Make room on its disk." if error.errno in FULL else told
+        return f"{problem} Mount its disk for writing, or name another --data-dir."
+    return f"{problem} Make room on its disk." if error.errno in FULL else problem
 
 
 def _close(path: Path, mode: int) -> None:
-    found = path.stat()
-    if found.st_mode & 0o777 & ~mode and found.st_uid == os.geteuid():
-        path.chmod(found.st_mode & mode)
+    status = path.stat()
+    if status.st_mode & 0o777 & ~mode and status.st_uid == os.geteuid():
+        path.chmod(status.st_mode & mode)

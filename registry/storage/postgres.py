@@ -25,14 +25,14 @@ WRITE_SECONDS, READ_SECONDS = 10.0, 30.0
 
 def options(url: URL, schema: str | None) -> dict[str, Any]:
     """What libpq is told beside the address."""
-    given: dict[str, Any] = {name: value for name, value in SILENCE.items() if name not in url.query}
-    told = url.query.get("options", "")
-    words = [f"-clock_timeout={LOCK_SECONDS}s", *([told] if isinstance(told, str) else told)]
+    silence: dict[str, Any] = {name: value for name, value in SILENCE.items() if name not in url.query}
+    url_options = url.query.get("options", "")
+    words = [f"-clock_timeout={LOCK_SECONDS}s", *([url_options] if isinstance(url_options, str) else url_options)]
     words += [] if schema is None else [f"-csearch_path={schema}"]
-    return given | {"options": " ".join(filter(None, words))}
+    return silence | {"options": " ".join(filter(None, words))}
 
 
-def hurry(connection: Any) -> None:
+def set_timeouts(connection: Any) -> None:
     """Have a new connection of psycopg end, with its OperationalError, where an answer takes too long."""
     from psycopg import IsolationLevel
 
@@ -51,12 +51,12 @@ def _until(connection: Any, asking: Generator[Any, Any, Any], seconds: float) ->
 
     end = time.monotonic() + seconds
     try:
-        wanted = next(asking)
+        awaited = next(asking)
         while True:
-            ready = yield wanted
+            ready = yield awaited
             if not ready and time.monotonic() >= end:
                 connection.close()
                 raise OperationalError(f"no answer within {seconds:.0f} s")
-            wanted = asking.send(ready)
+            awaited = asking.send(ready)
     except StopIteration as done:
         return done.value

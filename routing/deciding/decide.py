@@ -15,13 +15,13 @@ long as another may give it.
 
 from collections.abc import Sequence
 
+from registry.base.wording import quoted
 from registry.errors import Forbidden, Unavailable
-from registry.wording import quoted
 from routing.deciding.preference import order, usable
 from routing.decision import Decision
-from routing.facts import NOWHERE, Facts
+from routing.facts import UNKNOWN_TARGET, Facts
 from routing.features import Features, Vector
-from routing.intents.model import Acceptance, IntentModel, Told
+from routing.intents.model import Acceptance, IntentModel, IntentPrediction
 from routing.routers.router import Router
 
 NO_ROUTE_RETRY = 10.0
@@ -43,14 +43,14 @@ class _Deciding:
         self.spec = router.spec
         self.saw: dict[str, str] = {}
         self.scores: dict[str, float] = {}
-        self.left: list[str] = []
+        self.candidates: list[str] = []
 
     def decision(self) -> Decision:
         reason = self._stages()
-        target, *others = order(self.left, self.facts)
-        left = self._left(target, reason)
+        target, *others = order(self.candidates, self.facts)
+        candidates = self._previous_target(target, reason)
         if others:
-            self.saw["chosen_among"] = ", ".join(self.left)
+            self.saw["chosen_among"] = ", ".join(self.candidates)
         allowed, _ = usable(self.spec.fallbacks, self.facts, self.features, self.inside)
         return Decision(
             target,
@@ -60,42 +60,44 @@ class _Deciding:
             self.saw,
             tuple(name for name in dict.fromkeys(allowed) if name != target),
             self.spec.hedge_after,
-            left,
+            candidates,
         )
 
-    def _left(self, target: str, reason: str) -> str | None:
+    def _previous_target(self, target: str, reason: str) -> str | None:
         """The target that the conversation had, where it is another one now."""
-        held = self.facts.held
-        if held is None or held == target:
+        previous = self.facts.previous
+        if previous is None or previous == target:
             return None
-        known = held in {one.name for one in self.spec.targets}
-        self.saw["left"] = f"{held}: {self.saw.get(f'not:{held}', reason) if known else 'no target any more'}"
-        return held
+        is_target = previous in {one.name for one in self.spec.targets}
+        self.saw["left"] = (
+            f"{previous}: {self.saw.get(f'not:{previous}', reason) if is_target else 'no target any more'}"
+        )
+        return previous
 
     def _stages(self) -> str:
-        rule, inside = self.router.rules.holding(self.features)
+        rule, inside = self.router.rules.matching(self.features)
         self.inside = self.spec.stay_inside or inside
         names = [target.name for target in self.spec.targets]
-        self.left, why_not = usable(names, self.facts, self.features, self.inside)  # 0
+        self.candidates, why_not = usable(names, self.facts, self.features, self.inside)  # 0
         self.saw |= {f"not:{name}": why for name, why in why_not.items()}
         if self.inside:
             self.saw["inside"] = "only what is on this machine"
-        if not self.left and not why_not:
+        if not self.candidates and not why_not:
             raise Forbidden(
                 f"This key may not use {quoted(self.spec.id)}. GET /v1/models lists what it may use.",
                 code="model_not_allowed",
                 param="model",
             )
-        if not self.left:
-            told = "; ".join(f"{name}: {why}" for name, why in why_not.items())
+        if not self.candidates:
+            reasons = "; ".join(f"{name}: {why}" for name, why in why_not.items())
             raise Unavailable(
-                f"No target of router '{self.spec.id}' may answer this request. {told}.",
+                f"No target of router '{self.spec.id}' may answer this request. {reasons}.",
                 code="no_route",
                 retry_after=NO_ROUTE_RETRY,
             )
         if rule is not None and self._narrow(rule.to, f"rule {rule.name}"):  # 1
             return f"rule:{rule.name}"
-        if self.facts.held is not None and self._narrow([self.facts.held], "conversation"):  # 2
+        if self.facts.previous is not None and self._narrow([self.facts.previous], "conversation"):  # 2
             return "conversation"
         reason = self._intent() or self._complexity()  # 3, 4
         if reason is not None:
@@ -106,13 +108,13 @@ class _Deciding:
 
     def _narrow(self, names: Sequence[str], stage: str) -> bool:
         """Leave only these. False: none of them is left, and nothing has changed."""
-        wanted = set(names)
-        left = [name for name in self.left if name in wanted]
-        if not left:
-            told = [name for name in names if self.facts.targets.get(name, NOWHERE).is_allowed]
-            self.saw[f"passed:{stage}"] = f"{', '.join(told) or 'what is not for this key'} cannot answer"
+        chosen = set(names)
+        candidates = [name for name in self.candidates if name in chosen]
+        if not candidates:
+            named = [name for name in names if self.facts.targets.get(name, UNKNOWN_TARGET).is_allowed]
+            self.saw[f"passed:{stage}"] = f"{', '.join(named) or 'what is not for this key'} cannot answer"
             return False
-        self.left = left
+        self.candidates = candidates
         return True
 
     def _vector(self, model: IntentModel | Acceptance) -> Vector | None:
@@ -123,21 +125,21 @@ class _Deciding:
         spec, model = self.spec.intents, self.router.intents
         if spec is None or model is None:
             return None
-        told = model.tell(self.features.text, self._vector(model))
-        threshold = told.threshold if spec.threshold is None else spec.threshold
-        self._saw_intents(told, threshold)
-        if told.label is None or told.confidence < threshold:
+        prediction = model.predict(self.features.text, self._vector(model))
+        threshold = prediction.threshold if spec.threshold is None else spec.threshold
+        self._saw_intents(prediction, threshold)
+        if prediction.label is None or prediction.confidence < threshold:
             return None
-        if not self._narrow(spec.routes.get(told.label, ()), f"intent {told.label}"):
+        if not self._narrow(spec.routes.get(prediction.label, ()), f"intent {prediction.label}"):
             return None
-        return f"intent:{told.label}"
+        return f"intent:{prediction.label}"
 
-    def _saw_intents(self, told: Told, threshold: float) -> None:
-        self.scores |= {label: round(p, 4) for label, p in told.likeliest(TOP)}
-        if told.label is not None:
-            self.scores[told.label] = round(told.confidence, 4)
-        self.saw["intent"] = f"{told.label or 'none'} {told.confidence:.3f}, threshold {threshold:.3f}"
-        self.saw["features"] = told.features
+    def _saw_intents(self, prediction: IntentPrediction, threshold: float) -> None:
+        self.scores |= {label: round(p, 4) for label, p in prediction.top(TOP)}
+        if prediction.label is not None:
+            self.scores[prediction.label] = round(prediction.confidence, 4)
+        self.saw["intent"] = f"{prediction.label or 'none'} {prediction.confidence:.3f}, threshold {threshold:.3f}"
+        self.saw["features"] = prediction.features
 
     def _complexity(self) -> str | None:
         spec, model = self.spec.complexity, self.router.complexity
@@ -145,17 +147,17 @@ class _Deciding:
             return None
         vector = self._vector(model)
         expected = model.expected(self.features.text, vector)
-        known = {name: expected[name] for name in self.left if name in expected}
-        if not known:
+        scored = {name: expected[name] for name in self.candidates if name in expected}
+        if not scored:
             return None
-        self.scores |= {name: round(p, 4) for name, p in known.items()}
+        self.scores |= {name: round(p, 4) for name, p in scored.items()}
         threshold = model.threshold_for(vector) if spec.threshold is None else spec.threshold
         self.saw["complexity"] = f"expected acceptance, threshold {threshold:.3f}"
-        enough = [name for name, p in known.items() if p >= threshold]
+        enough = [name for name, p in scored.items() if p >= threshold]
         if enough:
-            least = min(self.facts.targets.get(name, NOWHERE).price for name in enough)
-            self.left = [name for name in enough if self.facts.targets.get(name, NOWHERE).price == least]
-            return f"enough:{self.left[0]}" if len(self.left) == 1 else "enough"
-        best = max(known, key=lambda name: known[name])
-        self.left = [best]
+            least = min(self.facts.targets.get(name, UNKNOWN_TARGET).price for name in enough)
+            self.candidates = [name for name in enough if self.facts.targets.get(name, UNKNOWN_TARGET).price == least]
+            return f"enough:{self.candidates[0]}" if len(self.candidates) == 1 else "enough"
+        best = max(scored, key=lambda name: scored[name])
+        self.candidates = [best]
         return f"best:{best}"

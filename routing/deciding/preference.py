@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 
-from routing.facts import NOWHERE, Facts, TargetFacts
+from routing.facts import UNKNOWN_TARGET, Facts, TargetFacts
 from routing.features import Features
 
 
 def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool) -> tuple[list[str], dict[str, str]]:
     """Targets that can answer this request at all, and why the others cannot that the caller may know of."""
-    left, why_not = list[str](), dict[str, str]()
+    candidates, why_not = list[str](), dict[str, str]()
     for name in names:
-        target = facts.targets.get(name, NOWHERE)
+        target = facts.targets.get(name, UNKNOWN_TARGET)
         if not target.is_allowed:
             continue
         if not target.usable:
@@ -22,15 +22,15 @@ def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool)
         elif features.tools and not target.calls_tools:
             why_not[name] = "calls no tools"
         else:
-            left.append(name)
-    return left, why_not
+            candidates.append(name)
+    return candidates, why_not
 
 
 def order(names: Iterable[str], facts: Facts) -> list[str]:
     """Within budget before over it, resident before cold, free before loaded, then the cheaper, then the first."""
 
     def rank(name: str) -> tuple[bool, bool, int, float]:
-        target: TargetFacts = facts.targets.get(name, NOWHERE)
+        target: TargetFacts = facts.targets.get(name, UNKNOWN_TARGET)
         return not target.within_budget, not target.is_resident, target.waiting, target.price
 
     return sorted(names, key=rank)

@@ -19,7 +19,7 @@ class Rules:
             pattern: compiled(pattern) for rule in self.rules for pattern in rule.when.headers.values()
         }  # one object per pattern, however many rules have it
 
-    def holding(self, features: Features) -> tuple[Rule | None, bool]:
+    def matching(self, features: Features) -> tuple[Rule | None, bool]:
         """The first that names targets; and whether any one says 'stay inside', wherever it stands: what must not leave
         the machine does not leave it because another rule was written before.
         """
@@ -47,10 +47,10 @@ class Rules:
             and (not when.language or spoken() in when.language)
         )
 
-    def _headers(self, wanted: Mapping[str, str], sent: Mapping[str, str]) -> bool:
+    def _headers(self, patterns: Mapping[str, str], sent: Mapping[str, str]) -> bool:
         return all(
             name in sent and self._patterns[pattern].search(sent[name][:LONGEST_VALUE]) is not None
-            for name, pattern in wanted.items()
+            for name, pattern in patterns.items()
         )
 
 

@@ -17,7 +17,7 @@ LOSS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedText:
     """A text, and for each target how its answer was judged: 0 to 1, half and more is accepted."""
 
     text: str
@@ -38,7 +38,7 @@ class Point:
 
 
 def train_acceptance(
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedText],
     vectors: Array | None = None,
     embedding: str | None = None,
     options: TrainingOptions = DEFAULTS,
@@ -49,13 +49,13 @@ def train_acceptance(
     idf = idf_of(counted([one.text for one in judged], buckets))  # one for all heads, whichever rows each one has
     letters, heads = list[LettersHead](), list[VectorHead]()
     for target in targets:
-        mine = [place for place, one in enumerate(judged) if target in one.accepted]
-        examples = [Example(judged[p].text, YES if judged[p].accepted[target] >= 0.5 else NO) for p in mine]
+        rows = [index for index, one in enumerate(judged) if target in one.accepted]
+        examples = [Example(judged[p].text, YES if judged[p].accepted[target] >= 0.5 else NO) for p in rows]
         if len({example.label for example in examples}) < 2:
             raise BadRequest(f"Of '{target}' there are only accepted answers, or none: there is nothing to learn.")
         letters.append(letters_head(examples, [NO, YES], replace(options, buckets=buckets, typos=False), idf))
         if vectors is not None:
-            heads.append(vector_head(examples, vectors[mine], [NO, YES], options))
+            heads.append(vector_head(examples, vectors[rows], [NO, YES], options))
     vector = None
     if heads:
         weights = np.stack([head.weights[:, 1] - head.weights[:, 0] for head in heads], axis=1)
@@ -71,22 +71,22 @@ def train_acceptance(
 
 
 def curve(
-    model: Acceptance, judged: Sequence[Judged], vectors: Array | None, prices: Mapping[str, float]
+    model: Acceptance, judged: Sequence[JudgedText], vectors: Array | None, prices: Mapping[str, float]
 ) -> list[Point]:
     """Quality against cost: what each threshold would have chosen for held-out texts, as `decide` chooses."""
     expected = [
-        model.expected(one.text, None if vectors is None else vectors[place]) for place, one in enumerate(judged)
+        model.expected(one.text, None if vectors is None else vectors[index]) for index, one in enumerate(judged)
     ]
     points = []
     for step in range(STEPS):
         threshold = step / (STEPS - 1)
-        chosen = [_cheapest(found, threshold, prices) for found in expected]
-        known = [one.accepted[name] for one, name in zip(judged, chosen, strict=True) if name in one.accepted]
+        chosen = [_cheapest(scores, threshold, prices) for scores in expected]
+        judgements = [one.accepted[name] for one, name in zip(judged, chosen, strict=True) if name in one.accepted]
         names = sorted(set(chosen))
         points.append(
             Point(
                 threshold,
-                float(np.mean(known)) if known else 0.0,
+                float(np.mean(judgements)) if judgements else 0.0,
                 float(np.mean([prices.get(name, 0.0) for name in chosen])) if chosen else 0.0,
                 {name: chosen.count(name) / len(chosen) for name in names},
             )

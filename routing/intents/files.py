@@ -35,7 +35,7 @@ class _Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Mix(self.letters, self.vectors, self.gate, self.threshold)
 
 
-class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The JSON in the header."""
 
     format: Literal[1]
@@ -59,8 +59,8 @@ def to_bytes(model: IntentModel | Acceptance) -> bytes:
         tensors |= {"vectors": heads.vectors.weights, "vectors_bias": heads.vectors.bias}
         tensors |= {"centroids": heads.vectors.centroids}
     if isinstance(model, IntentModel) and model.spelling is not None:
-        tensors |= _written(model.spelling)
-    told = {
+        tensors |= _spelling_tensors(model.spelling)
+    description = {
         "format": 1,
         "kind": "intents" if isinstance(model, IntentModel) else "complexity",
         "labels": heads.labels,
@@ -69,7 +69,7 @@ def to_bytes(model: IntentModel | Acceptance) -> bytes:
         "embedding": heads.embedding,
         "precision": model.precision if isinstance(model, IntentModel) else 0.0,
     }
-    data: bytes = save({name: np.ascontiguousarray(t) for name, t in tensors.items()}, {_KEY: json.dumps(told)})
+    data: bytes = save({name: np.ascontiguousarray(t) for name, t in tensors.items()}, {_KEY: json.dumps(description)})
     return data
 
 
@@ -78,11 +78,11 @@ def from_bytes(data: bytes) -> IntentModel | Acceptance:
     try:
         size = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + size])
-        told = msgspec.json.decode(header["__metadata__"][_KEY], type=_Told)
+        description = msgspec.json.decode(header["__metadata__"][_KEY], type=_Header)
         tensors: Mapping[str, Any] = load(data)
     except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise _unfit(f"it is no model of intents or of complexity ({type(error).__name__})") from error
-    labels = len(told.labels)
+    labels = len(description.labels)
     idf = _tensor(tensors, "idf", np.float32, 1)
     buckets = len(idf)
     if not 16 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
@@ -103,18 +103,18 @@ def from_bytes(data: bytes) -> IntentModel | Acceptance:
             _tensor(tensors, "vectors_bias", np.float32, (labels,)),
             _tensor(tensors, "centroids", np.float32, (labels, len(weights))),
         )
-    both = told.both.mix() if told.both and vectors else None
-    heads = Heads(tuple(told.labels), letters, vectors, told.alone.mix(), both, told.embedding)
-    if told.kind == "complexity":
+    both = description.both.mix() if description.both and vectors else None
+    heads = Heads(tuple(description.labels), letters, vectors, description.alone.mix(), both, description.embedding)
+    if description.kind == "complexity":
         return Acceptance(heads)
-    return IntentModel(heads, told.precision, _spelling(tensors) if "words" in tensors else None)
+    return IntentModel(heads, description.precision, _spelling(tensors) if "words" in tensors else None)
 
 
 # --- the spelling: words in one text, and what is counted of them ----------------------------------------------------
-def _written(spelling: Spelling) -> dict[str, Any]:
+def _spelling_tensors(spelling: Spelling) -> dict[str, Any]:
     words = sorted(spelling.words)
-    places = {word: place for place, word in enumerate((EDGE, *words))}
-    pairs = sorted((places[a], places[b], count) for (a, b), count in spelling.pairs.items())
+    positions = {word: position for position, word in enumerate((EDGE, *words))}
+    pairs = sorted((positions[a], positions[b], count) for (a, b), count in spelling.pairs.items())
     return {
         "words": np.frombuffer("\n".join(words).encode(), np.uint8),
         "word_counts": np.array([spelling.words[word] for word in words], np.int32),
@@ -132,11 +132,11 @@ def _spelling(tensors: Mapping[str, Any]) -> Spelling:
     pairs = _tensor(tensors, "pairs", np.int32, 2)
     if len(words) > MAX_WORDS or len(pairs) > MAX_PAIRS or pairs.shape[1] != 3:
         raise _unfit("its words or pairs of words are too many")
-    known = [EDGE, *words]
-    if pairs.size and not 0 <= pairs[:, :2].min() <= pairs[:, :2].max() < len(known):
+    vocabulary = [EDGE, *words]
+    if pairs.size and not 0 <= pairs[:, :2].min() <= pairs[:, :2].max() < len(vocabulary):
         raise _unfit("its pairs are of words that are not there")
-    beside = {(known[a], known[b]): count for a, b, count in pairs.tolist()}
-    return Spelling(dict(zip(words, counts.tolist(), strict=True)), beside)
+    pair_counts = {(vocabulary[a], vocabulary[b]): count for a, b, count in pairs.tolist()}
+    return Spelling(dict(zip(words, counts.tolist(), strict=True)), pair_counts)
 
 
 def digest_of(data: bytes) -> str:
@@ -144,13 +144,13 @@ def digest_of(data: bytes) -> str:
 
 
 def _tensor(tensors: Mapping[str, Any], name: str, kind: type, shape: tuple[int, ...] | int) -> Any:
-    found = tensors.get(name)
-    wrong = found is None or found.dtype != kind
-    if found is None or wrong or (found.ndim != shape if isinstance(shape, int) else found.shape != shape):
+    tensor = tensors.get(name)
+    wrong = tensor is None or tensor.dtype != kind
+    if tensor is None or wrong or (tensor.ndim != shape if isinstance(shape, int) else tensor.shape != shape):
         raise _unfit(f"its tensor '{name}' is missing, or of another shape or type")
-    if not math.isfinite(float(np.abs(found).max(initial=0.0))):
+    if not math.isfinite(float(np.abs(tensor).max(initial=0.0))):
         raise _unfit(f"its tensor '{name}' holds numbers that are none")
-    return found
+    return tensor
 
 
 def _unfit(why: str) -> Unfit:

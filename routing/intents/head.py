@@ -31,11 +31,11 @@ class LettersHead:
     bias: Array
 
     def logits(self, text: str) -> Array:
-        found = pieces(text, len(self.idf))
-        values = found.counts * self.idf[found.places]
+        features = pieces(text, len(self.idf))
+        values = features.counts * self.idf[features.indexes]
         norm = float(np.sqrt(values @ values)) or 1.0
-        made: Array = (values / norm) @ self.weights[found.places].astype(np.float32) + self.bias
-        return made
+        logits_: Array = (values / norm) @ self.weights[features.indexes].astype(np.float32) + self.bias
+        return logits_
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +49,8 @@ class VectorHead:
     """(labels, dimensions), each of length 1: the mean of a label's examples."""
 
     def logits(self, vector: Array) -> Array:
-        made: Array = vector @ self.weights + self.bias
-        return made
+        logits_: Array = vector @ self.weights + self.bias
+        return logits_
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +90,24 @@ class Heads:
 
 def softmax(z: Array) -> Array:
     shifted = np.exp(z - z.max(axis=-1, keepdims=True))
-    made: Array = shifted / shifted.sum(axis=-1, keepdims=True)
-    return made
+    probabilities: Array = shifted / shifted.sum(axis=-1, keepdims=True)
+    return probabilities
 
 
 def log_sum_exp(z: Array) -> Array:
     top = z.max(axis=-1, keepdims=True)
-    made: Array = (top + np.log(np.exp(z - top).sum(axis=-1, keepdims=True)))[..., 0]
-    return made
+    result: Array = (top + np.log(np.exp(z - top).sum(axis=-1, keepdims=True)))[..., 0]
+    return result
 
 
 def signs(z: Array, p: Array, cosine: Array | float) -> Array:
     """What the gate looks at, for one text or for many: (..., 4)."""
     best = np.clip(p.max(axis=-1), 1e-6, 1 - 1e-6)
     columns = (np.log(best / (1 - best)), log_sum_exp(z), np.broadcast_to(cosine, best.shape), np.ones_like(best))
-    made: Array = np.stack(columns, axis=-1).astype(np.float32)
-    return made
+    result: Array = np.stack(columns, axis=-1).astype(np.float32)
+    return result
 
 
 def sigmoid(x: Array) -> Array:
-    made: Array = (1 / (1 + np.exp(-np.clip(x, -30, 30)))).astype(np.float32)
-    return made
+    result: Array = (1 / (1 + np.exp(-np.clip(x, -30, 30)))).astype(np.float32)
+    return result

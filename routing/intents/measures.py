@@ -26,9 +26,9 @@ def calibration_error(confidence: Floats, right: Flags) -> float:
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     return float(
         sum(
-            abs(float(confidence[mine].mean()) - float(right[mine].mean())) * float(mine.mean())
-            for mine in (bins == number for number in range(BINS))
-            if mine.any()
+            abs(float(confidence[in_bin].mean()) - float(right[in_bin].mean())) * float(in_bin.mean())
+            for in_bin in (bins == number for number in range(BINS))
+            if in_bin.any()
         )
     )
 

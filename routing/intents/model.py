@@ -13,7 +13,7 @@ OUT = "-"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class IntentPrediction:
     """What a text seems to want."""
 
     labels: tuple[str, ...]
@@ -26,9 +26,9 @@ class Told:
     features: str
     """`letters`, or `letters and vector`."""
 
-    def likeliest(self, count: int) -> list[tuple[str, float]]:
-        places = np.argsort(-self.probabilities)[:count]
-        return [(self.labels[i], float(self.probabilities[i])) for i in places if self.labels[i] != OUT]
+    def top(self, count: int) -> list[tuple[str, float]]:
+        order = np.argsort(-self.probabilities)[:count]
+        return [(self.labels[i], float(self.probabilities[i])) for i in order if self.labels[i] != OUT]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,19 +45,21 @@ class IntentModel:
         """What is looked at, and what `vector` is to be of: without the typing errors that it can tell."""
         return text if self.spelling is None else self.spelling.corrected(text)
 
-    def tell(self, text: str, vector: Vector | None = None) -> Told:
+    def predict(self, text: str, vector: Vector | None = None) -> IntentPrediction:
         """vector: of what `read` makes of the text."""
         heads, mix = self.heads, self.heads.mix_for(vector)
         z = heads.logits(self.read(text), vector)
         p = softmax(z)
         best = int(p.argmax())
         if heads.labels[best] == OUT:
-            return Told(heads.labels, p, None, 0.0, mix.threshold, _features(heads, vector))
+            return IntentPrediction(heads.labels, p, None, 0.0, mix.threshold, _features(heads, vector))
         cosine = 0.0
         if mix is heads.both and heads.vectors is not None and vector is not None:
             cosine = float(heads.vectors.centroids[best] @ vector)
         confidence = float(sigmoid(signs(z, p, cosine) @ np.asarray(mix.gate, np.float32)))
-        return Told(heads.labels, p, heads.labels[best], confidence, mix.threshold, _features(heads, vector))
+        return IntentPrediction(
+            heads.labels, p, heads.labels[best], confidence, mix.threshold, _features(heads, vector)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +78,8 @@ class Acceptance:
         return self.heads.mix_for(vector).threshold
 
     def expected(self, text: str, vector: Vector | None = None) -> dict[str, float]:
-        found = sigmoid(self.heads.logits(text, vector))
-        return {name: float(p) for name, p in zip(self.heads.labels, found, strict=True)}
+        scores = sigmoid(self.heads.logits(text, vector))
+        return {name: float(p) for name, p in zip(self.heads.labels, scores, strict=True)}
 
 
 def _features(heads: Heads, vector: Vector | None) -> str:

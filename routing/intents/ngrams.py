@@ -21,14 +21,14 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 _BLANKS = re.compile(r"\s+")
 _DIGIT = re.compile(r"\d")
 
-Places = npt.NDArray[np.int64]
+Indexes = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
 
 
 class Pieces(NamedTuple):
     """The places that a text's pieces fall into, each once, and how often: 1 + log(count)."""
 
-    places: Places
+    indexes: Indexes
     counts: Weights
 
 
@@ -47,23 +47,23 @@ def pieces(text: str, buckets: int) -> Pieces:
     hashes = [*_letters(f" {text} "), *_words(text)]
     if not hashes:
         return Pieces(np.empty(0, np.int64), np.empty(0, np.float32))
-    places = (np.concatenate(hashes) & np.uint64(buckets - 1)).astype(np.int64)
-    found, counts = np.unique(places, return_counts=True)
-    return Pieces(found, (1 + np.log(counts)).astype(np.float32))
+    indexes = (np.concatenate(hashes) & np.uint64(buckets - 1)).astype(np.int64)
+    unique, counts = np.unique(indexes, return_counts=True)
+    return Pieces(unique, (1 + np.log(counts)).astype(np.float32))
 
 
 def _letters(text: str) -> list[npt.NDArray[np.uint64]]:
     """A hash for each run of letters: of one letter more, from that of one less."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64)
-    found = []
+    hashes = []
     so_far = codes
     for length in range(2, LETTERS[-1] + 1):
         if len(codes) < length:
             break
         so_far = so_far[:-1] * _BASE + codes[length - 1 :]
         if length in LETTERS:
-            found.append(_mixed(so_far ^ np.uint64(length)))
-    return found
+            hashes.append(_mixed(so_far ^ np.uint64(length)))
+    return hashes
 
 
 def _words(text: str) -> list[npt.NDArray[np.uint64]]:

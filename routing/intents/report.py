@@ -7,7 +7,7 @@ from html import escape
 from routing.intents.acceptance import Point
 from routing.intents.measures import HeadMeasures
 
-SHOWN = 15
+MAX_PAIRS = 15
 """Rows of confused pairs."""
 CELL, MARGIN = 14, 150
 
@@ -22,21 +22,21 @@ def text(measured: HeadMeasures) -> str:
         f"  calibration error      {measured.calibration_error:.3f}",
     ]
     if measured.out_of_scope_recall is not None:
-        told = "" if measured.auroc is None else f", AUROC {measured.auroc:.3f}"
-        lines.append(f"  out of scope abstained {measured.out_of_scope_recall:.1%}{told}")
-    wrong = [(right, told, count) for right, told, count in measured.confusion if right != told]
+        area = "" if measured.auroc is None else f", AUROC {measured.auroc:.3f}"
+        lines.append(f"  out of scope abstained {measured.out_of_scope_recall:.1%}{area}")
+    wrong = [(right, area, count) for right, area, count in measured.confusion if right != area]
     if wrong:
-        width = max(len(right) for right, _, _ in wrong[:SHOWN])
+        width = max(len(right) for right, _, _ in wrong[:MAX_PAIRS])
         lines.append("  taken for something else, or for nothing (-):")
-        lines += [f"    {right:<{width}}  ->  {told}  {count}" for right, told, count in wrong[:SHOWN]]
-        if len(wrong) > SHOWN:
-            lines.append(f"    and {len(wrong) - SHOWN} more pairs")
+        lines += [f"    {right:<{width}}  ->  {area}  {count}" for right, area, count in wrong[:MAX_PAIRS]]
+        if len(wrong) > MAX_PAIRS:
+            lines.append(f"    and {len(wrong) - MAX_PAIRS} more pairs")
     return "\n".join(lines)
 
 
 def picture(measured: HeadMeasures) -> str:
     """The confusion table as an SVG: a row for each right intent, a column for each that was told."""
-    counts = Counter({(right, told): count for right, told, count in measured.confusion})
+    counts = Counter({(right, predicted): count for right, predicted, count in measured.confusion})
     labels = sorted({label for pair in counts for label in pair}, key=lambda label: (label == "-", label))
     totals = Counter[str]()
     for (right, _), count in counts.items():
@@ -46,17 +46,17 @@ def picture(measured: HeadMeasures) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{side + MARGIN + 10}" height="{side + MARGIN + 10}" '
         'font-family="sans-serif" font-size="10"><rect width="100%" height="100%" fill="white"/>'
     ]
-    for place, label in enumerate(labels):
-        name, at = escape(label[:22]), MARGIN + place * CELL
+    for index, label in enumerate(labels):
+        name, at = escape(label[:22]), MARGIN + index * CELL
         parts.append(f'<text x="{MARGIN - 4}" y="{at + CELL - 4}" text-anchor="end">{name}</text>')
         parts.append(f'<text transform="translate({at + CELL - 4} {MARGIN - 4}) rotate(-90)">{name}</text>')
-    for (right, told), count in sorted(counts.items()):
+    for (right, predicted), count in sorted(counts.items()):
         share = count / totals[right]
-        x, y = MARGIN + labels.index(told) * CELL, MARGIN + labels.index(right) * CELL
-        colour = "#2f6f4f" if right == told else "#b03030"
+        x, y = MARGIN + labels.index(predicted) * CELL, MARGIN + labels.index(right) * CELL
+        colour = "#2f6f4f" if right == predicted else "#b03030"
         parts.append(
             f'<rect x="{x}" y="{y}" width="{CELL - 1}" height="{CELL - 1}" fill="{colour}" '
-            f'fill-opacity="{max(0.08, share):.2f}"><title>{escape(right)} -&gt; {escape(told)}: {count}</title></rect>'
+            f'fill-opacity="{max(0.08, share):.2f}"><title>{escape(right)} -&gt; {escape(predicted)}: {count}</title></rect>'
         )
     return "\n".join([*parts, "</svg>\n"])
 

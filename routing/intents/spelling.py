@@ -45,30 +45,30 @@ class Spelling:
     def of(cls, texts: Iterable[str]) -> Self:
         words, pairs = Counter[str](), Counter[tuple[str, str]]()
         for text in texts:
-            found = [EDGE, *(match.group().lower() for match in _WORD.finditer(text)), EDGE]
-            words.update(found[1:-1])
-            pairs.update(pairwise(found))
+            tokens = [EDGE, *(match.group().lower() for match in _WORD.finditer(text)), EDGE]
+            words.update(tokens[1:-1])
+            pairs.update(pairwise(tokens))
         return cls(words, pairs)
 
     def corrected(self, text: str) -> str:
         """In lower case where a word was brought back; all else stays."""
         if len(text) > MAX_CHARACTERS:
             return text
-        found = [match.group().lower() for match in _WORD.finditer(text)]
-        for place, word in enumerate(found):
+        tokens = [match.group().lower() for match in _WORD.finditer(text)]
+        for index, word in enumerate(tokens):
             if SHORTEST <= len(word) <= LONGEST and word not in self.words:
-                before = found[place - 1] if place else EDGE
-                after = found[place + 1] if place + 1 < len(found) else EDGE
-                found[place] = self._likeliest(word, before, after)
-        left = iter(found)
-        return _WORD.sub(lambda match: _kept(match.group(), next(left)), text)
+                before = tokens[index - 1] if index else EDGE
+                after = tokens[index + 1] if index + 1 < len(tokens) else EDGE
+                tokens[index] = self._likeliest(word, before, after)
+        corrections = iter(tokens)
+        return _WORD.sub(lambda match: _with_case(match.group(), next(corrections)), text)
 
     def _likeliest(self, word: str, before: str, after: str) -> str:
         most, best = (0, 0, ""), word
         for one in {one for shorter in _shorter(word) for one in self._near.get(shorter, ())}:
-            beside = self.pairs.get((before, one), 0) + self.pairs.get((one, after), 0)
-            if beside and (beside, self.words[one], one) > most and is_one_error_away(word, one):
-                most, best = (beside, self.words[one], one), one
+            neighbours = self.pairs.get((before, one), 0) + self.pairs.get((one, after), 0)
+            if neighbours and (neighbours, self.words[one], one) > most and is_one_error_away(word, one):
+                most, best = (neighbours, self.words[one], one), one
         return best
 
 
@@ -92,5 +92,5 @@ def _shorter(word: str) -> Iterator[str]:
         yield word[:at] + word[at + 1 :]
 
 
-def _kept(was: str, now: str) -> str:
+def _with_case(was: str, now: str) -> str:
     return was if was.lower() == now else now

@@ -54,7 +54,7 @@ DEFAULTS = TrainingOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class TrainingResult:
     model: IntentModel
     measured: tuple[HeadMeasures, ...]
     """Of letters alone, then of both."""
@@ -62,17 +62,17 @@ class Fitted:
 
 def split(labels: Sequence[str], share: float) -> tuple[list[int], list[int]]:
     """Places to fit on and to hold out: of each label its share, at least one of both where it has two examples."""
-    places: dict[str, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(label, []).append(place)
-    fit, held = list[int](), list[int]()
-    for label in sorted(places):
-        mine = places[label]
-        Random(f"{SEED} {label}").shuffle(mine)
-        cut = min(len(mine) - 1, max(1, round(len(mine) * share)))
-        held += mine[:cut]
-        fit += mine[cut:]
-    return sorted(fit), sorted(held)
+    by_label: dict[str, list[int]] = {}
+    for index, label in enumerate(labels):
+        by_label.setdefault(label, []).append(index)
+    fit, held_out = list[int](), list[int]()
+    for label in sorted(by_label):
+        indexes = by_label[label]
+        Random(f"{SEED} {label}").shuffle(indexes)
+        cut = min(len(indexes) - 1, max(1, round(len(indexes) * share)))
+        held_out += indexes[:cut]
+        fit += indexes[cut:]
+    return sorted(fit), sorted(held_out)
 
 
 def train(
@@ -82,7 +82,7 @@ def train(
     embedding: str | None = None,
     options: TrainingOptions = DEFAULTS,
     spelling: Spelling | None = None,
-) -> Fitted:
+) -> TrainingResult:
     """vectors: of the examples and of the held-out ones as `spelling` brings them back, by the model `embedding`.
 
     Raises BadRequest.
@@ -104,7 +104,7 @@ def train(
         both = _mix(z_letters, z_vectors, cosines, labels, right, options.precision)
         measured.append(_measure("letters and vector", both, z_letters, z_vectors, cosines, labels, right))
     heads = Heads(tuple(labels), letters, head, alone, both, embedding if head else None)
-    return Fitted(IntentModel(heads, options.precision, spelling), tuple(measured))
+    return TrainingResult(IntentModel(heads, options.precision, spelling), tuple(measured))
 
 
 # --- the heads -------------------------------------------------------------------------------------------------------
@@ -123,9 +123,9 @@ def letters_head(
     norms = np.sqrt(np.asarray(weighted.multiply(weighted).sum(1)).ravel())
     used = np.flatnonzero(idf)
     features = (diags(1 / np.maximum(norms, 1e-9)) @ weighted).tocsr()[:, used]
-    made, bias = _logistic(features, names, labels, options.strength, options.iterations)
+    fitted_weights, bias = _logistic(features, names, labels, options.strength, options.iterations)
     weights = np.zeros((buckets, len(labels)), np.float16)
-    weights[used] = made
+    weights[used] = fitted_weights
     return LettersHead(idf.astype(np.float32), weights, bias)
 
 
@@ -144,17 +144,17 @@ def vector_head(
         vectors.astype(np.float64), names, labels, options.vector_strength, options.iterations * 2
     )
     which = np.array([labels.index(name) for name in names])
-    means = np.stack([vectors[which == place].mean(0) for place in range(len(labels))])
+    means = np.stack([vectors[which == index].mean(0) for index in range(len(labels))])
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
     return VectorHead(weights, bias, means.astype(np.float32))
 
 
 def counted(texts: Sequence[str], buckets: int) -> csr_matrix:
-    found = [pieces(text, buckets) for text in texts]
-    places = np.concatenate([one.places for one in found])
-    counts = np.concatenate([one.counts for one in found]).astype(np.float64)
-    ends = np.cumsum([0, *(len(one.places) for one in found)])
-    return csr_matrix((counts, places, ends), shape=(len(texts), buckets))
+    counted_texts = [pieces(text, buckets) for text in texts]
+    indexes = np.concatenate([one.indexes for one in counted_texts])
+    counts = np.concatenate([one.counts for one in counted_texts]).astype(np.float64)
+    ends = np.cumsum([0, *(len(one.indexes) for one in counted_texts)])
+    return csr_matrix((counts, indexes, ends), shape=(len(texts), buckets))
 
 
 def _logistic(
@@ -180,18 +180,18 @@ def _mix(
     precision: float,
 ) -> Mix:  # fmt: skip
     """How much each head counts, by the likelihood of held-out labels; then the gate; then the threshold."""
-    known = right >= 0
+    labelled = right >= 0
 
     def loss(scales: Matrix) -> float:
-        z = scales[0] * letters[known] + (scales[1] * vectors[known] if vectors is not None else 0.0)
-        return float((log_sum_exp(z) - z[np.arange(len(z)), right[known]]).mean())
+        z = scales[0] * letters[labelled] + (scales[1] * vectors[labelled] if vectors is not None else 0.0)
+        return float((log_sum_exp(z) - z[np.arange(len(z)), right[labelled]]).mean())
 
     start = [1.0] if vectors is None else [0.5, 0.5]
     bounds = [(0.01, 20.0)] * len(start)
-    found = minimize(loss, start, bounds=bounds, method="L-BFGS-B").x if known.any() else start
-    mix = Mix(float(found[0]), float(found[1]) if vectors is not None else 0.0)
-    looked, correct, told = _looked(mix, letters, vectors, cosines, labels, right)
-    answerable = told != _out(labels)
+    scales_fitted = minimize(loss, start, bounds=bounds, method="L-BFGS-B").x if labelled.any() else start
+    mix = Mix(float(scales_fitted[0]), float(scales_fitted[1]) if vectors is not None else 0.0)
+    looked, correct, predicted = _looked(mix, letters, vectors, cosines, labels, right)
+    answerable = predicted != _out(labels)
     if answerable.any() and len(set(correct[answerable].tolist())) == 2:
         gate = LogisticRegression(C=10.0, fit_intercept=False, max_iter=500).fit(
             looked[answerable], correct[answerable]
@@ -212,24 +212,24 @@ def _looked(
     """What the gate looks at, whether the likeliest is right, and which it is."""
     z = mix.letters * letters + (mix.vectors * vectors if vectors is not None else 0.0)
     p = softmax(z)
-    told = p.argmax(1)
-    cosine = cosines[np.arange(len(told)), told] if cosines is not None and cosines.ndim == 2 else 0.0
-    return signs(z, p, cosine), (told == right) & (told != _out(labels)), told
+    predicted = p.argmax(1)
+    cosine = cosines[np.arange(len(predicted)), predicted] if cosines is not None and cosines.ndim == 2 else 0.0
+    return signs(z, p, cosine), (predicted == right) & (predicted != _out(labels)), predicted
 
 
 def _measure(
     features: str, mix: Mix, letters: Array, vectors: Array | None, cosines: Array | None, labels: Sequence[str],
     right: npt.NDArray[np.int_],
 ) -> HeadMeasures:  # fmt: skip
-    looked, correct, told = _looked(mix, letters, vectors, cosines, labels, right)
+    looked, correct, predicted = _looked(mix, letters, vectors, cosines, labels, right)
     out = _out(labels)
-    confidence = np.where(told == out, 0.0, sigmoid(looked @ np.asarray(mix.gate, np.float32))).astype(np.float32)
+    confidence = np.where(predicted == out, 0.0, sigmoid(looked @ np.asarray(mix.gate, np.float32))).astype(np.float32)
     inside = (right >= 0) & (right != out)
     answered = confidence >= mix.threshold
     names = [*labels, OUT]
     pairs = Counter(
         (names[int(r)] if r >= 0 else OUT, names[int(t)] if a else OUT)
-        for r, t, a in zip(right, told, answered, strict=True)
+        for r, t, a in zip(right, predicted, answered, strict=True)
     )
     return HeadMeasures(
         features,
@@ -237,7 +237,7 @@ def _measure(
         int((~inside).sum()),
         float(correct[inside].mean()) if inside.any() else 0.0,
         auroc(confidence[inside], confidence[~inside]),
-        calibration_error(confidence[told != out], correct[told != out]),
+        calibration_error(confidence[predicted != out], correct[predicted != out]),
         mix.threshold,
         float(answered.mean()),
         float(correct[answered].mean()) if answered.any() else 1.0,

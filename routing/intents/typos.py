@@ -2,20 +2,20 @@
 
 from random import Random
 
-_BESIDE = {
-    left: right
+_NEIGHBOURS = {
+    key: right
     for row in ("qwertyuiop", "asdfghjkl", "zxcvbnm")
-    for left, right in zip(row, row[1:] + row[-2], strict=True)
+    for key, right in zip(row, row[1:] + row[-2], strict=True)
 }
 
 
 def mistyped(text: str, rng: Random, share: float = 0.15) -> str:
     """About `share` of the words of four letters and more get one typing error, at least one word does."""
     words = text.split(" ")
-    long = [place for place, word in enumerate(words) if len(word) > 3 and word.isalpha()]
+    long = [index for index, word in enumerate(words) if len(word) > 3 and word.isalpha()]
     if long:
-        for place in rng.sample(long, min(len(long), max(1, round(share * len(words))))):
-            words[place] = _with_error(words[place], rng)
+        for index in rng.sample(long, min(len(long), max(1, round(share * len(words))))):
+            words[index] = _with_error(words[index], rng)
     return " ".join(words)
 
 
@@ -33,4 +33,4 @@ def _with_error(word: str, rng: Random) -> str:
         return word[:at] + word[at] + word[at:]
     if kind == 2:
         return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
-    return word[:at] + _BESIDE.get(word[at].lower(), word[at]) + word[at + 1 :]
+    return word[:at] + _NEIGHBOURS.get(word[at].lower(), word[at]) + word[at + 1 :]

@@ -23,25 +23,25 @@ def fault(address: str, private: bool) -> str | None:
 
     Link-local addresses are never connected to: in clouds, the machine's own credentials are told there.
     """
-    found = _meant(ipaddress.ip_address(address.partition("%")[0]))
-    if found.is_link_local or found.is_multicast or found.is_unspecified or found in TRANSLATED_HERE:
-        return f"{found} is no address of a provider"
-    is_site_local = isinstance(found, ipaddress.IPv6Address) and found.is_site_local
-    if not private and (not found.is_global or is_site_local):
-        return f"{found} is private; `private_addresses: true` in the recipe allows it"
+    target = _embedded_target(ipaddress.ip_address(address.partition("%")[0]))
+    if target.is_link_local or target.is_multicast or target.is_unspecified or target in TRANSLATED_HERE:
+        return f"{target} is no address of a provider"
+    is_site_local = isinstance(target, ipaddress.IPv6Address) and target.is_site_local
+    if not private and (not target.is_global or is_site_local):
+        return f"{target} is private; `private_addresses: true` in the recipe allows it"
     return None
 
 
-def _meant(found: Address) -> Address:
+def _embedded_target(address: Address) -> Address:
     """The IPv4 address that an IPv6 one leads to, where it does."""
-    if isinstance(found, ipaddress.IPv4Address):
-        return found
-    embedded = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-    if found in TRANSLATED:
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if address in TRANSLATED:
         return embedded
-    if int(found) >> 32 == 0 and int(found) > 1:  # "::a.b.c.d"; 0 and 1 are IPv6's own
+    if int(address) >> 32 == 0 and int(address) > 1:  # "::a.b.c.d"; 0 and 1 are IPv6's own
         return embedded
-    return found.ipv4_mapped or found.sixtofour or found
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 def literal(host: str) -> str | None:
@@ -62,9 +62,9 @@ class Resolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, family=family)
+        resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, family=family)
         results = []
-        for kind, _, protocol, _, where in found:
+        for kind, _, protocol, _, where in resolved:
             address = str(where[0])
             if (wrong := fault(address, self._private)) is not None:
                 raise AddressRefused(wrong)

@@ -42,7 +42,7 @@ VERSION = "2023-06-01"
 """Of Anthropic's interface."""
 
 
-class Until(NamedTuple):
+class ClientDeadlines(NamedTuple):
     """How long a client waits, on the loop's clock; None: as long as the recipe says."""
 
     first: float | None = None
@@ -51,7 +51,7 @@ class Until(NamedTuple):
     """When the whole answer has to be there."""
 
 
-FOREVER = Until()
+FOREVER = ClientDeadlines()
 
 
 class _Bound(NamedTuple):
@@ -122,21 +122,21 @@ class Reply:
             raise faults.bad_answer(self._provider.id, f"answers with what is no '{self._packed}'") from None
 
     async def whole(self) -> bytes:
-        found: list[bytes] = []
-        async for chunk in self.chunks(lambda: bool(found)):
-            found.append(chunk)
-        return b"".join(found)
+        chunks_read: list[bytes] = []
+        async for chunk in self.chunks(lambda: bool(chunks_read)):
+            chunks_read.append(chunk)
+        return b"".join(chunks_read)
 
     async def error_body(self) -> bytes:
         """The beginning of it."""
-        found = bytearray()
+        content = bytearray()
         async for chunk in self.chunks():
-            found += chunk
-            if len(found) > ERROR_BODY:
+            content += chunk
+            if len(content) > ERROR_BODY:
                 break
-        return without_key(self._provider, bytes(found[:ERROR_BODY]))
+        return without_key(self._provider, bytes(content[:ERROR_BODY]))
 
-    async def spare(self) -> None:
+    async def release(self) -> None:
         """The answer is over: if its connection is, too, others can use it."""
         try:
             async with asyncio.timeout(0.1):
@@ -186,7 +186,7 @@ class Connection:
         path: str,
         body: Body,
         passed: Mapping[str, str],
-        until: Until = FOREVER,
+        until: ClientDeadlines = FOREVER,
         sent: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Reply]:
         """Raises ProviderFailed, what is below it, and DeadlineExceeded. Leaving early closes the connection: the
@@ -231,7 +231,7 @@ class Connection:
 
     def _headers(self) -> dict[str, str]:
         provider = self._provider
-        found = dict[str, str]()
+        headers = dict[str, str]()
         key = key_of(provider)
         if provider.key_env and not key:
             raise ProviderFailed(
@@ -240,9 +240,9 @@ class Connection:
                 counts=False,
             )
         if provider.protocol is Protocol.ANTHROPIC:
-            found["anthropic-version"] = VERSION
-            return found | ({"x-api-key": key} if key else {})
-        return found | ({"authorization": f"Bearer {key}"} if key else {})
+            headers["anthropic-version"] = VERSION
+            return headers | ({"x-api-key": key} if key else {})
+        return headers | ({"authorization": f"Bearer {key}"} if key else {})
 
 
 def key_of(provider: Provider) -> str:
@@ -250,10 +250,10 @@ def key_of(provider: Provider) -> str:
     return os.environ.get(provider.key_env or "", "").strip()
 
 
-def without_key(provider: Provider, told: bytes) -> bytes:
+def without_key(provider: Provider, body: bytes) -> bytes:
     """An error as a client may read it: some servers tell the headers that they were sent."""
     key = key_of(provider).encode(errors="replace")
-    return told.replace(key, b"***") if len(key) >= LEAST_KEY else told
+    return body.replace(key, b"***") if len(key) >= LEAST_KEY else body
 
 
 async def _is_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:

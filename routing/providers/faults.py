@@ -23,8 +23,8 @@ from typing import Any
 
 import msgspec
 
+from registry.base.json import NOT_JSON
 from registry.errors import ProviderBusy, ProviderFailed, ProviderOverloaded
-from registry.json import NOT_JSON
 
 MONEY = frozenset(
     {
@@ -69,7 +69,7 @@ QUOTED = 300
 """Characters of a provider's own words that are passed on."""
 
 
-class Words(msgspec.Struct):
+class ErrorWords(msgspec.Struct):
     message: str = ""
     type: str | None = None
     code: str | int | None = None
@@ -82,26 +82,26 @@ class Words(msgspec.Struct):
         return {name for name in (self.type, self.code, self.reason) if isinstance(name, str)}
 
 
-def read(body: bytes) -> Words:
+def read(body: bytes) -> ErrorWords:
     """An error's body, of OpenAI's or Anthropic's shape, of FastAPI's, Mistral's, or Google's list of one; or a text.
 
     Empty for a page, such as a proxy's.
     """
     try:
-        told = msgspec.json.decode(body)
+        content = msgspec.json.decode(body)
     except NOT_JSON:
         text = body.decode(errors="replace").strip()
-        return Words("" if text.startswith("<") or "\ufffd" in text else text[:QUOTED])
-    if isinstance(told, list):
-        told = next(iter(told), None)
-    if not isinstance(told, dict):
-        return Words(_text(told))
-    error = told.get("error")
-    named = error if isinstance(error, dict) else told
+        return ErrorWords("" if text.startswith("<") or "\ufffd" in text else text[:QUOTED])
+    if isinstance(content, list):
+        content = next(iter(content), None)
+    if not isinstance(content, dict):
+        return ErrorWords(_text(content))
+    error = content.get("error")
+    named = error if isinstance(error, dict) else content
     code, details = named.get("code"), named.get("details")
     reasons = (_named(one, "reason") for one in details) if isinstance(details, list) else ()
-    return Words(
-        _text(told),
+    return ErrorWords(
+        _text(content),
         _named(named, "type"),
         code if type(code) in (str, int) else None,
         _named(named, "param"),
@@ -117,23 +117,23 @@ def is_error(body: bytes) -> bool:
         return False
 
 
-def _named(told: object, name: str) -> str | None:
-    found = told.get(name) if isinstance(told, dict) else None
-    return found if isinstance(found, str) else None
+def _named(value: object, name: str) -> str | None:
+    member = value.get(name) if isinstance(value, dict) else None
+    return member if isinstance(member, str) else None
 
 
-def _text(told: object, depth: int = 4) -> str:
+def _text(value: object, depth: int = 4) -> str:
     """What an error says, however deep: FastAPI lists what is wrong and where."""
-    match told:
+    match value:
         case str():
-            return told
+            return value
         case list() if depth:
-            return "; ".join(filter(None, (_text(one, depth - 1) for one in told)))
+            return "; ".join(filter(None, (_text(one, depth - 1) for one in value)))
         case {"error": inner} | {"detail": inner} | {"message": inner} if inner and depth:
             return _text(inner, depth - 1)
-        case {"msg": str(said), **more}:
+        case {"msg": str(message), **more}:
             where = more.get("loc")
-            return f"{'.'.join(map(str, where))}: {said}" if isinstance(where, list) else said
+            return f"{'.'.join(map(str, where))}: {message}" if isinstance(where, list) else message
     return ""
 
 
@@ -145,7 +145,7 @@ def is_the_clients(status: int, body: bytes) -> bool:
     return 400 <= status < 500 and status not in others and not words.names & (MONEY | KEY)
 
 
-def _status(status: int, words: Words) -> int:
+def _status(status: int, words: ErrorWords) -> int:
     """Of an error in a 200: the one that it tells, if it does."""
     if status != 200:
         return status
@@ -159,14 +159,14 @@ def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str])
     words = read(body)
     where = "in mid-answer" if status == 200 else f"with status {status}"
     status = _status(status, words)
-    said = f" It said: {words.message[:QUOTED]}" if words.message else ""
+    quote = f" It said: {words.message[:QUOTED]}" if words.message else ""
     after, again = retry_after(headers), headers.get("x-should-retry", "").lower() != "false"
     if status == 402 or words.names & MONEY:
         return ProviderFailed(
-            f"Provider '{provider}' has no credit left for this server.{said}", code="provider_no_credit", counts=False
+            f"Provider '{provider}' has no credit left for this server.{quote}", code="provider_no_credit", counts=False
         )
     if status in (401, 403) or words.names & KEY:
-        quoted = said if status == 403 else ""  # it may be about what was asked; of a 401, parts of a key are told
+        quoted = quote if status == 403 else ""  # it may be about what was asked; of a 401, parts of a key are told
         return ProviderFailed(
             f"Provider '{provider}' refused this server's key: the operator has to look at its variable.{quoted}",
             code="provider_key",
@@ -174,21 +174,21 @@ def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str])
         )
     if status == 404:
         return ProviderFailed(
-            f"Provider '{provider}' does not have this model or path: the operator has to look at its recipe.{said}",
+            f"Provider '{provider}' does not have this model or path: the operator has to look at its recipe.{quote}",
             code="provider_model",
             counts=False,
         )
     if status == 429 or (status == 200 and words.names & LIMITED):
         return ProviderBusy(
-            f"Provider '{provider}' takes no more requests now.{said}", retry_after=after, again=again, counts=False
+            f"Provider '{provider}' takes no more requests now.{quote}", retry_after=after, again=again, counts=False
         )
     if status in (503, 529) or words.names & OVERLOADED:
-        return ProviderOverloaded(f"Provider '{provider}' is overloaded.{said}", retry_after=after or 1.0, again=again)
+        return ProviderOverloaded(f"Provider '{provider}' is overloaded.{quote}", retry_after=after or 1.0, again=again)
     if 300 <= status < 400:
         return ProviderFailed(
             f"Provider '{provider}' answered with a redirect, which is not followed.", code="provider_answer"
         )
-    return ProviderFailed(f"Provider '{provider}' failed {where}.{said}", retry_after=after, again=again)
+    return ProviderFailed(f"Provider '{provider}' failed {where}.{quote}", retry_after=after, again=again)
 
 
 def bad_answer(provider: str, what: str) -> ProviderFailed:
@@ -199,11 +199,11 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds, from `retry-after-ms` or `Retry-After`; a date is taken by the answer's own `Date`."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
-            found = float(headers[name]) * scale
+            seconds = float(headers[name]) * scale
         except (KeyError, ValueError):
             continue
-        if math.isfinite(found) and found >= 0:
-            return found
+        if math.isfinite(seconds) and seconds >= 0:
+            return seconds
     try:
         gap = parsedate_to_datetime(headers["retry-after"]) - parsedate_to_datetime(headers["date"])
     except (KeyError, ValueError, TypeError):

@@ -18,47 +18,47 @@ import msgspec
 from registry.errors import BadRequest
 from registry.recipes.provider import Provider, ProviderModel, Surface
 from routing.providers.translation import from_chat, from_messages, from_responses
+from routing.providers.translation.chained import ChainedTranslator, Translator
 from routing.providers.translation.fields.reading import wrong
-from routing.providers.translation.through import Through, Translator
 
 OPTIONS = "stream_options"
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedCall:
     surface: Surface
     body: bytes
     stream: bool
-    usage_wanted: bool
+    wants_usage: bool
     """Whether the client is to see OpenAI's last chunk, of usage alone."""
     translator: Translator | None = None
 
 
-def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str, Any]) -> Planned:
+def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str, Any]) -> PlannedCall:
     """Raises BadRequest for what this provider has no path for, or a field that cannot be translated."""
-    asked, spoken = path.removeprefix("/v1/"), provider.spoken
+    requested, spoken = path.removeprefix("/v1/"), provider.spoken
     if not isinstance(stream := body.get("stream") or False, bool):  # some would stream, and be taken for broken
         raise wrong("stream", "true or false")
     translator: Translator | None = None
-    if asked in spoken:
-        surface, sent = Surface(asked), dict(body)
-    elif asked == Surface.CHAT and Surface.MESSAGES in spoken:
+    if requested in spoken:
+        surface, sent = Surface(requested), dict(body)
+    elif requested == Surface.CHAT and Surface.MESSAGES in spoken:
         surface = Surface.MESSAGES
         sent, translator = from_chat.translated(body, model.max_output)
-    elif asked == Surface.MESSAGES and Surface.CHAT in spoken:
+    elif requested == Surface.MESSAGES and Surface.CHAT in spoken:
         surface = Surface.CHAT
         sent, translator = from_messages.translated(body)
         sent[provider.bound] = sent.pop("max_completion_tokens")
-    elif asked == Surface.RESPONSES and (Surface.CHAT in spoken or Surface.MESSAGES in spoken):
+    elif requested == Surface.RESPONSES and (Surface.CHAT in spoken or Surface.MESSAGES in spoken):
         surface, sent, translator = _responses(provider, model, body)
     else:
         raise unanswered(provider, path)
-    usage_wanted = translator is not None or _asks_usage(body)
+    wants_usage = translator is not None or _asks_usage(body)
     if stream and provider.stream_usage and surface in (Surface.CHAT, Surface.COMPLETIONS):
-        given = sent.get(OPTIONS)
-        if given is None or isinstance(given, dict):
-            sent[OPTIONS] = {**(given or {}), "include_usage": True}
-    return Planned(surface, msgspec.json.encode({**sent, "model": model.name}), stream, usage_wanted, translator)
+        options = sent.get(OPTIONS)
+        if options is None or isinstance(options, dict):
+            sent[OPTIONS] = {**(options or {}), "include_usage": True}
+    return PlannedCall(surface, msgspec.json.encode({**sent, "model": model.name}), stream, wants_usage, translator)
 
 
 def _responses(
@@ -69,8 +69,8 @@ def _responses(
         try:
             sent, answers = from_chat.translated(read.body, model.max_output)
         except BadRequest as error:
-            raise read.told(error) from None
-        return Surface.MESSAGES, sent, Through(answers, read.answers)
+            raise read.in_client_terms(error) from None
+        return Surface.MESSAGES, sent, ChainedTranslator(answers, read.answers)
     sent = read.body
     sent.pop(OPTIONS, None)
     if (bound := sent.pop("max_completion_tokens", None)) is not None:
@@ -103,5 +103,5 @@ def answered(provider: Provider) -> list[Surface]:
 
 
 def _asks_usage(body: Mapping[str, Any]) -> bool:
-    options = body.get(OPTIONS)
-    return isinstance(options, dict) and options.get("include_usage") is True
+    stream_options = body.get(OPTIONS)
+    return isinstance(stream_options, dict) and stream_options.get("include_usage") is True

@@ -17,7 +17,7 @@ class RetryBudget:
     def __init__(self) -> None:
         self._tokens = 1.0
 
-    def asked(self) -> None:
+    def record_request(self) -> None:
         """A request comes, with its first attempt here."""
         self._tokens = min(SAVED, self._tokens + SHARE)
 
@@ -29,7 +29,7 @@ class RetryBudget:
         return True
 
 
-def wait(attempt: int, retry_after: float | None, left: float | None, chance: float) -> float | None:
+def wait(attempt: int, retry_after: float | None, seconds_left: float | None, chance: float) -> float | None:
     """Seconds until the next attempt; None: it makes no sense.
 
     Args:
@@ -42,4 +42,4 @@ def wait(attempt: int, retry_after: float | None, left: float | None, chance: fl
         if retry_after > LONGEST_WAIT:
             return None
         back_off = max(back_off, retry_after)
-    return None if left is not None and back_off >= left else back_off
+    return None if seconds_left is not None and back_off >= seconds_left else back_off

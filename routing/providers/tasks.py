@@ -25,10 +25,10 @@ from models.messages import (
     Usage,
     Word,
 )
+from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
-from registry.json import NOT_JSON
 from registry.recipes.provider import ProviderModel
-from routing.providers.passing import BadAnswer
+from routing.providers.pass_through import BadAnswer
 
 LARGEST = 36.0
 """Of a logit: beyond it a relevance is 0 or 1 in double precision."""
@@ -79,22 +79,22 @@ def embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
         body["dimensions"] = request.dimensions
     if request.prompt_name is not None:
         # as most of them call what is a passage to some models
-        body["input_type"] = "document" if "document" in request.prompt_instead else request.prompt_name
+        body["input_type"] = "document" if "document" in request.prompt_fallbacks else request.prompt_name
     return msgspec.json.encode(body)
 
 
 def embedded(data: bytes, inputs: int) -> tuple[EmbedResult, Usage, str | None]:
     """Raises BadAnswer. A provider tells the tokens of all inputs together: they stand with the first."""
     try:
-        found = msgspec.json.decode(data, type=_Vectors)
-        rows = [_floats(item.embedding) for item in sorted(found.data, key=lambda item: item.index)]
+        answer = msgspec.json.decode(data, type=_Vectors)
+        rows = [_floats(item.embedding) for item in sorted(answer.data, key=lambda item: item.index)]
     except (ValueError, *NOT_JSON):
         raise BadAnswer("answered with vectors that are none") from None
     if len(rows) != inputs or len({len(row) for row in rows}) != 1 or not len(rows[0]):
         raise BadAnswer(f"answered {inputs} inputs with {len(rows)} vectors, or with ones of several lengths")
-    tokens = max(0, found.usage.prompt_tokens or found.usage.total_tokens or 0) if found.usage else 0
+    tokens = max(0, answer.usage.prompt_tokens or answer.usage.total_tokens or 0) if answer.usage else 0
     result = EmbedResult(np.stack(rows).tobytes(), len(rows[0]), [tokens, *([0] * (inputs - 1))])
-    return result, Usage(prompt_tokens=tokens), found.model
+    return result, Usage(prompt_tokens=tokens), answer.model
 
 
 def _floats(value: str | list[float]) -> "np.ndarray[Any, np.dtype[np.float32]]":
@@ -149,21 +149,21 @@ def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None
     If any score is outside of 0 to 1 all of them are logits, as llama.cpp's are, and TEI's with `raw_scores`.
     """
     try:
-        told = msgspec.json.decode(data, type=_Ranked | list[_TextScore])
+        decoded = msgspec.json.decode(data, type=_Ranked | list[_TextScore])
     except NOT_JSON:
         raise BadAnswer("answered with a ranking that is none") from None
-    found = _Ranked([_Scored(one.index, one.score) for one in told]) if isinstance(told, list) else told
-    scores = {item.index: item.relevance_score for item in found.results or found.data}
+    ranking = _Ranked([_Scored(one.index, one.score) for one in decoded]) if isinstance(decoded, list) else decoded
+    scores = {item.index: item.relevance_score for item in ranking.results or ranking.data}
     if sorted(scores) != list(range(documents)) or not all(map(math.isfinite, scores.values())):
         raise BadAnswer("answered with a ranking that does not score each document")
     as_logit = logit if all(0 <= score <= 1 for score in scores.values()) else bounded
-    tokens = (found.usage.total_tokens or found.usage.prompt_tokens or 0) if found.usage else 0
-    if found.meta and found.meta.tokens:
-        tokens = tokens or found.meta.tokens.input_tokens or 0
+    tokens = (ranking.usage.total_tokens or ranking.usage.prompt_tokens or 0) if ranking.usage else 0
+    if ranking.meta and ranking.meta.tokens:
+        tokens = tokens or ranking.meta.tokens.input_tokens or 0
     tokens = max(0, tokens)
     logits = [as_logit(scores[index]) for index in range(documents)]
     result = RerankResult(logits, [1] * documents, [tokens, *([0] * (documents - 1))])
-    return result, Usage(prompt_tokens=tokens), found.model
+    return result, Usage(prompt_tokens=tokens), ranking.model
 
 
 def logit(relevance: float) -> float:
@@ -238,15 +238,15 @@ def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callabl
         fields["temperature"] = str(request.temperature[0])
 
     def form() -> aiohttp.FormData:
-        made = aiohttp.FormData(fields)
+        form_data = aiohttp.FormData(fields)
         if request.word_timestamps:
             for kind in ("segment", "word"):
-                made.add_field("timestamp_granularities[]", kind)
+                form_data.add_field("timestamp_granularities[]", kind)
         recording = Path(request.path).open("rb")  # noqa: SIM115  # aiohttp closes it
-        found = _FORMATS.match(recording.read(12))
+        match = _FORMATS.match(recording.read(12))
         recording.seek(0)
-        made.add_field("file", recording, filename=f"recording.{found.lastgroup}" if found else "recording")
-        return made
+        form_data.add_field("file", recording, filename=f"recording.{match.lastgroup}" if match else "recording")
+        return form_data
 
     return form
 
@@ -254,37 +254,37 @@ def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callabl
 def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str | None]:
     """Raises BadAnswer. A transcript without segments is one segment; a length that nobody told is 0."""
     try:
-        found = msgspec.json.decode(data, type=_Transcript)
+        transcript = msgspec.json.decode(data, type=_Transcript)
     except NOT_JSON:
         raise BadAnswer("answered with a transcript that is none") from None
-    told = found.usage or _AudioUsage()
-    ends = [segment.end for segment in found.segments or ()]
-    seconds = max(0.0, _seconds(found.duration) or told.seconds or max(ends, default=0.0))
+    usage_reported = transcript.usage or _AudioUsage()
+    ends = [segment.end for segment in transcript.segments or ()]
+    seconds = max(0.0, _seconds(transcript.duration) or usage_reported.seconds or max(ends, default=0.0))
     if seconds > LONGEST:
         raise BadAnswer("answered with a transcript of a recording that is longer than any")
-    pieces = found.segments or ([_Segment(0.0, seconds, found.text)] if found.text else [])
+    pieces = transcript.segments or ([_Segment(0.0, seconds, transcript.text)] if transcript.text else [])
     segments = [
         Segment(
             number, piece.seek or 0, piece.start, piece.end, piece.text, piece.tokens or [], piece.temperature or 0.0,
             piece.avg_logprob or 0.0, piece.compression_ratio or 0.0, piece.no_speech_prob or 0.0,
-            _words(piece, found.words, number == len(pieces) - 1),
+            _words(piece, transcript.words, number == len(pieces) - 1),
         )
         for number, piece in enumerate(pieces)
     ]  # fmt: skip
     usage = Usage(
-        prompt_tokens=max(0, told.input_tokens or 0),
-        completion_tokens=max(0, told.output_tokens or 0),
+        prompt_tokens=max(0, usage_reported.input_tokens or 0),
+        completion_tokens=max(0, usage_reported.output_tokens or 0),
         audio_seconds=seconds,
     )
-    return TranscriptInfo(found.language or "", 1.0, seconds, seconds), segments, usage, found.model
+    return TranscriptInfo(transcript.language or "", 1.0, seconds, seconds), segments, usage, transcript.model
 
 
-def _seconds(told: float | str | None) -> float:
+def _seconds(value: float | str | None) -> float:
     try:
-        found = float(told or 0.0)
+        seconds = float(value or 0.0)
     except ValueError:
         return 0.0
-    return found if math.isfinite(found) else 0.0
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word] | None:

@@ -12,7 +12,7 @@ from routing.providers import breaker, retry
 from routing.providers.breaker import Breaker, CallOutcome, Permit
 from routing.providers.connection import Connection
 
-Told = Callable[[str, str, str], None]
+OnOutcome = Callable[[str, str, str], None]
 """Provider, model and outcome of an attempt, for metrics."""
 
 
@@ -24,17 +24,17 @@ class Upstream:
     def __init__(
         self,
         provider: Provider,
-        told: Told = lambda provider, model, outcome: None,
+        on_outcome: OnOutcome = lambda provider, model, outcome: None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.provider = provider
         self.breakers: dict[str, Breaker] = {model.name: Breaker() for model in provider.models}
         self.running = 0
-        self._told, self._clock, self._chance = told, clock, chance
+        self._on_outcome, self._clock, self._chance = on_outcome, clock, chance
         self._budget = retry.RetryBudget()
         self._connection: Connection | None = None
-        self._left = asyncio.Event()
+        self._idle = asyncio.Event()
 
     @property
     def connection(self) -> Connection:
@@ -51,12 +51,12 @@ class Upstream:
         if self._connection is not None:
             await self._connection.close()
 
-    async def leave_behind(self) -> None:
+    async def close_when_idle(self) -> None:
         """Closed once what is under way has ended, or the server ends."""
         try:
             while self.running:
-                self._left.clear()
-                await self._left.wait()
+                self._idle.clear()
+                await self._idle.wait()
         finally:
             await self.close()
 
@@ -70,17 +70,17 @@ class Upstream:
             )
         self.running += 1
         if first:
-            self._budget.asked()
+            self._budget.record_request()
 
     def leave(self) -> None:
         self.running -= 1
-        self._left.set()
+        self._idle.set()
 
-    def again(self, error: Exception, attempt: int, left: float | None) -> float | None:
+    def again(self, error: Exception, attempt: int, seconds_left: float | None) -> float | None:
         """Seconds until the same request may be sent once more; None: it may not. attempt: that failed, here."""
         if not (isinstance(error, ProviderFailed) and error.again) or attempt > self.provider.retries:
             return None
-        seconds = retry.wait(attempt, error.retry_after, left, self._chance())
+        seconds = retry.wait(attempt, error.retry_after, seconds_left, self._chance())
         return seconds if seconds is not None and self._budget.take() else None
 
     def spare(self, model: ProviderModel) -> bool:
@@ -91,14 +91,14 @@ class Upstream:
     # --- the breaker ------------------------------------------------------------------------------------------------
     def admit(self, model: ProviderModel) -> Permit:
         """Raises ProviderOverloaded while it is open."""
-        state, found = breaker.admit(self.breakers[model.name], self._clock())
+        state, verdict = breaker.admit(self.breakers[model.name], self._clock())
         self.breakers[model.name] = state
-        if isinstance(found, Permit):
-            return found
+        if isinstance(verdict, Permit):
+            return verdict
         raise ProviderOverloaded(
             f"Provider '{self.provider.id}' failed too often with '{model.name}' and is left alone for now.",
             code="provider_open",
-            retry_after=max(1.0, found.seconds),
+            retry_after=max(1.0, verdict.seconds),
             counts=False,
         )
 
@@ -139,7 +139,7 @@ class Upstream:
             code = "excess_usage"
         if isinstance(error, ProviderFailed | DeadlineExceeded):
             code = error.code
-        self._told(self.provider.id, model.name, code)
+        self._on_outcome(self.provider.id, model.name, code)
 
 
 async def closing(upstreams: Mapping[str, Upstream]) -> None:

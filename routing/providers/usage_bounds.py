@@ -13,7 +13,7 @@ import msgspec
 
 from models.messages import EmbedRequest, RerankRequest, TranscribeRequest, Usage
 from models.speech.length import seconds_of
-from registry.json import NOT_JSON
+from registry.base.json import NOT_JSON
 
 OVERHEAD = 4096
 """Prompt tokens that a provider may add: its chat template, and its own instructions for tools."""

@@ -26,7 +26,7 @@ _DEFINITION = "router.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class RouterContent:
     """Nothing of it depends on where it came from: `source` and `version` of a file's document are left out."""
 
     spec: RouterSpec
@@ -34,13 +34,13 @@ class Content:
 
     @property
     def definition(self) -> bytes:
-        kept = self.spec.model_dump(mode="json", exclude={"source", "version"}, exclude_defaults=True)
-        return json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+        fields = self.spec.model_dump(mode="json", exclude={"source", "version"}, exclude_defaults=True)
+        return json.dumps(fields, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
 
     @property
     def digest(self) -> str:
-        told = self.definition + "".join(f"\n{kind} {digest_of(data)}" for kind, data in sorted(self.models)).encode()
-        return f"sha256:{hashlib.sha256(told).hexdigest()}"
+        hashed = self.definition + "".join(f"\n{kind} {digest_of(data)}" for kind, data in sorted(self.models)).encode()
+        return f"sha256:{hashlib.sha256(hashed).hexdigest()}"
 
     @property
     def size(self) -> int:
@@ -49,13 +49,13 @@ class Content:
     def model(self, kind: Kind) -> bytes | None:
         return dict(self.models).get(kind)
 
-    def with_model(self, kind: Kind, data: bytes) -> "Content":
-        return Content(self.spec, tuple({**dict(self.models), kind: data}.items()))
+    def with_model(self, kind: Kind, data: bytes) -> "RouterContent":
+        return RouterContent(self.spec, tuple({**dict(self.models), kind: data}.items()))
 
     def router(self, tag: str) -> Router:
         """Ready to decide. Raises Unfit (bad_router_model)."""
-        found = {kind: from_bytes(data) for kind, data in self.models}
-        intents, complexity = found.get("intents"), found.get("complexity")
+        fitted = {kind: from_bytes(data) for kind, data in self.models}
+        intents, complexity = fitted.get("intents"), fitted.get("complexity")
         if not isinstance(intents, IntentModel | None) or not isinstance(complexity, Acceptance | None):
             raise Unfit("The router's model cannot be used.", ["it is of the other kind"], code="bad_router_model")
         return Router(self.spec, tag, self.digest, intents, complexity)
@@ -63,30 +63,30 @@ class Content:
 
 def models_in(folder: Path, most: int | None = None) -> tuple[tuple[Kind, bytes], ...]:
     """The fitted models of a folder, each of at most so many bytes. Raises Unfit."""
-    found: list[tuple[Kind, bytes]] = []
+    models: list[tuple[Kind, bytes]] = []
     for kind in KINDS:
         file = folder / f"{kind}.safetensors"
         if file.is_file() and not file.is_symlink():
             if most is not None and file.stat().st_size > most:
                 raise Unfit(f"{file.name} is over {most} bytes (--bounds fitted_bytes).", code="bad_router_model")
-            found.append((kind, file.read_bytes()))
-    return tuple(found)
+            models.append((kind, file.read_bytes()))
+    return tuple(models)
 
 
-class Contents:
+class RouterContentStore:
     """Blocks. Written by one server at a time: the data directory is locked."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, content: Content) -> None:
+    def write(self, content: RouterContent) -> None:
         """Raises Unavailable (disk_full). Safe to repeat: what the disk has changed meanwhile is written anew."""
-        place = self._place(content.digest)
-        if place.is_dir():
+        folder = self._folder(content.digest)
+        if folder.is_dir():
             try:
                 self.read(content.digest)
             except Unfit:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
             else:
                 return
         half = self.folder / f".{secrets.token_hex(8)}.tmp"
@@ -97,7 +97,7 @@ class Contents:
             for kind, data in content.models:
                 _write(half / f"{kind}.safetensors", data)
             sync_folder(half)
-            os.replace(half, place)
+            os.replace(half, folder)
             sync_folder(self.folder)
         except OSError as error:
             shutil.rmtree(half, ignore_errors=True)
@@ -106,28 +106,28 @@ class Contents:
                 code="disk_full",
             ) from error
 
-    def read(self, digest: str) -> Content:
+    def read(self, digest: str) -> RouterContent:
         """Raises Unfit where the folder is gone or was changed."""
-        place = self._place(digest)
+        folder = self._folder(digest)
         try:
-            spec = RouterSpec.model_validate_json((place / _DEFINITION).read_bytes())
+            spec = RouterSpec.model_validate_json((folder / _DEFINITION).read_bytes())
         except (OSError, ValueError) as error:
-            told = f"The router's files in {place} cannot be read. Remove the router, and add it again."
-            raise Unfit(told, code="bad_router_model") from error
-        found = Content(spec, models_in(place))
-        if found.digest != digest:
-            told = f"The router's files in {place} were changed. Remove the router, and add it again."
-            raise Unfit(told, code="bad_router_model")
-        return found
+            problem = f"The router's files in {folder} cannot be read. Remove the router, and add it again."
+            raise Unfit(problem, code="bad_router_model") from error
+        content = RouterContent(spec, models_in(folder))
+        if content.digest != digest:
+            problem = f"The router's files in {folder} were changed. Remove the router, and add it again."
+            raise Unfit(problem, code="bad_router_model")
+        return content
 
     def tidy(self, used: Iterable[str]) -> None:
         """Remove what no version refers to, and what a server that was killed had not finished."""
-        keep = {self._place(digest).name for digest in used}
-        for place in self.folder.glob("*") if self.folder.is_dir() else ():
-            if place.name not in keep:
-                shutil.rmtree(place, ignore_errors=True)
+        keep = {self._folder(digest).name for digest in used}
+        for folder in self.folder.glob("*") if self.folder.is_dir() else ():
+            if folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
 
-    def _place(self, digest: str) -> Path:
+    def _folder(self, digest: str) -> Path:
         return self.folder / digest.replace(":", "-")
 
 

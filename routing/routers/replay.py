@@ -38,7 +38,7 @@ class ReplayOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayPoint:
     """At another threshold: of the requests that intents decided, or left to the default."""
 
     threshold: float
@@ -53,14 +53,14 @@ def outcomes(rows: Iterable[ReplayRow]) -> list[ReplayOutcome]:
     groups: dict[tuple[str, str], list[ReplayRow]] = defaultdict(list)
     for row in rows:
         groups[row.target, row.reason].append(row)
-    found = [
-        ReplayOutcome(target, reason, len(mine), len(_judged(mine)), _share(mine), _mean(mine))
-        for (target, reason), mine in groups.items()
+    results = [
+        ReplayOutcome(target, reason, len(group), len(_judged(group)), _share(group), _mean(group))
+        for (target, reason), group in groups.items()
     ]
-    return sorted(found, key=lambda one: (-one.requests, one.target, one.reason))
+    return sorted(results, key=lambda one: (-one.requests, one.target, one.reason))
 
 
-def replay(rows: Iterable[ReplayRow]) -> list[Replayed]:
+def replay(rows: Iterable[ReplayRow]) -> list[ReplayPoint]:
     """What each threshold would have given, as far as it can be known: what stands above it is counted as it was; what
     falls below it, as the abstained ones were. A threshold lower than the router's had sends nobody elsewhere here:
     what an intent would have answered in the place of the default, nobody has seen.
@@ -73,13 +73,17 @@ def replay(rows: Iterable[ReplayRow]) -> list[Replayed]:
     points = []
     for step in range(STEPS + 1):
         threshold = step / STEPS
-        kept = [row for row in decided if (row.score or 0.0) >= threshold]
-        fallen = len(scored) - len(kept)
-        shares = [(share, size) for share, size in ((_share(kept), len(kept)), (_share(rest), fallen)) if size]
-        known = [(share, size) for share, size in shares if share is not None]
-        accepted = sum(share * size for share, size in known) / len(scored) if len(known) == len(shares) else None
-        cost = (_mean(kept) * len(kept) + _mean(rest or decided) * fallen) / len(scored)
-        points.append(Replayed(threshold, len(kept) / len(scored), accepted, cost))
+        above = [row for row in decided if (row.score or 0.0) >= threshold]
+        fallen = len(scored) - len(above)
+        shares = [(share, size) for share, size in ((_share(above), len(above)), (_share(rest), fallen)) if size]
+        judged_shares = [(share, size) for share, size in shares if share is not None]
+        accepted = (
+            sum(share * size for share, size in judged_shares) / len(scored)
+            if len(judged_shares) == len(shares)
+            else None
+        )
+        cost = (_mean(above) * len(above) + _mean(rest or decided) * fallen) / len(scored)
+        points.append(ReplayPoint(threshold, len(above) / len(scored), accepted, cost))
     return points
 
 

@@ -21,11 +21,11 @@ class Router:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", Rules(self.spec.rules))
 
-    def called(self, tag: str) -> "Router":
+    def with_tag(self, tag: str) -> "Router":
         """The same as another version; nothing is compiled once more."""
-        found = copy.copy(self)
-        object.__setattr__(found, "tag", tag)
-        return found
+        renamed_router = copy.copy(self)
+        object.__setattr__(renamed_router, "tag", tag)
+        return renamed_router
 
     @property
     def embedding(self) -> str | None:
@@ -33,9 +33,9 @@ class Router:
 
         None: nothing was, or the definition wants another one, whose vectors say nothing to it.
         """
-        wanted = self.spec.intents.embedding if self.spec.intents else None
+        configured = self.spec.intents.embedding if self.spec.intents else None
         names = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
-        return next((name for name in names if name is not None and wanted in (None, name)), None)
+        return next((name for name in names if name is not None and configured in (None, name)), None)
 
     def read(self, text: str) -> str:
         """What the vector is to be of: as its intents read the text."""
@@ -48,8 +48,8 @@ class Router:
             fitted = self.intents.heads.both or self.intents.heads.alone
             return fitted.threshold if self.spec.intents.threshold is None else self.spec.intents.threshold
         if self.spec.complexity is not None and self.complexity is not None:
-            given = self.spec.complexity.threshold
-            return self.complexity.threshold if given is None else given
+            configured = self.spec.complexity.threshold
+            return self.complexity.threshold if configured is None else configured
         return None
 
     @property

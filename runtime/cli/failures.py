@@ -41,7 +41,7 @@ class Failure(Exception):
         """What --json prints, where an answer that came tells what is wrong; else the error itself."""
 
 
-class Refused(Failure):
+class RefusedError(Failure):
     exit_code = 1
 
 
@@ -49,9 +49,9 @@ class UsageError(Failure):
     exit_code = 2
 
 
-class ServerUnreachable(Failure):
+class ServerUnreachableError(Failure):
     exit_code = 3
 
 
-class ServerFailed(Failure):
+class ServerError(Failure):
     exit_code = 4

@@ -10,12 +10,12 @@ from typer.core import TyperGroup
 
 from runtime.cli import output
 from runtime.cli.commands import adapters, backup, chat, doctor, inspect, models, providers, serve, transcribe, vectors
-from runtime.cli.commands.routers import keeping as routers
-from runtime.cli.commands.setting_options import WithSettings
+from runtime.cli.commands.routers import manage as routers
+from runtime.cli.commands.setting_options import ServeCommand
 from runtime.cli.commands.tenants import keys, limits, teams, usage
 from runtime.cli.commands.watching.logs import logs
 from runtime.cli.commands.watching.top import top
-from runtime.cli.failures import EXIT_CODES, Failure, Refused, UsageError
+from runtime.cli.failures import EXIT_CODES, Failure, RefusedError, UsageError
 from runtime.cli.options import URL
 
 
@@ -26,7 +26,7 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except Failure as failure:
-            output.failed(failure, bool(ctx.meta.get("json")))
+            output.print_failure(failure, bool(ctx.meta.get("json")))
             raise typer.Exit(failure.exit_code) from None
         except (KeyboardInterrupt, typer.Abort):  # the second: at a question
             output.note("")
@@ -39,24 +39,24 @@ class CommandGroup(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except UnicodeError:  # what is printed never raises it, see `main`
-            output.failed(UsageError("What was given is no text in UTF-8."), bool(ctx.meta.get("json")))
+            output.print_failure(UsageError("What was given is no text in UTF-8."), bool(ctx.meta.get("json")))
             raise typer.Exit(UsageError.exit_code) from None
         except OSError as error:
             where = f"{error.filename}: " if error.filename is not None else ""
-            output.failed(Refused(f"{where}{error.strerror or error}."), bool(ctx.meta.get("json")))
-            raise typer.Exit(Refused.exit_code) from None
+            output.print_failure(RefusedError(f"{where}{error.strerror or error}."), bool(ctx.meta.get("json")))
+            raise typer.Exit(RefusedError.exit_code) from None
 
 
 def _what_to_write(missing: Any) -> str:
     """Of an argument that is not there: what it is, and a command that has it."""
-    told = getattr(missing.param, "help", None) or ""
+    description = getattr(missing.param, "help", None) or ""
     _, _, examples = (missing.ctx.command.help or "").partition("Example")
     example = " ".join(examples.partition(":")[2].partition(";")[0].split())
-    return f"{told} Such as: {example}" if example else told
+    return f"{description} Such as: {example}" if example else description
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         print(f"roundhouse {version('roundhouse')}")
@@ -104,7 +104,7 @@ Every command has its own --help with examples.
     epilog=EXIT_CODES,
 )
 app.callback()(common)
-app.command(cls=WithSettings, rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
+app.command(cls=ServeCommand, rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(doctor.doctor)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)

@@ -28,7 +28,7 @@ def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def failed(failure: Failure, as_json: bool) -> None:
+def print_failure(failure: Failure, as_json: bool) -> None:
     """A failure: one line on standard error, its faults below; with --json also one object on standard output."""
     note(f"error: {failure.message}")
     for fault in failure.faults:
@@ -36,8 +36,8 @@ def failed(failure: Failure, as_json: bool) -> None:
             continue
         note(f"  {fault}")
     if as_json:
-        found = {"message": failure.message, "status": failure.status, "code": failure.code}
-        error = {"error": {**found, "faults": list(failure.faults), "exit_code": failure.exit_code}}
+        result = {"message": failure.message, "status": failure.status, "code": failure.code}
+        error = {"error": {**result, "faults": list(failure.faults), "exit_code": failure.exit_code}}
         with contextlib.suppress(OSError):  # what failed may be standard output itself: a full disk
             emit(error if failure.document is None else failure.document)
 
@@ -59,29 +59,29 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence
     On a narrow terminal all but these and the first take more lines: names and figures are there to be copied. In a
     pipe each row is one line.
     """
-    found = list(rows)
-    if not found:
+    result = list(rows)
+    if not result:
         note("(none)")
     if not sys.stdout.isatty():
-        _lines(columns, found, right)
+        _lines(columns, result, right)
         return
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    shown, screen = Table(box=None, pad_edge=False, header_style="bold"), console()
+    grid, screen = Table(box=None, pad_edge=False, header_style="bold"), console()
     for index, column in enumerate(columns):
-        kept = index == 0 or column in right
-        longest = max((cell_len(row[index]) for row in found), default=0)
-        shown.add_column(
+        is_kept_whole = index == 0 or column in right
+        longest = max((cell_len(row[index]) for row in result), default=0)
+        grid.add_column(
             column,
             justify="right" if column in right else "left",
-            min_width=min(longest, screen.width // 2) if kept else None,
+            min_width=min(longest, screen.width // 2) if is_kept_whole else None,
             overflow="fold",
         )
-    for row in found:
-        shown.add_row(*(Text(cell) for cell in row))
-    screen.print(shown, crop=False)
+    for row in result:
+        grid.add_row(*(Text(cell) for cell in row))
+    screen.print(grid, crop=False)
 
 
 def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
@@ -99,9 +99,9 @@ def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
 
 def pairs(values: Iterable[tuple[str, str]]) -> None:
     """Names and values in two columns."""
-    found = list(values)
-    width = max(len(name) for name, _ in found)
-    for name, value in found:
+    result = list(values)
+    width = max(len(name) for name, _ in result)
+    for name, value in result:
         print(f"{name:<{width}}  {value}")
 
 
@@ -123,7 +123,7 @@ def ago(moment: float | None) -> str:
     return humanize.naturaltime(max(0.0, time.time() - moment))
 
 
-def told(view: Mapping[str, Any], text: str) -> str:
+def unless_hidden(view: Mapping[str, Any], text: str) -> str:
     """What tells of the use of a model or adapter, of which the server tells some keys nothing."""
     return "not told to this key" if view["running"] is None else text
 

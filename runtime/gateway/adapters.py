@@ -11,7 +11,7 @@ from msgspec.structs import replace as replaced
 
 from adapters.service import AdapterService
 from adapters.sources import AdapterSource, NamedSource
-from adapters.types import Base, Checked
+from adapters.types import Base, CheckedAdapter
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe
@@ -58,8 +58,8 @@ class Adapters:
     @property
     def faults(self) -> dict[str, str]:
         """Adapters of recipes that could not be registered, and why."""
-        served = {model: found for model, found in self._faults.items() if model in self._residency.entries}
-        return {f"{model}:{name}": why for model, found in served.items() for name, why in found.items()}
+        served = {model: faults for model, faults in self._faults.items() if model in self._residency.entries}
+        return {f"{model}:{name}": why for model, faults in served.items() for name, why in faults.items()}
 
     # --- look up ----------------------------------------------------------------------------------------------------
     @property
@@ -87,10 +87,10 @@ class Adapters:
         if _may_change(adapter.key, caller):
             return view
         versions = [replaced(version, source="") for version in view.versions]
-        unsaid = dict.fromkeys(("probe", "running", "waiting", "hits", "misses", "evictions", "last_used"))
-        return replaced(view, source="", versions=versions, **unsaid)
+        private = dict.fromkeys(("probe", "running", "waiting", "hits", "misses", "evictions", "last_used"))
+        return replaced(view, source="", versions=versions, **private)
 
-    def _own(self, name: str, caller: Caller) -> AdapterKey:
+    def _owned(self, name: str, caller: Caller) -> AdapterKey:
         """An adapter that the caller may change. Raises NotFound, BadRequest, Forbidden (not_your_adapter)."""
         key = self._names.managed_by(caller).adapter(name).key
         if not _may_change(key, caller):
@@ -101,10 +101,10 @@ class Adapters:
         return key
 
     def _base(self, name: str, team: str) -> ModelEntry:
-        found = self._names.catalog.of(team).resolve(name)  # an error's words tell no other team's adapters
-        if found.adapter_name is not None:
+        resolved = self._names.catalog.of(team).resolve(name)  # an error's words tell no other team's adapters
+        if resolved.adapter_name is not None:
             raise BadRequest(f"'{name}' is an adapter; 'base' must name a model.", param="base")
-        return self._residency.get(found.recipe.id)
+        return self._residency.get(resolved.recipe.id)
 
     def only_base(self) -> str:
         """The base of calls that name none: there must be exactly one that takes adapters."""
@@ -121,7 +121,7 @@ class Adapters:
             self._names.check_adapter(AdapterKey(entry.id, name, caller.team))
 
     # --- registration -----------------------------------------------------------------------------------------------
-    async def check(self, name: str, base: str, source: AdapterSource, caller: Caller) -> tuple[str, Checked]:
+    async def check(self, name: str, base: str, source: AdapterSource, caller: Caller) -> tuple[str, CheckedAdapter]:
         """Everything but storing it: the base's id, and what was found. Raises Unfit with every fault at once."""
         where = self.base_for(name, base, caller.team)
         checked = await self._service.validate(where, source)
@@ -152,7 +152,7 @@ class Adapters:
         )  # fmt: skip
         return Registration(self._changed(done.adapter, caller), done.version.tag, done.created)
 
-    def _check_owner(self, checked: Checked, source: AdapterSource, base: str, team: str) -> None:
+    def _check_owner(self, checked: CheckedAdapter, source: AdapterSource, base: str, team: str) -> None:
         """Raises Forbidden (upload_needed) for content that only other teams have, and none of them shares, from a
         source that is only named: that is no sign that the caller has its bytes.
         """
@@ -167,26 +167,26 @@ class Adapters:
                 param="source",
             )
 
-    async def register_of(self, recipe: Recipe) -> None:
+    async def register_from_recipe(self, recipe: Recipe) -> None:
         """The adapters of a recipe whose names are not there yet: everybody's. What is refused is kept in `faults`."""
         refused: dict[str, str] = {}
         self._faults[recipe.id] = refused
-        for wanted in recipe.adapters:
-            key = AdapterKey(recipe.id, wanted.name)
+        for declared in recipe.adapters:
+            key = AdapterKey(recipe.id, declared.name)
             if any(a.key == key for a in self._service.list(recipe.id)):
                 continue
             try:
                 base = self._checked_base(self._residency.get(recipe.id), key)
-                done = await self._service.register(wanted.name, base, wanted.source, shared=True)
-                if wanted.pin:
-                    self._hold_pins(recipe.id, replace(done.adapter, pinned=True))
+                done = await self._service.register(declared.name, base, declared.source, shared=True)
+                if declared.pin:
+                    self._apply_pins(recipe.id, replace(done.adapter, pinned=True))
                     await self._service.pin(key, True)
             except Exception as error:  # whatever it is: the others are registered, and the server gets ready
-                told = error.message if isinstance(error, RoundhouseError) else f"{type(error).__name__}: {error}"
+                message = error.message if isinstance(error, RoundhouseError) else f"{type(error).__name__}: {error}"
                 faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
-                refused[wanted.name] = f"{told} {faults}".strip()
-                log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": told})
-        self._hold_pins(recipe.id)
+                refused[declared.name] = f"{message} {faults}".strip()
+                log.error("adapter of a recipe refused", extra={"adapter": declared.name, "cause": message})
+        self._apply_pins(recipe.id)
 
     def base_for(self, name: str, base: str, team: str) -> Base:
         """The model that a team may register `name` for. Raises as a registration does before any work."""
@@ -211,13 +211,13 @@ class Adapters:
         self, name: str, version: str | None, caller: Caller, *, force: bool = False
     ) -> AdapterDeletedView:
         """Remove an adapter or one version of it. Raises Conflict while requests use it or aliases point to it."""
-        key = self._own(name, caller)
+        key = self._owned(name, caller)
         gone = await self._service.remove(key, version, force=force)
         self._names.refresh()
         if entry := self._residency.entries.get(key.base):  # its recipe may be gone
             for digest in gone:
                 entry.queue.forget_adapter(digest)
-        self._hold_pins(key.base)
+        self._apply_pins(key.base)
         try:
             await self._service.collect()
         except (RoundhouseError, OSError) as error:  # it is removed; the next start, or removal, tries again
@@ -241,13 +241,13 @@ class Adapters:
     async def pin(self, name: str, pinned: bool, caller: Caller) -> AdapterView:
         """Keep the current version in its device place, or no longer so. Raises Conflict when no place stays open."""
         key = self._served(name, caller)
-        wanted = replace(self._service.show(key), pinned=pinned)
-        self._hold_pins(key.base, wanted)  # a Conflict leaves the registry as it was
+        changed = replace(self._service.show(key), pinned=pinned)
+        self._apply_pins(key.base, changed)  # a Conflict leaves the registry as it was
         return self._changed(await self._service.pin(key, pinned), caller)
 
     def _served(self, name: str, caller: Caller) -> AdapterKey:
-        """An adapter that the caller may change, of a model that is there. Raises as `_own`."""
-        key = self._own(name, caller)
+        """An adapter that the caller may change, of a model that is there. Raises as `_owned`."""
+        key = self._owned(name, caller)
         if key.base not in self._residency.entries:
             raise NotFound(
                 f"The model '{key.base}' of adapter '{name}' is not served any more: add it, or remove the adapter.",
@@ -259,10 +259,10 @@ class Adapters:
     def _changed(self, adapter: Adapter, caller: Caller) -> AdapterView:
         """After every change of an adapter: names and pins follow."""
         self._names.refresh()
-        self._hold_pins(adapter.key.base)
+        self._apply_pins(adapter.key.base)
         return self._view(adapter, caller)
 
-    def _hold_pins(self, base: str, changed: Adapter | None = None) -> None:
+    def _apply_pins(self, base: str, changed: Adapter | None = None) -> None:
         """Have the placement hold the current versions of a base's pinned adapters, and nothing else. Several adapters
         may have the same content: it is held while one of them is pinned.
 
@@ -272,14 +272,14 @@ class Adapters:
         if entry is None:  # its recipe is gone
             return
         queue = entry.queue
-        held = self._pinned.setdefault(queue, set())
+        pins = self._pinned.setdefault(queue, set())
         adapters = [changed if changed and one.key == changed.key else one for one in self._service.list(base)]
         pinned = {one.current.digest: one for one in adapters if one.pinned}
-        for digest in held - pinned.keys():
-            held.discard(digest)
+        for digest in pins - pinned.keys():
+            pins.discard(digest)
             queue.unpin_adapter(digest)
         for digest, one in pinned.items():
-            if digest in held and one is not changed:
+            if digest in pins and one is not changed:
                 continue
             try:
                 queue.pin_adapter(reference(self._service.stored(one.current)))
@@ -288,4 +288,4 @@ class Adapters:
                     raise
                 log.error("a pinned adapter is not held", extra={"adapter": one.key.name, "cause": error.message})
             else:
-                held.add(digest)
+                pins.add(digest)

@@ -24,7 +24,7 @@ _AS_IT_IS = punctuation.replace("%", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RouteChoice:
     """That a router chose it."""
 
     router: str
@@ -34,16 +34,16 @@ class Routed:
     @property
     def header(self) -> str:
         score = self.decision.score
-        told = "-" if score is None else f"{score:.3f}"
-        reason = quote(self.decision.told, _AS_IT_IS)  # names of rules and intents are of any letters
-        return f"{self.router} {self.decision.target} {reason} {told}"
+        full_reason = "-" if score is None else f"{score:.3f}"
+        reason = quote(self.decision.full_reason, _AS_IT_IS)  # names of rules and intents are of any letters
+        return f"{self.router} {self.decision.target} {reason} {full_reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a request's name means: exactly one set of weights."""
 
-    asked: str
+    requested: str
     """The name as the client wrote it."""
     model: str
     revision: str
@@ -57,7 +57,7 @@ class Target:
     """What it can do beside its task."""
     price: PriceList | None = None
     """By which requests are charged; None: they are free."""
-    routed: Routed | None = None
+    routed: RouteChoice | None = None
     """Which router chose it, and why; None: it was named itself."""
 
     @property
@@ -66,18 +66,18 @@ class Target:
         return None if self.version is None else f"{self.adapter}@{self.version.digest}"
 
     @property
-    def used(self) -> str:
+    def model_name(self) -> str:
         """A name of what answers, whoever chose it: `model`, or `model:adapter`."""
         return self.model if self.adapter is None else f"{self.model}:{self.adapter}"
 
     def headers(self) -> dict[str, str]:
         """X-Roundhouse-Model; where one answers, X-Roundhouse-Adapter; where one chose, X-Roundhouse-Route."""
-        found = {"X-Roundhouse-Model": f"{self.model}@{self.revision}"}
+        headers = {"X-Roundhouse-Model": f"{self.model}@{self.revision}"}
         if self.label is not None:
-            found["X-Roundhouse-Adapter"] = self.label
+            headers["X-Roundhouse-Adapter"] = self.label
         if self.routed is not None:
-            found["X-Roundhouse-Route"] = self.routed.header
-        return found
+            headers["X-Roundhouse-Route"] = self.routed.header
+        return headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ Call = ChatPayload | EmbedRequest | RerankRequest | TranscribeRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class LoadProgress:
     """How far a target is that cannot answer yet."""
 
     phase: str
     fraction: float
 
 
-class NotYet(Exception):
+class LoadPending(Exception):
     """The client asked not to wait, and the model is not resident: its load has begun."""
 
     def __init__(self, model: str, expected_seconds: float) -> None:
@@ -152,11 +152,11 @@ class Lease(Protocol):
 class Backend(Protocol):
     def handles(self, target: Target) -> bool: ...
 
-    def coming(self, target: Target) -> Coming | None:
+    def load_progress(self, target: Target) -> LoadProgress | None:
         """None: it can answer at once."""
         ...
 
-    def patience(self, target: Target) -> float | None:
+    def total_timeout(self, target: Target) -> float | None:
         """Seconds that a request without a deadline may take over all its attempts; None: no such bound."""
         ...
 
@@ -179,14 +179,14 @@ class Backend(Protocol):
 
 def total(usages: Iterable[Usage]) -> Usage:
     """The sum of several calls' usage; `batch` is the largest."""
-    found = list(usages)
-    if len(found) == 1:  # nearly always
-        return found[0]
+    usage_list = list(usages)
+    if len(usage_list) == 1:  # nearly always
+        return usage_list[0]
     return Usage(
-        prompt_tokens=sum(u.prompt_tokens for u in found),
-        completion_tokens=sum(u.completion_tokens for u in found),
-        cached_tokens=sum(u.cached_tokens for u in found),
-        written_tokens=sum(u.written_tokens for u in found),
-        audio_seconds=sum(u.audio_seconds for u in found),
-        batch=max((u.batch for u in found), default=0),
+        prompt_tokens=sum(u.prompt_tokens for u in usage_list),
+        completion_tokens=sum(u.completion_tokens for u in usage_list),
+        cached_tokens=sum(u.cached_tokens for u in usage_list),
+        written_tokens=sum(u.written_tokens for u in usage_list),
+        audio_seconds=sum(u.audio_seconds for u in usage_list),
+        batch=max((u.batch for u in usage_list), default=0),
     )

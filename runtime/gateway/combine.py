@@ -13,14 +13,14 @@ from typing import Literal
 import msgspec
 
 from adapters.compose.jobs import Combine, WeightedAdapter
-from adapters.compose.model import check_room, merged, needs, size_of
+from adapters.compose.model import check_room, merge_model, needs, size_of
 from adapters.compose.plan import Method, plan
 from adapters.compose.run import compose
 from adapters.fetch import disk_errors
 from adapters.service import AdapterService
-from adapters.sources import MadeHere
+from adapters.sources import ComposedAdapter
 from models.sources.resolve import revision
-from registry.catalog import Resolved
+from registry.catalog import ResolvedName
 from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable
 from registry.records import Version
 from registry.state.adapters import check_alias
@@ -63,14 +63,14 @@ class Combiner:
     def __init__(self, names: Names, service: AdapterService, adapters: Adapters) -> None:
         self._names, self._service, self._adapters, self._busy = names, service, adapters, False
 
-    async def combine(self, wanted: Combination, caller: Caller) -> Registration:
+    async def combine(self, combination: Combination, caller: Caller) -> Registration:
         """Make it, and register it as any other adapter is.
 
         Raises BadRequest, NotFound, Conflict before any work; Unavailable (combine_busy, compose_timeout, disk_full),
         Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a registration does.
         """
-        with self._alone():
-            return await self._combine(wanted, caller)
+        with self._exclusive():
+            return await self._combine(combination, caller)
 
     async def merge(self, name: str, caller: Caller, folder: Path) -> AdapterMergedView:
         """Base and adapter as one model below `folder`; one that was made before of the same two is told again.
@@ -80,7 +80,7 @@ class Combiner:
         target = self._names.find(name, caller)
         [version] = _versions([target])
         base = self._adapters.base_for(version.key.name, version.key.base, caller.team)
-        with self._alone():
+        with self._exclusive():
             await self._service.ready(version.digest)
             base_revision = await asyncio.to_thread(revision, target.recipe.source, base.path)
             words = f"{version.key.base}-{version.key.name}-{version.digest[7:19]}-{base_revision[:12]}"
@@ -91,14 +91,14 @@ class Combiner:
                 with disk_errors():
                     await asyncio.to_thread(_make_room, base.path, folder)
                     trusted = target.recipe.engine.flags.get("trust_remote_code") is True
-                    size = await merged(base.path, self._service.stored(version).path, out, trusted=trusted)
+                    size = await merge_model(base.path, self._service.stored(version).path, out, trusted=trusted)
         key = version.key
         return AdapterMergedView(
             name=key.name, base=key.base, version=version.tag, digest=version.digest, output=str(out), bytes=size
         )
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         if self._busy:
             raise Unavailable("Another combination is being made. Try again.", code="combine_busy", retry_after=10)
         self._busy = True
@@ -107,16 +107,16 @@ class Combiner:
         finally:
             self._busy = False
 
-    async def _combine(self, wanted: Combination, caller: Caller) -> Registration:
+    async def _combine(self, combination: Combination, caller: Caller) -> Registration:
         service = self._service
-        if wanted.alias is not None:
-            check_alias(wanted.alias)
-        targets = [self._names.find(name, caller) for name, _ in wanted.parts]
+        if combination.alias is not None:
+            check_alias(combination.alias)
+        targets = [self._names.find(name, caller) for name, _ in combination.parts]
         versions = _versions(targets)
-        base = self._adapters.base_for(wanted.name, versions[0].key.base, caller.team)
-        kind, rank = plan(wanted.method, [v.rank for v in versions], base.max_rank, halves=wanted.halves)
+        base = self._adapters.base_for(combination.name, versions[0].key.base, caller.team)
+        kind, rank = plan(combination.method, [v.rank for v in versions], base.max_rank, halves=combination.halves)
         parts = []
-        for version, (_, weight) in zip(versions, wanted.parts, strict=True):
+        for version, (_, weight) in zip(versions, combination.parts, strict=True):
             await service.ready(version.digest)
             parts.append(WeightedAdapter(folder=service.stored(version).path, weight=weight))
         with disk_errors():
@@ -128,17 +128,19 @@ class Combiner:
                     parts=tuple(parts),
                     kind=kind,
                     rank=rank,
-                    density=wanted.density,
-                    seed=wanted.seed,
+                    density=combination.density,
+                    seed=combination.seed,
                     out=Path(folder),
                 )
                 await compose(job, service.bounds.combine_seconds)
-                source = MadeHere(Path(folder), _words(wanted, versions, kind))
-                return await self._adapters.register(wanted.name, base.id, source, caller, alias=wanted.alias)
+                source = ComposedAdapter(Path(folder), _words(combination, versions, kind))
+                return await self._adapters.register(combination.name, base.id, source, caller, alias=combination.alias)
         except EngineFailed:
-            if gone := [name for (name, _), part in zip(wanted.parts, parts, strict=True) if not part.folder.is_dir()]:
+            if deleted := [
+                name for (name, _), part in zip(combination.parts, parts, strict=True) if not part.folder.is_dir()
+            ]:
                 raise Conflict(
-                    f"{', '.join(gone)} was deleted while it was combined. Nothing was registered.",
+                    f"{', '.join(deleted)} was deleted while it was combined. Nothing was registered.",
                     code="adapter_deleted",
                 ) from None
             raise
@@ -146,8 +148,8 @@ class Combiner:
 
 def tidy(folder: Path) -> None:
     """At the start: what a merge whose server was killed left below `folder`."""
-    for half in folder.glob(".*"):
-        shutil.rmtree(half, ignore_errors=True)
+    for unfinished in folder.glob(".*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _make_room(base: Path, folder: Path) -> None:
@@ -155,23 +157,23 @@ def _make_room(base: Path, folder: Path) -> None:
     check_room(needs(base), folder)
 
 
-def _versions(targets: list[Resolved]) -> list[Version]:
-    found = []
+def _versions(targets: list[ResolvedName]) -> list[Version]:
+    versions = []
     for number, target in enumerate(targets):
         if target.version is None:
             raise BadRequest(
                 f"'{target.recipe.id}' is a model; only adapters can be combined.", param=f"adapters.{number}.name"
             )
-        found.append(target.version)
-    bases = sorted({version.key.base for version in found})
+        versions.append(target.version)
+    bases = sorted({version.key.base for version in versions})
     if len(bases) > 1:
         raise BadRequest(f"The adapters are of several bases: {', '.join(bases)}. Choose one base.", param="adapters")
-    return found
+    return versions
 
 
-def _words(wanted: Combination, versions: list[Version], kind: str) -> str:
+def _words(combination: Combination, versions: list[Version], kind: str) -> str:
     """'0.7 × legal@v2 + 0.3 × polite@v1, cat': what the version's source says."""
-    weighted = zip(versions, wanted.parts, strict=True)
+    weighted = zip(versions, combination.parts, strict=True)
     terms = " + ".join(f"{weight:g} × {version.key.label}@{version.tag}" for version, (_, weight) in weighted)
-    more = f", density {wanted.density:g}" if wanted.method != "linear" else ""
-    return f"{terms}, {kind}{more}" + (f", seed {wanted.seed}" if wanted.method == "dare" else "")
+    more = f", density {combination.density:g}" if combination.method != "linear" else ""
+    return f"{terms}, {kind}{more}" + (f", seed {combination.seed}" if combination.method == "dare" else "")

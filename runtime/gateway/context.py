@@ -24,7 +24,7 @@ class Preference:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestHints:
     """What a body tells of the work that it is, and of who is to go first; what is known of it before it is read."""
 
     size: int = 0
@@ -33,7 +33,7 @@ class Asked:
     """Of the answer."""
     service_class: ServiceClass | None = None
     """The class that was asked for, also where another one is given; None: none was named."""
-    is_told: bool = False
+    echoes_class: bool = False
     """The answer's body tells the class that is given: the client named one where its vendor does."""
 
 
@@ -64,7 +64,7 @@ class RequestContext:
     """Monotonic seconds; None: as long as it takes."""
     first_by: float | None = None
     """When its client gives up if nothing has come: the answer has to begin before."""
-    asked: Asked = field(default_factory=Asked)
+    hints: RequestHints = field(default_factory=RequestHints)
     tried: tuple[str, ...] = ()
     """Models of the attempts before this one."""
     source: Source = "api"

@@ -22,18 +22,18 @@ from registry.recipes.source import HubSource
 from registry.state.database import State
 from registry.storage.files import unusable
 from runtime.residency.entry import ModelEntry
-from runtime.residency.record import Found, forget, found, recalled
+from runtime.residency.measurements import FileFacts, apply_files, forget, load_history
 from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device
 
 log = logging.getLogger("roundhouse.gateway")
-PASSING = frozenset({"hub_unavailable", "disk_full", "download_ended", "download_failed", "bad_download",
+TRANSIENT_CODES = frozenset({"hub_unavailable", "disk_full", "download_ended", "download_failed", "bad_download",
                      "source_not_stored", "download_cancelled"})  # fmt: skip
 """Codes of what may work the next time: the model is not broken for that."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeldFiles:
+class FilesInUse:
     """Of some models."""
 
     sources: frozenset[HubSource]
@@ -68,34 +68,34 @@ class ModelFiles:
             queue=queue,
             pinned=self._state.models.pins().get(recipe.id, recipe.residency.pin),
         )
-        self.look(recipe)(entry)
+        self.read_files(recipe)(entry)
         return entry
 
-    def look(self, recipe: Recipe) -> Callable[[ModelEntry], None]:
+    def read_files(self, recipe: Recipe) -> Callable[[ModelEntry], None]:
         """What of a model's files is here already: a call that puts it into the model's row. Blocks; that does not."""
         try:
             with _readable():
                 path = sources.resolve(recipe.source, Path.cwd(), download=False)
                 served = self._conversions.find(recipe, path)
                 if served is None:
-                    return _nothing  # it is converted when somebody wants it
+                    return _leave_as_is  # it is converted when somebody wants it
                 files = self._files(recipe, served)
         except RoundhouseError as error:
             if error.code == "source_not_downloaded":  # that is fetched when somebody wants it
-                return _nothing
+                return _leave_as_is
             broken = _broken(recipe, error)
             log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
             return lambda entry: setattr(entry, "broken", broken)
-        known = recalled(recipe, self._state, self._device)
-        return lambda entry: found(entry, files, known)
+        known = load_history(recipe, self._state, self._device)
+        return lambda entry: apply_files(entry, files, known)
 
-    async def fetch(self, entry: ModelEntry, told: sources.Fetched) -> None:
+    async def fetch(self, entry: ModelEntry, on_progress: sources.Fetched) -> None:
         """Bring the model's files, whether they were missing or wrong. Raises what the source says."""
         recipe = entry.recipe
         try:
             with _readable():
                 if isinstance(recipe.source, HubSource):
-                    path = await self._downloads.fetch(recipe.source, told)
+                    path = await self._downloads.fetch(recipe.source, on_progress)
                 else:
                     path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
                 if await asyncio.to_thread(self._conversions.find, recipe, path) is None:
@@ -103,20 +103,20 @@ class ModelFiles:
                 path = await self._conversions.make(recipe, path)
                 files = await asyncio.to_thread(self._files, recipe, path)
         except RoundhouseError as error:
-            if error.code in PASSING:
+            if error.code in TRANSIENT_CODES:
                 raise
             entry.broken = _broken(recipe, error)
             raise entry.broken from error
         entry.broken = None
-        found(entry, files, await asyncio.to_thread(recalled, recipe, self._state, self._device))
+        apply_files(entry, files, await asyncio.to_thread(load_history, recipe, self._state, self._device))
 
-    def purge(self, gone: HeldFiles, kept: HeldFiles) -> int:
+    def purge(self, removed: FilesInUse, used: FilesInUse) -> int:
         """Delete what came from repositories, and what was made here, unless it is kept too; returns the bytes.
 
         An operator's own folders stay. Blocks.
         """
-        freed = purging.purge(gone.sources, kept.sources, kept.folders)
-        return freed + self._conversions.purge(gone.folders - kept.folders)
+        freed = purging.purge(removed.sources, used.sources, used.folders)
+        return freed + self._conversions.purge(removed.folders - used.folders)
 
     async def forget_estimate(self, entry: ModelEntry) -> None:
         """Plan with what its files tell again, and not with what was measured."""
@@ -124,7 +124,7 @@ class ModelFiles:
         await asyncio.to_thread(self._state.models.forget, entry.id)
         forget(entry, files)
 
-    def _files(self, recipe: Recipe, path: Path) -> Found:
+    def _files(self, recipe: Recipe, path: Path) -> FileFacts:
         """What a model's files tell. Raises Unfit for what cannot be loaded here."""
         check_version(recipe)
         needs = estimate(recipe, path, self._device.kind)
@@ -132,7 +132,7 @@ class ModelFiles:
         on_host = (0, 0) if on_cpu else (needs.host, needs.host_adapters)
         step = 0 if on_cpu else needs.activations
         revision = sources.revision(recipe.source, path)
-        return Found(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds, step)
+        return FileFacts(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds, step)
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def _readable() -> Iterator[None]:
         raise Unavailable(unusable(error)) from error
 
 
-def _nothing(_entry: ModelEntry) -> None: ...
+def _leave_as_is(_entry: ModelEntry) -> None: ...
 
 
 def _broken(recipe: Recipe, error: RoundhouseError) -> Unavailable:

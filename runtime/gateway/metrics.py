@@ -268,15 +268,15 @@ class Metrics:
         """The series of these labels, for what is counted with each request: `labels` joins, checks and locks anew each
         time, and a request has some twenty of them."""
         key = (series, labels)
-        if (found := self._children.get(key)) is None:
-            found = self._children[key] = series.labels(*labels)
-        return found
+        if (child := self._children.get(key)) is None:
+            child = self._children[key] = series.labels(*labels)
+        return child
 
     def spent(self, series: Counter, seconds: float, *labels: str) -> None:
         """Where time went: the series is there from the first request on, and most have no time to add to it."""
-        found = self.of(series, *labels)
+        child = self.of(series, *labels)
         if seconds:
-            found.inc(seconds)
+            child.inc(seconds)
 
     def forget(self, model: str) -> None:
         """Drop the series of a model that was removed."""

@@ -6,11 +6,11 @@ from functools import partial
 
 from msgspec.structs import replace as replaced
 
+from registry.base.wording import quoted
 from registry.catalog import Catalog
 from registry.errors import NotFound
 from registry.recipes.definition import Tier
 from registry.state.database import State
-from registry.wording import quoted
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.names import Names, untagged
 from runtime.gateway.views.model_facts import FileFacts, file_facts
@@ -30,10 +30,10 @@ class Models:
     # --- look up ----------------------------------------------------------------------------------------------------
     def all(self, caller: Caller) -> list[ModelView | AdapterCardView]:
         """All models that the caller may use, then all such adapters."""
-        catalog = self._names.seen_by(caller)
+        catalog = self._names.visible_to(caller)
         entries = [entry for entry in self._residency.entries.values() if entry.id in catalog.recipes]
         cards = [adapter_card(a, catalog.spelled(a.key), e) for e in entries for a in catalog.adapters(e.id)]
-        return [*(_told(self._view(entry, catalog), caller) for entry in entries), *cards]
+        return [*(_redacted(self._view(entry, catalog), caller) for entry in entries), *cards]
 
     def views(self) -> list[ModelView]:
         """As the server's operator sees them: with the adapters of all teams."""
@@ -41,13 +41,13 @@ class Models:
 
     def show(self, name: str, caller: Caller = EVERYBODY) -> ModelView | AdapterCardView:
         """One model or adapter, with the progress of a load that is under way. Raises NotFound, Forbidden."""
-        found = self._names.find(name, caller)
-        entry = self._residency.get(found.recipe.id)
-        catalog = self._names.seen_by(caller)
-        if found.version is None:
-            return _told(self._view(entry, catalog), caller)
-        key = found.version.key
-        return adapter_card(self._state.adapters.get(key), catalog.spelled(key), entry, found.version)
+        resolved = self._names.find(name, caller)
+        entry = self._residency.get(resolved.recipe.id)
+        catalog = self._names.visible_to(caller)
+        if resolved.version is None:
+            return _redacted(self._view(entry, catalog), caller)
+        key = resolved.version.key
+        return adapter_card(self._state.adapters.get(key), catalog.spelled(key), entry, resolved.version)
 
     def untagged(self, name: str, caller: Caller) -> str:
         """A name as Ollama's clients write it, without `:latest`."""
@@ -70,10 +70,10 @@ class Models:
         return entry.tier
 
     def _entry(self, name: str) -> ModelEntry:
-        found = self._names.catalog.resolve(name)
-        if found.version is not None:
-            raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{found.adapter_name}.", code="model_not_found")
-        return self._residency.get(found.recipe.id)
+        resolved = self._names.catalog.resolve(name)
+        if resolved.version is not None:
+            raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{resolved.adapter_name}.", code="model_not_found")
+        return self._residency.get(resolved.recipe.id)
 
     # --- residency by hand ------------------------------------------------------------------------------------------
     async def load(self, name: str, *, wait: bool = True) -> ModelView:
@@ -82,7 +82,7 @@ class Models:
         if wait:
             await self._residency.load(entry)
         else:
-            self._residency.want(entry)
+            self._residency.request_load(entry)
         return self._view(entry)
 
     async def unload(self, name: str, *, force: bool = False) -> ModelView:
@@ -111,8 +111,8 @@ class Models:
     # --- aliases ----------------------------------------------------------------------------------------------------
     async def set_alias(self, alias: str, name: str) -> ModelView:
         """A further name of the model, or one that moves to it from another model."""
-        async with self._names.giving:
-            self._names.check_not_elsewhere(alias, "model", "alias")
+        async with self._names.registering:
+            self._names.check_not_taken(alias, "model", "alias")
             recipe = self._names.catalog.check_alias(alias, name)
             await asyncio.to_thread(self._state.models.set_alias, alias, recipe.id)
             self._names.refresh()
@@ -120,17 +120,17 @@ class Models:
 
     async def remove_alias(self, alias: str, name: str) -> ModelView:
         """Remove an alias that was made by a call; those of recipes stay."""
-        async with self._names.giving:
+        async with self._names.registering:
             entry = self._entry(name)
             if self._names.catalog.aliases.get(alias) != entry.id:
-                told = f"Model '{entry.id}' has no alias {quoted(alias)}."
-                raise NotFound(told, code="alias_not_found", param="alias")
+                message = f"Model '{entry.id}' has no alias {quoted(alias)}."
+                raise NotFound(message, code="alias_not_found", param="alias")
             await asyncio.to_thread(self._state.models.remove_alias, alias)
             self._names.refresh()
         return self._view(entry)
 
 
-def _told(view: ModelView, caller: Caller) -> ModelView:
+def _redacted(view: ModelView, caller: Caller) -> ModelView:
     """Without what other teams' requests can be told from, for who does not look after the server."""
     if caller.scopes & {Scope.MODELS, Scope.ADMIN}:
         return view

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 from cachetools import LRUCache
 
-from registry.catalog import Catalog, Resolved
+from registry.base.wording import quoted
+from registry.catalog import Catalog, ResolvedName
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Recipe, Task
 from registry.records import AdapterKey
 from registry.state.database import State
-from registry.wording import quoted
 from tenants.caller import Caller, Scope
 
-SEEN = 64
+MAX_CATALOGS = 64
 """Catalogs of limited keys that are kept."""
 LATEST = ":latest"
 """Ollama's tag of a name without one. Who was told names by /api/tags sends them to OpenAI's paths as well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModelRef:
     """What a request's body says of the model that is to answer."""
 
     task: Task
@@ -44,12 +44,12 @@ class Names:
 
     def __init__(self, recipes: Sequence[Recipe], state: State) -> None:
         self.recipes, self._state = tuple(recipes), state
-        self.giving = asyncio.Lock()
+        self.registering = asyncio.Lock()
         """Held from the look whether a name is free until it is given in the state: models' aliases and routers."""
-        self.elsewhere: frozenset[str] = frozenset()
+        self.provider_names: frozenset[str] = frozenset()
         """Names and aliases of providers' models; who serves those says so."""
-        self._seen: LRUCache[Caller, Catalog] = LRUCache(SEEN)
-        self._labelled: Catalog | None = None
+        self._limited_catalogs: LRUCache[Caller, Catalog] = LRUCache(MAX_CATALOGS)
+        self._labelled_catalog: Catalog | None = None
         self._labels: dict[str, dict[str, str]] = {}
         self.refresh()
 
@@ -62,17 +62,17 @@ class Names:
         table = self._state.adapters
         self.catalog = Catalog(self.recipes, table.all(), self._state.models.aliases(), table.ever())
         self.everything = self.catalog.of(DEFAULT_TEAM, all_teams=True)
-        self._seen.clear()
+        self._limited_catalogs.clear()
 
     # --- what a caller sees -----------------------------------------------------------------------------------------
-    def seen_by(self, caller: Caller) -> Catalog:
+    def visible_to(self, caller: Caller) -> Catalog:
         """The catalog as the team sees it, without what the key may not use."""
         if not caller.is_limited:
             return self.catalog.of(caller.team)
-        found = self._seen.get(caller)
-        if found is None:
-            found = self._seen[caller] = self.catalog.of(caller.team).only(caller.sees)
-        return found
+        catalog = self._limited_catalogs.get(caller)
+        if catalog is None:
+            catalog = self._limited_catalogs[caller] = self.catalog.of(caller.team).only(caller.sees)
+        return catalog
 
     def managed_by(self, caller: Caller) -> Catalog:
         """What it may look after: an administrator sees the adapters of all teams."""
@@ -80,20 +80,20 @@ class Names:
 
     def label_of(self, model: str, digest: str) -> str:
         """The adapter of this content, as it is registered; the digest's beginning where it is no more."""
-        if self._labelled is not self.everything:
-            self._labelled, self._labels = self.everything, {}
+        if self._labelled_catalog is not self.everything:
+            self._labelled_catalog, self._labels = self.everything, {}
         if model not in self._labels:
-            found: dict[str, str] = {}
+            labels: dict[str, str] = {}
             for adapter in self.everything.adapters(model):
                 for version in adapter.versions:
                     is_current = version is adapter.current
-                    found[version.digest] = adapter.key.label if is_current else f"{adapter.key.label}@{version.tag}"
-            self._labels[model] = found
+                    labels[version.digest] = adapter.key.label if is_current else f"{adapter.key.label}@{version.tag}"
+            self._labels[model] = labels
         return self._labels[model].get(digest, digest[7:15])
 
     def check_adapter(self, key: AdapterKey) -> Recipe:
         """As the catalog's, and Conflict (name_in_use) for the name of a router or of a provider's model."""
-        self.check_not_elsewhere(key.name, "adapter", "name")
+        self.check_not_taken(key.name, "adapter", "name")
         return self.catalog.check_adapter(key)
 
     def check_model(self, name: str, model: str, param: str, recipes: Iterable[Recipe] = ()) -> None:
@@ -103,7 +103,7 @@ class Names:
 
         Raises Conflict (name_in_use) for what means something else: requests would be answered from other weights.
         """
-        self.check_not_elsewhere(name, "model", param)
+        self.check_not_taken(name, "model", param)
         owners = {recipe.id for recipe in recipes if name in recipe.aliases} | {self.catalog.aliases.get(name, model)}
         used = {
             "a model's id": name in self.catalog.recipes,
@@ -112,9 +112,9 @@ class Names:
         }
         _check_free(name, used, "model", param)
 
-    def check_not_elsewhere(self, name: str, what: str, param: str) -> None:
+    def check_not_taken(self, name: str, what: str, param: str) -> None:
         """Raises Conflict (name_in_use) for a name of a router or of a provider's model: it would have two meanings."""
-        if name in self.elsewhere:
+        if name in self.provider_names:
             raise Conflict(
                 f"'{name}' is a provider's model. Choose another name for the {what}.", code="name_in_use", param=param
             )
@@ -131,49 +131,55 @@ class Names:
         used = {
             "a model's id": name in self.catalog.recipes,
             "a model's alias": name in self.catalog.aliases,
-            "a provider's model": name in self.elsewhere,
+            "a provider's model": name in self.provider_names,
             "an adapter's name": self.catalog.is_adapter(name),
         }
         _check_free(name, used, "router", "id")
 
     def is_model(self, name: str) -> bool:
         """Of this machine or of a provider, by id or alias."""
-        return name in self.catalog.recipes or name in self.catalog.aliases or name in self.elsewhere
+        return name in self.catalog.recipes or name in self.catalog.aliases or name in self.provider_names
 
-    def find(self, name: str, caller: Caller) -> Resolved:
+    def find(self, name: str, caller: Caller) -> ResolvedName:
         """What a name means for a caller, whatever the task. Raises NotFound, BadRequest, Forbidden."""
-        return self._for(caller, caller.team, lambda catalog: (name, catalog.resolve(untagged(name, catalog))))[1]
+        return self._resolve_for(caller, caller.team, lambda catalog: (name, catalog.resolve(untagged(name, catalog))))[
+            1
+        ]
 
-    def resolve(self, wanted: Wanted, caller: Caller) -> tuple[str, Resolved]:
+    def resolve(self, model_ref: ModelRef, caller: Caller) -> tuple[str, ResolvedName]:
         """The name that was meant, and what it means.
 
         Raises BadRequest for what is no name or the wrong task, NotFound with what exists, Forbidden.
         """
-        return self._for(caller, wanted.written_by or caller.team, lambda catalog: self._resolve(catalog, wanted))
+        return self._resolve_for(
+            caller, model_ref.written_by or caller.team, lambda catalog: self._resolve(catalog, model_ref)
+        )
 
-    def _for(self, caller: Caller, team: str, look: Callable[[Catalog], tuple[str, Resolved]]) -> tuple[str, Resolved]:
+    def _resolve_for(
+        self, caller: Caller, team: str, look_up: Callable[[Catalog], tuple[str, ResolvedName]]
+    ) -> tuple[str, ResolvedName]:
         """The same weights for everybody of a team, or none: a key's patterns change only errors and ambiguities."""
         seen = self.catalog.of(caller.team)
         try:
-            name, found = look(self.catalog.of(team))
+            name, resolved = look_up(self.catalog.of(team))
         except (NotFound, BadRequest):
             if not caller.is_limited or team != caller.team:
                 raise
-            return look(self.seen_by(caller))
-        key = None if found.version is None else found.version.key
+            return look_up(self.visible_to(caller))
+        key = None if resolved.version is None else resolved.version.key
         if key is not None and not seen.sees(key):
             raise NotFound(f"There is no model or adapter {quoted(name)}.", param="model")
-        if not caller.sees(found.recipe.id, None if key is None else seen.spelled(key)):
+        if not caller.sees(resolved.recipe.id, None if key is None else seen.spelled(key)):
             raise not_allowed(name)
-        return name, found
+        return name, resolved
 
-    def _resolve(self, catalog: Catalog, wanted: Wanted) -> tuple[str, Resolved]:
-        name, adapter, task = wanted.name, wanted.adapter, wanted.task
-        if wanted.optional and name is None:
-            here = catalog.recipes.values()
-            ids = [recipe.id for recipe in here if recipe.task is task and not recipe.is_former]
+    def _resolve(self, catalog: Catalog, model_ref: ModelRef) -> tuple[str, ResolvedName]:
+        name, adapter, task = model_ref.name, model_ref.adapter, model_ref.task
+        if model_ref.optional and name is None:
+            recipes = catalog.recipes.values()
+            ids = [recipe.id for recipe in recipes if recipe.task is task and not recipe.is_former]
             if len(ids) != 1:
-                return self._by_adapter(catalog, adapter, task) if adapter else self._several(ids, task)
+                return self._by_adapter(catalog, adapter, task) if adapter else self._refuse_several(ids, task)
             name = ids[0]
         if not isinstance(name, str) or not name:
             raise BadRequest("Say which model: 'model' must be a string such as 'starter-chat'.", param="model")
@@ -182,18 +188,18 @@ class Names:
             return name, catalog.resolve_pair(name, adapter, task)
         return name, catalog.resolve(name, task)
 
-    def bare(self, wanted: Wanted) -> object:
+    def without_tag(self, model_ref: ModelRef) -> object:
         """The name as it stands in the body, without the tag that Ollama's clients write."""
-        name = wanted.name
+        name = model_ref.name
         return name.removesuffix(LATEST) if isinstance(name, str) and not self.is_model(name) else name
 
-    def _by_adapter(self, catalog: Catalog, name: str, task: Task) -> tuple[str, Resolved]:
-        found = catalog.resolve(name, task)
-        if found.version is None:
+    def _by_adapter(self, catalog: Catalog, name: str, task: Task) -> tuple[str, ResolvedName]:
+        resolved = catalog.resolve(name, task)
+        if resolved.version is None:
             raise NotFound(f"'{name}' is a model, not an adapter: name it in 'model'.", param="adapter_id")
-        return name, found
+        return name, resolved
 
-    def _several(self, ids: Sequence[str], task: Task) -> tuple[str, Resolved]:
+    def _refuse_several(self, ids: Sequence[str], task: Task) -> tuple[str, ResolvedName]:
         raise BadRequest(
             f"Say which model: 'model' may be left out only where there is exactly one for {task.value}. "
             f"There are: {', '.join(ids) or 'none'}.",
@@ -220,7 +226,7 @@ def not_allowed(name: str) -> Forbidden:
 
 def untagged(name: str, catalog: Catalog) -> str:
     """`name` of Ollama's `name:latest`, unless the team sees, or had, something of the whole name."""
-    if not name.endswith(LATEST) or catalog.had(name):
+    if not name.endswith(LATEST) or catalog.existed(name):
         return name
     try:
         catalog.resolve(name)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from adapters.service import AdapterService
-from console.kept import Console
-from launch.shelf import Shelf, arrange
+from console.state import Console
+from launch.recipe_store import RecipeStore, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
@@ -20,30 +20,30 @@ from runtime.gateway.combine import MERGED, Combiner
 from runtime.gateway.combine import tidy as tidy_merged
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
-from runtime.gateway.launch.adding import Additions
-from runtime.gateway.launch.editing import Editor
-from runtime.gateway.launch.reloading import Reloading
-from runtime.gateway.launch.roster import Roster
+from runtime.gateway.launch.additions import Additions
+from runtime.gateway.launch.editor import Editor
+from runtime.gateway.launch.model_set import ModelSet
+from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.local.backend import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.providers.backend import ProviderBackend
-from runtime.gateway.providers.directory import Directory
+from runtime.gateway.providers.index import ProviderIndex
 from runtime.gateway.providers.views import Providers
-from runtime.gateway.routing.keeper import Keeper
+from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.log import RequestLog
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.gateway.sinks.teams import LimitMetrics, TeamMetrics
-from runtime.gateway.tracing.starting import start as start_tracing
+from runtime.gateway.tracing.setup import start as start_tracing
 from runtime.gateway.views.adapter_facts import AdapterFacts
 from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.prewarming import keep_warm, wanted_at_once
+from runtime.residency.prewarming import engines_at_start, keep_warm
 from runtime.residency.table import Table
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.admission import WaitingBound
@@ -54,10 +54,10 @@ from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
 from tenants.administration import Administration
 from tenants.costs.prices import MILLION
-from tenants.ledger.keeping import Ledger
+from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
-from tenants.limits.keeping import Limits
 from tenants.limits.limiter import Limiter
+from tenants.limits.loader import LimitLoader
 from tenants.watch import KeyWatch
 
 if TYPE_CHECKING:  # a server without keys loads no database
@@ -74,24 +74,24 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     """
     recipes = documents.models
     ledger, metrics = Ledger(settings.data_dir, settings.currency), Metrics()
-    limiter = Limiter(LimitMetrics(metrics).told)
-    console, limits = Console(settings.port, settings.bounds.viewers), Limits(limiter, ledger)
+    limiter = Limiter(LimitMetrics(metrics).count)
+    console, limits = Console(settings.port, settings.bounds.viewers), LimitLoader(limiter, ledger)
 
     async def changed(database: "Database") -> None:
-        from tenants.keys.table import storing
+        from tenants.keys.table import teams_storing_texts
 
-        console.texts.allow(await asyncio.to_thread(storing, database))
+        console.texts.set_teams(await asyncio.to_thread(teams_storing_texts, database))
         await limits.read(database)
 
-    keys = KeyWatch(settings.keys, ledger.keep, changed)
+    keys = KeyWatch(settings.keys, ledger.enable, changed)
     await keys.start()
     state = await asyncio.to_thread(State, settings.data_dir, url=settings.database)
-    shelf = Shelf(settings.data_dir / "recipes")
+    shelf = RecipeStore(settings.data_dir / "recipes")
     await asyncio.to_thread(shelf.tidy)
-    shelved = await asyncio.to_thread(shelf.read)
-    arranged = arrange(recipes, shelved.recipes)
+    shelf_recipes = await asyncio.to_thread(shelf.read)
+    arranged = arrange(recipes, shelf_recipes.recipes)
     names, bounds = Names(arranged.recipes, state), WaitingBound(settings.max_waiting)
-    for fault in (*shelved.faults, *arranged.notes):
+    for fault in (*shelf_recipes.faults, *arranged.notes):
         log.error("a recipe is left out", extra={"cause": fault})
     for note in names.catalog.notes:
         log.warning(note)
@@ -108,7 +108,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         return ModelQueue(
             recipe,
             bounds,
-            want=lambda: residency.want(residency.get(recipe.id)),
+            request_load=lambda: residency.request_load(residency.get(recipe.id)),
             released=lambda: residency.released(residency.get(recipe.id)),
             registry=AdapterFacts(names, service, metrics, console, recipe.id),
         )
@@ -118,16 +118,16 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     await asyncio.to_thread(tidy_merged, settings.data_dir / MERGED)
     entries = [await asyncio.to_thread(files.entry, recipe, queue_of(recipe)) for recipe in arranged.recipes]
 
-    async def fetch(entry: ModelEntry, told: sources.Fetched) -> None:
-        await files.fetch(entry, told)
-        await adapters.register_of(entry.recipe)
+    async def fetch(entry: ModelEntry, on_progress: sources.Fetched) -> None:
+        await files.fetch(entry, on_progress)
+        await adapters.register_from_recipe(entry.recipe)
         names.refresh()
 
     pool = SlotPool(
         unix_links(str(settings.run_dir)),
         settings.slots,
         lambda link: residency.watcher.died(link),
-        wanted_at_once(settings, recipes),
+        engines_at_start(settings, recipes),
         lambda: residency.decide(),
     )
     figures = ResidencyRecord(metrics, state, device, console.decisions)
@@ -137,10 +137,12 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     residency = ResidencyManager(table, settings.patience, fetch, settings.working_margin)
     adapters = Adapters(names, residency, service)
     models = Models(names, residency, pool, state, files)
-    roster = Roster(recipes, shelf, shelved, names, residency, queue_of, files, state, metrics, adapters.register_of)
-    providers = Directory(names, documents.providers, metrics.provider_attempt)
-    routers = Keeper(settings.data_dir / "routers", state, names, settings.bounds)
-    reloading = Reloading(roster, settings.recipes, routers.open, providers.serve)
+    model_set = ModelSet(
+        recipes, shelf, shelf_recipes, names, residency, queue_of, files, state, metrics, adapters.register_from_recipe
+    )
+    providers = ProviderIndex(names, documents.providers, metrics.provider_attempt)
+    routers = RouterStore(settings.data_dir / "routers", state, names, settings.bounds)
+    reloading = RecipeReloader(model_set, settings.recipes, routers.open, providers.serve)
 
     gateway = Gateway(
         settings=settings,
@@ -151,10 +153,10 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         models=models,
         adapters=adapters,
         combiner=Combiner(names, service, adapters),
-        additions=Additions(roster, names, residency, device, settings.trust_clients),
-        editor=Editor(roster, names, residency, state, adapters, files, device, settings.trust_clients),
+        additions=Additions(model_set, names, residency, device, settings.trust_clients),
+        editor=Editor(model_set, names, residency, state, adapters, files, device, settings.trust_clients),
         reloading=reloading,
-        overview=Overview(device, names, models, residency, pool, bounds, metrics, lambda: roster.faults),
+        overview=Overview(device, names, models, residency, pool, bounds, metrics, lambda: model_set.faults),
         callers=keys,
         ledger=LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
         usage=UsageReport(ledger, settings.currency, settings.provider_prices),
@@ -162,7 +164,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         administration=Administration(keys),
         routers=routers,
         providers=providers,
-        elsewhere=Providers(providers, metrics),
+        provider_models=Providers(providers, metrics),
         console=console,
         tracing=tracing,
     )
@@ -175,12 +177,12 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         """After the port is open: preloads, adapters of the recipes meanwhile, then warm spare slots."""
         for entry in [e for e in entries if e.pinned or e.recipe.residency.preload]:
             try:
-                residency.want(entry)
+                residency.request_load(entry)
             except RoundhouseError as error:
                 log.error("preload refused", extra={"model": entry.id, "cause": error.message})
         for entry in entries:
             if entry.path is not None or entry.broken is not None:
-                await adapters.register_of(entry.recipe)  # else when its files have been fetched
+                await adapters.register_from_recipe(entry.recipe)  # else when its files have been fetched
         names.refresh()
         await reloading.begin()
         if gateway.phase == "starting":

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from console.texts import Texts
+from console.texts import Transcript
 from models.messages import Usage
 from runtime.gateway.backend import LOCAL, Target
 from runtime.gateway.context import RequestContext
@@ -74,7 +74,7 @@ class RequestRecord:
     """The part of the target's places that it ran in; '': none, or it never ran."""
     first_goal: float | None = None
     """Seconds within which it was to begin."""
-    texts: Texts | None = field(default=None, repr=False)
+    texts: Transcript | None = field(default=None, repr=False)
     """Of a team that has them kept; for the console alone."""
     is_stream: bool = False
     """Its answer came bit by bit: what came after the first byte tells how fast it was made."""
@@ -111,8 +111,8 @@ class RequestRecord:
     def tokens(self) -> dict[str, int]:
         """What it used, by kind; of a kind that it used."""
         usage = self.usage
-        found = {"prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens}
-        return {kind: count for kind, count in found.items() if count}
+        counts = {"prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens}
+        return {kind: count for kind, count in counts.items() if count}
 
     def _causes(self) -> dict[str, float]:
         stages = self.stages()

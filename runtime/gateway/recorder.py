@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from console.texts import Texts
+from console.texts import Transcript
 from registry.errors import DeadlineExceeded, RoundhouseError
-from runtime.gateway.backend import LOCAL, Lease, NotYet, Target, total
+from runtime.gateway.backend import LOCAL, Lease, LoadPending, Target, total
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord, Sink
 from tenants.costs.device import DeviceTime
@@ -17,7 +17,7 @@ from tenants.ledger.rows import Entry
 from tenants.limits.limiter import Admission
 
 log = logging.getLogger("roundhouse.gateway")
-LEFT = (asyncio.CancelledError, GeneratorExit)
+DISCONNECTS = (asyncio.CancelledError, GeneratorExit)
 """What a client's leaving looks like from inside."""
 
 
@@ -37,27 +37,27 @@ class Recorder:
         self.entry: Entry | None = None
         self.admission: Admission | None = None
         self.pairs = 0
-        self.texts: Texts | None = None
+        self.texts: Transcript | None = None
         self._device, self._cold = device, 0.0
         self._mark: float | None = None
         self._sinks, self._clock = sinks, clock
         self._began = clock()
         self._leases: list[Lease] = []
-        self._had_a_turn = False
+        self._was_leased = False
         self._first: float | None = None
         self._status: int | None = None
         self._is_stream = False
         self._ended, self._is_sent = False, False
         self._attempt_began = self._began
         self._failures: list[str] = []
-        self._into: Recorder | None = None
-        self._away = 0.0
+        self._parent: Recorder | None = None
+        self._provider_seconds = 0.0
 
     def received(self) -> None:
         """Its body is there: from here on the time is ours."""
         self._began = self._attempt_began = self._clock()
 
-    def within(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """It has a deadline now."""
         self.context = replace(self.context, deadline=time.monotonic() + seconds)
 
@@ -71,25 +71,25 @@ class Recorder:
         self._mark, self._cold = None, 0.0
         self._attempt_began = self._clock()
         if self.target is not None and self.target.backend != LOCAL:
-            self._away += record.seconds["total"]
+            self._provider_seconds += record.seconds["total"]
         return record
 
     # --- two attempts at a time -------------------------------------------------------------------------------------
-    def beside(self, target: Target) -> "Recorder":
-        """Of a second attempt while this one is under way. It has no record of its own: see `take_over`, `lost`."""
+    def fork(self, target: Target) -> "Recorder":
+        """Of a second attempt while this one is under way. It has no record of its own: see `take_over`, `superseded`."""
         model = self.target.model if self.target else "-"
         context = replace(self.context, tried=(*self.context.tried, model))
         other = Recorder(context, self.endpoint, (), self._clock, self._device)
         other.target, other._began = target, self._began
         other.admission = None if self.admission is None else self.admission.another()
         other._failures = [*self._failures, f"{model} hedged"]
-        other._into = self
+        other._parent = self
         return other
 
     @property
-    def is_beside(self) -> bool:
+    def is_fork(self) -> bool:
         """It is of a second attempt: which of the two counts is not known before it has begun."""
-        return self._into is not None
+        return self._parent is not None
 
     @property
     def is_over(self) -> bool:
@@ -98,25 +98,25 @@ class Recorder:
     def take_over(self, other: "Recorder") -> None:
         """The second attempt is the one that counts from now on."""
         for name in (
-            "context", "target", "entry", "admission", "pairs", "_leases", "_had_a_turn", "_first", "_status", "_mark",
+            "context", "target", "entry", "admission", "pairs", "_leases", "_was_leased", "_first", "_status", "_mark",
             "_cold", "_failures", "_attempt_began", "_is_stream",
         ):  # fmt: skip
             setattr(self, name, getattr(other, name))
 
-    def lost(self) -> RequestRecord:
+    def superseded(self) -> RequestRecord:
         """The other attempt was first: the record of this one, for the ledger."""
         return self._record(End.CANCELLED, self._status, HEDGED, self._attempt_began)
 
     def leased(self, lease: Lease, *, is_cold: bool = False) -> None:
         """It has its turn. is_cold: it caused the load that it waited for."""
         self._leases.append(lease)
-        self._had_a_turn = True
+        self._was_leased = True
         self._cold += lease.load_seconds if is_cold else 0.0
         is_here = self.target is None or self.target.backend == LOCAL
         if self._device is not None and is_here and self._mark is None and not self._ended:
             self._mark = self._device.begin()
 
-    def answers_with(self, revision: str) -> None:
+    def set_revision(self, revision: str) -> None:
         """What the engine holds that has given it its turn."""
         if self.target is not None and self.target.revision != revision:
             self.target = replace(self.target, revision=revision)
@@ -131,7 +131,7 @@ class Recorder:
     def headers(self) -> dict[str, str]:
         """Who answers, and where the time went until now, for the answer's head."""
         target = {} if self.target is None else {**self.target.headers(), **self._order()}
-        queue, load, swap = self._waited()
+        queue, load, swap = self._wait_times()
         first = (self._first or self._clock()) - self._began
         spent = {"queue": queue, "load": load, "swap": swap, "first": first}
         timing = ", ".join(f"{name};dur={seconds * 1e3:.2f}" for name, seconds in spent.items())
@@ -145,14 +145,14 @@ class Recorder:
 
     def _order(self) -> dict[str, str]:
         """The class that it has, the one that it asked for where that is higher, and its part of the places."""
-        given, asked = self.context.service_class, self.context.asked.service_class
-        found = {"X-Roundhouse-Class": given.label}
-        if asked is not None and asked < given:
-            found["X-Roundhouse-Class-Asked"] = asked.label
+        granted, hints = self.context.service_class, self.context.hints.service_class
+        headers = {"X-Roundhouse-Class": granted.label}
+        if hints is not None and hints < granted:
+            headers["X-Roundhouse-Class-Asked"] = hints.label
         pools = [lease.pool for lease in self._leases if lease.pool]
-        return {**found, "X-Roundhouse-Pool": pools[-1]} if pools else found
+        return {**headers, "X-Roundhouse-Pool": pools[-1]} if pools else headers
 
-    def _waited(self) -> tuple[float, float, float]:
+    def _wait_times(self) -> tuple[float, float, float]:
         queue = load = swap = 0.0
         for lease in self._leases:
             queue += lease.queued_seconds
@@ -162,7 +162,7 @@ class Recorder:
 
     def sent(self) -> None:
         """The last event of its answer has left. What the engine counts may still come."""
-        (self._into or self)._is_sent = True
+        (self._parent or self)._is_sent = True
 
     # --- its end ----------------------------------------------------------------------------------------------------
     def done(self) -> None:
@@ -170,7 +170,7 @@ class Recorder:
         status = self._status or 200
         self._end(End.DONE if status < 400 else End.REFUSED if status < 500 else End.FAILED, status)
 
-    def left(self) -> None:
+    def client_disconnected(self) -> None:
         """The client is gone; one that has all of its answer may leave at once, and OpenAI's SDK does."""
         if self._is_sent:
             self.done()
@@ -179,10 +179,10 @@ class Recorder:
 
     def failed(self, error: BaseException) -> None:
         """It ended with this."""
-        if isinstance(error, NotYet):
+        if isinstance(error, LoadPending):
             self._end(End.REFUSED, 202, "not_yet")
-        elif isinstance(error, LEFT):
-            self.left()
+        elif isinstance(error, DISCONNECTS):
+            self.client_disconnected()
         elif isinstance(error, RoundhouseError):
             self._end(self._end_by(error), self._status or error.status, error.code)
         else:
@@ -195,11 +195,11 @@ class Recorder:
             return End.ENGINE_DIED
         if error.code == "client_too_slow":
             return End.CANCELLED
-        return End.REFUSED if error.status < 500 or (error.status == 503 and not self._had_a_turn) else End.FAILED
+        return End.REFUSED if error.status < 500 or (error.status == 503 and not self._was_leased) else End.FAILED
 
     def _end(self, end: End, status: int | None, code: str | None = None) -> None:
-        if self._into is not None:
-            self._into._end(end, status, code)
+        if self._parent is not None:
+            self._parent._end(end, status, code)
             return
         if self._ended:
             return
@@ -214,9 +214,9 @@ class Recorder:
     def _record(self, end: End, status: int | None, code: str | None, began: float) -> RequestRecord:
         seconds = {"receive": self._began - self.context.arrived, "total": self._clock() - began}
         if self._attempt_began > began:
-            seconds["before"], seconds["away"] = self._attempt_began - began, self._away
+            seconds["before"], seconds["away"] = self._attempt_began - began, self._provider_seconds
         if self._leases:
-            seconds["queue"], seconds["load"], seconds["swap"] = self._waited()
+            seconds["queue"], seconds["load"], seconds["swap"] = self._wait_times()
         if self._first is not None:
             seconds["first"] = self._first - began
         if self._device is not None and self._mark is not None:

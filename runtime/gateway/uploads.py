@@ -9,7 +9,7 @@ from registry.errors import QueueFull
 RETRY_AFTER = 5.0
 
 
-class Share:
+class UploadShare:
     """Of one upload."""
 
     def __init__(self, uploads: "Uploads") -> None:
@@ -37,8 +37,8 @@ class Uploads:
         self.most, self.held, self.bounds = most, 0, bounds
 
     @contextmanager
-    def share(self) -> Iterator[Share]:
-        share = Share(self)
+    def share(self) -> Iterator[UploadShare]:
+        share = UploadShare(self)
         try:
             yield share
         finally:

@@ -12,26 +12,26 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Scope
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, RoundhouseError
 from registry.recipes.definition import Recipe
-from registry.wording import quoted
-from runtime.http.bodies import unreadable
+from runtime.http.bodies import unreadable_error
 from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.unknown import unknown
 from runtime.http.openapi import document
 from runtime.http.pages import console
 from runtime.http.pages import routes as pages
-from runtime.http.routes import DIRECT
-from runtime.http.sending import direct
+from runtime.http.routes import INFERENCE_PATHS
+from runtime.http.sending import as_asgi
 
-DROPPED = {
+REMOVED_PATHS = {
     ("GET", path) for path in ("/", "/litserve/health", "/litserve/info", "/docs", "/docs/oauth2-redirect", "/redoc")
 }
 """LitServe's own pages, and FastAPI's, which load their parts from elsewhere; `POST /` is ours."""
 
 
-UNREAD = (ValueError, RecursionError)
+UNREADABLE = (ValueError, RecursionError)
 """What FastAPI meets in a body that it reads itself; its own words for it are of a place and of no cause."""
 
 
@@ -44,12 +44,14 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     app.router.routes[:] = [
         route
         for route in app.router.routes
-        if not any((method, getattr(route, "path", "")) in DROPPED for method in getattr(route, "methods", None) or ())
+        if not any(
+            (method, getattr(route, "path", "")) in REMOVED_PATHS for method in getattr(route, "methods", None) or ()
+        )
     ]
 
     for route in app.router.routes:
-        if isinstance(route, APIRoute) and route.path in DIRECT:
-            route.app = direct(route.endpoint)
+        if isinstance(route, APIRoute) and route.path in INFERENCE_PATHS:
+            route.app = as_asgi(route.endpoint)
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):
@@ -59,10 +61,10 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         if missing and (other := _without_slash(app, request)) is not None:
             return RedirectResponse(other)
         if isinstance(error, HTTPException) and error.status_code == 405:
-            headers |= _allowed(app, request)
+            headers |= _allow_header(app, request)
             if request.method == "OPTIONS" and headers:
                 return Response(status_code=204, headers=headers)
-        response = error_response(_told(request, error), dialect_of(request.url.path))
+        response = error_response(_client_error(request, error), dialect_of(request.url.path))
         response.headers.update(headers)
         return response
 
@@ -78,24 +80,24 @@ def _without_slash(app: FastAPI, request: Request) -> str | None:
     another scheme, name and prefix for it."""
     path = request.scope["path"]
     other = path.rstrip("/")
-    if other == path or _fits(app, request.scope) or not _fits(app, {**request.scope, "path": other}):
+    if other == path or _is_served(app, request.scope) or not _is_served(app, {**request.scope, "path": other}):
         return None
     last = quote(other.rpartition("/")[2], safe="")
     return "../" * (len(path) - len(other)) + last + (f"?{request.url.query}" if request.url.query else "")
 
 
-def _fits(app: FastAPI, scope: Scope) -> bool:
+def _is_served(app: FastAPI, scope: Scope) -> bool:
     return any(route.matches(scope)[0] is not Match.NONE for route in app.router.routes)
 
 
-def _told(request: Request, error: Exception) -> RoundhouseError:
+def _client_error(request: Request, error: Exception) -> RoundhouseError:
     """The error as the client may read it."""
     if isinstance(error, RoundhouseError):
         return error
     if isinstance(error, HTTPException) and error.status_code == 404:
         return unknown(request.url.path)
-    if isinstance(error, RequestValidationError | HTTPException) and isinstance(error.__cause__, UNREAD):
-        return unreadable(error.__cause__)
+    if isinstance(error, RequestValidationError | HTTPException) and isinstance(error.__cause__, UNREADABLE):
+        return unreadable_error(error.__cause__)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:]) or None
@@ -109,7 +111,7 @@ def _told(request: Request, error: Exception) -> RoundhouseError:
     return wrong
 
 
-def _allowed(app: FastAPI, request: Request) -> dict[str, str]:
+def _allow_header(app: FastAPI, request: Request) -> dict[str, str]:
     """The methods of a path, as a header: each of its routes knows its own only. HEAD is answered as GET is."""
     fitting = (route for route in app.router.routes if route.matches(request.scope)[0] is not Match.NONE)
     found = {method for route in fitting for method in getattr(route, "methods", None) or ()}

@@ -11,17 +11,17 @@ import msgspec
 from fastapi import Request
 
 from models.messages import EmbedRequest, RerankRequest
+from registry.base.json import NOT_JSON
+from registry.base.wording import quoted, size_words
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
-from registry.json import NOT_JSON
-from registry.wording import quoted, size_words
 from runtime.gateway.backend import Call
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 # msgspec gives the place of a fault only inside its message; it is read for `param` and for nothing else.
 _NO_MODEL = "Object missing required field `model`"
-_PLACE = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
+_FAULT_PATH = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -37,18 +37,18 @@ async def read_body(request: Request, limit: int) -> bytes:
         )
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
-        raise too_large(limit)
+        raise too_large_error(limit)
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > limit:
-            raise too_large(limit)
+            raise too_large_error(limit)
         parts.append(part)
     return b"".join(parts)
 
 
-def too_large(limit: int) -> TooLarge:
+def too_large_error(limit: int) -> TooLarge:
     return TooLarge(f"The body is over this server's limit of {size_words(limit)} for this endpoint.")
 
 
@@ -57,13 +57,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
     try:
         data = msgspec.json.decode(body)
     except NOT_JSON as error:
-        raise unreadable(error) from None
+        raise unreadable_error(error) from None
     if not isinstance(data, dict):
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
     return data
 
 
-def unreadable(error: Exception) -> BadRequest:
+def unreadable_error(error: Exception) -> BadRequest:
     """What is wrong with a body that msgspec could not decode."""
     if isinstance(error, RecursionError):
         return BadRequest("the JSON body is nested too deeply", code="json_too_deep")
@@ -75,9 +75,9 @@ def decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise invalid(error) from None
+        raise validation_error(error) from None
     except NOT_JSON as error:
-        raise unreadable(error) from None
+        raise unreadable_error(error) from None
 
 
 def convert(data: dict[str, Any], kind: type[T]) -> T:
@@ -85,15 +85,15 @@ def convert(data: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise invalid(error) from None
+        raise validation_error(error) from None
 
 
-def invalid(error: msgspec.ValidationError) -> BadRequest:
+def validation_error(error: msgspec.ValidationError) -> BadRequest:
     text = str(error)
     if text == _NO_MODEL:
         return BadRequest("Say which model in 'model': GET /v1/models lists all.", param="model")
-    places = [inside or field for inside, field in _PLACE.findall(text)]
-    return BadRequest(f"{text}.", param=".".join(dict.fromkeys(p for p in reversed(places) if p)) or None)
+    paths = [inside or field for inside, field in _FAULT_PATH.findall(text)]
+    return BadRequest(f"{text}.", param=".".join(dict.fromkeys(p for p in reversed(paths) if p)) or None)
 
 
 def unknown_fields(data: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
@@ -101,7 +101,7 @@ def unknown_fields(data: dict[str, Any], kind: type[msgspec.Struct]) -> list[str
     return [key for key in data if key not in kind.__struct_fields__]
 
 
-def count(calls: Sequence[Call], bounds: Bounds) -> None:
+def check_counts(calls: Sequence[Call], bounds: Bounds) -> None:
     """How many texts one request brings, whatever its dialect calls them. Raises BadRequest for too many."""
     inputs = sum(len(call.inputs) for call in calls if isinstance(call, EmbedRequest))
     if inputs > bounds.inputs:

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import dataclass, field
 
 from models import sse
-from models.messages import Chunk, Event, Started
+from models.messages import Chunk, Event, ResponseStart
 from runtime.gateway.backend import Call, Target
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.http.errors import Dialect
 
 JSON = "application/json"
@@ -39,10 +39,10 @@ Parts = AsyncGenerator[Part, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedRequest:
     """A request that was understood."""
 
-    wanted: Wanted
+    model_ref: ModelRef
     calls: Callable[[int | None], Sequence[Call]]
     """What is asked of the engine; given the tokens that the target takes, if known."""
     render: Callable[[Target, AsyncIterator[Event]], Parts]
@@ -60,7 +60,7 @@ class Endpoint:
     """One path of inference."""
 
     path: str
-    parse: Callable[[bytes, Mapping[str, str]], Parsed]
+    parse: Callable[[bytes, Mapping[str, str]], ParsedRequest]
     """Body and query parameters. Raises BadRequest with the field's name."""
     dialect: Dialect
     """Of errors, as long as the body is not understood."""
@@ -71,7 +71,7 @@ class Endpoint:
         return self.dialect if self.dialect_of is None else self.dialect_of(body)
 
 
-_END = re.compile(
+_LAST_EVENT = re.compile(
     rb"^(?:data: ?\[DONE\]"
     rb"|event: ?(?:message_stop|response\.(?:completed|incomplete|failed))"
     rb'|data: ?\{"type":"transcript\.text\.done"'
@@ -82,54 +82,54 @@ _END = re.compile(
 """OpenAI's, Anthropic's and that of Responses, of transcripts, of Text Generation Inference, Ollama's. None of them can
 stand in a text: there quotes and line ends are escaped. A call's arguments may say that they are done; the line does
 not."""
-_WORDS = (b"[DONE]", b"message_stop", b"response.", b"text.done", b'"generated_text":"', b'"done":true')
-"""Of which a part has one if `_END` is in it: told apart in a tenth of the time."""
+_LAST_EVENT_WORDS = (b"[DONE]", b"message_stop", b"response.", b"text.done", b'"generated_text":"', b'"done":true')
+"""Of which a part has one if `_LAST_EVENT` is in it: told apart in a tenth of the time."""
 
 
-def end_of(data: bytes) -> int:
+def last_event_start(data: bytes) -> int:
     """Where in a part of a stream its last event begins, with which its client has a whole answer; else its length.
 
     Clients close the connection then, and read no further.
     """
-    for word in _WORDS:
+    for word in _LAST_EVENT_WORDS:
         if word in data:
-            found = _END.search(data)
-            return len(data) if found is None else found.start()
+            match = _LAST_EVENT.search(data)
+            return len(data) if match is None else match.start()
     return len(data)  # nearly every part
 
 
-async def whole(data: bytes, content_type: str = JSON, headers: Mapping[str, str] | None = None) -> Parts:
+async def whole_answer(data: bytes, content_type: str = JSON, headers: Mapping[str, str] | None = None) -> Parts:
     """An answer that is no stream."""
     yield Head(200, content_type, {"content-length": str(len(data)), **(headers or {})})
     yield data
 
 
-def warning(started: Started) -> dict[str, str]:
+def warning(started: ResponseStart) -> dict[str, str]:
     """What the engine did otherwise than it was asked to, as a header."""
     return {"X-Roundhouse-Warning": started.warning} if started.warning else {}
 
 
-async def engine_answer(events: AsyncIterator[Event]) -> tuple[Started, bytes]:
+async def read_engine_answer(events: AsyncIterator[Event]) -> tuple[ResponseStart, bytes]:
     """The start and the body of an engine's answer that is no stream."""
-    started, data = Started(status=200, content_type=JSON), bytearray()
+    started, data = ResponseStart(status=200, content_type=JSON), bytearray()
     async for event in events:
-        if isinstance(event, Started):
+        if isinstance(event, ResponseStart):
             started = event
         elif isinstance(event, Chunk):
             data += event.data
     return started, bytes(data)
 
 
-async def engine_lines(
+async def read_engine_events(
     events: AsyncIterator[Event], refuse: Callable[[int, bytes], object]
-) -> AsyncGenerator[Started | bytes, None]:
+) -> AsyncGenerator[ResponseStart | bytes, None]:
     """The start, then the data of the engine's server-sent events, however they were cut.
 
     `refuse` raises what an answer with a status of 400 or above tells.
     """
     status, refusal, reader = 200, b"", sse.Reader()
     async for event in events:
-        if isinstance(event, Started):
+        if isinstance(event, ResponseStart):
             status = event.status
             yield event
         elif not isinstance(event, Chunk):

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from registry.base.json import NOT_JSON
+from registry.base.wording import cut
 from registry.errors import LimitExceeded, RoundhouseError, Unfit, Unreachable, by_status
-from registry.json import NOT_JSON
-from registry.wording import cut
 
 LONGEST = 3 * 1024
 """Bytes of a message, and of a refused adapter's faults: a whole error stays under 4 KiB, its faults under 8."""
@@ -82,7 +82,7 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
                 "code": error.code,
             }
             if isinstance(error, Unfit) and error.faults:
-                inner["faults"] = _fewer(error.faults)
+                inner["faults"] = _bounded_faults(error.faults)
             if isinstance(error, LimitExceeded):
                 inner["limits"] = [asdict(one) for one in error.binding]
             if isinstance(error, Unreachable):
@@ -90,17 +90,17 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
             return {"error": inner}
 
 
-def _fewer(faults: Sequence[str]) -> list[str]:
+def _bounded_faults(faults: Sequence[str]) -> list[str]:
     """The first of them, in LONGEST bytes together, and how many more there are."""
-    shown: list[str] = []
-    left = LONGEST
+    listed: list[str] = []
+    bytes_left = LONGEST
     for fault in faults:
         text = cut(fault, LONGEST)
-        left -= len(text.encode())
-        if left < 0:
-            return [*shown, f"… and {len(faults) - len(shown)} more"]
-        shown.append(text)
-    return shown
+        bytes_left -= len(text.encode())
+        if bytes_left < 0:
+            return [*listed, f"… and {len(faults) - len(listed)} more"]
+        listed.append(text)
+    return listed
 
 
 def headers(error: RoundhouseError) -> dict[str, str]:
@@ -108,14 +108,14 @@ def headers(error: RoundhouseError) -> dict[str, str]:
     if error.status == 401:
         return {"WWW-Authenticate": "Bearer"}
     if error.retry_after is None:
-        return _unless_again(error)
+        return _retry_headers(error)
     found = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     if isinstance(error, LimitExceeded):
         found["retry-after-ms"] = str(math.ceil(error.retry_after * 1e3))
-    return found | _unless_again(error)
+    return found | _retry_headers(error)
 
 
-def _unless_again(error: RoundhouseError) -> dict[str, str]:
+def _retry_headers(error: RoundhouseError) -> dict[str, str]:
     """The SDKs of OpenAI and Anthropic try a 429 again unless they are told not to."""
     return {"x-should-retry": "false"} if isinstance(error, LimitExceeded) and not error.should_retry else {}
 
@@ -128,7 +128,7 @@ def error_response(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) ->
     return Response(encode(error, dialect), status(error, dialect), headers(error), media_type="application/json")
 
 
-class _Told(msgspec.Struct):
+class _ForeignFields(msgspec.Struct):
     message: str
     type: str | None = None
     param: str | None = None
@@ -136,30 +136,30 @@ class _Told(msgspec.Struct):
     """A number, vLLM's, is the status again, and no code of OpenAI's; its type is then a class of vLLM's."""
 
 
-class _Foreign(msgspec.Struct):
-    error: _Told
+class _ForeignError(msgspec.Struct):
+    error: _ForeignFields
 
 
-def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
+def translate_engine_error(status: int, body: bytes, dialect: Dialect) -> bytes:
     """An engine's own error body, OpenAI's or Anthropic's, as `dialect` writes it and no longer than ours are.
 
     What is neither stays as it is, if it is short.
     """
     try:
-        told = msgspec.json.decode(body, type=_Foreign).error
+        fields = msgspec.json.decode(body, type=_ForeignError).error
     except NOT_JSON:
-        told = _Told("The engine refused this request.")
+        fields = _ForeignFields("The engine refused this request.")
         if len(body) <= LONGEST:
             return body
     if dialect is Dialect.OPENAI:
-        told.message = cut(told.message, LONGEST)
-        told.param = None if told.param is None else cut(told.param, LONGEST_PARAM)
+        fields.message = cut(fields.message, LONGEST)
+        fields.param = None if fields.param is None else cut(fields.param, LONGEST_PARAM)
         ours = by_status(status)
-        if isinstance(told.code, int):
-            told.type, told.code = None, ours.code
-        told.type = told.type or ours.type
-        return msgspec.json.encode(_Foreign(told))
-    error = RoundhouseError(told.message)
+        if isinstance(fields.code, int):
+            fields.type, fields.code = None, ours.code
+        fields.type = fields.type or ours.type
+        return msgspec.json.encode(_ForeignError(fields))
+    error = RoundhouseError(fields.message)
     error.status = status
     return encode(error, dialect)
 

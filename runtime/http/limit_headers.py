@@ -23,7 +23,7 @@ _ANTHROPICS = frozenset(("requests", "tokens"))
 _UNITS = {"audio_seconds_per_minute": 1000}
 
 
-def headers_of(levels: Levels, dialect: Dialect) -> dict[str, str]:
+def limit_headers(levels: Levels, dialect: Dialect) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind, (limit, remaining, seconds) in levels.items():
         name = _NAMES.get(kind)
@@ -33,17 +33,17 @@ def headers_of(levels: Levels, dialect: Dialect) -> dict[str, str]:
         if dialect is Dialect.ANTHROPIC and name in _ANTHROPICS:
             start = f"anthropic-ratelimit-{name}-"
             found |= {f"{start}limit": f"{limit // unit}", f"{start}remaining": f"{remaining // unit}"}
-            found[f"{start}reset"] = moment(time.time() + seconds)
+            found[f"{start}reset"] = format_time(time.time() + seconds)
         else:
             found |= {
                 f"x-ratelimit-limit-{name}": f"{limit // unit}",
                 f"x-ratelimit-remaining-{name}": f"{remaining // unit}",
-                f"x-ratelimit-reset-{name}": duration(seconds),
+                f"x-ratelimit-reset-{name}": format_duration(seconds),
             }
     return found
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """As Go writes it, rounded up to a millisecond: 0s, 12ms, 1.5s, 6m0s."""
     ms = math.ceil(seconds * 1e3)
     if 0 < ms < 1000:
@@ -56,6 +56,6 @@ def duration(seconds: float) -> str:
     return f"{hours}h{text}" if hours else text
 
 
-def moment(at: float) -> str:
+def format_time(at: float) -> str:
     """RFC 3339, rounded up to a second."""
     return datetime.fromtimestamp(min(math.ceil(at), _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

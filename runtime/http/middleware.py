@@ -13,7 +13,7 @@ from registry.errors import BadRequest, RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http.errors import Dialect, error_response
-from runtime.http.wishes import context_of_headers, of_caller
+from runtime.http.hints import context_of_headers, with_caller
 from tenants.caller import Caller
 
 _SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}\Z")
@@ -26,7 +26,7 @@ def context_of(scope: Scope) -> RequestContext:
 
 def set_caller(scope: Scope, caller: Caller) -> None:
     """For the layer that knows who calls, before anybody has looked at the context."""
-    scope[_CONTEXT] = of_caller(context_of(scope), caller)
+    scope[_CONTEXT] = with_caller(context_of(scope), caller)
 
 
 def gateway_of(scope: Scope) -> Gateway:
@@ -90,23 +90,23 @@ class ContextMiddleware:
             return
         if scope["method"] == "HEAD":  # it is answered as GET is, and uvicorn sends no body
             scope = {**scope, "method": "GET"}
-        number = _request_id(scope)
+        request_id = _request_id(scope)
 
-        async def with_id(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"] = number
+                headers["X-Request-Id"] = request_id
                 if scope["path"].startswith("/v1/messages"):  # where Anthropic's clients look for it
-                    headers["Request-Id"] = number
+                    headers["Request-Id"] = request_id
             await send(message)
 
         try:
-            scope[_CONTEXT] = context_of_headers(number, scope["headers"])
+            scope[_CONTEXT] = context_of_headers(request_id, scope["headers"])
         except BadRequest as error:
-            await error_response(error, self._dialect_of(scope["path"]))(scope, receive, with_id)
+            await error_response(error, self._dialect_of(scope["path"]))(scope, receive, send_with_id)
             return
         scope[_GATEWAY], scope[_SEND] = self._gateway(), send
-        await self.app(scope, receive, with_id)
+        await self.app(scope, receive, send_with_id)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def receive_and_stop() -> Message:

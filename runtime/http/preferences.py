@@ -28,8 +28,8 @@ def parse(headers: Iterable[tuple[bytes, bytes]]) -> Preference:
                 token = part.strip().lower()
                 if token == "respond-async":
                     respond_async = True
-                elif found := _WAIT.match(token):
-                    wait = float(found.group(1))
+                elif match := _WAIT.match(token):
+                    wait = float(match.group(1))
         elif name == b"x-roundhouse-progress":
             progress = value.strip().lower() == b"sse"
     return Preference(respond_async, wait, progress and not respond_async)  # a 202 needs its status line

@@ -5,7 +5,7 @@ from runtime.http.audio.endpoints import TASKS
 from runtime.http.audio.endpoints import handle as audio
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
 from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
-from runtime.http.ollama import alive as ollama_alive
+from runtime.http.ollama import keep_alive as ollama_keep_alive
 from runtime.http.ollama import models as ollama_models
 from runtime.http.ollama.endpoints import ENDPOINTS as OLLAMA
 from runtime.http.ollama.vectors import ENDPOINTS as OLLAMA_VECTORS
@@ -21,14 +21,17 @@ ENDPOINTS = {endpoint.path: endpoint for endpoint in (*CHAT, *TEXT_GENERATION, *
 OLLAMA_ENDPOINTS = (*OLLAMA, *OLLAMA_VECTORS)
 
 
-DIRECT = frozenset((*ENDPOINTS, *(endpoint.path for endpoint in OLLAMA_ENDPOINTS), *TASKS))
+INFERENCE_PATHS = frozenset((*ENDPOINTS, *(endpoint.path for endpoint in OLLAMA_ENDPOINTS), *TASKS))
 """Paths of inference: their handlers take a request and nothing else."""
 
 
 def routes() -> list[Route]:
     """What is added to LitServe's application."""
     found: list[Route] = [(path, handler(endpoint), ["POST"]) for path, endpoint in ENDPOINTS.items()]
-    found += [(endpoint.path, handler(endpoint, ollama_alive.around), ["POST"]) for endpoint in OLLAMA_ENDPOINTS]
+    found += [
+        (endpoint.path, handler(endpoint, ollama_keep_alive.apply_keep_alive), ["POST"])
+        for endpoint in OLLAMA_ENDPOINTS
+    ]
     found += [(path, audio, ["POST"]) for path in TASKS]
     return [
         *found,

@@ -23,11 +23,11 @@ Route = tuple[str, Callable[..., Awaitable[Response]], list[str]]
 """Path, handler, methods."""
 
 
-Around = Callable[[str, Gateway, Caller, bytes, Parts], Parts]
+AnswerWrapper = Callable[[str, Gateway, Caller, bytes, Parts], Parts]
 """Puts something around the answer to a caller's body, by the path. Raises RoundhouseError for what is not allowed."""
 
 
-def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
+def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None) -> Handler:
     """What FastAPI calls for a path of inference whose body is JSON."""
 
     async def handle(request: Request) -> Response:
@@ -36,20 +36,20 @@ def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
             body = await read_body(request, gateway.settings.max_json)
             query = request.query_params if request.scope["query_string"] else {}
             parts = serve(gateway, context, endpoint, body, query)
-            return Answer(parts if around is None else around(endpoint.path, gateway, context.caller, body, parts))
+            return Answer(parts if wrap is None else wrap(endpoint.path, gateway, context.caller, body, parts))
         except RoundhouseError as error:
             with gateway.record(context, endpoint.path) as recorder:
                 recorder.failed(error)
             return error_response(error, endpoint.dialect)
         except ClientDisconnect:
             with gateway.record(context, endpoint.path) as recorder:
-                recorder.left()
+                recorder.client_disconnected()
             raise
 
     return handle
 
 
-def direct(handle: Handler) -> ASGIApp:
+def as_asgi(handle: Handler) -> ASGIApp:
     """A handler as Starlette calls one. FastAPI's way, with its parameters and exit stacks, costs a request as much as
     all of the guard, and such a handler has no use for it."""
 
@@ -70,14 +70,14 @@ class Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.current_task()
         assert work is not None
-        left = asyncio.ensure_future(_cancel_once_gone(receive, work))
+        watcher = asyncio.ensure_future(_cancel_once_gone(receive, work))
         try:
             await self._send(send, body_sender(scope, send))
         except asyncio.CancelledError:
-            if not left.done() or work.uncancel() > 0:  # somebody else ends it: the server stops
+            if not watcher.done() or work.uncancel() > 0:  # somebody else ends it: the server stops
                 raise
         finally:
-            left.cancel()
+            watcher.cancel()
 
     async def _send(self, start: Send, more: Send) -> None:
         try:

@@ -10,23 +10,33 @@ from functools import partial
 
 import msgspec
 
-from console.texts import Texts
-from models.messages import Event, Started
+from console.texts import Transcript
+from models.messages import Event, ResponseStart
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Call, Coming, Lease, NotYet, Target
+from runtime.gateway.backend import Call, Lease, LoadPending, LoadProgress, Target
 from runtime.gateway.charging.demand import pairs_of
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
-from runtime.gateway.recorder import LEFT, Recorder
+from runtime.gateway.recorder import DISCONNECTS, Recorder
 from runtime.http import errors as http_errors
-from runtime.http import wishes
-from runtime.http.attempts.again import attempts
-from runtime.http.bodies import count
-from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts, end_of, warning
+from runtime.http import hints
+from runtime.http.attempts.retries import attempts
+from runtime.http.bodies import check_counts
+from runtime.http.dialect import (
+    EVENT_STREAM,
+    JSON,
+    Endpoint,
+    Head,
+    ParsedRequest,
+    Part,
+    Parts,
+    last_event_start,
+    warning,
+)
 from runtime.http.errors import Dialect
-from runtime.http.limit_headers import headers_of
+from runtime.http.limit_headers import limit_headers
 from runtime.http.routing.model_used import with_model_used
 
 log = logging.getLogger("roundhouse.http")
@@ -41,9 +51,9 @@ async def serve(
     """The answer to a body. Raises nothing: an error is an answer too, or the last event of a stream."""
     with gateway.record(context, endpoint.path) as recorder:
         try:
-            if gateway.console.texts.keeps(context.caller.team):
-                recorder.texts = Texts(body)
-            recorder.context, body = wishes.read(recorder.context, endpoint.path, body)
+            if gateway.console.texts.is_enabled(context.caller.team):
+                recorder.texts = Transcript(body)
+            recorder.context, body = hints.read(recorder.context, endpoint.path, body)
             parsed = endpoint.parse(body, query or {})
         except RoundhouseError as error:
             recorder.failed(error)
@@ -55,14 +65,14 @@ async def serve(
                 yield part
 
 
-async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> Parts:
+async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: ParsedRequest) -> Parts:
     """The answer to what was understood; `serve` with its first step done."""
     opened: Head | None = None
     try:
-        if parsed.wanted.task in (Task.EMBED, Task.RERANK):
-            count(parsed.calls(None), gateway.settings.bounds)
+        if parsed.model_ref.task in (Task.EMBED, Task.RERANK):
+            check_counts(parsed.calls(None), gateway.settings.bounds)
         target = recorder.target = await gateway.choose(
-            parsed.wanted, recorder.endpoint, parsed.calls, recorder.context
+            parsed.model_ref, recorder.endpoint, parsed.calls, recorder.context
         )
         gateway.admit(recorder, target, parsed.calls)
         parts = attempts(
@@ -71,16 +81,16 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
             target,
             () if target.routed is None else target.routed.decision.fallbacks,
             lambda name: gateway.resolve(
-                replace(parsed.wanted, name=name, adapter=None, written_by=DEFAULT_TEAM), recorder.context.caller
+                replace(parsed.model_ref, name=name, adapter=None, written_by=DEFAULT_TEAM), recorder.context.caller
             ),
             lambda found, noted: _parts(gateway, noted, parsed, found),
         )
         if target.routed is not None:
             parts = with_model_used(recorder, parts)
-        coming = partial(gateway.backend(target).coming, target)
-        if parsed.stream and recorder.context.preference.progress and coming() is not None:
-            headers = {**recorder.warnings(), **headers_of(gateway.levels(recorder), parsed.dialect)}
-            parts = with_progress(target.model, coming, parts, headers, parsed.dialect)
+        load_progress = partial(gateway.backend(target).load_progress, target)
+        if parsed.stream and recorder.context.preference.progress and load_progress() is not None:
+            headers = {**recorder.warnings(), **limit_headers(gateway.levels(recorder), parsed.dialect)}
+            parts = with_progress(target.model, load_progress, parts, headers, parsed.dialect)
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, Head):
@@ -88,23 +98,23 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
                 if recorder.texts is not None:
                     _keep(recorder.texts, part)
                 yield part
-    except LEFT:
-        recorder.left()
+    except DISCONNECTS:
+        recorder.client_disconnected()
         raise
-    except NotYet as later:
+    except LoadPending as later:
         recorder.failed(later)
         for part in accepted(later) if opened is None else []:
             yield part
     except Exception as error:
         recorder.failed(error)
-        for part in refusal(_told(error, parsed, recorder), parsed.dialect, opened):
+        for part in refusal(_client_error(error, parsed, recorder), parsed.dialect, opened):
             yield part
     finally:
         if recorder.texts is not None:
             recorder.texts.end()
 
 
-def _keep(texts: Texts, part: Part) -> None:
+def _keep(texts: Transcript, part: Part) -> None:
     """A part of an answer, for a team that has them kept. Errors are none: their code is told anyway."""
     if not isinstance(part, Head):
         texts.feed(part)
@@ -112,7 +122,7 @@ def _keep(texts: Texts, part: Part) -> None:
         texts.begin(part.content_type)
 
 
-def _told(error: Exception, parsed: Parsed, recorder: Recorder) -> RoundhouseError:
+def _client_error(error: Exception, parsed: ParsedRequest, recorder: Recorder) -> RoundhouseError:
     """The error as this client may read it."""
     if not isinstance(error, RoundhouseError):
         log.error("unmapped error in an endpoint", exc_info=error, extra={"request_id": recorder.context.id})
@@ -121,7 +131,7 @@ def _told(error: Exception, parsed: Parsed, recorder: Recorder) -> RoundhouseErr
     return error
 
 
-async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> Parts:
+async def _parts(gateway: Gateway, recorder: Recorder, parsed: ParsedRequest, target: Target) -> Parts:
     """What makes an answer whole waits until the ledger, if there is one, holds its end: nobody has what it lacks."""
     gateway.admit(recorder, target, parsed.calls)  # a further attempt: the first has been let in
     warned: dict[str, str] = {}
@@ -131,20 +141,20 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
             if isinstance(part, Head):
                 head = part
                 recorder.answered(part.status, is_stream=part.is_stream)
-                is_whole = "content-length" in part.headers and not recorder.is_beside
+                is_whole = "content-length" in part.headers and not recorder.is_fork
                 if is_whole:  # to send it is the client's time
                     recorder.done()
                     await gateway.kept()
-                limits = headers_of(gateway.levels(recorder), parsed.dialect)
+                limits = limit_headers(gateway.levels(recorder), parsed.dialect)
                 yield Head(part.status, part.content_type, {**warned, **part.headers, **recorder.headers(), **limits})
                 continue
             assert head is not None
             if recorder.entry is None or is_whole:
                 yield part
-                if head.is_stream and end_of(part) < len(part):
+                if head.is_stream and last_event_start(part) < len(part):
                     recorder.sent()
                 continue
-            end = end_of(part) if head.is_stream and not held else 0
+            end = last_event_start(part) if head.is_stream and not held else 0
             if end:
                 yield part[:end]
             held += part[end:]
@@ -157,7 +167,7 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
 
 
 async def _events(
-    gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target, warned: dict[str, str]
+    gateway: Gateway, recorder: Recorder, parsed: ParsedRequest, target: Target, warned: dict[str, str]
 ) -> AsyncGenerator[Event, None]:
     """A turn on the target, held until its last event was read. warned: is given the warnings among the events."""
     async with gateway.lease(recorder, target) as lease:
@@ -165,13 +175,13 @@ async def _events(
         recorder.pairs = pairs_of(calls)
         if len(calls) == 1:
             async for event in lease.run(calls[0]):
-                if isinstance(event, Started):
+                if isinstance(event, ResponseStart):
                     warned |= warning(event)
                 yield event
             return
         for events in await _together(lease, calls):
             for event in events:
-                if isinstance(event, Started):
+                if isinstance(event, ResponseStart):
                     warned |= warning(event)
                 yield event
 
@@ -210,11 +220,11 @@ def refusal(error: RoundhouseError, dialect: Dialect, opened: Head | None = None
     data = http_errors.encode(error, dialect)
     headers = {"content-length": str(len(data)), **http_errors.headers(error)}
     if isinstance(error, LimitExceeded):
-        headers |= headers_of(error.levels, dialect)
+        headers |= limit_headers(error.levels, dialect)
     return [Head(http_errors.status(error, dialect), JSON, headers), data]
 
 
-def accepted(later: NotYet) -> list[Part]:
+def accepted(later: LoadPending) -> list[Part]:
     """202: the load has begun; where to look, and when to come back."""
     where, seconds = f"/v1/models/{later.model}", math.ceil(later.expected_seconds)
     body = {"object": "model.load", "model": later.model, "status_url": where, "expected_seconds": seconds}
@@ -224,7 +234,7 @@ def accepted(later: NotYet) -> list[Part]:
 
 async def with_progress(
     model: str,
-    coming: Callable[[], Coming | None],
+    load_progress: Callable[[], LoadProgress | None],
     parts: Parts,
     headers: Mapping[str, str],
     dialect: Dialect = Dialect.OPENAI,
@@ -237,7 +247,7 @@ async def with_progress(
     first = asyncio.ensure_future(anext(parts, None))
     try:
         while not first.done():
-            now = coming() or Coming("ready", 1.0)
+            now = load_progress() or LoadProgress("ready", 1.0)
             yield f": {model} {now.phase} {now.fraction:.0%}\n\n".encode()
             await asyncio.wait({first}, timeout=COMMENT_SECONDS)
     finally:

@@ -19,8 +19,8 @@ from starlette.requests import Request
 
 from registry.bounds import Bounds
 from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
-from runtime.gateway.uploads import Share, Uploads
-from runtime.http.bodies import too_large
+from runtime.gateway.uploads import Uploads, UploadShare
+from runtime.http.bodies import too_large_error
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -112,7 +112,7 @@ class _Parts:
             return
         self.size += end - start
         if self.size > self._limit:
-            raise too_large(self._limit)
+            raise too_large_error(self._limit)
         self.pending += data[start:end]
 
     def on_part_end(self) -> None:
@@ -168,7 +168,7 @@ async def receive(
     most = limit + uploads.bounds.form_bytes + uploads.bounds.form_parts * 1024
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
-        raise too_large(limit)
+        raise too_large_error(limit)
     parts = _Parts(limit, uploads.bounds, on_field)
     parser = _parser(request, parts)
     path = folder / f"{secrets.token_hex(16)}{suffix}"
@@ -197,7 +197,7 @@ def _create(path: Path) -> int:
 
 
 async def _fill(
-    request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int, share: Share, bounds: Bounds
+    request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int, share: UploadShare, bounds: Bounds
 ) -> None:
     """Feed the parser and write the file. OSError comes from the disk only."""
     loop = asyncio.get_running_loop()
@@ -208,7 +208,7 @@ async def _fill(
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > most:
-                    raise too_large(most)
+                    raise too_large_error(most)
                 share.add(len(chunk))
                 for piece in range(0, len(chunk), PIECE):
                     try:

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from models.messages import Held, Progress
+from models.messages import MemoryFootprint, Progress
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Victim
-from runtime.residency.table import S, Step, Table, log, mapped
+from runtime.residency.table import S, Step, Table, log, map_error
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 
@@ -78,17 +78,17 @@ class Drainer:
         entry.loaded, entry.bytes, entry.host_bytes = None, 0, 0
         entry.to(S.ABSENT)
         self._table.observer.evicted(entry, reason)
-        self.has_left(entry)
+        self.on_absent(entry)
 
     async def evict(self, entry: ModelEntry, reason: str) -> None:
         self.dismiss(entry)
         await self.leave(entry, reason)
 
-    def has_left(self, entry: ModelEntry) -> None:
+    def on_absent(self, entry: ModelEntry) -> None:
         """Who asked for it meanwhile waits for its return."""
         self._table.note_change()
         if entry.queue.oldest is not None:
-            entry.wanted_since = entry.queue.oldest
+            entry.requested_since = entry.queue.oldest
         self._decide()
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
@@ -121,7 +121,7 @@ class Drainer:
                     await self._table.change()
         except TimeoutError:
             return False
-        await entry.queue.settled()
+        await entry.queue.wait_until_settled()
         if link is None or expected is None or not await self._host_has_room(entry, expected.host_bytes):
             return False
         if entry.state is not S.DRAINING or entry.link is not link:
@@ -132,7 +132,7 @@ class Drainer:
             held, seconds = await self._put_to_sleep(entry, link)
         except Exception as error:  # whatever it is, the entry must not stay DRAINING for ever
             if entry.state is S.DRAINING and entry.link is link:
-                self.sleep_failed(entry, "sleep", mapped(error, "sleep"))
+                self.sleep_failed(entry, "sleep", map_error(error, "sleep"))
             return False
         if entry.state is not S.DRAINING or entry.link is not link:  # it died meanwhile
             return False
@@ -148,26 +148,26 @@ class Drainer:
         entry.queue.engine_gone()
         entry.to(S.ASLEEP)
         self._table.observer.slept(entry, reason, seconds, before - held.device_bytes)
-        self.has_left(entry)
+        self.on_absent(entry)
         return True
 
-    async def _put_to_sleep(self, entry: ModelEntry, link: SlotLink) -> tuple[Held, float]:
+    async def _put_to_sleep(self, entry: ModelEntry, link: SlotLink) -> tuple[MemoryFootprint, float]:
         """What it holds once the memory that it gave up is seen to be back, and the seconds that its engine took: what
         loads meanwhile hides that memory for a while, which tells nothing of the next sleep."""
         awake, used, began = entry.seen, await self._table.memory.used(), entry.clock()
-        told = await link.command(frames.Sleep, SLEEP_SECONDS)
-        if told is None:
+        reply = await link.command(frames.Sleep, SLEEP_SECONDS)
+        if reply is None:
             raise EngineFailed("The slot ended a sleep without saying what it holds.")
-        seconds, on_device = entry.clock() - began, told.device_bytes
+        seconds, on_device = entry.clock() - began, reply.device_bytes
         if self._table.counts_processes:
-            on_device = await link.bytes_held() or on_device
+            on_device = await link.used_bytes() or on_device
         await self._table.memory.back(awake - on_device, used)
-        return Held(device_bytes=on_device, host_bytes=told.host_bytes), seconds
+        return MemoryFootprint(device_bytes=on_device, host_bytes=reply.host_bytes), seconds
 
     async def _host_has_room(self, entry: ModelEntry, asleep: int) -> bool:
         """Whether its copy fits into host memory, once those that are leaving it have left."""
         table = self._table
-        while table.held_on_host(besides=entry) + asleep > table.host_budget:
+        while table.used_host_bytes(besides=entry) + asleep > table.host_budget:
             states = [(e.state, e.falling_asleep) for e in table.entries.values()]
             if not any(state is S.UNLOADING or (state is S.DRAINING and not sleep) for state, sleep in states):
                 return False

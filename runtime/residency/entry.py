@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from models.messages import Held, Loaded, Progress
+from models.messages import LoadResult, MemoryFootprint, Progress
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe, Tier
 from runtime.residency.policy import Resident
@@ -46,7 +46,7 @@ class ModelEntry:
     clock: Callable[[], float] = time.monotonic
     state: ModelState = ModelState.ABSENT
     link: SlotLink | None = None
-    loaded: Loaded | None = None
+    loaded: LoadResult | None = None
     device: str = ""
     """Where it is, or was last."""
     bytes: int = 0
@@ -63,7 +63,7 @@ class ModelEntry:
     """What it is known to hold after a load; 0: no load was measured. See `registry.learning`."""
     margin: int = 0
     """What it is known to hold beyond that while it serves; on a GPU, where that is not measured, what a step takes."""
-    slept: Held | None = None
+    slept: MemoryFootprint | None = None
     """What it held when it slept last, before a restart included."""
     falling_asleep: bool = False
     """It is DRAINING in order to sleep."""
@@ -85,7 +85,7 @@ class ModelEntry:
     """Sleeps in its present process."""
     wakes: int = 0
     pinned: bool = False
-    wanted_since: float | None = None
+    requested_since: float | None = None
     last_used: float = 0.0
     loaded_at: float = 0.0
     created: float = field(default_factory=time.time)
@@ -113,7 +113,7 @@ class ModelEntry:
         return self.state is ModelState.READY
 
     @property
-    def asleep(self) -> Held | None:
+    def asleep(self) -> MemoryFootprint | None:
         """What it would hold asleep; None: it cannot sleep, its recipe forbids it, or little would be won.
 
         Little is won where too few bytes are freed, and where nothing is kept in host memory: then a wake reads the
@@ -211,7 +211,7 @@ class ModelEntry:
             state=self.state,
             bytes=max(self.bytes, self.claim),
             leases=self.leases,
-            last_used=self.clock() if self.wanted_since is not None else self.last_used,
+            last_used=self.clock() if self.requested_since is not None else self.last_used,
             loaded_at=self.loaded_at,
             min_resident=self.recipe.residency.min_resident,
             drain_deadline=self.recipe.residency.drain_deadline,

@@ -8,7 +8,7 @@ from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
 from runtime.residency.table import S, Table, log
 
-BESIDE = ("version", "price", "description", "owned_by", "aliases", "adapters")
+FIELDS_WITHOUT_RELOAD = ("version", "price", "description", "owned_by", "aliases", "adapters")
 """Of a recipe, what no engine is loaded with."""
 PATIENCE = 600.0
 """Seconds that a model may go on being used before it drains for its new recipe. Who comes meanwhile waits for that."""
@@ -23,7 +23,7 @@ class RecipeExchange:
     """Called once the new recipe counts."""
 
 
-class Exchanger:
+class RecipeExchanger:
     """
     | state                 | then                                                                             |
     |-----------------------|----------------------------------------------------------------------------------|
@@ -46,8 +46,8 @@ class Exchanger:
 
     def waiting(self, model: str) -> Recipe | None:
         """The recipe that a model is about to get."""
-        found = self._waiting.get(model)
-        return found.recipe if found else None
+        result = self._waiting.get(model)
+        return result.recipe if result else None
 
     def start(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
         """The model gets another recipe, as soon as nobody uses the one that it has."""
@@ -98,4 +98,4 @@ class Exchanger:
 
 
 def _same_engine(before: Recipe, now: Recipe) -> bool:
-    return before.model_copy(update={name: getattr(now, name) for name in BESIDE}) == now
+    return before.model_copy(update={name: getattr(now, name) for name in FIELDS_WITHOUT_RELOAD}) == now

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from models.messages import Progress
 from registry.errors import RoundhouseError, Unavailable
 from runtime.residency.entry import ModelEntry
-from runtime.residency.table import S, Table, log, mapped
+from runtime.residency.table import S, Table, log, map_error
 
 Fetch = Callable[[ModelEntry, Callable[[int, int | None], None]], Coroutine[None, None, None]]
 """Brings a model's files and has the entry filled in; tells the bytes that have come and all bytes, if known."""
@@ -49,12 +49,12 @@ class ModelFetcher:
         return True
 
     async def _bring(self, entry: ModelEntry, fetch: Fetch) -> None:
-        def told(come: int, whole: int | None) -> None:  # from the download's threads: one assignment, nothing else
+        def report(come: int, whole: int | None) -> None:  # from the download's threads: one assignment, nothing else
             fraction = min(1.0, come / whole) if whole else 0.0
             entry.fetched = (come, whole)
             entry.progress = Progress(phase="fetching", fraction=fraction, detail=f"{come >> 20} MiB")
 
-        task = self._under_way[entry.id] = asyncio.create_task(fetch(entry, told))
+        task = self._under_way[entry.id] = asyncio.create_task(fetch(entry, report))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -63,7 +63,7 @@ class ModelFetcher:
                 raise
             self._did_not_come(entry, Unavailable("The download was cancelled.", code="download_cancelled"))
         except Exception as error:
-            self._did_not_come(entry, mapped(error, "download"))
+            self._did_not_come(entry, map_error(error, "download"))
         else:
             entry.progress, entry.failures = None, []  # of tries before this one
             entry.to(S.ABSENT)
@@ -75,7 +75,7 @@ class ModelFetcher:
 
     def _did_not_come(self, entry: ModelEntry, error: RoundhouseError) -> None:
         log.error("fetching failed", extra={"model": entry.id, "cause": error.message})
-        entry.progress, entry.wanted_since = None, None
+        entry.progress, entry.requested_since = None, None
         entry.to(S.FAILED)
         failure = entry.fail(error)
         self._table.observer.load_failed(entry, error)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from models.messages import Held, Loaded, Progress
+from models.messages import LoadResult, MemoryFootprint, Progress
 from registry import learning
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Plan
-from runtime.residency.table import S, Table, log, mapped
+from runtime.residency.table import S, Table, log, map_error
 from runtime.slots import frames
 from runtime.slots.link import UNKNOWN, Cause, SlotLink
 
@@ -74,7 +74,7 @@ class Loader:
                 return False
         return True
 
-    def _back_into_the_line(self, entry: ModelEntry) -> None:
+    def _requeue(self, entry: ModelEntry) -> None:
         """The claim is given up, the wish keeps its age: the next plan says who leaves, or that it can never start."""
         log.warning("others have grown into the room of a model", extra={"model": entry.id})
         self._table.claims.discard(entry.id)
@@ -90,13 +90,13 @@ class Loader:
 
     def _has_room(self, entry: ModelEntry) -> bool:
         table = self._table
-        on_host = table.held_on_host(besides=entry) + entry.host_claim
+        on_host = table.used_host_bytes(besides=entry) + entry.host_claim
         return self._fits(entry) and on_host <= table.host_budget
 
     def _fits(self, entry: ModelEntry) -> bool:
         """On its device, whatever host memory has."""
-        held = self._table.held(besides=entry, device=entry.device)
-        return held + entry.needed <= self._table.budget_of(entry.device).bytes
+        used_bytes = self._table.used_bytes(besides=entry, device=entry.device)
+        return used_bytes + entry.needed <= self._table.budget_of(entry.device).bytes
 
     def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
         """The sleeping model that was used longest ago; where its device lacks bytes, one of the same device."""
@@ -105,7 +105,7 @@ class Loader:
             asleep = [e for e in asleep if e.device == entry.device]
         return min(asleep, key=lambda e: e.last_used, default=None)
 
-    async def _idle_ones_leave(self, entry: ModelEntry, reason: Cause) -> bool:
+    async def _evict_idle(self, entry: ModelEntry, reason: Cause) -> bool:
         """A load ran out of memory, by its own word or killed by the kernel. Whether anybody left, so that a second
         try makes sense."""
         idle = [
@@ -125,12 +125,12 @@ class Loader:
         started = entry.clock()
         try:
             if not await self._make_room(entry, victims):
-                self._back_into_the_line(entry)
+                self._requeue(entry)
                 return
-            link, loaded = await self._into_a_slot(entry)
+            link, loaded = await self._load_into_slot(entry)
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             self._table.claims.discard(entry.id)
-            self._load_failed(entry, mapped(error, "load"))
+            self._load_failed(entry, map_error(error, "load"))
             return
         seconds = entry.clock() - started
         self._table.observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
@@ -143,11 +143,11 @@ class Loader:
         entry.loads, entry.naps = entry.loads + 1, 0
         self._open(entry, link)
 
-    async def _into_a_slot(self, entry: ModelEntry) -> tuple[SlotLink, Loaded]:
+    async def _load_into_slot(self, entry: ModelEntry) -> tuple[SlotLink, LoadResult]:
         """An empty one; a second one if memory runs out in the first and others can make room."""
         entry.progress = Progress(phase="starting", fraction=0.02)
         table, engine = self._table, entry.recipe.engine.name
-        await table.pool.cool(self._left_beside(entry), keep=engine)
+        await table.pool.cool(self._room_for_warm_slots(entry), keep=engine)
         try:
             return await self._try(entry, engine)
         except RoundhouseError as error:
@@ -155,12 +155,12 @@ class Loader:
             died = error.code == "engine_died" and cause.may_be_memory
             if error.code != "out_of_memory" and not died:
                 raise
-            if not await self._idle_ones_leave(entry, Cause.of(error) if cause is UNKNOWN else cause):
+            if not await self._evict_idle(entry, Cause.of(error) if cause is UNKNOWN else cause):
                 raise
             entry.link = None  # its slot comes back, and may be another's before this one has the next
         return await self._try(entry, engine)
 
-    async def _try(self, entry: ModelEntry, engine: str) -> tuple[SlotLink, Loaded]:
+    async def _try(self, entry: ModelEntry, engine: str) -> tuple[SlotLink, LoadResult]:
         """One slot. If the load fails it ends, and what it had loaded so far is seen to be back."""
         memory = self._table.memory
         link = entry.link = await self._table.pool.take(engine)
@@ -168,10 +168,10 @@ class Loader:
         empty = None
         try:
             empty = await memory.used()
-            loaded = await self._tell_to_load(entry, link)
+            loaded = await self._send_load(entry, link)
             if self._table.counts_processes:  # the most that the load itself took counts, too
-                held = await link.most_bytes_held()
-                loaded = msgspec.structs.replace(loaded, resident_bytes=max(held, loaded.resident_bytes))
+                used_bytes = await link.peak_bytes()
+                loaded = msgspec.structs.replace(loaded, resident_bytes=max(used_bytes, loaded.resident_bytes))
             _check_alive(link)
             return link, loaded
         except Exception:
@@ -183,14 +183,14 @@ class Loader:
                 await memory.back(min(entry.bytes, max(0, before - empty)), before)
             raise
 
-    def _left_beside(self, entry: ModelEntry) -> int:
+    def _room_for_warm_slots(self, entry: ModelEntry) -> int:
         """Bytes for warm slots, in the memory in which processes are: with a GPU they hold none of its own."""
         table = self._table
         if table.counts_processes:
-            return table.budget - table.held(besides=entry) - entry.needed
-        return table.host_budget - table.held_on_host(besides=entry) - entry.host_bytes
+            return table.budget - table.used_bytes(besides=entry) - entry.needed
+        return table.host_budget - table.used_host_bytes(besides=entry) - entry.host_bytes
 
-    async def _tell_to_load(self, entry: ModelEntry, link: SlotLink) -> Loaded:
+    async def _send_load(self, entry: ModelEntry, link: SlotLink) -> LoadResult:
         def report(progress: Progress) -> None:
             entry.progress = progress
             self._table.note_change()
@@ -208,7 +208,7 @@ class Loader:
         if link is not None and link.cause is not UNKNOWN:
             error = EngineFailed(f"The engine died while it loaded: {link.cause.text}.", code=link.cause.code)
         log.error("load failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
-        entry.link, entry.progress, entry.wanted_since = None, None, None
+        entry.link, entry.progress, entry.requested_since = None, None, None
         entry.to(S.FAILED)
         failure = entry.fail(error)
         entry.bytes = entry.host_bytes = 0
@@ -231,33 +231,33 @@ class Loader:
             return
         try:
             if not await self._make_room(entry, victims):
-                self._back_into_the_line(entry)
+                self._requeue(entry)
                 return
             if entry.link is not link:  # it died asleep, and its slot has another process: the watcher sees to the rest
                 return
             began = entry.clock()
-            held = await self._tell_to_wake(entry, link)
+            memory = await self._send_wake(entry, link)
             _check_alive(link)
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             if entry.link is not link:
                 return
-            await self._wake_failed(entry, link, mapped(error, "wake"))
+            await self._wake_failed(entry, link, map_error(error, "wake"))
             return
         entry.measured_wake = entry.clock() - began
-        entry.bytes = max(entry.needed, held.device_bytes)
-        entry.host_bytes = held.host_bytes + entry.host_adapters
+        entry.bytes = max(entry.needed, memory.device_bytes)
+        entry.host_bytes = memory.host_bytes + entry.host_adapters
         entry.wakes += 1
         self._table.observer.woke(entry, entry.clock() - started)
         self._open(entry, link)
 
-    async def _tell_to_wake(self, entry: ModelEntry, link: SlotLink) -> Held:
+    async def _send_wake(self, entry: ModelEntry, link: SlotLink) -> MemoryFootprint:
         entry.bytes, entry.host_bytes, entry.claim = entry.needed, entry.host_claim, 0
         entry.progress = Progress(phase="waking", fraction=0.1)
         self._table.note_change()
-        held = await link.command(frames.Wake, WAKE_SECONDS)
-        if held is None:
+        memory = await link.command(frames.Wake, WAKE_SECONDS)
+        if memory is None:
             raise EngineFailed("The slot ended a wake without saying what it holds.")
-        return held
+        return memory
 
     async def _wake_failed(self, entry: ModelEntry, link: SlotLink | None, error: RoundhouseError) -> None:
         self._drainer.sleep_failed(entry, "wake", error)
@@ -274,7 +274,7 @@ class Loader:
 
     def _open(self, entry: ModelEntry, link: SlotLink) -> None:
         entry.loaded_at = entry.last_used = entry.clock()
-        entry.wanted_since, entry.progress = None, None
+        entry.requested_since, entry.progress = None, None
         entry.to(S.READY)
         entry.queue.open(link)
         self._table.note_change()

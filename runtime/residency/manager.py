@@ -14,13 +14,13 @@ from registry.errors import Conflict, DoesNotFit, RoundhouseError, Unavailable
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import Exchanger
+from runtime.residency.exchanger import RecipeExchanger
 from runtime.residency.fetcher import Fetch, ModelFetcher
 from runtime.residency.loader import Loader
 from runtime.residency.table import S, Table
 from runtime.residency.watcher import Watcher
 
-AWAY = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
+NOT_RESIDENT = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
 
 
 class ResidencyManager:
@@ -34,7 +34,7 @@ class ResidencyManager:
     |        | waits         | the back-off          | and waits    |                 |                             |
     | unload | nothing to do | nothing to do         | ends         | drains and ends | waits for it, then as it is |
 
-    How they come: `Loader`, `ModelFetcher`. How they leave: `Drainer`. How they change: `Exchanger`. What happens by
+    How they come: `Loader`, `ModelFetcher`. How they leave: `Drainer`. How they change: `RecipeExchanger`. What happens by
     itself: `Watcher`. These and the manager write entries, nobody else does.
 
     Args:
@@ -56,7 +56,7 @@ class ResidencyManager:
         self.loader = Loader(self.table, self.drainer, self.decide)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)
         self.watcher = Watcher(self.table, self.drainer, self.decide, working_margin)
-        self.exchanger = Exchanger(self.table, self.drainer)
+        self.exchanger = RecipeExchanger(self.table, self.drainer)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -70,12 +70,12 @@ class ResidencyManager:
 
     def plan(self, entry: ModelEntry) -> policy.Plan:
         """What a load of this model would do now. Changes nothing."""
-        since = entry.clock() if entry.wanted_since is None else entry.wanted_since
+        since = entry.clock() if entry.requested_since is None else entry.requested_since
         return policy.plan(self.table.snapshot(), self._need(entry, since))
 
     def expected_wait(self, entry: ModelEntry) -> float:
         """Seconds until a model that is not ready would be, for a request that comes now. Changes nothing."""
-        plan = self.plan(entry) if entry.state in AWAY else None
+        plan = self.plan(entry) if entry.state in NOT_RESIDENT else None
         return entry.remaining_load_seconds if plan is None else plan.expected_seconds
 
     def preview(self, model: str, estimate: Estimate, load_seconds: float = 0.0) -> policy.Plan:
@@ -101,17 +101,17 @@ class ResidencyManager:
         self.exchanger.forget(entry.id)
         while entry.state not in (S.ABSENT, S.FAILED) or entry.queue.waiting:
             entry.queue.refuse(error)
-            entry.wanted_since = None  # else the next decision may bring it
+            entry.requested_since = None  # else the next decision may bring it
             self.fetcher.cancel(entry)
             await self.unload(entry, force=True)
             await asyncio.sleep(0)  # those who were refused leave the queue
-        entry.wanted_since = None
+        entry.requested_since = None
         self.table.entries.pop(entry.id, None)
         self.table.note_change()
 
     def begin_fetch(self, entry: ModelEntry) -> None:
         """Have its files brought, if they are not here, without a load."""
-        if entry.path is None and entry.state in AWAY:
+        if entry.path is None and entry.state in NOT_RESIDENT:
             self.fetcher.start(entry)
 
     async def fetch(self, entry: ModelEntry) -> None:
@@ -123,7 +123,7 @@ class ResidencyManager:
             raise entry.failure.cause
 
     # --- wishes ---------------------------------------------------------------------------------------------------
-    def want(self, entry: ModelEntry) -> None:
+    def request_load(self, entry: ModelEntry) -> None:
         """A request waits for this model. Raises what makes waiting pointless."""
         if entry.broken is not None and self.fetcher.fetch is None:
             raise entry.broken
@@ -138,17 +138,17 @@ class ResidencyManager:
                     code="model_failed",
                     retry_after=wait,
                 )
-        if entry.wanted_since is None:
-            entry.wanted_since = entry.clock()
+        if entry.requested_since is None:
+            entry.requested_since = entry.clock()
         self.decide()
 
     async def load(self, entry: ModelEntry) -> None:
         """Load by hand and wait for it. Raises the load's error."""
         if entry.state is S.FAILED:
             entry.failures.clear()
-        self.want(entry)
+        self.request_load(entry)
         while entry.state is not S.READY:
-            if entry.wanted_since is None:  # it was given up, perhaps at once
+            if entry.requested_since is None:  # it was given up, perhaps at once
                 if entry.state is S.FAILED and entry.failure is not None:
                     raise entry.failure.cause
                 if entry.state is S.ASLEEP:
@@ -201,12 +201,14 @@ class ResidencyManager:
         if self._closed:
             return
         self._relieve()
-        line = [e for e in self.entries.values() if e.wanted_since is not None and e.state in AWAY]
-        for entry in sorted(line, key=lambda e: e.wanted_since or 0.0):
-            assert entry.wanted_since is not None
-            if entry.state not in AWAY or self.fetcher.start(entry):  # asleep before, and ended for one ahead of it
+        line = [e for e in self.entries.values() if e.requested_since is not None and e.state in NOT_RESIDENT]
+        for entry in sorted(line, key=lambda e: e.requested_since or 0.0):
+            assert entry.requested_since is not None
+            if entry.state not in NOT_RESIDENT or self.fetcher.start(
+                entry
+            ):  # asleep before, and ended for one ahead of it
                 continue
-            plan = policy.plan(self.table.snapshot(), self._need(entry, entry.wanted_since))
+            plan = policy.plan(self.table.snapshot(), self._need(entry, entry.requested_since))
             if plan.verdict == "impossible":
                 self._give_up(entry, plan)
                 continue
@@ -240,7 +242,7 @@ class ResidencyManager:
 
     def _give_up(self, entry: ModelEntry, plan: policy.Plan) -> None:
         """It can never start: who waits is told the sum. What sleeps goes on sleeping."""
-        entry.wanted_since = None
+        entry.requested_since = None
         entry.queue.refuse(DoesNotFit(plan.why))
         if entry.state is S.ABSENT:
             entry.to(S.LOADING)

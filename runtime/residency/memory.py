@@ -9,9 +9,9 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-SEEN = 0.9
+VISIBLE_SHARE = 0.9
 """Share of what a model held that must show as free: the figures of engines and of the driver differ by a little."""
-WITHIN, PAUSE = 10.0, 0.05
+MAX_WAIT_SECONDS, POLL_SECONDS = 10.0, 0.05
 """Seconds that the driver may take, and between two looks."""
 
 
@@ -37,7 +37,7 @@ class HostMemory:
 
 
 @dataclass
-class _Leaving:
+class _PendingRelease:
     target: float
     """In use, at most, when its bytes are back."""
 
@@ -46,7 +46,7 @@ class GpuMemory:
     """The driver frees memory a little after the process has ended, so the used bytes must be seen to fall.
 
     What leaves at the same time is counted once: a fall that was counted for one is not counted for another. Loads
-    meanwhile hide a fall, so after `WITHIN` seconds it is taken as given.
+    meanwhile hide a fall, so after `MAX_WAIT_SECONDS` seconds it is taken as given.
 
     Args:
         read: bytes in use on the device; RuntimeError where the driver does not tell.
@@ -56,7 +56,7 @@ class GpuMemory:
         self._read = read
         self._seen: deque[int] = deque(maxlen=2)
         """The last two looks while nothing left: the later one may come after a death that is not known yet."""
-        self._leaving: list[_Leaving] = []
+        self._leaving: list[_PendingRelease] = []
 
     async def used(self) -> int | None:
         used = await self._look()
@@ -69,21 +69,21 @@ class GpuMemory:
             before = max(self._seen, default=await self._look())
         if before is None:
             return
-        mine = _Leaving(before - SEEN * held)
+        mine = _PendingRelease(before - VISIBLE_SHARE * held)
         self._leaving.append(mine)
         try:
-            async with asyncio.timeout(WITHIN):
+            async with asyncio.timeout(MAX_WAIT_SECONDS):
                 while True:
                     used = await self._look()
                     if used is None or used <= mine.target:
                         break
-                    await asyncio.sleep(PAUSE)
+                    await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             log.warning("memory is not seen to be back", extra={"held": held, "before": before})
         finally:
             self._leaving.remove(mine)
             for other in self._leaving:
-                other.target -= SEEN * held
+                other.target -= VISIBLE_SHARE * held
 
     async def _look(self) -> int | None:
         try:

@@ -31,9 +31,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from registry.wording import size_words
+from registry.base.wording import size_words
 from runtime.residency.states import ModelState
-from runtime.residency.victims import NO_LIMIT, Action, Missing, Resident, choose
+from runtime.residency.victims import NO_LIMIT, Action, Resident, Shortage, choose
 from runtime.server.device import DeviceBudget
 
 __all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "next_to_leave", "plan", "to_sleep"]
@@ -147,10 +147,10 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
 
     wakes = own is not None and own.is_asleep
     verdict: Literal["load", "wake"] = "wake" if wakes else "load"
-    missing = Missing(need.bytes - free, need.host - host_free, 1 - slots if need.slot and not wakes else 0)
+    shortage = Shortage(need.bytes - free, need.host - host_free, 1 - slots if need.slot and not wakes else 0)
     crowded = need.bytes > budget.bytes - sum(r.bytes for r in others)
     dozing = max((r.sleep_seconds for r in others if crowded and r.falling_asleep and r.bytes), default=0.0)
-    if missing.met_by({}):  # 3
+    if shortage.met_by({}):  # 3
         return answer(verdict, "enough is free", expected_seconds=need.load_seconds + dozing)
 
     may_leave = [  # 4
@@ -160,7 +160,7 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
     idle = [r for r in ripe if not r.leases]
     forced = snapshot.now - need.waiting_since >= need.patience
     for pool in (idle, ripe) if forced else (idle,):  # 5, 6
-        chosen = choose(pool, missing)
+        chosen = choose(pool, shortage)
         if chosen is not None:
             victims = tuple(Victim(r.id, r.bytes, r.leases, _how(r, action)) for r, action in chosen)
             drain = max((r.drain_deadline for r, _ in chosen if r.leases), default=0.0)
@@ -186,12 +186,12 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
 
 def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
     """Who goes first on each device if a model comes for which one byte too few is free; nobody where none can go."""
-    found: list[Victim] = []
+    result: list[Victim] = []
     for budget in snapshot.budgets:
         held = sum(r.seen_from(budget.device).settled()[0] for r in snapshot.residents)
         need = Need("", budget.bytes - held + 1, 0.0, snapshot.now, slot=False, device=budget.device)
-        found += plan(snapshot, need).victims
-    return tuple(found)
+        result += plan(snapshot, need).victims
+    return tuple(result)
 
 
 def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:
@@ -204,7 +204,7 @@ def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:
         return None
     host = sum(r.settled()[1] for r in snapshot.residents) - one.freed("sleep")[1]
     older = [r for r in snapshot.residents if r.is_asleep and not r.pinned and _score(r) < _score(one)]
-    chosen = choose(sorted(older, key=_score), Missing(0, host - snapshot.host_budget))
+    chosen = choose(sorted(older, key=_score), Shortage(0, host - snapshot.host_budget))
     return None if chosen is None else tuple(Victim(r.id, r.bytes, 0, "evict") for r, _ in chosen)
 
 

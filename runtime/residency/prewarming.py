@@ -23,11 +23,11 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
     A load that needs that memory ends the warm slots that it does not use (`SlotPool.cool`).
     """
     while True:
-        for engine in engines_wanted(table):
+        for engine in engines_to_prewarm(table):
             if any(entry.state is ModelState.LOADING for entry in table.entries.values()):
                 break
             on_cpu = device.kind == "cpu"
-            free = device.budget - table.held() if on_cpu else device.host_budget - table.held_on_host()
+            free = device.budget - table.used_bytes() if on_cpu else device.host_budget - table.used_host_bytes()
             room = free - sum(link.prewarmed_bytes for link in pool.prewarmed())
             begun = any(link.prewarmed == engine for link in pool.prewarmed())
             if begun or prewarmed_bytes(engine) <= room:
@@ -35,14 +35,14 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
         await asyncio.sleep(EVERY_SECONDS)
 
 
-def engines_wanted(table: Table) -> list[str]:
+def engines_to_prewarm(table: Table) -> list[str]:
     """Engines of models that could be asked for, in the order of the recipes: first of those that are not there."""
     able = [entry for entry in table.entries.values() if entry.broken is None]
     away_first = sorted(able, key=lambda entry: entry.state in HOLDS_MEMORY)
     return list(dict.fromkeys(entry.recipe.engine.name for entry in away_first))
 
 
-def wanted_at_once(settings: Settings, recipes: Sequence[Recipe]) -> tuple[str, ...]:
+def engines_at_start(settings: Settings, recipes: Sequence[Recipe]) -> tuple[str, ...]:
     """Engines of models that are loaded at the start: the first slots import them while the gateway comes up."""
     if not settings.prewarm:
         return ()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
-from models.messages import Loaded
+from models.messages import LoadResult
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from runtime.residency.entry import ModelEntry
 from runtime.residency.memory import DeviceMemory
@@ -21,7 +21,7 @@ S = ModelState
 Step = Literal["sleep", "wake"]
 
 
-def mapped(error: Exception, what: str) -> RoundhouseError:
+def map_error(error: Exception, what: str) -> RoundhouseError:
     """A fault of our own becomes an error like others: whatever it is, no entry may stay on its way for ever."""
     if isinstance(error, RoundhouseError):
         return error
@@ -32,7 +32,7 @@ def mapped(error: Exception, what: str) -> RoundhouseError:
 class Observer(Protocol):
     """Told of what happened; metrics and the measured-figures table listen. Must not block."""
 
-    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None: ...
+    def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None: ...
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None: ...
     def retried(self, entry: ModelEntry, reason: str) -> None: ...
     def grew(self, entry: ModelEntry) -> None: ...
@@ -89,11 +89,11 @@ class Table:
         """Of all devices together."""
         return sum(budget.bytes for budget in self.budgets)
 
-    def held(self, besides: ModelEntry | None = None, device: str | None = None) -> int:
+    def used_bytes(self, besides: ModelEntry | None = None, device: str | None = None) -> int:
         """Bytes that models hold now on a device, or on all. A load that waits for others to leave has nothing yet."""
         return sum(e.bytes for e in self._holders(besides) if device in (None, e.device))
 
-    def held_on_host(self, besides: ModelEntry | None = None) -> int:
+    def used_host_bytes(self, besides: ModelEntry | None = None) -> int:
         """The same in host memory beside the device."""
         return sum(e.host_bytes for e in self._holders(besides))
 

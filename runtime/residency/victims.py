@@ -93,7 +93,7 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class Shortage:
     """What is to be freed; zero or less: nothing."""
 
     bytes: int
@@ -109,35 +109,35 @@ class Missing:
         )
 
 
-def choose(pool: Sequence[Resident], missing: Missing) -> tuple[tuple[Resident, Action], ...] | None:
+def choose(pool: Sequence[Resident], shortage: Shortage) -> tuple[tuple[Resident, Action], ...] | None:
     """Who leaves and how, in the order of `pool`; None: all of them together are not enough."""
     chosen: dict[str, tuple[Resident, Action]] = {}
     for resident in pool:  # a
-        if missing.met_by(chosen):
+        if shortage.met_by(chosen):
             break
         chosen[resident.id] = (resident, resident.gentlest)
     for resident, action in list(chosen.values()):  # b
-        if missing.met_by(chosen):
+        if shortage.met_by(chosen):
             break
         if action == "sleep":
             chosen[resident.id] = (resident, "evict")
-    if not missing.met_by(chosen):
+    if not shortage.met_by(chosen):
         return None
-    while _take_one_back(chosen, missing):  # c
+    while _take_one_back(chosen, shortage):  # c
         pass
     return tuple(chosen.values())
 
 
-def _take_one_back(chosen: dict[str, tuple[Resident, Action]], missing: Missing) -> bool:
+def _take_one_back(chosen: dict[str, tuple[Resident, Action]], shortage: Shortage) -> bool:
     """Make one action gentler if it is still enough; False when each is needed as it is."""
     for name, (resident, action) in reversed(list(chosen.items())):
         without = {other: pair for other, pair in chosen.items() if other != name}
-        if missing.met_by(without):
+        if shortage.met_by(without):
             del chosen[name]
             return True
         if action == "evict" and resident.gentlest == "sleep":
             gentler = {**chosen, name: (resident, "sleep")}
-            if missing.met_by(gentler):
+            if shortage.met_by(gentler):
                 chosen[name] = (resident, "sleep")
                 return True
     return False

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from registry import learning
+from registry.base.wording import size_words
 from registry.errors import EngineFailed, RoundhouseError
-from registry.wording import size_words
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
@@ -14,7 +14,7 @@ from runtime.residency.table import S, Table, log
 from runtime.slots import frames
 from runtime.slots.link import Cause, SlotLink
 
-PINGED = frozenset({S.READY, S.LOADING, S.DRAINING, S.ASLEEP})
+STATES_WITH_HEARTBEAT = frozenset({S.READY, S.LOADING, S.DRAINING, S.ASLEEP})
 OVERDRAWN = "memory_overdrawn"
 CRASH_LOOP = 3
 """Deaths in ten minutes after which a model is no longer brought back without a request for it."""
@@ -55,7 +55,7 @@ class Watcher:
             for entry in self._table.entries.values():
                 if self._is_idle(entry):
                     self._retire(entry)
-                elif entry.state in PINGED and entry.link is not None:
+                elif entry.state in STATES_WITH_HEARTBEAT and entry.link is not None:
                     self._table.spawn(self._ping(entry, entry.link, hung_after), f"ping-{entry.id}")
 
     # --- death ----------------------------------------------------------------------------------------------------
@@ -91,10 +91,10 @@ class Watcher:
         """
         await gone
         await self._table.memory.back(held, None)
-        entry.bytes, entry.host_bytes, entry.wanted_since = 0, 0, None  # the back-off counts for those who wait, too
+        entry.bytes, entry.host_bytes, entry.requested_since = 0, 0, None  # the back-off counts for those who wait, too
         if reason is None:
             entry.to(S.ABSENT)
-            self._drainer.has_left(entry)
+            self._drainer.on_absent(entry)
             return
         entry.to(S.FAILED)
         failure = entry.fail(EngineFailed(f"The engine of '{entry.id}' died: {reason.text}.", code=reason.code))
@@ -106,9 +106,9 @@ class Watcher:
         self._decide()
 
     def _bring_back(self, entry: ModelEntry) -> None:
-        if entry.state is S.FAILED and entry.wanted_since is None:
+        if entry.state is S.FAILED and entry.requested_since is None:
             oldest = entry.queue.oldest
-            entry.wanted_since = entry.clock() if oldest is None else oldest
+            entry.requested_since = entry.clock() if oldest is None else oldest
             self._decide()
 
     # --- heartbeat, growth ----------------------------------------------------------------------------------------
@@ -118,9 +118,9 @@ class Watcher:
         try:
             await link.command(frames.Ping, hung_after)
             if self._table.counts_processes:
-                await self.holds(entry, link, await link.most_bytes_held())
+                await self.holds(entry, link, await link.peak_bytes())
         except RoundhouseError as error:
-            if entry.link is link and link.connected and entry.state in PINGED:
+            if entry.link is link and link.connected and entry.state in STATES_WITH_HEARTBEAT:
                 log.error("heartbeat failed", extra={"model": entry.id, "cause": error.message})
                 await link.end(cause=Cause.of(error))
 
@@ -142,7 +142,7 @@ class Watcher:
                 self._drainer.dismiss(entry)
                 self._table.spawn(self._restart(entry), f"restart-{entry.id}")
         elif held > entry.bytes and entry.state is S.READY:
-            entry.margin = learning.learnt(entry.margin, entry.after_load, held, self._working_margin)
+            entry.margin = learning.learn_margin(entry.margin, entry.after_load, held, self._working_margin)
             entry.bytes = entry.needed = held
             entry.needed_detail = "as measured while it served"
             self._table.observer.grew(entry)
@@ -150,8 +150,8 @@ class Watcher:
 
     async def _restart(self, entry: ModelEntry) -> None:
         await self._drainer.leave(entry, OVERDRAWN)
-        if entry.state is S.ABSENT and len(entry.failures) <= CRASH_LOOP and entry.wanted_since is None:
-            entry.wanted_since = entry.clock()
+        if entry.state is S.ABSENT and len(entry.failures) <= CRASH_LOOP and entry.requested_since is None:
+            entry.requested_since = entry.clock()
             self._decide()
 
     # --- idleness -------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Watcher:
         """Unused for its time-out; asleep: for the one of sleeping models."""
         residency, asleep = entry.recipe.residency, entry.state is S.ASLEEP
         timeout = residency.sleep_timeout if asleep else residency.idle_timeout
-        busy = entry.pinned or entry.leases or entry.wanted_since is not None
+        busy = entry.pinned or entry.leases or entry.requested_since is not None
         since = entry.asleep_since if asleep else entry.last_used
         return bool(timeout) and entry.state in (S.READY, S.ASLEEP) and not busy and entry.clock() - since > timeout
 

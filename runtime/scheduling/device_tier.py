@@ -42,7 +42,7 @@ class DeviceTier:
         """In a place, on its way into one, or on its way out: the engine may still touch its host copy."""
         return {*self._placed, *self._placing, *(d for d in self._placing.values() if d is not None)}
 
-    def coming(self) -> dict[str, str | None]:
+    def incoming(self) -> dict[str, str | None]:
         """On the way into a place, with the one whose place that was."""
         return dict(self._placing)
 

@@ -123,7 +123,7 @@ class AdapterEffects:
         for digest, evict in plan.place:
             self._send(self._place(link, digest, evict))
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Return once nothing is on its way to the engine. The queue is closed: nothing new begins meanwhile."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
@@ -148,7 +148,7 @@ class AdapterEffects:
         try:
             if self._registry is not None:
                 await self._registry.check(digest)
-            await self._staged(link, ref)
+            await self._stage_once_free(link, ref)
         except Exception as error:  # whatever it is, the adapter must not stay on its way for ever
             self._failed(link, digest, "stage", error)
             return
@@ -159,7 +159,7 @@ class AdapterEffects:
         if self._queue.is_open(link):
             self._queue.adapter_staged(digest)
 
-    async def _staged(self, link: SlotLink, ref: AdapterRef) -> None:
+    async def _stage_once_free(self, link: SlotLink, ref: AdapterRef) -> None:
         """Stage, and again while drops that were decided before have yet to make room in the engine's host memory.
 
         Mostly they were done just before: frames keep their order, and the engine makes both between the same steps.
@@ -180,8 +180,8 @@ class AdapterEffects:
     async def _place(self, link: SlotLink, digest: str, evict: str | None) -> None:
         ref, began = self._refs[digest], self._clock()
         try:
-            await self._once_unused(link, lambda uid: frames.Place(uid, ref, evict))
-            passed = await self._probed(link, ref)
+            await self._retry_while_busy(link, lambda uid: frames.Place(uid, ref, evict))
+            passed = await self._probe(link, ref)
         except Exception as error:  # as above, and nobody else would get its place
             self._failed(link, digest, "place", error)
             return
@@ -200,7 +200,7 @@ class AdapterEffects:
             again = Unavailable("The adapter's probe failed.", code="adapter_probe_failed", retry_after=1.0)
             self._queue.adapter_failed(digest, again)
 
-    async def _once_unused(self, link: SlotLink, make: Callable[[int], frames.ToSlot]) -> None:
+    async def _retry_while_busy(self, link: SlotLink, make: Callable[[int], frames.ToSlot]) -> None:
         """Place or drop, and again while the engine still ends a call that was cancelled on the adapter that leaves."""
         deadline = self._clock() + STAGE_SECONDS
         while True:
@@ -212,20 +212,20 @@ class AdapterEffects:
                     raise
                 await asyncio.sleep(0.005)
 
-    async def _probed(self, link: SlotLink, ref: AdapterRef) -> bool:
+    async def _probe(self, link: SlotLink, ref: AdapterRef) -> bool:
         """Ask the probes of this content. False: under none of them may the adapter be used."""
         self.probes.clear(ref.digest)
         registered = self._registry.probes(ref.digest) if self._registry is not None else ()
-        wanted = list(dict.fromkeys([*registered, *self._queue.probes_waiting(ref.digest)]))
-        if not wanted:
+        needed = list(dict.fromkeys([*registered, *self._queue.probes_waiting(ref.digest)]))
+        if not needed:
             return True
-        probes = [probe for probe in wanted if probe is not None]
+        probes = [probe for probe in needed if probe is not None]
         results = await asyncio.gather(*(self.ask(link, ref, probe) for probe in probes))
-        return None in wanted or any(result.passed for result in results)
+        return None in needed or any(result.passed for result in results)
 
     async def _drop(self, link: SlotLink, digest: str) -> None:
         try:
-            await self._once_unused(link, lambda uid: frames.Drop(uid, digest))
+            await self._retry_while_busy(link, lambda uid: frames.Drop(uid, digest))
         except RoundhouseError as error:
             log.warning("dropping an adapter failed", extra={"digest": digest, "cause": error.message})
             return

@@ -48,7 +48,7 @@ class HostTier:
         self._staging.clear()
 
     def begin(
-        self, wanted: dict[str, Rank], pinned: Collection[str], in_place: Collection[str]
+        self, needed: dict[str, Rank], pinned: Collection[str], in_place: Collection[str]
     ) -> tuple[list[str], list[str]]:
         """What to stage now, and what to drop for it.
 
@@ -59,13 +59,13 @@ class HostTier:
         """
         stage: list[str] = []
         drop: list[str] = []
-        for digest in [*wanted, *(d for d in pinned if d not in wanted)]:
+        for digest in [*needed, *(d for d in pinned if d not in needed)]:
             if digest in self._staged or digest in self._staging:
                 continue
             if len(self._staging) >= self.staging_at_once:
                 break
             if len(self._staged) + len(self._staging) >= self.capacity:
-                victim = self._victim(wanted, pinned, in_place, wanted.get(digest))
+                victim = self._victim(needed, pinned, in_place, needed.get(digest))
                 if victim is None:
                     break
                 del self._staged[victim]
@@ -75,18 +75,18 @@ class HostTier:
         return stage, drop
 
     def _victim(
-        self, wanted: dict[str, Rank], pinned: Collection[str], in_place: Collection[str], rank: Rank | None
+        self, needed: dict[str, Rank], pinned: Collection[str], in_place: Collection[str], rank: Rank | None
     ) -> str | None:
         """For a pinned adapter that no request wants (`rank` None) only idle ones leave."""
         movable = [digest for digest in self._by_use() if digest not in in_place]
-        idle = next((d for d in movable if d not in wanted and d not in pinned), None)
+        idle = next((d for d in movable if d not in needed and d not in pinned), None)
         if idle is not None or rank is None:
             return idle
-        held = next((d for d in movable if d not in wanted), None)
-        if held is not None:
-            return held
-        later = [d for d in movable if wanted[d] > rank]
-        return max(later, key=lambda d: wanted[d], default=None)
+        pinned_one = next((d for d in movable if d not in needed), None)
+        if pinned_one is not None:
+            return pinned_one
+        later = [d for d in movable if needed[d] > rank]
+        return max(later, key=lambda d: needed[d], default=None)
 
     def _by_use(self) -> list[str]:
         """The staged ones, the least recently used first. The cache tells that only by giving them up."""

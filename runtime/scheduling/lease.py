@@ -9,12 +9,12 @@ from typing import Self
 from models.messages import AdapterRef
 from registry.errors import RoundhouseError
 from registry.records import Probe
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.slots.link import SlotLink
 
 
 @dataclass(slots=True)
-class Ticket:
+class QueueEntry:
     """One request from its arrival to its end."""
 
     id: str
@@ -23,7 +23,7 @@ class Ticket:
     """Of the adapter's version that the request named."""
     arrived: float
     turn: asyncio.Future[SlotLink]
-    claim: Claim
+    claim: QueueRequest
     started: float | None = None
     work: float | None = None
     """What it had; None: nobody knows yet."""
@@ -34,7 +34,7 @@ class Ticket:
     """Of its wait: what bringing its adapter into a place took."""
 
 
-class Turn:
+class SlotLease:
     """The hold on a resident model, and on an adapter's place. Use as an async context manager.
 
     Args:
@@ -44,10 +44,10 @@ class Turn:
 
     def __init__(
         self,
-        ticket: Ticket,
+        ticket: QueueEntry,
         link: SlotLink,
-        give_back: Callable[[Ticket], None],
-        charge: Callable[[Ticket, float], None],
+        give_back: Callable[[QueueEntry], None],
+        charge: Callable[[QueueEntry, float], None],
     ) -> None:
         self.ticket, self.link, self._give_back, self._charge = ticket, link, give_back, charge
         self.queued_seconds = (ticket.started or 0.0) - ticket.arrived
@@ -61,7 +61,7 @@ class Turn:
         """So much was done for it until now."""
         self._charge(self.ticket, work)
 
-    def had(self, work: float) -> None:
+    def set_work(self, work: float) -> None:
         """So much was done for it in all; told before it is given back."""
         self.ticket.work = work
 

@@ -6,7 +6,7 @@ from runtime.scheduling.device_tier import DeviceTier
 from runtime.scheduling.host_tier import HostTier
 from runtime.scheduling.pins import Pins
 from runtime.scheduling.rank import Rank
-from runtime.scheduling.waiting import LaneHead, Waiting
+from runtime.scheduling.waiting import LaneHead, WaitingRequests
 
 Move = tuple[str, str | None]
 """An adapter, and the one whose place it takes; None: a free place."""
@@ -15,7 +15,7 @@ Move = tuple[str, str | None]
 class Moves:
     """Chooses, and tells the device tier; a move counts as begun when it is returned."""
 
-    def __init__(self, device: DeviceTier, host: HostTier, waiting: Waiting, pins: Pins) -> None:
+    def __init__(self, device: DeviceTier, host: HostTier, waiting: WaitingRequests, pins: Pins) -> None:
         self._device, self._host, self._waiting, self._pins = device, host, waiting, pins
 
     def close_places(self, overdue: list[LaneHead], heads: Mapping[str, LaneHead]) -> list[Move]:
@@ -42,7 +42,7 @@ class Moves:
 
     def fill_places(self, blocked: list[LaneHead]) -> list[Move]:
         """Rules 5 and 7."""
-        wanting = [str(head.request.digest) for head in blocked] + self._pins.wanted()
+        wanting = [str(head.request.digest) for head in blocked] + self._pins.needed()
         wanting = [digest for digest in dict.fromkeys(wanting) if self._can_be_placed(digest)]
         if not wanting:
             return []
@@ -64,8 +64,8 @@ class Moves:
 
     def _cost_of_taking(self, digest: str) -> tuple[bool, bool, bool, int, float]:
         """Idle before leased, closing already before open, unwanted before wanted, few leases, long unused."""
-        leases, wanted = self._device.leases(digest), self._waiting.count(digest) > 0
-        return leases > 0, digest not in self._device.closing, wanted, leases, self._device.last_use(digest)
+        leases, needed = self._device.leases(digest), self._waiting.count(digest) > 0
+        return leases > 0, digest not in self._device.closing, needed, leases, self._device.last_use(digest)
 
     def _can_be_placed(self, digest: str) -> bool:
         """Staged, in no place, and not on its way into one or out of one."""

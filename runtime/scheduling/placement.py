@@ -45,15 +45,15 @@ from collections.abc import Mapping
 
 from registry.errors import Conflict
 from runtime.scheduling.device_tier import DeviceTier
-from runtime.scheduling.fair.claim import NOBODYS, Claim
+from runtime.scheduling.fair.claim import DEFAULT_REQUEST, QueueRequest
 from runtime.scheduling.fair.pools import Pool
-from runtime.scheduling.fair.running import Running
+from runtime.scheduling.fair.running import RunningRequests
 from runtime.scheduling.host_tier import HostTier
 from runtime.scheduling.moves import Move, Moves
 from runtime.scheduling.pins import Pins
 from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier
-from runtime.scheduling.rank import QueuedRequest
-from runtime.scheduling.waiting import Waiting
+from runtime.scheduling.rank import WaitingRequest
+from runtime.scheduling.waiting import WaitingRequests
 from tenants.classes import ServiceClass
 
 __all__ = ["AdapterStatus", "Placement", "PlacementPlan"]
@@ -90,8 +90,8 @@ class Placement:
             raise ValueError("places, max_overtake and spare must be at least 0")
         self.places, self.max_requests, self.max_overtake = places, max_requests, max_overtake
         self._spare = spare
-        self._waiting = Waiting(floor)
-        self._running = Running(self._waiting, pools or {})
+        self._waiting = WaitingRequests(floor)
+        self._running = RunningRequests(self._waiting, pools or {})
         self._pins = Pins()
         self._make_tiers(host, staging_at_once)
         self._forgotten: set[str] = set()
@@ -110,7 +110,7 @@ class Placement:
         request_id: str,
         digest: str | None,
         now: float,
-        claim: Claim = NOBODYS,
+        claim: QueueRequest = DEFAULT_REQUEST,
     ) -> None:
         """A request came. Raises ValueError for an id in use, Conflict when the engine has no adapter places."""
         if request_id in self._running:
@@ -222,8 +222,8 @@ class Placement:
         start = self._start(now)
         place += self._moves.fill_places(blocked)
         self._count_evictions(place)
-        wanted = {str(head.request.digest): head.rank for head in blocked}
-        stage, dropped = self._host.begin(wanted, self._pins.wanted(), self._device.touched())  # rules 3 and 4
+        needed = {str(head.request.digest): head.rank for head in blocked}
+        stage, dropped = self._host.begin(needed, self._pins.needed(), self._device.touched())  # rules 3 and 4
         overtakes = [head.request.since + self.max_overtake for head in blocked]
         wake_at = min((at for at in overtakes if at > now), default=None)
         return PlacementPlan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), wake_at)
@@ -232,7 +232,7 @@ class Placement:
         """Rule 8."""
         drop = list(self._failed)
         self._failed.clear()
-        for digest in [d for d in self._forgotten if not self._held(d)]:
+        for digest in [d for d in self._forgotten if not self._is_in_use(d)]:
             self._forgotten.remove(digest)
             self._counts.pop(digest, None)
             if digest in self._host:
@@ -259,7 +259,7 @@ class Placement:
             started.append(request.id)
         return started
 
-    def _first_with_less(self, ready: list[str | None]) -> QueuedRequest | None:
+    def _first_with_less(self, ready: list[str | None]) -> WaitingRequest | None:
         """Rule 1, of a full engine."""
         closed = self._running.closed(self.max_requests + self._spare)
         first, has_less = self._waiting.first(ready, closed), self._running.with_less(self.max_requests)
@@ -271,7 +271,7 @@ class Placement:
         return self._waiting.first_that(ready, closed, own, has_less)
 
     # --- small questions -----------------------------------------------------------------------------------------
-    def _held(self, digest: str) -> bool:
+    def _is_in_use(self, digest: str) -> bool:
         return self._device.moving(digest) or self._host.staging(digest) or self.leased(digest)
 
     def _count_evictions(self, moves: list[Move]) -> None:
@@ -296,20 +296,20 @@ class Placement:
     def running_in(self, pool: str) -> int:
         return self._running.pools.running(pool)
 
-    def make_room(self, claim: Claim) -> str | None:
+    def make_room(self, claim: QueueRequest) -> str | None:
         """In a full queue: the newest request of who has more in it than this one's team would, by weight and class;
         it waits no more. None: this one is the one too many."""
         return self._waiting.make_room(claim)
 
-    def starts_at_once(self, claim: Claim) -> bool:
+    def starts_at_once(self, claim: QueueRequest) -> bool:
         """Nobody waits, and its pool has a place that is free."""
         return not self._waiting and not self._running.pools.closed([claim.pool], self.max_requests)
 
     def waiting_in(self, pool: str) -> int:
         return self._waiting.pools[pool]
 
-    def work_before(self, claim: Claim, *, exactly: bool = False) -> float:
-        """See `Waiting.work_before`."""
+    def work_before(self, claim: QueueRequest, *, exactly: bool = False) -> float:
+        """See `WaitingRequests.work_before`."""
         return self._waiting.work_before(claim, exactly=exactly)
 
     @property
@@ -325,7 +325,7 @@ class Placement:
 
     def moving(self) -> dict[str, str | None]:
         """On the way into a place, with the one whose place that was."""
-        return self._device.coming()
+        return self._device.incoming()
 
     @property
     def host_use(self) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from cachetools import TTLCache
 
 from adapters.content.faults import shorten
 from models import sse
-from models.messages import AdapterRef, Chunk, HttpCall, Started
+from models.messages import AdapterRef, Chunk, HttpCall, ResponseStart
 from registry.errors import EngineFailed, Unavailable
 from registry.records import Probe
 from runtime.slots import frames
@@ -27,7 +27,7 @@ PROBE_SECONDS = 120.0
 """A full engine may let the question wait for the longest running request."""
 RETRY_SECONDS = 60.0
 """For so long requests are refused without another try after a probe has failed; a corrected one is tried at once."""
-SHOWN = 200
+MAX_QUOTED = 200
 """Characters of an expected or given answer that stand in an error."""
 
 
@@ -134,24 +134,24 @@ class Probes:
 
 async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe) -> tuple[int, str]:
     """Status and greedy answer of one request, which ends as soon as the answer tells pass from fail."""
-    asked: dict[str, object] = {"prompt": probe.prompt}
+    prompt: dict[str, object] = {"prompt": probe.prompt}
     if path == "/v1/chat/completions":
-        asked = {"messages": [{"role": "user", "content": probe.prompt}]}
+        prompt = {"messages": [{"role": "user", "content": probe.prompt}]}
     body = {
         "model": adapter.digest,
-        **asked,
+        **prompt,
         "temperature": 0,
         "max_tokens": 2 * len(probe.expected.encode()) + 16,  # some tokens have no text
         "cache_salt": secrets.token_hex(8),
         "stream": True,
     }
     request = HttpCall(
-        path=path, body=msgspec.json.encode(body), served=adapter.digest, shown=adapter.digest, adapter=adapter
+        path=path, body=msgspec.json.encode(body), served=adapter.digest, display_name=adapter.digest, adapter=adapter
     )
     status, text, reader = 0, "", sse.Reader()
     async with link.call(lambda uid: frames.Call(uid, request)) as call:
         async for event in call.events():
-            if isinstance(event, Started):
+            if isinstance(event, ResponseStart):
                 status = event.status
             elif isinstance(event, Chunk) and status == 200:
                 text += "".join(_text(data) for data in reader.feed(event.data) if data != sse.DONE)
@@ -170,4 +170,4 @@ def _text(data: bytes) -> str:
 
 
 def _quoted(text: str) -> str:
-    return shorten(repr(text), SHOWN)
+    return shorten(repr(text), MAX_QUOTED)

@@ -27,10 +27,10 @@ from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from runtime.scheduling.admission import QueueAdmission, WaitingBound
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
-from runtime.scheduling.fair.claim import NOBODYS, Claim
+from runtime.scheduling.fair.claim import DEFAULT_REQUEST, QueueRequest
 from runtime.scheduling.fair.pace import Pace
 from runtime.scheduling.fair.pools import Pool
-from runtime.scheduling.lease import Ticket, Turn
+from runtime.scheduling.lease import QueueEntry, SlotLease
 from runtime.scheduling.placement import Placement
 from runtime.slots.link import SlotLink
 
@@ -50,17 +50,23 @@ class ModelQueue:
         self,
         recipe: Recipe,
         bounds: WaitingBound,
-        want: Callable[[], None],
+        request_load: Callable[[], None],
         released: Callable[[], None],
         registry: AdapterRegistry | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.recipe, self._bounds, self._want, self._released, self._clock = recipe, bounds, want, released, clock
+        self.recipe, self._bounds, self._request_load, self._released, self._clock = (
+            recipe,
+            bounds,
+            request_load,
+            released,
+            clock,
+        )
         self.policy = Placement(*_sizes(recipe), spare=_spare(recipe), floor=recipe.queue.floor, pools=_pools(recipe))
         self._link: SlotLink | None = None
         self._ids = itertools.count(1)
-        self._waiting: dict[str, Ticket] = {}
-        self._running: dict[str, Ticket] = {}
+        self._waiting: dict[str, QueueEntry] = {}
+        self._running: dict[str, QueueEntry] = {}
         self.effects = AdapterEffects(self, registry, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace()
@@ -103,9 +109,9 @@ class ModelQueue:
         """No further request starts; running ones go on (drain)."""
         self._link = None
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Return when, after `close`, nothing about adapters is on its way to the engine any more."""
-        await self.effects.settled()
+        await self.effects.wait_until_settled()
 
     def engine_gone(self) -> None:
         """The engine ended or sleeps, its adapters are gone; what waits goes on waiting for the next one."""
@@ -131,8 +137,8 @@ class ModelQueue:
         max_wait: float | None = None,
         probe: Probe | None = None,
         *,
-        claim: Claim = NOBODYS,
-    ) -> Turn:
+        claim: QueueRequest = DEFAULT_REQUEST,
+    ) -> SlotLease:
         """Wait for a turn. `probe`: what the adapter must have answered before.
 
         Raises QueueFull, Unreachable, Conflict (no adapter places) or Unavailable (code adapter_probe_failed) at once,
@@ -143,20 +149,20 @@ class ModelQueue:
             self.policy.check_places()
             if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
                 raise refusal
-        self._admission.check(self.recipe, claim, self._made_room)
+        self._admission.check(self.recipe, claim, self._make_room)
         if adapter is not None:
             self.effects.know(adapter)
         loop = asyncio.get_running_loop()
         now = self._clock()
         turn, aborted = loop.create_future(), loop.create_future()
-        ticket = Ticket(str(next(self._ids)), adapter, probe, now, turn, claim, aborted=aborted)
+        ticket = QueueEntry(str(next(self._ids)), adapter, probe, now, turn, claim, aborted=aborted)
         ticket.missed = adapter is not None and self.policy.status(adapter.digest).tier != "device"
         self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, claim)  # first: it may refuse
         self._waiting[ticket.id] = ticket
         self._bounds.waiting += 1
         leased = False
         try:
-            self._want()
+            self._request_load()
             self.pump()
             if not ticket.turn.done():  # else there was room: nothing is to be timed
                 async with asyncio.timeout(limit):
@@ -164,7 +170,7 @@ class ModelQueue:
             link = ticket.turn.result()
             await self._confirm(ticket, link)
             leased = True
-            return Turn(ticket, link, self.release, self._progress)
+            return SlotLease(ticket, link, self.release, self._progress)
         except TimeoutError:
             raise Unavailable(
                 f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",
@@ -180,17 +186,17 @@ class ModelQueue:
             elif not leased:  # it started in the moment in which the client left, or its probe failed
                 self.release(ticket)
 
-    def _made_room(self, claim: Claim) -> bool:
+    def _make_room(self, claim: QueueRequest) -> bool:
         """Whoever fills a queue does not keep others out of it: its newest request is refused instead of theirs."""
-        found = self.policy.make_room(claim)
-        if found is None:
+        result = self.policy.make_room(claim)
+        if result is None:
             return False
-        ticket = self._waiting[found]
+        ticket = self._waiting[result]
         if not ticket.turn.done():
             ticket.turn.set_exception(self._admission.full(self.recipe, ticket.claim))
         return True
 
-    def release(self, ticket: Ticket) -> None:
+    def release(self, ticket: QueueEntry) -> None:
         if self._running.pop(ticket.id, None) is None:
             return
         now = self._clock()
@@ -199,7 +205,7 @@ class ModelQueue:
         self.pump()
         self._released()
 
-    def _progress(self, ticket: Ticket, work: float) -> None:
+    def _progress(self, ticket: QueueEntry, work: float) -> None:
         self.policy.progress(ticket.id, work)
 
     def pump(self) -> None:
@@ -254,7 +260,7 @@ class ModelQueue:
         self.effects.forget(digest)
         self.pump()
 
-    async def _confirm(self, ticket: Ticket, link: SlotLink) -> None:
+    async def _confirm(self, ticket: QueueEntry, link: SlotLink) -> None:
         """A probe that came after its adapter had been committed is asked by the first request under it.
 
         Raises Unavailable (code adapter_probe_failed), or the engine's error.

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from runtime.scheduling.fair.accounts import Ties
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.accounts import ShareAccounts
+from runtime.scheduling.fair.claim import QueueRequest
 
 
 class Rank(NamedTuple):
@@ -23,14 +23,14 @@ class Rank(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class QueuedRequest:
+class WaitingRequest:
     """`digest` None: the base itself. `since`: clock seconds."""
 
     id: str
     digest: str | None
     since: float
     arrival: int
-    claim: Claim
-    ties: Ties
+    claim: QueueRequest
+    ties: ShareAccounts
     due: float
     """In its key: its deadline, or as if it had one."""

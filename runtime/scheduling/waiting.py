@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import NamedTuple, TypeVar
 
-from runtime.scheduling.fair.accounts import Group, ShareAccount, Ties
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.accounts import ShareAccount, ShareAccounts, ShareGroup
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.scheduling.fair.floors import Floors
 from runtime.scheduling.fair.lane import Lane, rank
-from runtime.scheduling.rank import QueuedRequest, Rank
+from runtime.scheduling.rank import Rank, WaitingRequest
 from tenants.classes import ServiceClass
 
 K = TypeVar("K")
-PATIENCE = 600.0
+DEFAULT_DUE_SECONDS = 600.0
 """Seconds: in its key a request with a later deadline, or none, goes as if it had this one."""
 
 
@@ -21,19 +21,19 @@ class LaneHead(NamedTuple):
     """The first request of an adapter, or of the base."""
 
     rank: Rank
-    request: QueuedRequest
+    request: WaitingRequest
 
 
-class Waiting:
+class WaitingRequests:
     """Adding and removing take O(log waiting), besides moving a list's pointers. Heads are found in O(1) per lane."""
 
     def __init__(self, floor: float = 0.05) -> None:
-        self._by_id: dict[str, QueuedRequest] = {}
+        self._by_id: dict[str, WaitingRequest] = {}
         self._lanes: dict[str | None, dict[ServiceClass, dict[str, Lane]]] = {}
         self._counts: Counter[str | None] = Counter()
         self.classes: Counter[ServiceClass] = Counter()
         """How many wait, by class."""
-        self._teams = {one: Group() for one in ServiceClass}
+        self._teams = {one: ShareGroup() for one in ServiceClass}
         self.floors = Floors(floor)
         self.pools: Counter[str] = Counter()
         """How many wait, by pool."""
@@ -47,16 +47,16 @@ class Waiting:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._by_id
 
-    def add(self, request_id: str, digest: str | None, now: float, claim: Claim) -> None:
+    def add(self, request_id: str, digest: str | None, now: float, claim: QueueRequest) -> None:
         """Raises ValueError when the id waits already."""
         if request_id in self._by_id:
             raise ValueError(f"request {request_id} waits already")
         self._arrivals += 1
         team = self._teams[claim.service_class].join(claim.team, claim.weight, claim.work)
-        ties = Ties(team, team.keys.join(claim.key, 1.0, claim.work))
-        latest = now + PATIENCE
+        ties = ShareAccounts(team, team.keys.join(claim.key, 1.0, claim.work))
+        latest = now + DEFAULT_DUE_SECONDS
         due = latest if claim.due is None else min(claim.due, latest)
-        request = QueuedRequest(request_id, digest, now, self._arrivals, claim, ties, due)
+        request = WaitingRequest(request_id, digest, now, self._arrivals, claim, ties, due)
         self._by_id[request_id] = request
         self._of_team.setdefault(team, {})[request_id] = None
         lanes = self._lanes.setdefault(digest, {}).setdefault(claim.service_class, {})
@@ -67,7 +67,7 @@ class Waiting:
         self.classes[claim.service_class] += 1
         self.pools[claim.pool] += 1
 
-    def remove(self, request_id: str) -> QueuedRequest | None:
+    def remove(self, request_id: str) -> WaitingRequest | None:
         request = self._by_id.pop(request_id, None)
         if request is None:
             return None
@@ -84,23 +84,23 @@ class Waiting:
         del mine[request_id]
         if not mine:
             del self._of_team[request.ties.team]
-        _less(self._counts, digest)
-        _less(self.classes, claim.service_class)
-        _less(self.pools, claim.pool)
+        _decrement(self._counts, digest)
+        _decrement(self.classes, claim.service_class)
+        _decrement(self.pools, claim.pool)
         request.ties.team.keys.leave(request.ties.key, claim.work)
         self._teams[claim.service_class].leave(request.ties.team, claim.work)
         if claim.service_class not in self.classes:
-            self.floors.left(claim.service_class)
+            self.floors.clear_credit(claim.service_class)
         return request
 
     def remove_all(self, digest: str) -> list[str]:
         """Take out everything that waits for a digest; the ids in order of arrival."""
         lanes = [lane for pools in self._lanes.get(digest, {}).values() for lane in pools.values()]
-        found = [request for lane in lanes for request in lane.requests()]
-        found.sort(key=lambda request: request.arrival)
-        for request in found:
+        result = [request for lane in lanes for request in lane.requests()]
+        result.sort(key=lambda request: request.arrival)
+        for request in result:
             self.remove(request.id)
-        return [request.id for request in found]
+        return [request.id for request in result]
 
     def count(self, digest: str | None) -> int:
         return self._counts[digest]
@@ -113,14 +113,14 @@ class Waiting:
     def heads(self, closed: frozenset[str]) -> dict[str, LaneHead]:
         """The first request of each adapter (not of the base), in order of rank."""
         order = self._order()
-        found: list[tuple[LaneHead, str]] = []
+        result: list[tuple[LaneHead, str]] = []
         for digest, lanes in self._lanes.items():
             if digest is not None and (head := self._head(lanes, order, closed)) is not None:
-                found.append((head, digest))
-        found.sort()
-        return {digest: head for head, digest in found}
+                result.append((head, digest))
+        result.sort()
+        return {digest: head for head, digest in result}
 
-    def first(self, digests: Iterable[str | None], closed: frozenset[str]) -> QueuedRequest | None:
+    def first(self, digests: Iterable[str | None], closed: frozenset[str]) -> WaitingRequest | None:
         """The first request of these digests."""
         return self._first(digests, closed, self._order(), None)
 
@@ -129,8 +129,8 @@ class Waiting:
         digests: Iterable[str | None],
         closed: frozenset[str],
         service_class: ServiceClass,
-        fits: Callable[[Claim], bool],
-    ) -> QueuedRequest | None:
+        fits: Callable[[QueueRequest], bool],
+    ) -> WaitingRequest | None:
         """The first of a class whose team's claim fits. O(teams that wait)."""
         return self._first(digests, closed, [service_class], fits)
 
@@ -139,8 +139,8 @@ class Waiting:
         digests: Iterable[str | None],
         closed: frozenset[str],
         order: list[ServiceClass],
-        fits: Callable[[Claim], bool] | None,
-    ) -> QueuedRequest | None:
+        fits: Callable[[QueueRequest], bool] | None,
+    ) -> WaitingRequest | None:
         best: LaneHead | None = None
         for digest in digests:
             lanes = self._lanes.get(digest)
@@ -149,7 +149,7 @@ class Waiting:
                 best = head
         return None if best is None else best.request
 
-    def make_room(self, claim: Claim) -> str | None:
+    def make_room(self, claim: QueueRequest) -> str | None:
         """Take out the newest request of the team, in this class or a lower one, that has most waiting for its weight;
         none where that is the claim's own. Gives its id."""
         mine = self._teams[claim.service_class].find(claim.team)
@@ -167,7 +167,7 @@ class Waiting:
                 return newest
         return None
 
-    def work_before(self, claim: Claim, *, exactly: bool = False) -> float:
+    def work_before(self, claim: QueueRequest, *, exactly: bool = False) -> float:
         """The work that would be done before that of a request which came now, if nobody came after it.
 
         As if it were the last of its key; exactly: by its deadline, in O(requests of the team).
@@ -184,7 +184,7 @@ class Waiting:
             above = min(above, level / self.floors.share)
         return above + level - claim.work
 
-    def _due_before(self, team: ShareAccount, claim: Claim) -> float:
+    def _due_before(self, team: ShareAccount, claim: QueueRequest) -> float:
         of_team = (self._by_id[one] for one in self._of_team.get(team, ()))
         due = inf if claim.due is None else claim.due
         return sum(one.claim.work for one in of_team if one.claim.key == claim.key and one.due <= due)
@@ -202,7 +202,7 @@ class Waiting:
         lanes: dict[ServiceClass, dict[str, Lane]],
         order: list[ServiceClass],
         closed: frozenset[str],
-        fits: Callable[[Claim], bool] | None = None,
+        fits: Callable[[QueueRequest], bool] | None = None,
     ) -> LaneHead | None:
         for position, service_class in enumerate(order):
             best: LaneHead | None = None
@@ -219,7 +219,7 @@ class Waiting:
         return None
 
 
-def _less(counter: Counter[K], key: K) -> None:
+def _decrement(counter: Counter[K], key: K) -> None:
     counter[key] -= 1
     if not counter[key]:
         del counter[key]

@@ -52,14 +52,14 @@ class Device:
         return tuple(DeviceBudget(f"{self.name}:{part}", self.budget // self.parts) for part in range(self.parts))
 
 
-def detect(wanted: str, budget: int | None, host_budget: int | None = None) -> Device:
+def detect(requested: str, budget: int | None, host_budget: int | None = None) -> Device:
     """The device to serve on. Raises RuntimeError when a GPU is asked for, or needed, and none is there.
 
     wanted: auto, cpu, cuda, or cpu:2 for the CPU as two devices.
     """
-    wanted, _, parts = wanted.partition(":")
+    requested, _, parts = requested.partition(":")
     memory = min(psutil.virtual_memory().total, memory_group.limit() or 1 << 62)
-    gpu = None if wanted == "cpu" else _gpu(wanted)
+    gpu = None if requested == "cpu" else _gpu(requested)
     if gpu is not None:
         label, total = gpu
         on_host = int(memory * SHARE if host_budget is None else host_budget)
@@ -69,18 +69,18 @@ def detect(wanted: str, budget: int | None, host_budget: int | None = None) -> D
     return Device("cpu", "cpu", "cpu", memory, int(budget or memory * SHARE), parts=int(parts or 1))
 
 
-def _gpu(wanted: str = "auto") -> tuple[str, int] | None:
+def _gpu(requested: str = "auto") -> tuple[str, int] | None:
     """Its name and bytes. None: there is none, or none that can be used: then the log says why."""
     nvml.in_order_of_the_bus()
     try:
-        found = nvml.gpu(CUDA)
+        result = nvml.gpu(CUDA)
     except nvml.NoGpu as error:
-        if wanted == "cuda":
+        if requested == "cuda":
             raise RuntimeError(f"No NVIDIA GPU can be used: {error}. Mend that, or use --device cpu.") from error
         if not isinstance(error, nvml.NoDriver):
             log.warning("no GPU is used: %s", error)
         return None
-    return found.name, found.total
+    return result.name, result.total
 
 
 def machine_total(device: Device) -> int:

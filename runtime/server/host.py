@@ -24,7 +24,7 @@ from models.speech import cublas
 
 GIB = 2**30
 Kind = Literal["cpu", "cuda"]
-DRIVER = 580
+MIN_DRIVER = 580
 """Least major version of the driver that CUDA 13 runs with, for which torch is built."""
 MEMORY = {"cpu": 4 * GIB, "cuda": 16 * GIB}
 """Of the host. On a GPU an engine's process holds up to 4 GiB, and weights that sleep lie there too."""
@@ -95,18 +95,18 @@ def _packages(kind: Kind) -> Iterator[HostNeed]:
 
 
 def _gpu() -> Iterator[HostNeed]:
-    how = f"the NVIDIA driver {DRIVER} or newer, and in a container --gpus all: https://www.nvidia.com/drivers"
+    how = f"the NVIDIA driver {MIN_DRIVER} or newer, and in a container --gpus all: https://www.nvidia.com/drivers"
     try:
         found, driver = nvml.gpu("cuda:0"), nvml.driver()
     except nvml.NoGpu as error:
         yield _need("gpu", False, str(error), how)
         return
     yield _need("gpu", True, f"{found.name}, {found.total / GIB:.0f} GiB, {found.used / GIB:.1f} in use", "")
-    yield _need("driver", int(driver.partition(".")[0]) >= DRIVER, driver, how)
+    yield _need("driver", int(driver.partition(".")[0]) >= MIN_DRIVER, driver, how)
 
 
 def _cublas() -> HostNeed:
-    there = [name for name in cublas.LIBRARIES if cublas.found(name)]
+    there = [name for name in cublas.LIBRARIES if cublas.find_library(name)]
     how = "speech needs cuBLAS of CUDA 12: make install ACCELERATOR=cuda"
     return _need("cublas 12", len(there) == len(cublas.LIBRARIES), ", ".join(there) or "not installed", how)
 
@@ -122,8 +122,8 @@ def _numa() -> HostNeed:
 
 
 def _compiler(kind: Kind) -> HostNeed:
-    asked = os.environ.get("CC")
-    names = [shlex.split(asked)[0]] if asked else ["cc", "gcc", "clang"]
+    requested = os.environ.get("CC")
+    names = [shlex.split(requested)[0]] if requested else ["cc", "gcc", "clang"]
     found = next((path for name in names if (path := shutil.which(name))), "")
     why = "Triton compiles with it" if kind == "cuda" else "without it LoRA and embeddings are slower"
     how = f"{why}. On Debian and Ubuntu: apt install gcc; or set CC"

@@ -48,7 +48,7 @@ REQUESTS = "roundhouse.requests"
 """Whose log has a line for each request, and for nothing else."""
 
 
-class Sparing(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Of each place that warns, MAX_RECORDS records in SECONDS: what clients do wrong must not hide the rest of a log.
 
     The next one after that says how many were left out.
@@ -79,7 +79,7 @@ def handler(stream: TextIO) -> logging.Handler:
     """What writes to a stream in the way that suits it."""
     made = logging.StreamHandler(stream)
     made.setFormatter(PlainLines() if stream.isatty() else JsonLines())
-    made.addFilter(Sparing())
+    made.addFilter(RepeatFilter())
     return made
 
 

@@ -37,44 +37,44 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
 from runtime.http.guard.access import dialect_of
-from runtime.http.guard.layers import layers, more_files, uvicorn_options
+from runtime.http.guard.layers import layers, raise_file_limit, uvicorn_options
 from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
-from runtime.residency.prewarming import wanted_at_once
+from runtime.residency.prewarming import engines_at_start
 from runtime.server import logs
 from runtime.server.device import Device
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
+from runtime.server.process_watchdog import ProcessWatchdog
 from runtime.server.settings import Settings
-from runtime.server.stopped import Stopped
-from runtime.server.stopping import Left, Shutdown, log
+from runtime.server.shutdown import RemainingWork, Shutdown, log
 from runtime.slots.worker import SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
 litserve.server._MCP_AVAILABLE = False
 
 
-async def _nobody_is_asked() -> None:
+async def _allow_all() -> None:
     """In place of LitServe's, which is no coroutine: FastAPI would hand each request to a thread for it, and back."""
 
 
-litserve.server.no_auth = _nobody_is_asked
+litserve.server.no_auth = _allow_all
 # Its own variable would have each request show another key beside ours, and answer who has none in its own words.
 litserve.server.LIT_SERVER_API_KEY = None
 
-FAILED = 4
+EXIT_FAILED = 4
 """The command line's exit code for a server that ended by itself, where nothing can be cleaned up any more."""
 API = "LitServer-0"
 """LitServe's name of the API process."""
 START_SECONDS = 10.0
 """How long a stop that comes during the start waits for the start to be complete."""
-LOOK = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks whether the API process or the manager is stopped."""
 
 
 def build(settings: Settings, documents: Documents, device: Device) -> ls.LitServer:
     """The LitServer with all endpoints. Its API process opens the gateway."""
     process = ApiProcess(settings, documents, device)
-    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, documents.models), settings.bounds)
+    loop = SlotLoop(str(settings.run_dir), engines_at_start(settings, documents.models), settings.bounds)
     api = RuntimeAPI(spec=RuntimeSpec(routes()), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,
@@ -143,13 +143,13 @@ class ApiProcess:
         self._opened = open_gateway(settings, documents, device)
         self._gateways: list[Gateway] = []
         self._reloads: list[asyncio.Task[None]] = []
-        self._shutdown = Shutdown(self._left, settings.drain_seconds, lambda: self.gateway().console.live.close())
+        self._shutdown = Shutdown(self._remaining, settings.drain_seconds, lambda: self.gateway().console.live.close())
 
     def gateway(self) -> Gateway:
         return self._gateways[0]
 
-    def _left(self) -> Left:
-        return Left(*self.gateway().overview.left())
+    def _remaining(self) -> RemainingWork:
+        return RemainingWork(*self.gateway().overview.remaining_work())
 
     def _on_hangup(self) -> None:
         self._reloads.append(asyncio.get_running_loop().create_task(self._reload()))
@@ -176,10 +176,12 @@ class ApiProcess:
         self._shutdown.ending()
 
 
-def run(settings: Settings, documents: Documents, device: Device, beside: Callable[[], object] | None = None) -> int:
+def run(
+    settings: Settings, documents: Documents, device: Device, background: Callable[[], object] | None = None
+) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit code. 0: drained; 1: the API process died by itself.
 
-    `beside` runs in a thread of the main process meanwhile.
+    `background` runs in a thread of the main process meanwhile.
 
     Shutdown, in phases:
     1. A signal sets LitServe's shutdown event (from a thread: the event is a proxy that takes a lock).
@@ -188,16 +190,16 @@ def run(settings: Settings, documents: Documents, device: Device, beside: Callab
     3. LitServe sends SIGTERM to each slot, which closes its engine and exits; SIGKILL after 5 s.
     4. The slots' children end with their parents; the run folder is removed.
 
-    The log tells each of them with what is left (`runtime.server.stopping`).
+    The log tells each of them with what is left (`runtime.server.shutdown`).
     """
     os.environ["ROUNDHOUSE_LOG_LEVEL"] = settings.log_level
     logs.configure(settings.log_level)
     _forks_die_with(os.getpid())
-    more_files()
+    raise_file_limit()
     server = build(settings, documents, device)
     stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
 
-    found: dict[str, multiprocessing.process.BaseProcess] = {}
+    processes: dict[str, multiprocessing.process.BaseProcess] = {}
 
     def shut_down() -> None:
         while server._shutdown_event is None:  # a signal before the start is complete
@@ -220,24 +222,26 @@ def run(settings: Settings, documents: Documents, device: Device, beside: Callab
         The same when one is stopped for as long as an engine may be silent: without the first nobody is answered,
         without the second no slot is replaced and no signal ends the server.
         """
-        wanted = {API, "SyncManager"}
-        while found.keys() != wanted:
+        expected = {API, "SyncManager"}
+        while processes.keys() != expected:
             for process in multiprocessing.active_children():
-                found.update({name: process for name in wanted if process.name.startswith(name)})
+                processes.update({name: process for name in expected if process.name.startswith(name)})
             time.sleep(0.05)
         started.set()
-        stopped = Stopped([process.pid for process in found.values() if process.pid], settings.hung_after)
-        while not (ended := multiprocessing.connection.wait([p.sentinel for p in found.values()], timeout=LOOK)):
-            if stopped.for_long(time.monotonic()):
+        watchdog = ProcessWatchdog([process.pid for process in processes.values() if process.pid], settings.hung_after)
+        while not (
+            ended := multiprocessing.connection.wait([p.sentinel for p in processes.values()], timeout=POLL_SECONDS)
+        ):
+            if watchdog.is_stopped_too_long(time.monotonic()):
                 log.error("a process of the server was stopped for long", extra={"seconds": settings.hung_after})
-                end_everything(FAILED)
+                end_everything(EXIT_FAILED)
         if stopping.is_set():
             return
         failed.set()
-        names = ", ".join(name for name, process in found.items() if process.sentinel in ended)
+        names = ", ".join(name for name, process in processes.items() if process.sentinel in ended)
         log.error("a process of the server has ended by itself", extra={"ended": names})
-        if found["SyncManager"].sentinel in ended:  # its event cannot be set any more
-            end_everything(FAILED)
+        if processes["SyncManager"].sentinel in ended:  # its event cannot be set any more
+            end_everything(EXIT_FAILED)
         shut_down()
 
     terminal = sys.stderr.isatty()
@@ -246,19 +250,19 @@ def run(settings: Settings, documents: Documents, device: Device, beside: Callab
         """Read the recipes again. A terminal that was closed ends the server that was started in it, as ever."""
         if terminal and not sys.stderr.isatty():
             on_signal(number, frame)
-        elif (api := found.get(API)) is not None and api.pid:
+        elif (api := processes.get(API)) is not None and api.pid:
             os.kill(api.pid, signal.SIGHUP)
 
     signal.signal(signal.SIGHUP, on_hangup)
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     threading.Thread(target=watch_processes, daemon=True).start()
-    if beside is not None:
-        threading.Thread(target=beside, daemon=True).start()
+    if background is not None:
+        threading.Thread(target=background, daemon=True).start()
     gc.collect()
     gc.freeze()  # the API process is a fork: a look at all that was imported would keep it from the streams for 80 ms
     _listen_at(settings.host, settings.port)
-    logging.getLogger("litserve.server").addFilter(_is_news)
+    logging.getLogger("litserve.server").addFilter(_is_relevant)
     try:
         server.run(
             host="127.0.0.1",  # it has to be given one that it knows
@@ -271,12 +275,12 @@ def run(settings: Settings, documents: Documents, device: Device, beside: Callab
             **uvicorn_options(settings),
         )
     except (EOFError, ConnectionError):  # LitServe asks its manager, which is dead
-        end_everything(FAILED)
+        end_everything(EXIT_FAILED)
     log.info("stopped", extra={"processes_left": len(psutil.Process().children(recursive=True))})
     return 1 if failed.is_set() else 0
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_relevant(record: logging.LogRecord) -> bool:
     """Not that LitServe's monitoring, whose last look may come after the end of the manager, could not ask it."""
     kind = None if not record.exc_info else record.exc_info[0]
     gone = kind is not None and issubclass(kind, EOFError | ConnectionError | FileNotFoundError)

@@ -12,29 +12,29 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from registry.bounds import USUAL, Bounds
 from registry.learning import WORKING_MARGIN
-from tenants.place import KeyPlace
+from tenants.key_settings import KeySettings
 
 STARTER = "recipes/starter"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class OptionHelp:
     """A setting that has an option: where the help shows it, and its default in words if it is found at the start."""
 
     panel: str
     default: str | None = None
 
 
-WHERE, MEMORY, BOUNDS = Shown("Where"), Shown("Models and memory"), Shown("Bounds")
-COSTS = Shown("Costs")
-TIMES = Shown("Times, in seconds")
+WHERE, MEMORY, BOUNDS = OptionHelp("Where"), OptionHelp("Models and memory"), OptionHelp("Bounds")
+COSTS = OptionHelp("Costs")
+TIMES = OptionHelp("Times, in seconds")
 HOSTS, ORIGINS = (
-    Shown(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0"),
-    Shown(WHERE.panel, "none"),
+    OptionHelp(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0"),
+    OptionHelp(WHERE.panel, "none"),
 )
-EACH = Shown(BOUNDS.panel, "the table of docs/operations.md")
-ROOTS = Shown(WHERE.panel, "the working directory")
-DETECTED = Shown(MEMORY.panel, "85 % of what is there")
+EACH = OptionHelp(BOUNDS.panel, "the table of docs/operations.md")
+ROOTS = OptionHelp(WHERE.panel, "the working directory")
+DETECTED = OptionHelp(MEMORY.panel, "85 % of what is there")
 
 
 def starter_recipes() -> tuple[Path, ...]:
@@ -61,7 +61,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="ROUNDHOUSE_", env_ignore_empty=True)
 
-    recipes: Annotated[tuple[Path, ...], NoDecode, Shown(WHERE.panel, "the starter set")] = Field(
+    recipes: Annotated[tuple[Path, ...], NoDecode, OptionHelp(WHERE.panel, "the starter set")] = Field(
         default_factory=starter_recipes, description="Recipe file or folder; may be given more than once."
     )
     watch: Annotated[bool, WHERE] = Field(
@@ -77,10 +77,10 @@ class Settings(BaseSettings):
         default=(), description="Origin of web pages elsewhere that may use this server; as --allowed-hosts."
     )
     port: Annotated[int, WHERE] = Field(default=8000, ge=1024, le=65535, description="Port to listen on.")
-    data_dir: Annotated[Path, Shown(WHERE.panel, "./.data in a checkout, else ~/.local/share/roundhouse")] = Field(
+    data_dir: Annotated[Path, OptionHelp(WHERE.panel, "./.data in a checkout, else ~/.local/share/roundhouse")] = Field(
         default_factory=default_data_dir, description="What survives a restart: adapters, aliases, pins."
     )
-    database: Annotated[str | None, Shown(WHERE.panel, "SQLite in the data directory")] = Field(
+    database: Annotated[str | None, OptionHelp(WHERE.panel, "SQLite in the data directory")] = Field(
         default=None,
         repr=False,
         description="Where teams, keys and the state of adapters are kept: postgresql+psycopg://user@host/name. A "
@@ -134,7 +134,7 @@ class Settings(BaseSettings):
     cold_starts: Annotated[Literal["caller", "pot"], COSTS] = Field(
         default="caller", description="Who is charged a load's time: who caused it, or nobody by itself."
     )
-    provider_prices: Annotated[Path | None, Shown(COSTS.panel, "none")] = Field(
+    provider_prices: Annotated[Path | None, OptionHelp(COSTS.panel, "none")] = Field(
         default=None, description="YAML table of providers' prices, to compare with; see docs/costs.md."
     )
     max_waiting: Annotated[int, BOUNDS] = Field(
@@ -200,10 +200,10 @@ class Settings(BaseSettings):
     )
 
     @property
-    def keys(self) -> KeyPlace:
+    def keys(self) -> KeySettings:
         """Where keys are, and who needs none."""
         pepper = None if self.pepper is None else self.pepper.get_secret_value()
-        return KeyPlace(self.data_dir, self.database, pepper, is_loopback(self.host), self.open)
+        return KeySettings(self.data_dir, self.database, pepper, is_loopback(self.host), self.open)
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod
@@ -239,10 +239,10 @@ class Settings(BaseSettings):
         pairs = value.split(",") if isinstance(value, str) else value
         if not isinstance(pairs, list | tuple):
             return pairs
-        found = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
-        if unknown := found.keys() - Bounds.model_fields.keys():
+        result = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
+        if unknown := result.keys() - Bounds.model_fields.keys():
             raise ValueError(f"{min(unknown)} is none of {', '.join(Bounds.model_fields)}")
-        return found
+        return result
 
     @field_validator("recipes", "adapter_roots", mode="before")
     @classmethod

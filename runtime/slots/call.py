@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from models.messages import Chunk, Event, Finished, Held, Loaded, Progress, Usage
+from models.messages import Chunk, Event, LoadResult, MemoryFootprint, Progress, ResponseEnd, Usage
 from registry.errors import RoundhouseError
 from runtime.slots import frames
 
@@ -31,9 +31,9 @@ class FrameCall:
 
     def __init__(self, link: Sender, uid: int) -> None:
         self._link, self.uid = link, uid
-        self.loaded: Loaded | None = None
+        self.loaded: LoadResult | None = None
         """What a load has brought, once it is done."""
-        self.held: Held | None = None
+        self.held: MemoryFootprint | None = None
         self.counted = b""
         self.usage: Usage | None = None
         """Of a call that was left early."""
@@ -50,12 +50,12 @@ class FrameCall:
             self._buffered += len(frame.event.data)
             if self._buffered > MAX_BUFFERED:  # a client that does not read must not fill our memory
                 self._link.cancel(self.uid)
-                frame = frames.Failed(self.uid, 408, "client_too_slow", "The client stopped reading the answer.")
+                frame = frames.CallFailed(self.uid, 408, "client_too_slow", "The client stopped reading the answer.")
         self._arrived.append(frame)
         self._some_arrived.set()
 
     def _count(self, frame: frames.Emit) -> None:
-        if isinstance(frame.event, Finished):
+        if isinstance(frame.event, ResponseEnd):
             self.usage = frame.event.usage
         elif frame.tokens is not None:
             prompt, completion, cached = frame.tokens
@@ -64,7 +64,7 @@ class FrameCall:
     def fail(self, error: RoundhouseError) -> None:
         """End it here with this error, whatever the slot does, and tell the slot to stop the work."""
         self._link.cancel(self.uid)
-        self.put(frames.Failed.of(self.uid, error))
+        self.put(frames.CallFailed.of(self.uid, error))
 
     async def events(self) -> AsyncIterator[Event | Progress]:
         """What the slot sends, until it is done. Raises the slot's error."""
@@ -78,10 +78,10 @@ class FrameCall:
                     yield self._with_following(frame.event) if isinstance(frame.event, Chunk) else frame.event
                 case frames.Report():
                     yield frame.progress
-                case frames.Done():
+                case frames.CallDone():
                     self._over = True
                     self.loaded, self.held, self.counted = frame.loaded, frame.held, frame.counted
-                case frames.Failed():
+                case frames.CallFailed():
                     self._over = True
                     raise frame.error()
 
@@ -97,7 +97,7 @@ class FrameCall:
         self._buffered -= len(chunk.data)
         return chunk
 
-    async def done(self, report: Callable[[Progress], None] | None = None) -> Loaded | None:
+    async def done(self, report: Callable[[Progress], None] | None = None) -> LoadResult | None:
         """Wait for the end of a call that has no events but progress."""
         async for event in self.events():
             if report and isinstance(event, Progress):

@@ -13,7 +13,7 @@ import signal
 import struct
 from pathlib import Path
 
-from models.memory_group import Kills
+from models.memory_group import OomKills
 from runtime.slots.link import UNKNOWN, Cause
 
 EXIT_CODE = 49
@@ -35,20 +35,20 @@ def hold(pid: int) -> int | None:
     return None
 
 
-def cause_of(pid: int, kills: Kills, held: int | None = None) -> Cause:
+def cause_of(pid: int, kills: OomKills, handle: int | None = None) -> Cause:
     """Why process `pid` is ending or has just ended.
 
     kills: of its memory group, last looked at while it lived. held: what `hold` gave.
     """
     code = _exit_code(pid)
-    if code is None and held is not None:
-        code = _held_exit_code(held)
+    if code is None and handle is not None:
+        code = _exit_code_of_handle(handle)
     if code is None:  # a gateway that is short of memory itself comes too late to read it
-        return KILLED_MEANWHILE if kills.risen() else UNKNOWN
+        return KILLED_MEANWHILE if kills.has_killed() else UNKNOWN
     number = code & 0x7F
     if not number:
         return Cause("exited", f"its process ended with status {code >> 8}")
-    if number == signal.SIGKILL and kills.risen():
+    if number == signal.SIGKILL and kills.has_killed():
         return Cause("out_of_memory", "the kernel killed its process because memory had run out")
     try:
         name = signal.Signals(number).name
@@ -57,16 +57,16 @@ def cause_of(pid: int, kills: Kills, held: int | None = None) -> Cause:
     return Cause("killed", f"its process was ended by {name}", number)
 
 
-def _held_exit_code(held: int) -> int | None:
+def _exit_code_of_handle(handle: int) -> int | None:
     """The same, once its parent has asked; None on a kernel that does not keep it."""
     answer = bytearray(INFO.size)
     struct.pack_into("<Q", answer, 0, INFO_EXIT)
     try:
-        fcntl.ioctl(held, GET_INFO, answer)
+        fcntl.ioctl(handle, GET_INFO, answer)
     except OSError:
         return None
-    found, *_, code = INFO.unpack(answer)
-    return code if found & INFO_EXIT else None
+    mask, *_, code = INFO.unpack(answer)
+    return code if mask & INFO_EXIT else None
 
 
 def _exit_code(pid: int) -> int | None:

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from models.messages import AdapterRef, Event, Held, Loaded, Progress, Request
+from models.messages import AdapterRef, Event, LoadResult, MemoryFootprint, Progress, Request
 from registry.errors import RoundhouseError, by_status
 
 LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 256 * 1024 * 1024
 """Bytes; more is no message of ours."""
-FULL = 16 * 1024 * 1024
+FLUSH_BYTES = 16 * 1024 * 1024
 """Bytes of a message to which no further frame is added."""
 
 
@@ -78,7 +78,7 @@ class Wake(Frame, frozen=True):
 
 
 class Count(Frame, frozen=True):
-    """What the engine counts by itself, as Prometheus text in `Done`; empty where it does not."""
+    """What the engine counts by itself, as Prometheus text in `CallDone`; empty where it does not."""
 
 
 ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | Wake | Count
@@ -104,15 +104,15 @@ class Emit(Frame, frozen=True):
     happens to the engine."""
 
 
-class Done(Frame, frozen=True):
+class CallDone(Frame, frozen=True):
     """The call ended well; a load, a sleep and a wake bring what is held afterwards, `Count` what was counted."""
 
-    loaded: Loaded | None = None
-    held: Held | None = None
+    loaded: LoadResult | None = None
+    held: MemoryFootprint | None = None
     counted: bytes = b""
 
 
-class Failed(Frame, frozen=True):
+class CallFailed(Frame, frozen=True):
     """The call ended with an error of registry.errors, spelled out."""
 
     status: int
@@ -122,7 +122,7 @@ class Failed(Frame, frozen=True):
     retry_after: float | None = None
 
     @classmethod
-    def of(cls, uid: int, error: RoundhouseError) -> "Failed":
+    def of(cls, uid: int, error: RoundhouseError) -> "CallFailed":
         return cls(uid, error.status, error.code, error.message, error.param, error.retry_after)
 
     def error(self) -> RoundhouseError:
@@ -132,11 +132,11 @@ class Failed(Frame, frozen=True):
         return error
 
 
-class Broken(Failed, frozen=True):
+class EngineBroken(CallFailed, frozen=True):
     """The engine has ended by itself; `uid` is 0. It answers nobody any more, so its slot must be ended."""
 
 
-FromSlot = Hello | Report | Emit | Done | Failed | Broken
+FromSlot = Hello | Report | Emit | CallDone | CallFailed | EngineBroken
 
 to_slot_decoder = msgspec.msgpack.Decoder(list[ToSlot])
 from_slot_decoder = msgspec.msgpack.Decoder(list[FromSlot])
@@ -175,7 +175,7 @@ class Outbox:
             return
         message, size = list[msgspec.Raw](), 0
         for encoded in map(self._encode, frames):
-            if message and size + len(encoded) > FULL:
+            if message and size + len(encoded) > FLUSH_BYTES:
                 self._write(message)
                 message, size = [], 0
             message.append(msgspec.Raw(encoded))

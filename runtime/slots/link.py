@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from models.messages import Held
+from models.messages import MemoryFootprint
 from registry.errors import RoundhouseError
 from runtime.slots import frames
 from runtime.slots.call import FrameCall
@@ -96,11 +96,11 @@ class SlotLink(Protocol):
         """Once nothing is left of its process, which has been ended."""
         ...
 
-    async def bytes_held(self) -> int:
+    async def used_bytes(self) -> int:
         """What its processes hold now; 0: that is not known."""
         ...
 
-    async def most_bytes_held(self) -> int:
+    async def peak_bytes(self) -> int:
         """The most that they have held so far; 0: that is not known."""
         ...
 
@@ -113,7 +113,7 @@ class SlotLink(Protocol):
         """What its engine counts by itself, as Prometheus text; empty: nothing, or no answer in `timeout` seconds."""
         ...
 
-    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> Held | None:
+    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> MemoryFootprint | None:
         """A call without events; what is held after a sleep or a wake.
 
         Raises EngineFailed after `timeout` seconds, or the slot's error.

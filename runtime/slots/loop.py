@@ -28,19 +28,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from models.memory_group import Kills, is_out_of_memory
+from models.memory_group import OomKills, is_out_of_memory
 from models.messages import (
     EmbedRequest,
     Event,
-    Finished,
-    Held,
     HttpCall,
+    MemoryFootprint,
     Progress,
     RerankRequest,
+    ResponseEnd,
     TranscribeRequest,
     Usage,
 )
-from models.protocol import Breakable, ChatEngine, Counting, EmbedEngine, Engine, RerankEngine, TranscribeEngine
+from models.protocol import Breakable, ChatEngine, EmbedEngine, Engine, MetricsSource, RerankEngine, TranscribeEngine
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.slots import frames
@@ -154,25 +154,25 @@ class SlotServer:
                         await self._ready().ping()
                 case frames.Sleep() | frames.Wake():
                     held = await asyncio.shield(asyncio.ensure_future(self._change(isinstance(frame, frames.Sleep))))
-                    out.put(frames.Done(uid, held=held))
+                    out.put(frames.CallDone(uid, held=held))
                     return
                 case frames.Count():
-                    out.put(frames.Done(uid, counted=await self._counted()))
+                    out.put(frames.CallDone(uid, counted=await self._counted()))
                     return
                 case frames.Call() | frames.Stage() | frames.Place() | frames.Drop():
                     await self._work(frame, out)
-            out.put(frames.Done(uid))
+            out.put(frames.CallDone(uid))
         except asyncio.CancelledError:
-            out.put(frames.Done(uid))  # the gateway waits for it before it gives the place to the next request
+            out.put(frames.CallDone(uid))  # the gateway waits for it before it gives the place to the next request
             raise
         except RoundhouseError as error:
-            out.put(frames.Failed.of(uid, error))
+            out.put(frames.CallFailed.of(uid, error))
         except Exception as error:  # the border: whatever a library raises becomes one structured error
             number = frame.request_id if isinstance(frame, frames.Call) else None
             log.exception("unmapped error in a slot", extra={"request_id": number} if number else None)
-            out.put(frames.Failed.of(uid, EngineFailed(f"The engine failed: {type(error).__name__}.")))
+            out.put(frames.CallFailed.of(uid, EngineFailed(f"The engine failed: {type(error).__name__}.")))
 
-    async def _load(self, frame: frames.Load, out: frames.Outbox) -> frames.Done:
+    async def _load(self, frame: frames.Load, out: frames.Outbox) -> frames.CallDone:
         if self._engine is not None or self._loading:
             raise EngineFailed("This slot has an engine already.")
         self._loading = True
@@ -182,25 +182,25 @@ class SlotServer:
 
         recipe = Recipe.model_validate_json(frame.recipe)
         engine = self._create(recipe.engine.name, recipe.task.value)
-        kills = Kills()
+        kills = OomKills()
         try:
             with self._loads():
                 loaded = await engine.load(recipe, Path(frame.path), frame.device, report)
         except Exception as error:
-            if is_out_of_memory(error) or kills.risen():
+            if is_out_of_memory(error) or kills.has_killed():
                 raise EngineFailed(f"{recipe.id} ran out of memory while it loaded.", code="out_of_memory") from error
             raise
         self._engine = engine
         if isinstance(engine, Breakable):
             engine.on_broken = lambda how: self._broken(how, out)
-        return frames.Done(frame.uid, loaded)
+        return frames.CallDone(frame.uid, loaded)
 
     def _broken(self, how: EngineFailed, out: frames.Outbox) -> None:
         """Tell before the calls end that fail by it. A sleep or wake that goes on tells by its own failure."""
         if not self._changing:
-            out.put(frames.Broken(0, how.status, how.code, how.message))
+            out.put(frames.EngineBroken(0, how.status, how.code, how.message))
 
-    async def _change(self, sleep: bool) -> Held:
+    async def _change(self, sleep: bool) -> MemoryFootprint:
         """Fall asleep or wake up. Once begun it is not cancelled: a half-changed engine is of no use to anybody."""
         engine = self._ready()
         if self._changing or self._asleep is sleep:
@@ -217,7 +217,7 @@ class SlotServer:
 
     async def _counted(self) -> bytes:
         engine = self._ready()
-        return await engine.metrics() if isinstance(engine, Counting) else b""
+        return await engine.metrics() if isinstance(engine, MetricsSource) else b""
 
     async def _requests_gone(self) -> None:
         """A cancelled request may still be on its way out of the engine. Raises EngineFailed if one stays."""
@@ -267,24 +267,24 @@ class SlotServer:
                         out.put(frames.Emit(uid, event, tokens))
                 except asyncio.CancelledError:
                     await answer.aclose()
-                    emit(Finished(usage=answer.usage))  # what an aborted request has cost is counted too
+                    emit(ResponseEnd(usage=answer.usage))  # what an aborted request has cost is counted too
                     raise
             case EmbedRequest():
                 embedded, usage = await cast(EmbedEngine, engine).embed(request)
                 emit(embedded)
-                emit(Finished(usage=usage))
+                emit(ResponseEnd(usage=usage))
             case RerankRequest():
                 ranked, usage = await cast(RerankEngine, engine).rerank(request)
                 emit(ranked)
-                emit(Finished(usage=usage))
+                emit(ResponseEnd(usage=usage))
             case TranscribeRequest():
-                spoken, heard = cast(TranscribeEngine, engine).transcribe(request), Usage()
+                spoken, audio_usage = cast(TranscribeEngine, engine).transcribe(request), Usage()
                 try:
                     async with contextlib.aclosing(cast(Any, spoken)) as parts:
                         async for part in parts:
                             if isinstance(part, Usage):
-                                heard = part
+                                audio_usage = part
                             else:
                                 emit(part)
                 finally:
-                    emit(Finished(usage=heard))  # what was heard is counted, whatever the end
+                    emit(ResponseEnd(usage=audio_usage))  # what was heard is counted, whatever the end

@@ -29,12 +29,12 @@ class SlotPool:
         make: Callable[[int, Callable[[SlotLink], None]], SlotLink],
         size: int,
         on_death: Callable[[SlotLink], None],
-        wanted: Sequence[str] = (),
+        engines_at_start: Sequence[str] = (),
         on_free: Callable[[], None] = lambda: None,
     ) -> None:
         self._make, self._on_death, self._on_free = make, on_death, on_free
-        self._unheard = set(range(size))
-        self._awaited = set(wanted[:size])  # engines whose slot is among the unheard of
+        self._unsettled = set(range(size))
+        self._awaited = set(engines_at_start[:size])  # engines whose slot is among the unheard of
         self._links = [make(i, self._died) for i in range(size)]
         self._free: set[SlotLink] = set()
         self._changed = asyncio.Condition()
@@ -64,10 +64,10 @@ class SlotPool:
                 except Unavailable as error:
                     log.error("%s", error.message)
                     async with self._changed:  # nobody waits for this one any longer
-                        self._heard(link)
+                        self._mark_settled(link)
                         self._changed.notify_all()
             async with self._changed:
-                self._heard(link)
+                self._mark_settled(link)
                 if link.connected:  # else it has ended again already
                     self._free.add(link)
                 self._changed.notify_all()
@@ -77,12 +77,12 @@ class SlotPool:
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    def _heard(self, link: SlotLink) -> None:
+    def _mark_settled(self, link: SlotLink) -> None:
         """A slot has come, or will not."""
-        self._unheard.discard(link.slot_id)
+        self._unsettled.discard(link.slot_id)
         if link.prewarmed is not None:
             self._awaited.discard(link.prewarmed)
-        if not self._unheard:
+        if not self._unsettled:
             self._awaited.clear()
 
     def _died(self, link: SlotLink) -> None:
@@ -133,7 +133,7 @@ class SlotPool:
             return False
         if link in self._free and link.prewarmed == engine:
             link.warm = True
-            link.prewarmed_bytes = await link.most_bytes_held() or link.prewarmed_bytes
+            link.prewarmed_bytes = await link.peak_bytes() or link.prewarmed_bytes
         return True
 
     def prewarmed(self) -> list[SlotLink]:

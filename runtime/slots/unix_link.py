@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 
 from models import process_group
 from models.engines import prewarmed_bytes
-from models.memory_group import Kills
-from models.messages import Held
+from models.memory_group import OomKills
+from models.messages import MemoryFootprint
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.slots import frames
 from runtime.slots.address import socket_path
@@ -43,7 +43,7 @@ class UnixSlotLink:
         self.prewarmed_bytes = 0
         self.warm = False
         self.cause = UNKNOWN
-        self._kills = Kills()
+        self._kills = OomKills()
         self._on_death = on_death
         self._out: frames.Outbox | None = None
         self._calls: dict[int, FrameCall] = {}
@@ -67,7 +67,7 @@ class UnixSlotLink:
         hello, reader, writer = met
         self.pid, self._out = hello.pid, frames.Outbox(writer)
         self.prewarmed, self.prewarmed_bytes = hello.warms, prewarmed_bytes(hello.warms)
-        self.group, self._peak, self._kills = hello.pid, GroupPeak(hello.pid), Kills(hello.pid)
+        self.group, self._peak, self._kills = hello.pid, GroupPeak(hello.pid), OomKills(hello.pid)
         self._reader = asyncio.create_task(self._read(reader, writer, hold(hello.pid)), name=f"slot-{self.slot_id}")
 
     async def _meet(self, deadline: float) -> tuple[frames.Hello, asyncio.StreamReader, asyncio.StreamWriter] | None:
@@ -85,12 +85,12 @@ class UnixSlotLink:
             writer.close()
         return None
 
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: int | None) -> None:
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: int | None) -> None:
         broken: Cause | None = None
         try:
             while True:
                 for frame in await frames.read_frames(reader, frames.from_slot_decoder):
-                    if isinstance(frame, frames.Broken):
+                    if isinstance(frame, frames.EngineBroken):
                         broken = Cause.of(frame.error())
                         return
                     if call := self._calls.get(frame.uid):
@@ -102,14 +102,14 @@ class UnixSlotLink:
             writer.close()
             if self.pid:  # children of a killed slot must not outlive it
                 pid, self.pid = self.pid, 0
-                self.cause = cause_of(pid, self._kills, held)
+                self.cause = cause_of(pid, self._kills, handle)
                 _signal_group(pid, signal.SIGKILL)
-            if held is not None:
-                os.close(held)
+            if handle is not None:
+                os.close(handle)
             self.cause = broken or self.cause
             for uid, call in self._calls.items():
                 call.put(
-                    frames.Failed(
+                    frames.CallFailed(
                         uid, 503, "engine_died",
                         f"The engine died while it was answering ({self.cause.text}). Send the request again.",
                         None, 1.0,
@@ -132,7 +132,7 @@ class UnixSlotLink:
     def forget(self, uid: int) -> None:
         self._calls.pop(uid, None)
 
-    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> Held | None:
+    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> MemoryFootprint | None:
         async with self.call(make) as call:
             try:
                 await asyncio.wait_for(call.done(), timeout)
@@ -140,7 +140,7 @@ class UnixSlotLink:
                 self.cancel(call.uid)
                 call.over()
                 raise EngineFailed(f"The engine did not answer within {timeout:.0f} s.", code="engine_hung") from None
-            self._kills.look()  # who was killed before this sign of life was not this one
+            self._kills.reset()  # who was killed before this sign of life was not this one
             return call.held
 
     async def counted(self, timeout: float) -> bytes:
@@ -172,10 +172,10 @@ class UnixSlotLink:
     def gone(self) -> Awaitable[None]:
         return _gone(self.group, self.slot_id)
 
-    async def bytes_held(self) -> int:
+    async def used_bytes(self) -> int:
         return await asyncio.to_thread(group_bytes, self.group, False)
 
-    async def most_bytes_held(self) -> int:
+    async def peak_bytes(self) -> int:
         return await asyncio.to_thread(self._peak.read)
 
 

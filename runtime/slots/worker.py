@@ -12,7 +12,7 @@ from typing import Any
 
 from litserve.loops import LitLoop
 
-from models.memory_group import Expendable
+from models.memory_group import OomPriority
 from models.parent import die_with_parent
 from models.protocol import Engine
 from registry.bounds import USUAL, Bounds
@@ -20,7 +20,7 @@ from registry.recipes.definition import Task
 from runtime.slots.address import socket_path
 from runtime.slots.loop import SlotServer
 
-NICEST = 19
+MAX_NICENESS = 19
 """The most that Linux knows."""
 
 
@@ -37,7 +37,7 @@ def give_way(steps: int) -> None:
         for thread in map(int, os.listdir("/proc/self/task")):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 now = os.getpriority(os.PRIO_PROCESS, thread)
-                os.setpriority(os.PRIO_PROCESS, thread, min(NICEST, now + steps))
+                os.setpriority(os.PRIO_PROCESS, thread, min(MAX_NICENESS, now + steps))
 
 
 def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
@@ -66,10 +66,10 @@ def own_group() -> None:
 class SlotLoop(LitLoop):  # type: ignore[misc]
     """LitServe's hook for a worker's main loop: serves the slot until its process ends."""
 
-    def __init__(self, run_dir: str, wanted: tuple[str, ...] = (), bounds: Bounds = USUAL) -> None:
+    def __init__(self, run_dir: str, engines_at_start: tuple[str, ...] = (), bounds: Bounds = USUAL) -> None:
         """wanted: engines that the first slots of a run import ahead, one each."""
         super().__init__()
-        self.run_dir, self.wanted, self.bounds = run_dir, wanted, bounds
+        self.run_dir, self.engines_at_start, self.bounds = run_dir, engines_at_start, bounds
 
     def __call__(self, lit_api: Any, device: Any, worker_id: int, *_unused: Any) -> None:
         own_group()
@@ -78,8 +78,8 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
         die_with_parent(int(parent.pid or 0))
         first = own_temporary_folder(self.run_dir, worker_id)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
-        expendable = Expendable()
-        expendable.serves()
+        expendable = OomPriority()
+        expendable.mark_serving()
         warms = self.warms(worker_id) if first else None  # later its memory may belong to somebody else: it is told
         address = socket_path(self.run_dir, worker_id)
         server = SlotServer(address, partial(create_engine, self.bounds), loads=expendable.loads, warms=warms)
@@ -88,4 +88,4 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
 
     def warms(self, worker_id: int) -> str | None:
         """The engine whose libraries a slot's first process imports ahead."""
-        return self.wanted[worker_id] if worker_id < len(self.wanted) else None
+        return self.engines_at_start[worker_id] if worker_id < len(self.engines_at_start) else None

@@ -21,7 +21,7 @@ from registry.errors import BadRequest
 from registry.storage.database import Database
 from tenants.costs.prices import MILLION, PriceList
 from tenants.ledger.dates import day_of
-from tenants.ledger.report import By, Question, Used, used
+from tenants.ledger.report import Grouping, UsageFilter, UsageSum, used
 
 LARGEST = 1 << 20
 Money = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
@@ -44,12 +44,12 @@ class ProviderPrice(BaseModel):
     @property
     def prices(self) -> PriceList:
         cached = self.input if self.cached_input is None else self.cached_input
-        found = (self.input, cached, self.output, self.audio_hour, self.pairs)
-        return PriceList(*(round(price * MILLION) for price in found))
+        amounts = (self.input, cached, self.output, self.audio_hour, self.pairs)
+        return PriceList(*(round(price * MILLION) for price in amounts))
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PriceComparison:
     """One of their models against ours, in millionths of the currency. saving: in per cent of theirs; None: of none."""
 
     provider: str
@@ -67,7 +67,7 @@ class Compared:
         return None if not self.theirs else 100 * (1 - self.own / self.theirs)
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Money in whole units."""
         money = {name: getattr(self, name) / MILLION for name in ("theirs", "ours", "own")}
         return {**asdict(self), **money, "saving_percent": self.saving, "own_saving_percent": self.own_saving}
@@ -88,27 +88,27 @@ def read(path: Path) -> list[ProviderPrice]:
 
 def compared(
     database: Database, rows: Sequence[ProviderPrice], begin: int, end: int, team: str | None
-) -> list[Compared]:
+) -> list[PriceComparison]:
     """Day by day, so that each is priced as on it. Raises BadRequest, Unavailable."""
-    days = used(database, Question(begin, end, (By.DAY, By.MODEL), team))
+    days = used(database, UsageFilter(begin, end, (Grouping.DAY, Grouping.MODEL), team))
     sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for one in days:
         day, model = one.names
         for key, row in _of_day(rows, str(model), int(day)).items():
             for index, amount in enumerate((_theirs(row, one), one.cost_micro, one.own_micro)):
                 sums[key][index] += amount
-    return [Compared(*key, *amounts) for key, amounts in sorted(sums.items())]
+    return [PriceComparison(*key, *amounts) for key, amounts in sorted(sums.items())]
 
 
 def _of_day(rows: Sequence[ProviderPrice], model: str, day: int) -> dict[tuple[str, str], ProviderPrice]:
-    found: dict[tuple[str, str], ProviderPrice] = {}
+    prices: dict[tuple[str, str], ProviderPrice] = {}
     for row in sorted(rows, key=lambda row: row.begin):
         if day_of(row.begin.isoformat())[0] <= day and any(fnmatchcase(model, one) for one in row.models):
-            found[row.provider, row.model] = row
-    return found
+            prices[row.provider, row.model] = row
+    return prices
 
 
-def _theirs(row: ProviderPrice, one: Used) -> int:
+def _theirs(row: ProviderPrice, one: UsageSum) -> int:
     return row.prices.cost(
         prompt=one.prompt_tokens,
         cached=one.cached_tokens,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from registry.base.wording import quoted
 from registry.errors import NotFound
 from registry.storage.database import Database
-from registry.wording import quoted
-from tenants.costs.compare import Compared, ProviderPrice, compared
+from tenants.costs.compare import PriceComparison, ProviderPrice, compared
 from tenants.ledger.dates import day_of
-from tenants.ledger.report import By, Question, Used, used
+from tenants.ledger.report import Grouping, UsageFilter, UsageSum, used
 from tenants.limits.periods import period_of
 from tenants.limits.records import MICRO, Kind
 from tenants.limits.table import LimitTable
@@ -26,11 +26,11 @@ class Day:
     end: int
     """Seconds since the epoch: 23 or 25 hours lie between where clocks are changed."""
     currency: str
-    total: Used
-    hours: list[Used]
-    models: list[Used]
+    total: UsageSum
+    hours: list[UsageSum]
+    models: list[UsageSum]
     """By model, adapter and class."""
-    compared: list[Compared]
+    compared: list[PriceComparison]
 
 
 def day_of_team(
@@ -52,11 +52,11 @@ def day_of_team(
     local = datetime.fromisoformat(f"{date}T12:00:00").replace(tzinfo=zone)
     begin, end = period_of(Kind.DAY, zone, local.timestamp())
 
-    def ask(*by: By) -> list[Used]:
-        return used(database, Question(begin, end, by, team))
+    def ask(*by: Grouping) -> list[UsageSum]:
+        return used(database, UsageFilter(begin, end, by, team))
 
     return Day(
-        team, date, str(zone), begin, end, currency, ask()[0], ask(By.HOUR), ask(By.MODEL, By.ADAPTER, By.CLASS),
+        team, date, str(zone), begin, end, currency, ask()[0], ask(Grouping.HOUR), ask(Grouping.MODEL, Grouping.ADAPTER, Grouping.CLASS),
         compared(database, prices, begin, end, team) if prices else [],
     )  # fmt: skip
 
@@ -67,7 +67,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def numbers(one: Used) -> dict[str, float | int | None]:
+def numbers(one: UsageSum) -> dict[str, float | int | None]:
     """A sum as it is shown: seconds, and money in whole units."""
     cost = one.cost_micro / MICRO
     values = (
@@ -87,7 +87,7 @@ def as_json(day: Day) -> dict[str, Any]:
             {"model": one.names[0], "adapter": one.names[1], "service_class": one.names[2], **numbers(one)}
             for one in day.models
         ],
-        "compared": [one.shown for one in day.compared],
+        "compared": [one.fields for one in day.compared],
     }  # fmt: skip
 
 

@@ -5,9 +5,9 @@ from datetime import datetime
 from html import escape
 from zoneinfo import ZoneInfo
 
-from registry.wording import plain
+from registry.base.wording import plain
 from tenants.costs.daily import COLUMNS, Day, numbers
-from tenants.ledger.report import Used
+from tenants.ledger.report import UsageSum
 from tenants.ledger.rows import HOUR
 
 WIDTH, HEIGHT, GAP = 720, 140, 2
@@ -51,17 +51,17 @@ def _bars(day: Day, name: str) -> str:
     hours = range(-(-day.begin // HOUR) * HOUR, day.end, HOUR)
     step = WIDTH / len(hours)
     bars = []
-    for place, hour in enumerate(hours):
-        value, told, left = values.get(hour, 0.0), f"{datetime.fromtimestamp(hour, zone):%H:%M}", f"{place * step:.1f}"
+    for index, hour in enumerate(hours):
+        value, label, x = values.get(hour, 0.0), f"{datetime.fromtimestamp(hour, zone):%H:%M}", f"{index * step:.1f}"
         height = HEIGHT * value / most
-        where = f'x="{left}" y="{HEIGHT - height:.1f}" width="{step - GAP:.1f}" height="{height:.1f}"'
-        bars.append(f'<rect {where} fill="#3a7bd5"><title>{told}: {plain(value, ",.6f")}</title></rect>')
-        if place % 6 == 0:
-            bars.append(f'<text x="{left}" y="{HEIGHT + 14}" font-size="11" fill="#888">{told}</text>')
+        where = f'x="{x}" y="{HEIGHT - height:.1f}" width="{step - GAP:.1f}" height="{height:.1f}"'
+        bars.append(f'<rect {where} fill="#3a7bd5"><title>{label}: {plain(value, ",.6f")}</title></rect>')
+        if index % 6 == 0:
+            bars.append(f'<text x="{x}" y="{HEIGHT + 14}" font-size="11" fill="#888">{label}</text>')
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 18}" role="img" aria-label="{name} by hour">{"".join(bars)}</svg>'
 
 
-def _value(one: Used, name: str) -> float:
+def _value(one: UsageSum, name: str) -> float:
     return float(numbers(one)[name] or 0)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from registry.base.wording import quoted
 from registry.errors import Conflict, NotFound
 from registry.storage.database import Database
-from registry.wording import quoted
 from tenants.keys.records import check_name
 from tenants.storage.tables import ACCOUNTS, CHANGED, KEYS, TEAMS
 
@@ -41,28 +41,28 @@ class AccountTable:
 
     def find(self, team: str, id_: str) -> Account:
         """Raises NotFound."""
-        found = next((one for one in self.all(team) if one.id == id_), None)
-        if found is None:
+        account = next((one for one in self.all(team) if one.id == id_), None)
+        if account is None:
             raise NotFound(f"There is no service account {quoted(id_)}.", code="account_not_found")
-        return found
+        return account
 
     def create(self, team: str, name: str) -> Account:
         """Of a team that is there. Raises BadRequest; Conflict for an archived one."""
         check_name(name)
-        made = Account(f"svc_{secrets.token_hex(8)}", team, name, "member", self._clock())
-        with self._database.promise() as connection:
+        account = Account(f"svc_{secrets.token_hex(8)}", team, name, "member", self._clock())
+        with self._database.write_durably() as connection:
             archived = sa.select(TEAMS.c.archived).where(TEAMS.c.id == team)
             if connection.execute(archived).scalar_one() is not None:
                 raise Conflict(f"The team '{team}' is archived.", code="team_archived", param="team")
-            connection.execute(sa.insert(ACCOUNTS).values(asdict(made)))
-        return made
+            connection.execute(sa.insert(ACCOUNTS).values(asdict(account)))
+        return account
 
     def edit(self, team: str, id_: str, name: str | None, role: str | None) -> Account:
         """Raises BadRequest, NotFound."""
         old = self.find(team, id_)
         check_name(name or old.name)
         values = {"name": name or old.name, "role": role or old.role}
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             connection.execute(sa.update(ACCOUNTS).where(ACCOUNTS.c.id == id_).values(values))
         return self.find(team, id_)
 
@@ -70,7 +70,7 @@ class AccountTable:
         """And revoke its keys. Raises NotFound."""
         self.find(team, id_)
         now = self._clock()
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             connection.execute(sa.update(ACCOUNTS).where(ACCOUNTS.c.id == id_).values(deleted=now))
             revoked = sa.update(KEYS).where(KEYS.c.account == id_, KEYS.c.revoked.is_(None)).values(revoked=now)
             connection.execute(revoked)

@@ -26,13 +26,13 @@ HOW = "Send it as Authorization: Bearer, x-api-key or api-key."
 
 
 class Callers(Protocol):
-    def who(self, shown: Sequence[str]) -> Caller:
+    def identify(self, keys: Sequence[str]) -> Caller:
         """The caller who shows these keys. Raises Unauthorized, and Unavailable where that cannot be known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KeyEntry:
     """A key in memory."""
 
     digest: bytes
@@ -41,7 +41,7 @@ class Known:
     revoked: bool
 
     @classmethod
-    def of(cls, key: Key, digest: bytes, salt: str, weight: float = 1.0, line: str | None = None) -> "Known":
+    def of(cls, key: Key, digest: bytes, salt: str, weight: float = 1.0, line: str | None = None) -> "KeyEntry":
         default, ceiling = key.classes
         caller = Caller(
             key.team, key.id, key.scopes, key.models, key.adapters, salt, weight, default, ceiling, key.timeout, line
@@ -59,44 +59,44 @@ class Keyring:
 
     def __init__(
         self,
-        known: Mapping[str, Known],
+        keys: Mapping[str, KeyEntry],
         pepper: bytes,
         *,
         is_open: bool,
         archived: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._known, self._pepper, self._clock = known, pepper, clock
+        self._keys, self._pepper, self._clock = keys, pepper, clock
         self._archived = frozenset(archived)
         self.is_open = is_open
-        self._nobody = Known(bytes(32), EVERYBODY, None, True)  # an unknown id takes as long as a wrong secret
+        self._unknown_key = KeyEntry(bytes(32), EVERYBODY, None, True)  # an unknown id takes as long as a wrong secret
 
-    def who(self, shown: Sequence[str]) -> Caller:
-        if self.is_open and not any(text.startswith(secret.PREFIX) for text in shown):
-            return VISITOR if self._known else EVERYBODY
-        if not self._known and self.is_open:
+    def identify(self, keys: Sequence[str]) -> Caller:
+        if self.is_open and not any(text.startswith(secret.PREFIX) for text in keys):
+            return VISITOR if self._keys else EVERYBODY
+        if not self._keys and self.is_open:
             return EVERYBODY
-        if not shown:
+        if not keys:
             raise Unauthorized(f"This server asks for a key. {HOW}", code="missing_api_key")
-        if len(set(shown)) > 1:
+        if len(set(keys)) > 1:
             raise Unauthorized("Several keys that differ came with this request. Send one.")
-        return self._active(shown[0])
+        return self._active(keys[0])
 
     def _active(self, text: str) -> Caller:
         id_ = secret.id_of(text) if len(text) <= LONGEST else None
         if id_ is None:
             raise Unauthorized("This is no key of this server, or not a whole one: keys begin with 'rh-'.")
-        known = self._known.get(id_, self._nobody)
-        right = hmac.compare_digest(secret.digest(self._pepper, text), known.digest)
+        entry = self._keys.get(id_, self._unknown_key)
+        right = hmac.compare_digest(secret.digest(self._pepper, text), entry.digest)
         if not right:  # what follows is told only to who has the key
             raise Unauthorized("This key is wrong. Make one with `roundhouse keys create`.")
-        if known.revoked:
+        if entry.revoked:
             raise Unauthorized("This key was revoked. Ask for a new one.", code="api_key_revoked")
-        if known.expires is not None and known.expires <= self._clock():
+        if entry.expires is not None and entry.expires <= self._clock():
             raise Unauthorized("This key has expired. Ask for a new one.", code="api_key_expired")
-        if known.caller.team in self._archived:
+        if entry.caller.team in self._archived:
             raise Unauthorized("The team of this key is archived.", code="team_archived")
-        return known.caller
+        return entry.caller
 
 
 OPEN = Keyring({}, bytes(32), is_open=True)

@@ -18,13 +18,13 @@ LEAST = 32
 """Characters."""
 
 
-def load(data_dir: Path, given: str | None = None) -> bytes:
+def load(data_dir: Path, configured: str | None = None) -> bytes:
     """The pepper that was given, else that of the data directory, which is made where there is none.
 
     Raises BadRequest for one that is too short, Unavailable for a file that cannot be read or made.
     """
-    if given is not None:
-        return _checked(given, "ROUNDHOUSE_PEPPER")
+    if configured is not None:
+        return _checked(configured, "ROUNDHOUSE_PEPPER")
     path = data_dir / FILE
     try:
         make_private(data_dir)

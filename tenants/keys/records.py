@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest
-from registry.wording import quoted
 from tenants.caller import EVERY, Scope
 from tenants.classes import ServiceClass
 

@@ -36,10 +36,10 @@ def make() -> NewKey:
 
 def id_of(text: str) -> str | None:
     """The id in a well-formed key; None for what is none, or was not written down rightly."""
-    found = _FORM.match(text)
-    if found is None or not hmac.compare_digest(text[-_SUM:], _checksum(text[:-_SUM])):
+    match = _FORM.match(text)
+    if match is None or not hmac.compare_digest(text[-_SUM:], _checksum(text[:-_SUM])):
         return None
-    return found[1]
+    return match[1]
 
 
 def digest(pepper: bytes, text: str) -> bytes:

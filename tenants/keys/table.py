@@ -8,16 +8,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from registry.base.wording import nearest, quoted
 from registry.errors import Conflict, NotFound
 from registry.names import DEFAULT_TEAM
 from registry.storage.database import Database
-from registry.wording import nearest, quoted
 from tenants.caller import Scope
 from tenants.classes import ServiceClass
 from tenants.keys import secret
-from tenants.keys.keyring import Known
-from tenants.keys.lines import lines
+from tenants.keys.keyring import KeyEntry
 from tenants.keys.records import Key, KeyRequest, Team, check_name, check_team, check_weight
+from tenants.keys.rotations import lines
 from tenants.limits.periods import zone_of
 from tenants.storage.tables import ACCOUNTS, CHANGED, KEYRING, KEYS, TEAMS
 
@@ -42,8 +42,8 @@ class KeyTable:
         mark = hmac.digest(self.pepper, _OWNER, "sha256")
         with self._database.write() as connection:
             connection.execute(sa.update(KEYRING).where(KEYRING.c.pepper.is_(None)).values(pepper=mark))
-            kept = connection.execute(sa.select(KEYRING.c.pepper)).scalar_one()
-        if not hmac.compare_digest(kept, mark):
+            stored = connection.execute(sa.select(KEYRING.c.pepper)).scalar_one()
+        if not hmac.compare_digest(stored, mark):
             raise Conflict(
                 "The keys in this database were made with another pepper. Bring back the file 'pepper' of the data "
                 "directory, or the ROUNDHOUSE_PEPPER, that they were made with.",
@@ -68,7 +68,7 @@ class KeyTable:
         check_weight(weight)
         zone_of(timezone)
         team = Team(id_, name or id_, self._clock(), weight=weight, timezone=timezone)
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             if _find(connection, TEAMS, id_) is not None:
                 raise Conflict(f"There is a team '{id_}' already.", code="team_exists", param="team")
             connection.execute(sa.insert(TEAMS).values(asdict(team)))
@@ -79,7 +79,7 @@ class KeyTable:
         """Refuse all keys of a team, or take them again. Raises NotFound; Conflict for the team of an open server."""
         if id_ == DEFAULT_TEAM and archived:
             raise Conflict(f"The team '{DEFAULT_TEAM}' cannot be archived: it has whoever shows no key.", param="team")
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             team = _team(self._of_team(connection, id_))
             if (team.archived is not None) == archived:
                 return team
@@ -98,7 +98,7 @@ class KeyTable:
         store_texts: bool | None = None,
     ) -> Team:
         """Change what is given; running servers follow within a second. Raises BadRequest, NotFound."""
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             team = _team(self._of_team(connection, id_))
             if name is not None:
                 check_name(name)
@@ -137,18 +137,18 @@ class KeyTable:
                 query = query.where(KEYS.c.team == team)
             return [_key(row) for row in connection.execute(query)]
 
-    def create(self, wanted: KeyRequest) -> tuple[Key, str]:
+    def create(self, request: KeyRequest) -> tuple[Key, str]:
         """A new key and its text, which is nowhere else. Raises NotFound; Conflict for an archived team."""
         now = self._clock()
-        expires = None if wanted.seconds is None else now + wanted.seconds
-        with self._database.promise() as connection:
-            if self._of_team(connection, wanted.team).archived is not None:
-                raise Conflict(f"The team '{wanted.team}' is archived.", code="team_archived", param="team")
-            if wanted.account is not None:
-                account = _find(connection, ACCOUNTS, wanted.account)
+        expires = None if request.seconds is None else now + request.seconds
+        with self._database.write_durably() as connection:
+            if self._of_team(connection, request.team).archived is not None:
+                raise Conflict(f"The team '{request.team}' is archived.", code="team_archived", param="team")
+            if request.account is not None:
+                account = _find(connection, ACCOUNTS, request.account)
                 if account is None or account.deleted is not None:
-                    raise NotFound(f"There is no service account {quoted(wanted.account)}.", code="account_not_found")
-            return self._insert(connection, wanted, expires, None)
+                    raise NotFound(f"There is no service account {quoted(request.account)}.", code="account_not_found")
+            return self._insert(connection, request, expires, None)
 
     def rotate(self, id_: str, grace: float) -> tuple[Key, str]:
         """A successor that may do the same, of the same account and limits.
@@ -159,7 +159,7 @@ class KeyTable:
         grace.
         """
         now = self._clock()
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             old = self._key(connection, id_)
             if (state := old.state(now)) != "active":
                 raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
@@ -168,7 +168,7 @@ class KeyTable:
                 raise Conflict(f"The key {id_} was rotated already: rotate its successor {later}, or make a new one.")
             end = now + grace if old.expires is None else min(now + grace, old.expires)
             connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(expires=end))
-            wanted = KeyRequest(
+            request = KeyRequest(
                 old.team,
                 old.name,
                 old.scopes,
@@ -179,17 +179,17 @@ class KeyTable:
                 timeout=old.timeout,
                 account=old.account,
             )
-            return self._insert(connection, wanted, old.expires, old.id)
+            return self._insert(connection, request, old.expires, old.id)
 
     def revoke(self, id_: str) -> Key:
         """Refuse it from now on. Revoking it again changes nothing. Raises NotFound."""
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             if self._key(connection, id_).revoked is None:
                 connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(revoked=self._clock()))
                 connection.execute(CHANGED)
             return self._key(connection, id_)
 
-    def keep_admin(self, goes: Callable[[Key], bool]) -> None:
+    def check_admin_remains(self, goes: Callable[[Key], bool]) -> None:
         """Refuse what would leave no key to administer this server with. Not asked on the host, where keys are made.
 
         Raises Conflict if every key that works and has the scope `admin` goes.
@@ -211,31 +211,31 @@ class KeyTable:
     def edit(self, id_: str, scopes: frozenset[Scope] | None = None, seconds: float | None = None) -> Key:
         """What is given changes; seconds: from now until it expires. Raises BadRequest, NotFound, Conflict."""
         now = self._clock()
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             old = self._key(connection, id_)
             if (state := old.state(now)) != "active":
                 raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
-            wanted = KeyRequest(old.team, old.name, scopes or old.scopes, old.models, old.adapters, seconds)
+            request = KeyRequest(old.team, old.name, scopes or old.scopes, old.models, old.adapters, seconds)
             expires = old.expires if seconds is None else now + seconds
-            values = {"scopes": sorted(wanted.scopes), "expires": expires}
+            values = {"scopes": sorted(request.scopes), "expires": expires}
             connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(values))
             connection.execute(CHANGED)
             return self._key(connection, id_)
 
     def _insert(
-        self, connection: sa.Connection, wanted: KeyRequest, expires: float | None, replaces: str | None
+        self, connection: sa.Connection, request: KeyRequest, expires: float | None, replaces: str | None
     ) -> tuple[Key, str]:
-        made = secret.make()
+        new_key = secret.make()
         values: dict[str, Any] = {
-            "id": made.id, "team": wanted.team, "name": wanted.name, "hash": secret.digest(self.pepper, made.text),
-            "scopes": sorted(wanted.scopes), "models": wanted.models, "adapters": wanted.adapters,
+            "id": new_key.id, "team": request.team, "name": request.name, "hash": secret.digest(self.pepper, new_key.text),
+            "scopes": sorted(request.scopes), "models": request.models, "adapters": request.adapters,
             "created": self._clock(), "expires": expires, "replaces": replaces,
-            "service_class": _label(wanted.service_class), "ceiling": _label(wanted.ceiling), "timeout": wanted.timeout,
-            "account": wanted.account,
+            "service_class": _label(request.service_class), "ceiling": _label(request.ceiling), "timeout": request.timeout,
+            "account": request.account,
         }  # fmt: skip
         connection.execute(sa.insert(KEYS).values(values))
         connection.execute(CHANGED)
-        return self._key(connection, made.id), made.text
+        return self._key(connection, new_key.id), new_key.text
 
     def _key(self, connection: sa.Connection, id_: str) -> Key:
         row = _find(connection, KEYS, id_)
@@ -248,21 +248,21 @@ class KeyTable:
         with self._database.read() as connection:
             return int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
 
-    def known(self) -> tuple[int, dict[str, Known], list[str]]:
+    def snapshot(self) -> tuple[int, dict[str, KeyEntry], list[str]]:
         """A revision, and all keys by id and the archived teams as they were then or later."""
         with self._database.read() as connection:
             revision = int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
             rows = connection.execute(sa.select(KEYS)).all()
             teams = {team.id: team for team in map(_team, connection.execute(sa.select(TEAMS)))}
             firsts = lines(connection)
-        known = {
-            row.id: Known.of(_key(row), row.hash, self._salt(row.team), teams[row.team].weight, firsts.get(row.id))
+        snapshot = {
+            row.id: KeyEntry.of(_key(row), row.hash, self._salt(row.team), teams[row.team].weight, firsts.get(row.id))
             for row in rows
         }
-        return revision, known, [team.id for team in teams.values() if team.archived is not None]
+        return revision, snapshot, [team.id for team in teams.values() if team.archived is not None]
 
 
-def storing(database: Database) -> list[str]:
+def teams_storing_texts(database: Database) -> list[str]:
     """Teams that have texts kept."""
     with database.read() as connection:
         return list(connection.execute(sa.select(TEAMS.c.id).where(TEAMS.c.store_texts)).scalars())

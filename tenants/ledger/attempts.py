@@ -26,17 +26,17 @@ class AttemptRow(Protocol):
 Row = TypeVar("Row", bound=AttemptRow)
 
 
-def of_last_request(rows: Iterable[Row]) -> list[Row]:
+def last_request(rows: Iterable[Row]) -> list[Row]:
     """Of rows with one id, newest first: clients may send the same id again, and each request begins with a first."""
-    found: list[Row] = []
+    attempts: list[Row] = []
     for row in rows:
-        found.append(row)
+        attempts.append(row)
         if row.attempt == 1:
             break
-    return found
+    return attempts
 
 
-def answering(rows: Sequence[Row]) -> Row:
+def answering_row(rows: Sequence[Row]) -> Row:
     """Of one request's rows, newest first."""
     stayed = [row for row in rows if row.code != HEDGED] or rows
     return next((row for row in stayed if row.status is not None and row.status < 400), stayed[0])

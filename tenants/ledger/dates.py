@@ -3,8 +3,8 @@
 import re
 from datetime import UTC, date, datetime, timedelta
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest
-from registry.wording import quoted
 
 _LAST = 10_000_000_000
 """Seconds since the epoch that a user may write."""

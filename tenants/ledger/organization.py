@@ -87,52 +87,52 @@ class UsagePage:
     """The beginning of the next page's first bucket."""
 
 
-def page_of(database: Database, asked: UsageQuery) -> UsagePage:
+def page_of(database: Database, query: UsageQuery) -> UsagePage:
     """Empty buckets are there too. Raises BadRequest, Unavailable."""
-    seconds, count = _bounds(asked)
-    first = (asked.begin if asked.page is None else asked.page) // seconds * seconds
-    starts = range(first, asked.end, seconds)
-    shown = starts[:count]
-    found: dict[int, list[dict[str, Any]]] = {start: [] for start in shown}
-    if shown:
-        for row in _rows(database, asked, seconds, shown[0], shown[-1] + seconds):
-            found[row.pop("bucket")].append(row)
-    buckets = [UsageBucket(start, start + seconds, results) for start, results in found.items()]
+    seconds, count = _bounds(query)
+    first = (query.begin if query.page is None else query.page) // seconds * seconds
+    starts = range(first, query.end, seconds)
+    page_starts = starts[:count]
+    by_start: dict[int, list[dict[str, Any]]] = {start: [] for start in page_starts}
+    if page_starts:
+        for row in _rows(database, query, seconds, page_starts[0], page_starts[-1] + seconds):
+            by_start[row.pop("bucket")].append(row)
+    buckets = [UsageBucket(start, start + seconds, results) for start, results in by_start.items()]
     return UsagePage(buckets, starts[count] if len(starts) > count else None)
 
 
-def _bounds(asked: UsageQuery) -> tuple[int, int]:
-    if asked.width not in asked.widths:
-        raise BadRequest(f"bucket_width is {' or '.join(asked.widths)} here.", param="bucket_width")
-    known = asked.groups(dict(HOURS.c))
-    if unknown := [name for name in asked.group_by if name not in known]:
-        raise BadRequest(f"group_by is of {', '.join(known)}; not {unknown[0][:40]!r}.", param="group_by")
-    if asked.end <= asked.begin:
+def _bounds(query: UsageQuery) -> tuple[int, int]:
+    if query.width not in query.widths:
+        raise BadRequest(f"bucket_width is {' or '.join(query.widths)} here.", param="bucket_width")
+    groups = query.groups(dict(HOURS.c))
+    if unknown := [name for name in query.group_by if name not in groups]:
+        raise BadRequest(f"group_by is of {', '.join(groups)}; not {unknown[0][:40]!r}.", param="group_by")
+    if query.end <= query.begin:
         raise BadRequest("end_time must be after start_time.", param="end_time")
-    seconds, usual, most = asked.widths[asked.width]
-    if asked.page is not None and asked.page < asked.begin // seconds * seconds:
+    seconds, usual, most = query.widths[query.width]
+    if query.page is not None and query.page < query.begin // seconds * seconds:
         raise BadRequest("page is the next_page of an answer to the same question.", param="page")
-    if asked.limit is not None and not 1 <= asked.limit <= most:
-        raise BadRequest(f"limit is 1 to {most} for buckets of {asked.width}.", param="limit")
-    return seconds, asked.limit or usual
+    if query.limit is not None and not 1 <= query.limit <= most:
+        raise BadRequest(f"limit is 1 to {most} for buckets of {query.width}.", param="limit")
+    return seconds, query.limit or usual
 
 
-def _rows(database: Database, asked: UsageQuery, seconds: int, first: int, last: int) -> list[dict[str, Any]]:
+def _rows(database: Database, usage_query: UsageQuery, seconds: int, first: int, last: int) -> list[dict[str, Any]]:
     with database.read() as connection:
         c, time = (dict(HOURS.c), HOURS.c.hour) if seconds >= HOUR else _single(database, connection, first, last)
         bucket = (time - time % seconds).label("bucket")
-        groups = [asked.groups(c)[name].label(name) for name in asked.group_by]
+        groups = [usage_query.groups(c)[name].label(name) for name in usage_query.group_by]
         sums = [sa.cast(sa.func.sum(c[name]), sa.BigInteger).label(name) for name in _SUMS]
         query = sa.select(bucket, *groups, *sums).where(time >= first, time < last)
         filters: Sequence[tuple[sa.ColumnElement[Any], tuple[str, ...]]] = (
-            (c["endpoint"], asked.endpoints), (c["team"], asked.projects), (c["key"], asked.keys),
-            (c["model"], asked.models), (_cost_groups(c)["line_item"], asked.line_items),
+            (c["endpoint"], usage_query.endpoints), (c["team"], usage_query.projects), (c["key"], usage_query.keys),
+            (c["model"], usage_query.models), (_cost_groups(c)["line_item"], usage_query.line_items),
         )  # fmt: skip
         for column, values in filters:
             if values:
                 query = query.where(column.in_(values))
-        if asked.batch is not None:
-            query = query.where((c["source"] == "batch") == asked.batch)
+        if usage_query.batch is not None:
+            query = query.where((c["source"] == "batch") == usage_query.batch)
         query = query.group_by(bucket, *groups).order_by(bucket, *groups).limit(MAX_ROWS + 1)
         rows = [dict(row._mapping) for row in connection.execute(query)]
     if len(rows) > MAX_ROWS:

@@ -16,7 +16,7 @@ BATCH = 5_000
 """Rows of a transaction: a server that writes meanwhile waits for one of them."""
 
 
-def kept_since(connection: sa.Connection) -> int:
+def first_kept_hour(connection: sa.Connection) -> int:
     """The first hour whose sums have their rows; 0: all have."""
     return int(connection.execute(sa.select(PRUNED.c.hour)).scalar() or 0)
 
@@ -26,9 +26,9 @@ def check_clock(database: Database, now: float) -> None:
     with database.read() as connection:
         newest = connection.execute(sa.select(sa.func.max(LEDGER.c.at))).scalar()
     if newest is not None and now - newest > LONGEST_QUIET:
-        at, told = (time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment)) for moment in (newest, now))
+        at, clock_text = (time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment)) for moment in (newest, now))
         raise Conflict(
-            f"The newest request is of {at}, and this machine's clock says {told}. Nothing was deleted. Set the clock; "
+            f"The newest request is of {at}, and this machine's clock says {clock_text}. Nothing was deleted. Set the clock; "
             "if it is right, add --force."
         )
 
@@ -36,20 +36,20 @@ def check_clock(database: Database, now: float) -> None:
 def prune(database: Database, before: float) -> Iterator[int]:
     """Delete the requests of the hours before that moment; how many are gone, after each transaction.
 
-    Those under way stay. Whenever it is broken off, what `kept_since` tells is true.
+    Those under way stay. Whenever it is broken off, what `first_kept_hour` tells is true.
     Raises Unavailable.
     """
-    hour, gone = int(before) // HOUR * HOUR, 0
+    hour, deleted = int(before) // HOUR * HOUR, 0
     with database.write() as connection:
-        if not (since := kept_since(connection)):
+        if not (since := first_kept_hour(connection)):
             connection.execute(sa.insert(PRUNED).values(id=1, hour=hour))
         elif since < hour:
             connection.execute(sa.update(PRUNED).values(hour=hour))
     old = sa.select(LEDGER.c.uid).where(LEDGER.c.at < hour, LEDGER.c.state != "open").limit(BATCH)
     while True:
         with database.write() as connection:
-            found = connection.execute(sa.delete(LEDGER).where(LEDGER.c.uid.in_(old))).rowcount
-        if not found:
+            batch = connection.execute(sa.delete(LEDGER).where(LEDGER.c.uid.in_(old))).rowcount
+        if not batch:
             return
-        gone += found
-        yield gone
+        deleted += batch
+        yield deleted

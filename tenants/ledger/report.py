@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound
 from registry.storage.database import Database
-from registry.wording import quoted
 from tenants.ledger.table import SUMS
 from tenants.storage.tables import HOURS, TEAMS
 
@@ -18,7 +18,7 @@ MAX_ROWS = 10_000
 """Rows of an answer."""
 
 
-class By(StrEnum):
+class Grouping(StrEnum):
     """What sums are told apart by."""
 
     TEAM = "team"
@@ -31,30 +31,30 @@ class By(StrEnum):
     DAY = "day"
 
 
-_COLUMNS: dict[By, sa.ColumnElement[Any]] = {
-    By.TEAM: HOURS.c.team,
-    By.KEY: HOURS.c.key,
-    By.MODEL: HOURS.c.model,
-    By.ADAPTER: HOURS.c.adapter,
-    By.CLASS: HOURS.c.service_class,
-    By.ENDPOINT: HOURS.c.endpoint,
-    By.HOUR: HOURS.c.hour,
-    By.DAY: HOURS.c.hour - HOURS.c.hour % DAY,
+_COLUMNS: dict[Grouping, sa.ColumnElement[Any]] = {
+    Grouping.TEAM: HOURS.c.team,
+    Grouping.KEY: HOURS.c.key,
+    Grouping.MODEL: HOURS.c.model,
+    Grouping.ADAPTER: HOURS.c.adapter,
+    Grouping.CLASS: HOURS.c.service_class,
+    Grouping.ENDPOINT: HOURS.c.endpoint,
+    Grouping.HOUR: HOURS.c.hour,
+    Grouping.DAY: HOURS.c.hour - HOURS.c.hour % DAY,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class UsageFilter:
     """begin, end: seconds since the epoch; whole hours count, those that begin between them. team: None for all."""
 
     begin: int
     end: int
-    by: tuple[By, ...] = ()
+    by: tuple[Grouping, ...] = ()
     team: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsageSum:
     """One sum. `names` are the values of what was asked by, in that order; times are seconds since the epoch."""
 
     names: tuple[str | int, ...]
@@ -77,7 +77,7 @@ class Used:
     rejected: int
 
 
-def used(database: Database, question: Question) -> list[Used]:
+def used(database: Database, question: UsageFilter) -> list[UsageSum]:
     """Sums in the order of their names; without any `by` exactly one. Raises BadRequest for too many, Unavailable."""
     columns = [_COLUMNS[by].label(f"by_{by}") for by in question.by]
     sums = [sa.cast(sa.func.coalesce(sa.func.sum(HOURS.c[name]), 0), sa.BigInteger) for name in SUMS]
@@ -90,22 +90,22 @@ def used(database: Database, question: Question) -> list[Used]:
     if len(rows) > MAX_ROWS:
         raise BadRequest(f"That is more than {MAX_ROWS:,} rows. Ask for less time, or by less.", param="group_by")
     size = len(columns)
-    return [Used(tuple(row[:size]), *row[size:]) for row in rows]
+    return [UsageSum(tuple(row[:size]), *row[size:]) for row in rows]
 
 
 def check_team(database: Database, team: str) -> None:
     """Raises NotFound for one that is not there and has used nothing: its sums would be zeros, as of an idle one."""
     there, used_some = TEAMS.c.id == team, HOURS.c.team == team
     with database.read() as connection:
-        found = connection.execute(sa.select(sa.or_(sa.exists().where(there), sa.exists().where(used_some)))).scalar()
-    if not found:
+        exists = connection.execute(sa.select(sa.or_(sa.exists().where(there), sa.exists().where(used_some)))).scalar()
+    if not exists:
         raise NotFound(f"There is no team {quoted(team)}.", code="team_not_found", param="team_id")
 
 
-def parsed_by(words: Sequence[str]) -> tuple[By, ...]:
+def parse_groupings(words: Sequence[str]) -> tuple[Grouping, ...]:
     """From what a user wrote: words, with commas or one each. Raises BadRequest."""
-    found = [word.strip() for text in words for word in text.split(",") if word.strip()]
+    names = [word.strip() for text in words for word in text.split(",") if word.strip()]
     try:
-        return tuple(dict.fromkeys(By(word) for word in found))
+        return tuple(dict.fromkeys(Grouping(word) for word in names))
     except ValueError:
-        raise BadRequest(f"Sums are by {', '.join(By)}.", param="group_by") from None
+        raise BadRequest(f"Sums are by {', '.join(Grouping)}.", param="group_by") from None

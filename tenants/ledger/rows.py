@@ -58,7 +58,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Settlement:
     """How it ended."""
 
     entry: Entry

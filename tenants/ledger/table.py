@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from registry.storage.database import Database
-from registry.storage.prepared import Prepared
-from tenants.ledger.pruning import kept_since
-from tenants.ledger.rows import COUNTS, NAMES, Entry, Settled
+from registry.storage.prepared import PreparedStatement
+from tenants.ledger.pruning import first_kept_hour
+from tenants.ledger.rows import COUNTS, NAMES, Entry, Settlement
 from tenants.storage.tables import HOURS, LEDGER, PRICES
 
 SUMS = ("requests", "interrupted", *COUNTS, "lost_micro", "accepted", "rejected")
@@ -61,11 +61,11 @@ class LedgerTable:
         grown = {name: HOURS.c[name] + upsert.excluded[name] for name in SUMS}
         grow = upsert.on_conflict_do_update(index_elements=_KEY, set_=grown)
         dialect = database.engine.dialect
-        self._begin = Prepared(_BEGIN, dialect, (*_BEGUN, "server", "state", *COUNTS))
-        self._end = Prepared(_END, dialect, ("its_uid", *(f"its_{name}" for name in _ENDED), "its_state"))
-        self._grow = Prepared(grow, dialect, (*_ALIKE, *SUMS))
+        self._begin = PreparedStatement(_BEGIN, dialect, (*_BEGUN, "server", "state", *COUNTS))
+        self._end = PreparedStatement(_END, dialect, ("its_uid", *(f"its_{name}" for name in _ENDED), "its_state"))
+        self._grow = PreparedStatement(grow, dialect, (*_ALIKE, *SUMS))
 
-    def write(self, begun: Sequence[Entry], ended: Sequence[Settled], *, again: bool = False) -> None:
+    def write(self, begun: Sequence[Entry], ended: Sequence[Settlement], *, again: bool = False) -> None:
         """What began, then what ended, of which everything began before or with it. Raises Unavailable.
 
         again: some of it may be written already: the connection broke at the commit. Rows that are not open stay.
@@ -76,7 +76,7 @@ class LedgerTable:
             self._write(begun, ended, True)
         self._priced.update(entry.price_version for entry in begun)  # committed now
 
-    def _write(self, begun: Sequence[Entry], ended: Sequence[Settled], again: bool) -> None:
+    def _write(self, begun: Sequence[Entry], ended: Sequence[Settlement], again: bool) -> None:
         with self._database.write() as connection:
             if begun:
                 new = (self._server, "open", *_ZEROS)
@@ -97,8 +97,8 @@ class LedgerTable:
         """Before the first row that is charged by it can be read."""
         for entry in begun:
             if entry.price is not None and entry.price_version not in self._priced:
-                told = {"version": entry.price_version, "currency": self._currency, "created": entry.at}
-                connection.execute(self._price, {**asdict(entry.price), **told})
+                version = {"version": entry.price_version, "currency": self._currency, "created": entry.at}
+                connection.execute(self._price, {**asdict(entry.price), **version})
 
     def interrupt(self, *, alone: bool = False) -> int:
         """End the rows that an earlier run of this server left open. Returns how many there were.
@@ -134,18 +134,20 @@ class LedgerTable:
         """
         alike = [LEDGER.c[name] for name in _ALIKE]
         interrupted = sa.func.sum(sa.case((LEDGER.c.state == "interrupted", 1), else_=0))
-        lost = sa.func.sum(sa.case((LEDGER.c.state == "interrupted", LEDGER.c.reserved_micro), else_=0))
-        told = (sa.func.sum(sa.case((LEDGER.c.accepted.is_(is_so), 1), else_=0)) for is_so in (True, False))
-        counted = [sa.func.count(), interrupted, *(sa.func.sum(LEDGER.c[name]) for name in COUNTS), lost, *told]
+        lost_cost = sa.func.sum(sa.case((LEDGER.c.state == "interrupted", LEDGER.c.reserved_micro), else_=0))
+        judged = (sa.func.sum(sa.case((LEDGER.c.accepted.is_(is_so), 1), else_=0)) for is_so in (True, False))
+        counted = [sa.func.count(), interrupted, *(sa.func.sum(LEDGER.c[name]) for name in COUNTS), lost_cost, *judged]
         of_rows = sa.select(*alike, *counted).where(LEDGER.c.state != "open").group_by(*alike)
         of_hours = sa.select(*_KEY, *(HOURS.c[name] for name in SUMS))
         with self._database.read() as connection:
-            since = kept_since(connection)
-            told_of = of_rows.where(LEDGER.c.hour >= since), of_hours.where(HOURS.c.hour >= since)
-            rows, kept = (_by_key(connection.execute(query)) for query in told_of)
+            since = first_kept_hour(connection)
+            queries = of_rows.where(LEDGER.c.hour >= since), of_hours.where(HOURS.c.hour >= since)
+            rows, sums_stored = (_by_key(connection.execute(query)) for query in queries)
         none = (0,) * len(SUMS)
-        found = [(key, rows.get(key, none), kept.get(key, none)) for key in sorted({*rows, *kept}, key=str)]
-        return [Difference(int(key[0]), key[1:], told, sums) for key, told, sums in found if told != sums]
+        compared = [
+            (key, rows.get(key, none), sums_stored.get(key, none)) for key in sorted({*rows, *sums_stored}, key=str)
+        ]
+        return [Difference(int(key[0]), key[1:], judged, sums) for key, judged, sums in compared if judged != sums]
 
 
 def _by_key(rows: Iterable[sa.Row[Any]]) -> dict[tuple[Any, ...], tuple[int, ...]]:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from registry.base.threads import Threads
 from registry.errors import Forbidden, NotFound
-from registry.threads import Threads
 from tenants.caller import Caller, Scope
-from tenants.ledger.keeping import Ledger
+from tenants.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from registry.storage.database import Database
-    from tenants.costs.compare import Compared, ProviderPrice
+    from tenants.costs.compare import PriceComparison, ProviderPrice
     from tenants.costs.daily import Day
     from tenants.ledger.lookup import LedgerRow
-    from tenants.ledger.report import By, Used
+    from tenants.ledger.report import Grouping, UsageSum
 
 
 class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,19 +89,21 @@ class UsageReport:
         """
         database = self.database()
         from tenants.ledger.dates import span
-        from tenants.ledger.report import Question, check_team, parsed_by, used
+        from tenants.ledger.report import UsageFilter, check_team, parse_groupings, used
 
-        team = self.seen(caller, team)
-        asked = parsed_by(by)
+        team = self.visible_team(caller, team)
+        groupings = parse_groupings(by)
         first, last = span(day, begin, end, time.time())
-        await self._ledger.written()
+        await self._ledger.flush()
         if team not in (None, caller.team):
             await self.threads.run(check_team, database, team)
-        found = await self.threads.run(used, database, Question(first, last, asked, team))
-        data = [_shown(asked, one) for one in found]
-        return UsageReportView(start_time=first, end_time=last, currency=self.currency, group_by=list(asked), data=data)
+        sums = await self.threads.run(used, database, UsageFilter(first, last, groupings, team))
+        data = [_view(groupings, one) for one in sums]
+        return UsageReportView(
+            start_time=first, end_time=last, currency=self.currency, group_by=list(groupings), data=data
+        )
 
-    def seen(self, caller: Caller, team: str | None) -> str | None:
+    def visible_team(self, caller: Caller, team: str | None) -> str | None:
         """The team that this caller may ask about; None: all. Raises Forbidden."""
         if Scope.ADMIN in caller.scopes:
             return team
@@ -114,24 +116,24 @@ class UsageReport:
         database = self.database()
         from tenants.costs.daily import day_of_team
 
-        team = self.seen(caller, team) or caller.team
-        await self._ledger.written()
+        team = self.visible_team(caller, team) or caller.team
+        await self._ledger.flush()
         return await self.threads.run(day_of_team, database, team, date, self.currency, await self._prices())
 
     async def compare(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None
-    ) -> "list[Compared]":
+    ) -> "list[PriceComparison]":
         """The same at providers' prices. Raises as `ask`; NotFound (no_prices) where no table was given."""
         database = self.database()
         from tenants.costs.compare import compared
         from tenants.ledger.dates import span
         from tenants.ledger.report import check_team
 
-        team = self.seen(caller, team)
+        team = self.visible_team(caller, team)
         if not (prices := await self._prices()):
             raise NotFound("No table of providers' prices was given: see --provider-prices.", code="no_prices")
         first, last = span(day, begin, end, time.time())
-        await self._ledger.written()
+        await self._ledger.flush()
         if team not in (None, caller.team):
             await self.threads.run(check_team, database, team)
         return await self.threads.run(compared, database, prices, first, last, team)
@@ -142,7 +144,7 @@ class UsageReport:
             return []
         from tenants.ledger.lookup import rows_of
 
-        await self._ledger.written()
+        await self._ledger.flush()
         return await self.threads.run(rows_of, self._ledger.database, request, team)
 
     async def _prices(self) -> "list[ProviderPrice]":
@@ -158,13 +160,13 @@ class UsageReport:
         database = self.database()
         from tenants.costs.feedback import judge
 
-        await self._ledger.written()
+        await self._ledger.flush()
         return await self.threads.run(judge, database, caller.team, request, accepted)
 
 
-def _shown(asked: "Sequence[By]", one: "Used") -> UsedView:
+def _view(groupings: "Sequence[Grouping]", one: "UsageSum") -> UsedView:
     return UsedView(
-        **{FIELDS[word]: name for word, name in zip(asked, one.names, strict=True)},  # type: ignore[arg-type]
+        **{FIELDS[word]: name for word, name in zip(groupings, one.names, strict=True)},  # type: ignore[arg-type]
         requests=one.requests,
         interrupted=one.interrupted,
         input_tokens=one.prompt_tokens,

@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass, field
 
 from registry.errors import Unavailable
-from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 
 log = logging.getLogger("roundhouse.tenants")
@@ -32,8 +32,8 @@ class _Work:
     """Of one transaction."""
 
     begun: list[Begun] = field(default_factory=list)
-    ended: list[Settled] = field(default_factory=list)
-    told: "list[asyncio.Future[None]]" = field(default_factory=list)
+    ended: list[Settlement] = field(default_factory=list)
+    flushed: "list[asyncio.Future[None]]" = field(default_factory=list)
     stop: bool = False
 
 
@@ -43,8 +43,8 @@ class LedgerWriter:
     def __init__(self, table: LedgerTable) -> None:
         self._table = table
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[Begun | Settled | asyncio.Future[None] | None] = queue.SimpleQueue()
-        self._lost: set[str] = set()
+        self._queue: queue.SimpleQueue[Begun | Settlement | asyncio.Future[None] | None] = queue.SimpleQueue()
+        self._dropped: set[str] = set()
         """Requests whose beginning was not written: their ends are not either."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -57,10 +57,10 @@ class LedgerWriter:
         self._queue.put((entry, done))
         return done
 
-    def end(self, settled: Settled) -> None:
+    def end(self, settled: Settlement) -> None:
         self._queue.put(settled)
 
-    async def written(self) -> None:
+    async def flush(self) -> None:
         """Returns once what has come until now is committed, or the database did not answer."""
         if self._stopping.is_set():  # nobody reads what comes now
             return
@@ -76,57 +76,59 @@ class LedgerWriter:
 
     # --- in the thread ----------------------------------------------------------------------------------------------
     def _run(self) -> None:
-        kept: list[Settled] = []
+        pending: list[Settlement] = []
         stop = fails = False
         while not stop:
-            work = self._next(kept)
+            work = self._next(pending)
             stop = work.stop
             error: Exception | None = None
             try:
-                self._table.write([entry for entry, _ in work.begun], work.ended, again=bool(kept))
-                kept, fails = [], False
+                self._table.write([entry for entry, _ in work.begun], work.ended, again=bool(pending))
+                pending, fails = [], False
             except Exception as failure:  # whatever it is: requests wait for this thread
                 if not fails:
                     log.error("the ledger cannot be written: requests are refused until it can", exc_info=failure)
-                error, fails, kept = failure, True, self._without_lost(work)
-            self._loop.call_soon_threadsafe(_tell, [done for _, done in work.begun], work.told, error)
+                error, fails, pending = failure, True, self._undropped(work)
+            self._loop.call_soon_threadsafe(_resolve, [done for _, done in work.begun], work.flushed, error)
             if error is not None:
                 self._stopping.wait(RETRY_SECONDS)
-        if kept:
-            log.error("ends of requests were not written", extra={"requests": len(kept)})
+        if pending:
+            log.error("ends of requests were not written", extra={"requests": len(pending)})
 
-    def _next(self, kept: list[Settled]) -> _Work:
+    def _next(self, pending: list[Settlement]) -> _Work:
         """What is left from before, and what has come; waits for something where there is neither."""
-        work = _Work(ended=list(kept))
-        while len(work.begun) + len(work.ended) < len(kept) + MAX_BATCH:
+        work = _Work(ended=list(pending))
+        while len(work.begun) + len(work.ended) < len(pending) + MAX_BATCH:
             try:
-                found = self._queue.get(block=not (kept or work.begun or work.ended or work.told))
+                item = self._queue.get(block=not (pending or work.begun or work.ended or work.flushed))
             except queue.Empty:
                 break
-            match found:
+            match item:
                 case None:
                     work.stop = True
                     break
-                case Settled():
-                    if found.entry.uid in self._lost:
-                        self._lost.remove(found.entry.uid)
+                case Settlement():
+                    if item.entry.uid in self._dropped:
+                        self._dropped.remove(item.entry.uid)
                     else:
-                        work.ended.append(found)
+                        work.ended.append(item)
                 case asyncio.Future():
-                    work.told.append(found)
+                    work.flushed.append(item)
                 case _:
-                    work.begun.append(found)
+                    work.begun.append(item)
         return work
 
-    def _without_lost(self, work: _Work) -> list[Settled]:
+    def _undropped(self, work: _Work) -> list[Settlement]:
         """Ends that are to be written yet, once the beginnings of this transaction are given up."""
-        lost = {entry.uid for entry, _ in work.begun}
-        self._lost |= lost - {one.entry.uid for one in work.ended}
-        return [one for one in work.ended if one.entry.uid not in lost]
+        dropped = {entry.uid for entry, _ in work.begun}
+        self._dropped |= dropped - {one.entry.uid for one in work.ended}
+        return [one for one in work.ended if one.entry.uid not in dropped]
 
 
-def _tell(begun: "list[asyncio.Future[None]]", told: "list[asyncio.Future[None]]", error: Exception | None) -> None:
-    for done in told:
+def _resolve(
+    begun: "list[asyncio.Future[None]]", flushed: "list[asyncio.Future[None]]", error: Exception | None
+) -> None:
+    for done in flushed:
         if not done.done():
             done.set_result(None)
     for done in begun:

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 
 from registry.storage.database import Database
-from tenants.keys.lines import line_of, lines
+from tenants.keys.rotations import lines, rotation_chain
 from tenants.ledger.rows import HOUR
-from tenants.limits.limiter import UTC, Amounts, Spent
+from tenants.limits.limiter import UTC, Amounts, PastRequest
 from tenants.limits.periods import period_of
 from tenants.limits.records import MINUTE, Limit
 from tenants.storage.tables import HOURS, LEDGER
@@ -21,7 +21,7 @@ from tenants.storage.tables import HOURS, LEDGER
 
 @dataclass(frozen=True, slots=True)
 class SpendingHistory:
-    recent: Sequence[Spent]
+    recent: Sequence[PastRequest]
     """The oldest first."""
     spent: Mapping[str, int]
     """By a limit's id."""
@@ -34,7 +34,9 @@ def history_of(
     with database.read() as connection:
         firsts = lines(connection)
         spent = {
-            limit.id: spent_of(connection, limit, line_of(limit.subject, firsts), zones.get(limit.subject, UTC), now)
+            limit.id: spent_of(
+                connection, limit, rotation_chain(limit.subject, firsts), zones.get(limit.subject, UTC), now
+            )
             for limit in limits
             if limit.kind.is_spend
         }
@@ -43,7 +45,7 @@ def history_of(
         )  # not hours of what is to come, of a clock that was set back
         query = sa.select(LEDGER).where(lately, LEDGER.c.state != "open").order_by(LEDGER.c.at)
         recent = [
-            Spent(row.team, firsts.get(row.key, row.key), row.model, now - row.at, used_of(row))
+            PastRequest(row.team, firsts.get(row.key, row.key), row.model, now - row.at, used_of(row))
             for row in connection.execute(query)
         ]
     return SpendingHistory(recent, spent)

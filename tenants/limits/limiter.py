@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from zoneinfo import ZoneInfo
 
+from registry.base.wording import plain
 from registry.errors import BudgetExceeded, LimitExceeded, Refusal
-from registry.wording import plain
 from tenants.caller import Caller
-from tenants.limits.meters import AtOnce, Budget, Hold, LimitLeft, Meter, Rate
+from tenants.limits.meters import Budget, Concurrency, Hold, LimitLevel, Meter, Rate
 from tenants.limits.periods import period_of
 from tenants.limits.records import Kind, Limit, Mode
 
@@ -19,7 +19,7 @@ log = logging.getLogger("roundhouse.tenants")
 CONTENTION = 60.0
 """Seconds that are the most that a client is told to wait for others."""
 UTC, DAY = ZoneInfo("UTC"), 86_400
-Told = Callable[[Limit, str], None]
+OnLimit = Callable[[Limit, str], None]
 """Of a limit that bound: `refused`, `warned`, `shadow`."""
 
 
@@ -30,7 +30,7 @@ class Amounts:
     tokens: int = 0
     audio_ms: int = 0
     money: int = 0
-    wished: int = 0
+    explicit_tokens: int = 0
     """Of the tokens, those that the client asked for by number; the others are what it may come to."""
 
     def of(self, kind: Kind) -> int:
@@ -46,7 +46,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class PastRequest:
     """What the ledger tells of a time that is over: a request that ended `age` seconds ago or before."""
 
     team: str
@@ -58,7 +58,7 @@ class Spent:
 
 
 @dataclass(slots=True)
-class _Metered:
+class _LimitMeter:
     limit: Limit
     meter: Meter
     zone: ZoneInfo
@@ -66,10 +66,10 @@ class _Metered:
     warned: int = -1
     """The period of a budget, or the day, in which the log told of it."""
 
-    def asked(self, most: Amounts) -> int:
+    def amount_to_reserve(self, most: Amounts) -> int:
         """Of what may be less than that, no more than would ever fit."""
         amount = most.of(self.limit.kind)
-        if self.limit.kind is Kind.TOKENS and most.wished <= self.limit.amount:
+        if self.limit.kind is Kind.TOKENS and most.explicit_tokens <= self.limit.amount:
             return min(amount, self.limit.amount)
         return min(amount, self.limit.amount) if self.limit.kind is Kind.AUDIO else amount
 
@@ -85,13 +85,13 @@ class Admission:
     caller: Caller
     model: str
     most: Amounts
-    holds: list[tuple[_Metered, Hold]] = field(default_factory=list)
+    holds: list[tuple[_LimitMeter, Hold]] = field(default_factory=list)
     """Of this attempt: tokens, audio, money."""
-    counted: list[tuple[_Metered, Hold]] = field(default_factory=list)
+    counted: list[tuple[_LimitMeter, Hold]] = field(default_factory=list)
     """Of the request: all its attempts have this list."""
     warnings: list[str] = field(default_factory=list)
     """Of the request."""
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     """Of the request: limits that only count or warn, and have."""
     is_settled: bool = False
 
@@ -103,9 +103,9 @@ class Admission:
 
     def share(self, other: "Admission") -> None:
         """What is of the request, with another attempt at it."""
-        self.counted, self.warnings, self.told = other.counted, other.warnings, other.told
+        self.counted, self.warnings, self.reported = other.counted, other.warnings, other.reported
 
-    def hold(self, one: _Metered, hold: Hold) -> None:
+    def hold(self, one: _LimitMeter, hold: Hold) -> None:
         (self.counted if one.limit.kind in _COUNTED else self.holds).append((one, hold))
 
 
@@ -114,12 +114,12 @@ class Limiter:
 
     def __init__(
         self,
-        told: Told = lambda _limit, _what: None,
+        on_limit: OnLimit = lambda _limit, _what: None,
         clock: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._told, self._clock, self._wall = told, clock, wall
-        self._metered: dict[tuple[str, str], list[_Metered]] = {}
+        self._on_limit, self._clock, self._wall = on_limit, clock, wall
+        self._metered: dict[tuple[str, str], list[_LimitMeter]] = {}
         self._running: dict[int, Admission] = {}
         self._ended: list[tuple[Admission, Amounts]] | None = None
 
@@ -137,21 +137,21 @@ class Limiter:
         admission = Admission(caller, model, most)
         if before is not None:
             admission.share(before)
-        known = {id(one) for one, _ in admission.counted}
-        found = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in known]
-        waits = [(one, one.meter.wait(one.asked(most), now)) for one in found]
+        held_ids = {id(one) for one, _ in admission.counted}
+        meters = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in held_ids]
+        waits = [(one, one.meter.wait(one.amount_to_reserve(most), now)) for one in meters]
         binding = [(one, wait) for one, wait in waits if wait != 0.0 and one.limit.mode is Mode.ENFORCE]
         if binding:
             for one, _ in binding:
-                self._told(one.limit, "refused")
+                self._on_limit(one.limit, "refused")
             raise _refusal(binding, most, now, self.levels(caller, model))
         for one, wait in waits:
-            if wait != 0.0 and one.limit.id not in admission.told:
-                admission.told.add(one.limit.id)
-                self._tell(one, admission)
+            if wait != 0.0 and one.limit.id not in admission.reported:
+                admission.reported.add(one.limit.id)
+                self._report(one, admission)
             if wait != 0.0 and one.limit.mode is Mode.SHADOW:
                 continue  # what would have been refused would have used nothing
-            admission.hold(one, one.meter.take(one.asked(most), now))
+            admission.hold(one, one.meter.take(one.amount_to_reserve(most), now))
         self._running[id(admission)] = admission
         return admission
 
@@ -170,34 +170,34 @@ class Limiter:
                 one.meter.settle(hold, 1, now)
             admission.counted.clear()
 
-    def levels(self, caller: Caller, model: str) -> dict[Kind, LimitLeft]:
+    def levels(self, caller: Caller, model: str) -> dict[Kind, LimitLevel]:
         """Of each kind that limits this caller the one with the least left, for headers."""
-        found: dict[Kind, LimitLeft] = {}
+        levels: dict[Kind, LimitLevel] = {}
         now = self._clock()
         for one in self._of(caller.team, caller.metered, model):
             if one.limit.mode is not Mode.SHADOW:
-                left, before = one.meter.left(now), found.get(one.limit.kind)
-                if before is None or left.remaining < before.remaining:
-                    found[one.limit.kind] = left
-        return found
+                level, before = one.meter.level(now), levels.get(one.limit.kind)
+                if before is None or level.remaining < before.remaining:
+                    levels[one.limit.kind] = level
+        return levels
 
     def spendable(self, caller: Caller, model: str) -> int | None:
         """What the budgets of this caller have left, in millionths of the currency; None: it has no budget."""
         now = self._clock()
         spends = (o for o in self._of(caller.team, caller.metered, model) if o.limit.kind.is_spend)
-        return min((o.meter.left(now).remaining for o in spends if o.limit.mode is Mode.ENFORCE), default=None)
+        return min((o.meter.level(now).remaining for o in spends if o.limit.mode is Mode.ENFORCE), default=None)
 
-    def _of(self, team: str, key: str | None, model: str) -> list[_Metered]:
+    def _of(self, team: str, key: str | None, model: str) -> list[_LimitMeter]:
         both = (*self._metered.get(("team", team), ()), *(self._metered.get(("key", key), ()) if key else ()))
         return [one for one in both if one.limit.counts(model)]
 
-    def _tell(self, one: _Metered, admission: Admission) -> None:
+    def _report(self, one: _LimitMeter, admission: Admission) -> None:
         """A request is over a limit that lets it in."""
         if one.limit.mode is Mode.SHADOW:
-            self._told(one.limit, "shadow")
+            self._on_limit(one.limit, "shadow")
             return
-        self._told(one.limit, "warned")
-        admission.warnings.append(f"{one.limit.words}: over {plain(one.limit.shown)}")
+        self._on_limit(one.limit, "warned")
+        admission.warnings.append(f"{one.limit.words}: over {plain(one.limit.display_amount)}")
         period = one.meter.begin if isinstance(one.meter, Budget) else int(self._wall()) // DAY
         if one.warned != period:
             one.warned = period
@@ -222,7 +222,7 @@ class Limiter:
         self,
         limits: Iterable[Limit],
         zones: Mapping[str, ZoneInfo],
-        recent: Sequence[Spent] = (),
+        recent: Sequence[PastRequest] = (),
         spent: Mapping[str, int] | None = None,
     ) -> None:
         """Meters of limits that were there before go on. New ones begin with what the ledger tells.
@@ -244,16 +244,21 @@ class Limiter:
                 one = self._begun(limit, zone, recent, (spent or {}).get(limit.id, 0), ended)
             elif isinstance(one.meter, Rate):
                 one.meter.change(limit.amount, now)
-            elif isinstance(one.meter, AtOnce | Budget):
+            elif isinstance(one.meter, Concurrency | Budget):
                 one.meter.limit = limit.amount
             one.limit = limit
             self._metered.setdefault((limit.owner, limit.subject), []).append(one)
 
     def _begun(
-        self, limit: Limit, zone: ZoneInfo, recent: Sequence[Spent], spent: int, ended: list[tuple[Admission, Amounts]]
-    ) -> _Metered:
+        self,
+        limit: Limit,
+        zone: ZoneInfo,
+        recent: Sequence[PastRequest],
+        spent: int,
+        ended: list[tuple[Admission, Amounts]],
+    ) -> _LimitMeter:
         now, meter = self._clock(), self._meter(limit, zone, spent)
-        one = _Metered(limit, meter, zone)
+        one = _LimitMeter(limit, meter, zone)
         if isinstance(meter, Rate):
             meter = one.meter = Rate(limit.amount, now - 120 * 10**9)
             for past in recent:
@@ -265,18 +270,18 @@ class Limiter:
                 one.meter.settle(one.meter.take(used.of(limit.kind), now), used.of(limit.kind), now)
         for admission in self._running.values():
             if _is_of(limit, admission.caller.team, admission.caller.metered or "", admission.model) and not any(
-                known is one for known, _ in admission.counted
+                held_meter is one for held_meter, _ in admission.counted
             ):
-                admission.hold(one, one.meter.take(one.asked(admission.most), now))
+                admission.hold(one, one.meter.take(one.amount_to_reserve(admission.most), now))
         return one
 
     def _meter(self, limit: Limit, zone: ZoneInfo, spent: int) -> Meter:
         if limit.kind.is_spend:
             return Budget(limit.amount, partial(period_of, limit.kind, zone), spent, self._wall)
-        return AtOnce(limit.amount) if limit.kind is Kind.AT_ONCE else Rate(limit.amount, self._clock())
+        return Concurrency(limit.amount) if limit.kind is Kind.AT_ONCE else Rate(limit.amount, self._clock())
 
 
-def _goes_on(before: _Metered | None, limit: Limit, zones: Mapping[str, ZoneInfo]) -> _Metered | None:
+def _goes_on(before: _LimitMeter | None, limit: Limit, zones: Mapping[str, ZoneInfo]) -> _LimitMeter | None:
     """It, where the same thing is counted, of a budget in the same days."""
     if before is None:
         return None
@@ -291,33 +296,42 @@ def _is_of(limit: Limit, team: str, key: str, model: str) -> bool:
 
 
 def _refusal(
-    binding: Sequence[tuple[_Metered, float | None]], most: Amounts, now: int, levels: Mapping[Kind, LimitLeft]
+    binding: Sequence[tuple[_LimitMeter, float | None]], most: Amounts, now: int, levels: Mapping[Kind, LimitLevel]
 ) -> LimitExceeded:
     """Every limit that binds. Money first: it comes back last."""
     spends = any(one.limit.kind.is_spend for one, _ in binding)
     never = any(wait is None for _, wait in binding)
-    told, waits = [], [0.0]
+    refusals, waits = [], [0.0]
     for one, wait in binding:
-        limit, left = one.limit, one.meter.left(now)
-        again = left.seconds if wait is None else wait
+        limit, level = one.limit, one.meter.level(now)
+        again = level.seconds if wait is None else wait
         waits.append(again if limit.kind.is_spend else min(CONTENTION, again))
         unit = limit.kind.unit
-        reason = f"{limit.words} is {plain(limit.shown)}"
+        reason = f"{limit.words} is {plain(limit.display_amount)}"
         if wait is None:
             may = "cost" if limit.kind.is_spend else "use"
             lower = "send the recording in parts, or as WAV" if most.audio_ms else "lower max_tokens"
-            reason += f", and this request alone may {may} {plain(one.asked(most) / unit)}: {lower}"
+            reason += f", and this request alone may {may} {plain(one.amount_to_reserve(most) / unit)}: {lower}"
         elif limit.kind.is_spend:
-            cost = plain(one.asked(most) / unit)
-            reason += f", of which {plain(left.remaining / unit)} is left; this request may cost {cost}"
-        told.append(
-            Refusal(limit.id, limit.kind, limit.owner, limit.subject, limit.shown, left.remaining / unit, again, reason)
+            cost = plain(one.amount_to_reserve(most) / unit)
+            reason += f", of which {plain(level.remaining / unit)} is left; this request may cost {cost}"
+        refusals.append(
+            Refusal(
+                limit.id,
+                limit.kind,
+                limit.owner,
+                limit.subject,
+                limit.display_amount,
+                level.remaining / unit,
+                again,
+                reason,
+            )
         )
     after = None if never else max(waits)
     kind = BudgetExceeded if spends else LimitExceeded
-    error = kind(". ".join(one.reason for one in told) + ".", told, retry_after=after)
+    error = kind(". ".join(one.reason for one in refusals) + ".", refusals, retry_after=after)
     error.should_retry = not (spends or never)
     if not spends and any(one.limit.kind is Kind.TOKENS for one, _ in binding):
         error.type = "tokens"
-    error.levels = {kind.value: (left.limit, left.remaining, left.seconds) for kind, left in levels.items()}
+    error.levels = {kind.value: (level.limit, level.remaining, level.seconds) for kind, level in levels.items()}
     return error

@@ -17,7 +17,7 @@ _PERIODS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class LimitLeft:
+class LimitLevel:
     """For headers. seconds: until all of it is there again."""
 
     limit: int
@@ -47,7 +47,7 @@ class Meter(Protocol):
         """Give back what was not used, or charge what was used beyond it."""
         ...
 
-    def left(self, now: int) -> LimitLeft: ...
+    def level(self, now: int) -> LimitLevel: ...
 
 
 class Rate:
@@ -68,14 +68,14 @@ class Rate:
         self.limit = limit
 
     def _drain(self, now: int) -> None:
-        left = max(0, now - self._at) * self.limit
+        level = max(0, now - self._at) * self.limit
         self._at = max(now, self._at)
-        while left and self._line:
+        while level and self._line:
             first = self._line[0]
-            gone = min(left, first.mark)
-            first.mark -= gone
-            left -= gone
-            self._level -= gone
+            taken = min(level, first.mark)
+            first.mark -= taken
+            level -= taken
+            self._level -= taken
             if not first.mark:
                 self._line.popleft()
 
@@ -118,13 +118,13 @@ class Rate:
         hold.mark -= unused
         self._level -= unused
 
-    def left(self, now: int) -> LimitLeft:
+    def level(self, now: int) -> LimitLevel:
         self._drain(now)
         room = max(0, (self.limit * _WINDOW - self._level) // _WINDOW)
-        return LimitLeft(self.limit, room, self._level / self.limit / SECOND)
+        return LimitLevel(self.limit, room, self._level / self.limit / SECOND)
 
 
-class AtOnce:
+class Concurrency:
     """How many are under way. Nobody knows when one ends: the wait is the mean of those before."""
 
     def __init__(self, limit: int) -> None:
@@ -141,8 +141,8 @@ class AtOnce:
         self._running -= hold.amount
         self._seconds += 0.1 * ((now - hold.mark) / SECOND - self._seconds)
 
-    def left(self, now: int) -> LimitLeft:
-        return LimitLeft(self.limit, max(0, self.limit - self._running), self._seconds if self._running else 0.0)
+    def level(self, now: int) -> LimitLevel:
+        return LimitLevel(self.limit, max(0, self.limit - self._running), self._seconds if self._running else 0.0)
 
 
 class Budget:
@@ -189,6 +189,6 @@ class Budget:
         if hold.mark in self._spent_in:
             self._spent_in[hold.mark] += used - hold.amount
 
-    def left(self, now: int) -> LimitLeft:
+    def level(self, now: int) -> LimitLevel:
         room = max(0, self.limit - self.spent)
-        return LimitLeft(self.limit, room, max(0.0, self._end - self._wall()))
+        return LimitLevel(self.limit, room, max(0.0, self._end - self._wall()))

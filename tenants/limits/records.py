@@ -67,7 +67,7 @@ class Limit:
             raise BadRequest(f"{self.kind} is {least} or more, and not that much.", param="amount")
 
     @property
-    def shown(self) -> float:
+    def display_amount(self) -> float:
         """As users write it."""
         return self.amount if self.kind.unit == 1 else self.amount / self.kind.unit
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from registry.errors import LimitExceeded
 from registry.storage.database import Database
 from tenants.caller import Caller
-from tenants.keys.lines import line_of, lines
+from tenants.keys.rotations import lines, rotation_chain
 from tenants.limits.history import of_model, spent_of, used_of
 from tenants.limits.limiter import Admission, Amounts, Limiter
 from tenants.limits.records import Limit
@@ -38,7 +38,7 @@ def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end
     if limit.model:
         replayed.append(of_model(LEDGER.c.model, limit.model))
     with database.read() as connection:
-        line = line_of(limit.subject, lines(connection))
+        line = rotation_chain(limit.subject, lines(connection))
         replayed.append(LEDGER.c.team == limit.subject if limit.owner == "team" else LEDGER.c.key.in_(line))
         query = sa.select(LEDGER).where(*replayed).order_by(LEDGER.c.at, LEDGER.c.uid)
         spent = spent_of(connection, limit, line, zone, begin, begin) if limit.kind.is_spend else 0
@@ -84,14 +84,14 @@ class _Replay:
     def _request(self, row: Any) -> tuple[_Request, bool]:
         """Whose attempt it is, and whether that one is seen for the first time."""
         is_further = row.attempt > 1
-        found = self._tried.get(row.request) if is_further else None
-        request = found or _Request(self._further.pop(row.request, 0))
+        known_request = self._tried.get(row.request) if is_further else None
+        request = known_request or _Request(self._further.pop(row.request, 0))
         request.further -= is_further
-        if found is None and request.further > 0:
+        if known_request is None and request.further > 0:
             self._tried[row.request] = request
-        elif found is not None and request.further == 0:
+        elif known_request is not None and request.further == 0:
             del self._tried[row.request]
-        return request, found is None
+        return request, known_request is None
 
     def _is_let_in(self, row: Any, request: _Request) -> bool:
         used = used_of(row)

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
+from registry.base.wording import quoted
 from registry.errors import NotFound
 from registry.storage.database import Database
-from registry.wording import quoted
-from tenants.keys.lines import line_of, lines
+from tenants.keys.rotations import lines, rotation_chain
 from tenants.limits.periods import zone_of
 from tenants.limits.records import Kind, Limit, Mode
 from tenants.storage.tables import CHANGED, KEYS, LIMITS, TEAMS
@@ -32,7 +32,9 @@ class LimitTable:
         with self._database.read() as connection:
             firsts = lines(connection)
             if subject is not None:
-                query = query.where(LIMITS.c.subject.in_(line_of(subject, firsts) if owner == "key" else [subject]))
+                query = query.where(
+                    LIMITS.c.subject.in_(rotation_chain(subject, firsts) if owner == "key" else [subject])
+                )
             return [_of_line(_limit(row), firsts) for row in connection.execute(query)]
 
     def zones(self) -> dict[str, ZoneInfo]:
@@ -53,38 +55,38 @@ class LimitTable:
         with self._database.read() as connection:
             _check(connection, owner, subject)
 
-    def set(self, wanted: Limit) -> Limit:
+    def set(self, limit: Limit) -> Limit:
         """In the place of the one of the same owner, kind and model, enforced or shadow; or of the one that warns.
 
         Raises NotFound for a team or key that is not there.
         """
-        alike = (LIMITS.c.owner == wanted.owner) & (LIMITS.c.kind == wanted.kind) & (LIMITS.c.model == wanted.model)
-        alike &= (LIMITS.c.mode == Mode.WARN) == (wanted.mode is Mode.WARN)
-        with self._database.promise() as connection:
-            _check(connection, wanted.owner, wanted.subject)
+        alike = (LIMITS.c.owner == limit.owner) & (LIMITS.c.kind == limit.kind) & (LIMITS.c.model == limit.model)
+        alike &= (LIMITS.c.mode == Mode.WARN) == (limit.mode is Mode.WARN)
+        with self._database.write_durably() as connection:
+            _check(connection, limit.owner, limit.subject)
             firsts = lines(connection)
-            line = line_of(wanted.subject, firsts) if wanted.owner == "key" else [wanted.subject]
-            wanted, alike = _of_line(wanted, firsts), alike & LIMITS.c.subject.in_(line)
+            line = rotation_chain(limit.subject, firsts) if limit.owner == "key" else [limit.subject]
+            limit, alike = _of_line(limit, firsts), alike & LIMITS.c.subject.in_(line)
             rows = connection.execute(sa.select(LIMITS.c.id).where(alike).order_by(LIMITS.c.created)).scalars().all()
             if rows:
                 connection.execute(sa.delete(LIMITS).where(LIMITS.c.id.in_(rows)))
-            return self._insert(connection, replace(wanted, id=rows[0] if rows else ""))
+            return self._insert(connection, replace(limit, id=rows[0] if rows else ""))
 
-    def add(self, wanted: Limit) -> Limit:
+    def add(self, limit: Limit) -> Limit:
         """Beside those that are there. Raises NotFound."""
-        with self._database.promise() as connection:
-            _check(connection, wanted.owner, wanted.subject)
-            return self._insert(connection, _of_line(wanted, lines(connection)))
+        with self._database.write_durably() as connection:
+            _check(connection, limit.owner, limit.subject)
+            return self._insert(connection, _of_line(limit, lines(connection)))
 
     def change(self, id_: str, changed: Callable[[Limit], Limit]) -> Limit:
         """Raises NotFound."""
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             row = self._take(connection, id_)
             return self._insert(connection, changed(_limit(row)), row.created)
 
     def remove(self, id_: str) -> Limit:
         """Raises NotFound."""
-        with self._database.promise() as connection:
+        with self._database.write_durably() as connection:
             row = self._take(connection, id_)
             connection.execute(CHANGED)
         return _limit(row)
@@ -97,15 +99,15 @@ class LimitTable:
         return row
 
     def _insert(self, connection: sa.Connection, limit: Limit, created: float | None = None) -> Limit:
-        made = replace(limit, id=limit.id or f"lim_{secrets.token_hex(8)}")
+        stored = replace(limit, id=limit.id or f"lim_{secrets.token_hex(8)}")
         values: dict[str, Any] = {
-            "id": made.id, "owner": made.owner, "subject": made.subject, "kind": made.kind.value, "model": made.model,
-            "amount": made.amount, "mode": made.mode.value, "emails": list(made.emails),
+            "id": stored.id, "owner": stored.owner, "subject": stored.subject, "kind": stored.kind.value, "model": stored.model,
+            "amount": stored.amount, "mode": stored.mode.value, "emails": list(stored.emails),
             "created": self._clock() if created is None else created,
         }  # fmt: skip
         connection.execute(sa.insert(LIMITS).values(values))
         connection.execute(CHANGED)
-        return made
+        return stored
 
 
 def _check(connection: sa.Connection, owner: str, subject: str) -> None:

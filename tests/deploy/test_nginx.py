@@ -93,8 +93,8 @@ def test_a_client_streams_through_tls(proxy: Proxy) -> None:
 def test_an_upload_comes_through_and_one_too_large_gets_the_servers_own_answer(proxy: Proxy) -> None:
     sound = (PACK / "samples" / "kitchen-light.wav").read_bytes()
     form = {"model": "starter-speech", "response_format": "text"}
-    heard = proxy.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", sound)})
-    assert heard.text.strip() == "please turn on the light in the kitchen"
+    received = proxy.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", sound)})
+    assert received.text.strip() == "please turn on the light in the kitchen"
     large = proxy.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"\0" * (33 << 20))})
     assert large.status_code == 413
     assert large.headers["content-type"] == "application/json", "nginx refused it, not the server"

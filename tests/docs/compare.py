@@ -16,31 +16,31 @@ CLOSE = (0.01, 0.001)
 """With `approx`: how far a fraction may be off, relative and absolute. Results differ a little between processors."""
 
 
-def differences(shown: Any, got: Any, *, approx: bool, where: str = "answer") -> list[str]:
+def differences(displayed: Any, got: Any, *, approx: bool, where: str = "answer") -> list[str]:
     """What is not as shown, one line each; empty: all is well."""
-    if shown == ANY:
+    if displayed == ANY:
         return []
-    if isinstance(shown, dict):
-        return _objects(shown, got, approx, where)
-    if isinstance(shown, list):
-        return _lists(shown, got, approx, where)
-    if isinstance(shown, float) and isinstance(got, float | int) and not isinstance(got, bool):
+    if isinstance(displayed, dict):
+        return _objects(displayed, got, approx, where)
+    if isinstance(displayed, list):
+        return _lists(displayed, got, approx, where)
+    if isinstance(displayed, float) and isinstance(got, float | int) and not isinstance(got, bool):
         relative, absolute = CLOSE if approx else EXACT
-        if math.isclose(shown, got, rel_tol=relative, abs_tol=absolute):
+        if math.isclose(displayed, got, rel_tol=relative, abs_tol=absolute):
             return []
-    elif type(shown) is type(got):
-        if isinstance(shown, str) and ANY in shown:
-            return [] if matches(shown, got) else [f"{where} is {got!r}, shown is {shown!r}"]
-        if shown == got:
+    elif type(displayed) is type(got):
+        if isinstance(displayed, str) and ANY in displayed:
+            return [] if matches(displayed, got) else [f"{where} is {got!r}, shown is {displayed!r}"]
+        if displayed == got:
             return []
-    return [f"{where} is {json.dumps(got)[:200]}, shown is {json.dumps(shown)}"]
+    return [f"{where} is {json.dumps(got)[:200]}, shown is {json.dumps(displayed)}"]
 
 
-def _objects(shown: dict[str, Any], got: Any, approx: bool, where: str) -> list[str]:
+def _objects(displayed: dict[str, Any], got: Any, approx: bool, where: str) -> list[str]:
     if not isinstance(got, dict):
         return [f"{where} is no object: {json.dumps(got)[:200]}"]
     found: list[str] = []
-    for key, value in shown.items():
+    for key, value in displayed.items():
         if key == ANY:
             continue
         if key not in got:
@@ -50,11 +50,11 @@ def _objects(shown: dict[str, Any], got: Any, approx: bool, where: str) -> list[
     return found
 
 
-def _lists(shown: list[Any], got: Any, approx: bool, where: str) -> list[str]:
+def _lists(displayed: list[Any], got: Any, approx: bool, where: str) -> list[str]:
     if not isinstance(got, list):
         return [f"{where} is no list: {json.dumps(got)[:200]}"]
-    open_ = bool(shown) and shown[-1] == ANY
-    items = shown[:-1] if open_ else shown
+    open_ = bool(displayed) and displayed[-1] == ANY
+    items = displayed[:-1] if open_ else displayed
     if len(got) < len(items) or (len(got) > len(items) and not open_):
         return [f"{where} has {len(got)} items, shown are {len(items)}: {json.dumps(got)[:300]}"]
     return [
@@ -64,9 +64,9 @@ def _lists(shown: list[Any], got: Any, approx: bool, where: str) -> list[str]:
     ]
 
 
-def matches(shown: str, got: str) -> bool:
+def matches(displayed: str, got: str) -> bool:
     """Whether a text is as shown."""
-    pattern = ".*?".join(re.escape(part) for part in _trimmed(shown).split(ANY))
+    pattern = ".*?".join(re.escape(part) for part in _trimmed(displayed).split(ANY))
     return re.fullmatch(pattern, _trimmed(got), re.DOTALL) is not None
 
 
@@ -74,19 +74,19 @@ def _trimmed(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-def merged(shown: Any, got: Any) -> Any:
+def merged(displayed: Any, got: Any) -> Any:
     """`got` in the shape of `shown`: only the keys that are shown, and "..." where it is shown."""
-    if shown == ANY:
+    if displayed == ANY:
         return ANY
-    if isinstance(shown, str) and isinstance(got, str) and ANY in shown and matches(shown, got):
-        return shown
-    if isinstance(shown, dict) and isinstance(got, dict):
-        return {key: merged(value, got[key]) for key, value in shown.items() if key in got} | (
-            {ANY: ANY} if ANY in shown else {}
+    if isinstance(displayed, str) and isinstance(got, str) and ANY in displayed and matches(displayed, got):
+        return displayed
+    if isinstance(displayed, dict) and isinstance(got, dict):
+        return {key: merged(value, got[key]) for key, value in displayed.items() if key in got} | (
+            {ANY: ANY} if ANY in displayed else {}
         )
-    if isinstance(shown, list) and isinstance(got, list):
-        open_ = bool(shown) and shown[-1] == ANY
-        items = shown[:-1] if open_ else shown
+    if isinstance(displayed, list) and isinstance(got, list):
+        open_ = bool(displayed) and displayed[-1] == ANY
+        items = displayed[:-1] if open_ else displayed
         kept = [merged(one, other) for one, other in zip(items, got, strict=False)]
         return [*kept, ANY] if open_ else kept + got[len(kept) :]
     return got

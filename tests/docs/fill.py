@@ -55,10 +55,10 @@ def true_answer(example: Example, url: str, data: Path | None) -> str | None:
         return None
     if answer.info[0] == "text":
         return None if matches(answer.text, printed) else printed.rstrip("\n")
-    shown, got, approx = json.loads(answer.text or f'"{ANY}"'), json.loads(printed), "approx" in answer.info
-    if answer.text and not differences(shown, got, approx=approx):
+    displayed, got, approx = json.loads(answer.text or f'"{ANY}"'), json.loads(printed), "approx" in answer.info
+    if answer.text and not differences(displayed, got, approx=approx):
         return None
-    filled = merged(shown, got) if answer.text else got
+    filled = merged(displayed, got) if answer.text else got
     return written(rounded(filled) if approx else filled)
 
 
@@ -102,14 +102,14 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("pages", nargs="*", help="names such as chat.md; all by default")
     options = parser.parse_args()
-    wanted = [DOCS / name if (DOCS / name).exists() else ROOT / name for name in options.pages] or pages()
+    expected = [DOCS / name if (DOCS / name).exists() else ROOT / name for name in options.pages] or pages()
     if options.url:
-        return min(1, sum(fill(page, options.url, options.write) for page in wanted))
+        return min(1, sum(fill(page, options.url, options.write) for page in expected))
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Path(folder), prewarm=True)
         try:
             server.wait_ready()
-            return min(1, sum(fill(page, server.url, options.write, server.data) for page in wanted))
+            return min(1, sum(fill(page, server.url, options.write, server.data) for page in expected))
         finally:
             server.close()
 

@@ -34,8 +34,8 @@ def run(example: Example, url: str, data: Path | None = None) -> str:
         case "bash":
             command = ["bash", "-euo", "pipefail", "-c", code]
         case "python":
-            elsewhere = next((name for name in ENVIRONMENTS if name in example.info), None)
-            command = [str(interpreter(elsewhere)) if elsewhere else sys.executable, "-c", code]
+            other_place = next((name for name in ENVIRONMENTS if name in example.info), None)
+            command = [str(interpreter(other_place)) if other_place else sys.executable, "-c", code]
         case _:
             command = ["node", "--input-type=module", "-e", code]
     tools = str(Path(sys.executable).parent)

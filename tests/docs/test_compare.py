@@ -33,8 +33,8 @@ from tests.docs.fill import written
         ({"score": None}, {"score": 0.5}, True, False),
     ],
 )
-def test_json(shown: object, got: object, approx: bool, same: bool) -> None:
-    assert (differences(shown, got, approx=approx) == []) is same
+def test_json(displayed: object, got: object, approx: bool, same: bool) -> None:
+    assert (differences(displayed, got, approx=approx) == []) is same
 
 
 def test_text() -> None:
@@ -44,9 +44,9 @@ def test_text() -> None:
 
 
 def test_a_filled_answer_keeps_its_shape_and_is_right() -> None:
-    shown = {"id": "...", "data": [{"x": 0}, "..."], "gone": 1, "long": "a...z"}
+    displayed = {"id": "...", "data": [{"x": 0}, "..."], "gone": 1, "long": "a...z"}
     got = {"id": "abc", "data": [{"x": 1.25, "y": 2}, {"x": 3}], "long": "a b z", "new": 1}
-    filled = merged(shown, got)
+    filled = merged(displayed, got)
     assert filled == {"id": "...", "data": [{"x": 1.25}, "..."], "long": "a...z"}
     assert differences(json.loads(written(filled)), got, approx=False) == []
 

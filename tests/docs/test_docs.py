@@ -15,7 +15,7 @@ EXAMPLES = [example for page in pages() for example in examples(page)]
 
 @pytest.mark.real
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
-def test_an_example_prints_what_is_shown(example: Example, server: Server) -> None:
+def test_an_example_prints_what_is_displayed(example: Example, server: Server) -> None:
     if reason := missing(example.language):
         pytest.skip(reason)
     printed = run(example, server.url, server.data)

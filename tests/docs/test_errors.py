@@ -66,7 +66,7 @@ HERE: dict[tuple[int, str], Asked] = {
     (422, "bad_router_model"): Asked("/v1/routers/auto/fitted/intents", {"safetensors": "AAAA"}, "PUT"),
     (422, "unfit_adapter"): registered("x", "starter-chat", PACK / "starter-chat"),
 }
-ELSEWHERE: dict[tuple[int, str], str] = {
+OTHER_PLACE: dict[tuple[int, str], str] = {
     (400, "ambiguous_model"): "unit/registry/test_catalog.py",
     (400, "grammar_too_large"): "contract/chat_engine/test_grammars.py",
     (400, "grammar_too_slow"): "contract/chat_engine/test_grammars.py",
@@ -233,12 +233,12 @@ def test_a_code_that_a_page_names_is_in_the_table() -> None:
     assert [one for one in named if one[1:] not in known] == []
 
 
-def test_whether_to_retry_is_said_once_of_each_status() -> None:
+def test_whether_to_retry_is_stated_once_of_each_status() -> None:
     _, _, table = (DOCS / "errors.md").read_text(encoding="utf-8").partition("## What to retry")
-    told = [
+    reported = [
         status for row in table.splitlines() if row.startswith("| ") for status in STATUS.findall(row.split("|")[1])
     ]
-    assert sorted(told) == sorted({str(kind.status) for kind in CLASSES.values()})
+    assert sorted(reported) == sorted({str(kind.status) for kind in CLASSES.values()})
 
 
 def test_a_code_that_cannot_be_read_from_the_source_is_noticed() -> None:
@@ -269,19 +269,19 @@ def test_it(word): assert answer.code == word
 
 
 def test_each_documented_code_is_expected_somewhere() -> None:
-    tables = [*HERE, *ELSEWHERE, *NOT_PROVOKED]
+    tables = [*HERE, *OTHER_PLACE, *NOT_PROVOKED]
     assert len(tables) == len(set(tables))
     assert set(tables) == documented()
-    for (_, code), file in ELSEWHERE.items():
+    for (_, code), file in OTHER_PLACE.items():
         assert expects(ast.parse((ROOT / "tests" / file).read_text()), code), f"{file} does not expect {code}"
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("key", HERE, ids=lambda key: f"{key[0]} {key[1]}")
 def test_http_answers_as_the_page_says(server: Server, key: tuple[int, str]) -> None:
-    asked = HERE[key]
-    body = {} if asked.json is None else {"json": asked.json}
-    answer = server.http.request(asked.method, asked.path, **body, **asked.more)
+    requested = HERE[key]
+    body = {} if requested.json is None else {"json": requested.json}
+    answer = server.http.request(requested.method, requested.path, **body, **requested.more)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == key, answer.text
     assert len(error["message"]) > 15

@@ -72,7 +72,7 @@ def test_a_figure_stands_in_one_row_and_what_the_readme_shows_is_among_them() ->
     assert set(SHORT) <= set(keys)
 
 
-def test_every_benchmark_is_told_of() -> None:
+def test_every_benchmark_is_reported_of() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
     assert [name for name in (*NAMES, *MORE) if f"\n| `{name}`" not in text] == []
 
@@ -103,7 +103,7 @@ def test_nothing_that_failed_is_left_out_of_the_files() -> None:
     """Speech was wrong in the first run; its file keeps that."""
     file = json.loads((gpu.FOLDER / f"{gpu.H100}.json").read_text())
     failed = [
-        name for stage in file["stages"].values() for name, told in stage.get("checks", {}).items()
-        if told["ok"] is False
+        name for stage in file["stages"].values() for name, reported in stage.get("checks", {}).items()
+        if reported["ok"] is False
     ]  # fmt: skip
     assert failed == ["speech"]

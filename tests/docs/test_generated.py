@@ -36,11 +36,11 @@ def test_a_change_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert generate.outdated() == {}
 
 
-def test_a_page_is_told_only_for_paths_that_there_are() -> None:
+def test_a_page_is_reported_only_for_paths_that_there_are() -> None:
     assert [start for start in api.PAGES if not any(path.startswith(start) for path, _, _ in routes())] == []
 
 
-def test_a_field_that_nobody_described_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_that_no_one_described_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(words.RECIPE, "dtype")
     with pytest.raises(ValueError, match="dtype: describe it once"):
         recipe.fields()

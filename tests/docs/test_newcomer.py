@@ -15,10 +15,10 @@ from tests.system.serving import Server
 
 
 def test_it_is_few_commands_in_the_order_of_their_need() -> None:
-    told = commands()
-    assert len(told) <= MAX_STEPS
-    assert [line.split()[0].rpartition("/")[2] for line in told[:3]] == ["git", "cd", "make"]
-    assert told[-1].startswith(".venv/bin/roundhouse chat --model my-tune ")
+    reported = commands()
+    assert len(reported) <= MAX_STEPS
+    assert [line.split()[0].rpartition("/")[2] for line in reported[:3]] == ["git", "cd", "make"]
+    assert reported[-1].startswith(".venv/bin/roundhouse chat --model my-tune ")
 
 
 @pytest.mark.real

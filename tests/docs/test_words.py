@@ -30,8 +30,8 @@ def unexplained(word: str, page: str) -> str:
     if used is None:
         return ""
     around = page[max(0, used.start() - 2) : used.end() + 2]
-    told = re.search(rf"\*\*{word}s?\*\*|\| {word} \||{word}s? \(|{word}s?:", around)
-    return "" if told else page[max(0, used.start() - 60) : used.end() + 60]
+    reported = re.search(rf"\*\*{word}s?\*\*|\| {word} \||{word}s? \(|{word}s?:", around)
+    return "" if reported else page[max(0, used.start() - 60) : used.end() + 60]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -11,12 +11,12 @@ from models.messages import (
     EmbedRequest,
     EmbedResult,
     Event,
-    Finished,
-    Held,
     HttpCall,
-    Loaded,
+    LoadResult,
+    MemoryFootprint,
     Progress,
-    Started,
+    ResponseEnd,
+    ResponseStart,
     Usage,
 )
 from models.protocol import Report
@@ -67,7 +67,7 @@ class FakeEngine:
     probe_status: int = 200
     answered: list[tuple[str, str]] = field(default_factory=list)
     """('probe' or 'call', the name that was asked) in the order in which they came."""
-    asleep: Held | None = None
+    asleep: MemoryFootprint | None = None
     """What it holds asleep; None: it cannot sleep."""
     sleep_gate: asyncio.Event = field(default_factory=asyncio.Event)
     sleep_error: RoundhouseError | None = None
@@ -86,18 +86,18 @@ class FakeEngine:
         self.ping_gate.set()
         self.sleep_gate.set()
 
-    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
         report(Progress(phase="weights", fraction=0.5))
         await self.load_gate.wait()
         if self.load_error is not None:
             raise self.load_error
         self.recipe, self.device = recipe, device
-        return Loaded(
+        return LoadResult(
             resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": 0.1}, asleep=self.asleep,
             host_bytes=1 if self.asleep else 0,
         )  # fmt: skip
 
-    async def sleep(self) -> Held:
+    async def sleep(self) -> MemoryFootprint:
         await self.sleep_gate.wait()
         assert not self.running, "a request met an engine that falls asleep"
         if self.sleep_error is not None:
@@ -109,13 +109,13 @@ class FakeEngine:
         self.places.clear()
         return self.asleep
 
-    async def wake(self) -> Held:
+    async def wake(self) -> MemoryFootprint:
         assert self.sleeps
         await self.sleep_gate.wait()
         if self.wake_error is not None:
             raise self.wake_error
         self.sleeps = False
-        return Held(device_bytes=self.bytes, host_bytes=self.asleep.host_bytes if self.asleep else 0)
+        return MemoryFootprint(device_bytes=self.bytes, host_bytes=self.asleep.host_bytes if self.asleep else 0)
 
     async def ping(self) -> None:
         await self.ping_gate.wait()
@@ -132,24 +132,24 @@ class FakeEngine:
             raise EngineFailed("the adapter is in no place")
         if b"cache_salt" in request.body:  # runtime.scheduling.probes
             self.answered.append(("probe", request.served))
-            yield Started(status=self.probe_status, content_type="application/json")
+            yield ResponseStart(status=self.probe_status, content_type="application/json")
             for letter in self.probe_answer:
                 yield Chunk(data=b'data: {"choices": [{"delta": {"content": "%s"}}]}\n\n' % letter.encode())
-            yield Finished(usage=Usage())
+            yield ResponseEnd(usage=Usage())
             return
         self.answered.append(("call", request.adapter.digest if request.adapter else request.served))
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         sent = 0
         try:
-            yield Started(status=200, content_type="text/event-stream")
+            yield ResponseStart(status=200, content_type="text/event-stream")
             for i in range(self.chunks):
                 await self.gate.wait()
-                yield Chunk(data=f"data: {i} {request.shown}\n\n".encode())
+                yield Chunk(data=f"data: {i} {request.display_name}\n\n".encode())
                 sent += 1
-            yield Finished(usage=Usage(prompt_tokens=2, completion_tokens=sent))
+            yield ResponseEnd(usage=Usage(prompt_tokens=2, completion_tokens=sent))
         except asyncio.CancelledError:
-            self.cancelled.append(request.shown)
+            self.cancelled.append(request.display_name)
             raise
         finally:
             self.running -= 1

@@ -50,14 +50,14 @@ def chat_events(
     def chunk(delta: Any, reason: str | None = None) -> bytes:
         return _data({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
 
-    said = [chunk({"content": word}) for word in words]
+    stated = [chunk({"content": word}) for word in words]
     if tool:
         first = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
         rest = {"index": 0, "function": {"arguments": arguments}}
-        said = [chunk({"tool_calls": [first]}), chunk({"tool_calls": [rest]})]
+        stated = [chunk({"tool_calls": [first]}), chunk({"tool_calls": [rest]})]
     usage = _data({**head, "choices": [], "usage": CHAT_USAGE})
     start, end = chunk({"role": "assistant", "content": ""}), chunk({}, finish or ("tool_calls" if tool else "stop"))
-    return [start, *said, end, usage, b"data: [DONE]\n\n"]
+    return [start, *stated, end, usage, b"data: [DONE]\n\n"]
 
 
 def chat_stream(model: str, tool: bool = False, finish: str | None = None, arguments: str = TOOL_ARGUMENTS) -> Play:
@@ -94,7 +94,7 @@ def message_events(
         block = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in (arguments[:5], arguments[5:])]
     ended = {"stop_reason": "tool_use" if tool else "end_turn", "stop_sequence": None}
-    told: list[dict[str, Any]] = [
+    reported: list[dict[str, Any]] = [
         {"type": "message_start", "message": began},
         {"type": "content_block_start", "index": 0, "content_block": block},
         {"type": "ping"},
@@ -103,7 +103,7 @@ def message_events(
         {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 5}},
         {"type": "message_stop"},
     ]
-    return [_data(event, event["type"]) for event in told]
+    return [_data(event, event["type"]) for event in reported]
 
 
 def message_stream(model: str, tool: bool = False, arguments: str = TOOL_ARGUMENTS) -> Play:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from models.messages import Held, Loaded, Progress
+from models.messages import LoadResult, MemoryFootprint, Progress
 from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
@@ -53,8 +53,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 class VirtualCall:
     """A load: takes the model's seconds."""
 
-    def __init__(self, seconds: float, bytes_held: int, asleep: Held | None) -> None:
-        self.seconds, self.bytes, self.asleep = seconds, bytes_held, asleep
+    def __init__(self, seconds: float, used_bytes: int, asleep: MemoryFootprint | None) -> None:
+        self.seconds, self.bytes, self.asleep = seconds, used_bytes, asleep
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,10 +64,10 @@ class VirtualCall:
     ) -> None:
         return None
 
-    async def done(self, report: Callable[[Progress], None]) -> Loaded:
+    async def done(self, report: Callable[[Progress], None]) -> LoadResult:
         report(Progress(phase="weights", fraction=0.5))
         await asyncio.sleep(self.seconds)
-        return Loaded(
+        return LoadResult(
             resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": self.seconds}, asleep=self.asleep
         )
 
@@ -88,7 +88,7 @@ class VirtualLink:
         self.model = model = Recipe.model_validate_json(frame.recipe).id
         return VirtualCall(self.world.seconds[model], self.world.bytes[model], self.world.asleep.get(model))
 
-    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> Held:
+    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> MemoryFootprint:
         """A sleep or a wake."""
         frame = make(0)
         assert isinstance(frame, frames.Wake if self.sleeps else frames.Sleep)
@@ -100,7 +100,7 @@ class VirtualLink:
         return (
             self.world.asleep[self.model]
             if self.sleeps
-            else Held(device_bytes=self.world.bytes[self.model], host_bytes=host)
+            else MemoryFootprint(device_bytes=self.world.bytes[self.model], host_bytes=host)
         )
 
     async def end(self, grace: float = 0.0, cause: object = None) -> None:
@@ -126,7 +126,7 @@ class VirtualWorld:
     naps: list[tuple[float, str]] = field(default_factory=list)
     wakes: list[tuple[float, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    asleep: dict[str, Held] = field(default_factory=dict)
+    asleep: dict[str, MemoryFootprint] = field(default_factory=dict)
     """What models that can sleep hold then."""
     wake_seconds: float = 0.5
     """Of a wake, and of a sleep."""
@@ -153,7 +153,7 @@ class VirtualWorld:
             entry.queue = self.queues[name] = ModelQueue(
                 recipe,
                 bounds,
-                want=lambda entry=entry: self.manager.want(entry),
+                request_load=lambda entry=entry: self.manager.request_load(entry),
                 released=lambda entry=entry: self.manager.released(entry),
                 clock=clock,
             )
@@ -175,7 +175,7 @@ class VirtualWorld:
         return sum(entry.bytes for entry in self.manager.entries.values() if entry.link is not None)
 
     # --- what the manager tells ------------------------------------------------------------------------------------
-    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
+    def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None:
         self.loads.append((self.clock(), entry.id))
 
     def load_failed(self, entry: ModelEntry, error: Exception) -> None:

@@ -49,7 +49,7 @@ def with_text(tiny: Tiny, seeds: range) -> tuple[int, str, list[int]]:
     raise AssertionError("no content has text")
 
 
-def test_every_bad_adapter_is_refused_with_its_reason_and_nobody_notices(
+def test_every_bad_adapter_is_refused_with_its_reason_and_no_one_notices(
     tiny: Tiny, watched: list[str], tmp_path: Path
 ) -> None:
     zoo = write_zoo(tmp_path)
@@ -62,8 +62,8 @@ def test_every_bad_adapter_is_refused_with_its_reason_and_nobody_notices(
             answer = tiny.register(f"zoo-{bad.name}", zoo[bad.name])
             error = answer.json()["error"]
             assert (answer.status_code, error["code"]) == (422, "unfit_adapter"), (bad.name, answer.text)
-            told = error["faults"]
-            assert any(all(word in fault for word in bad.words) for fault in told), (bad.name, told)
+            reported = error["faults"]
+            assert any(all(word in fault for word in bad.words) for fault in reported), (bad.name, reported)
             assert tiny.ask(f"zoo-{bad.name}").status_code == 404
     same_as_alone(seen, alone)
     after = tiny.http.get("/v1/adapters").json()["data"]
@@ -71,34 +71,34 @@ def test_every_bad_adapter_is_refused_with_its_reason_and_nobody_notices(
     assert tiny.server.model("tiny")["deaths"] == 0
 
 
-def test_a_right_probe_is_asked_and_costs_nobody_anything(tiny: Tiny, watched: list[str]) -> None:
-    seed, text, wanted = with_text(tiny, range(100, 120))
+def test_a_right_probe_is_requested_and_costs_no_one_anything(tiny: Tiny, watched: list[str]) -> None:
+    seed, text, expected = with_text(tiny, range(100, 120))
     alone = undisturbed(tiny, watched)
     counted = tiny.server.metric("roundhouse_tokens_total", model="tiny")
-    asked = tiny.server.metric("roundhouse_requests_total", model="tiny")
+    requested = tiny.server.metric("roundhouse_requests_total", model="tiny")
     tiny.add("right", seed, probe={"prompt": "hello", "expected": text})
     assert tiny.show("right")["probe"]["state"] == "unchecked"
     first = tiny.ask("right")
-    assert first.json()["choices"][0]["token_ids"] == wanted
+    assert first.json()["choices"][0]["token_ids"] == expected
     probe = tiny.show("right")["probe"]
     assert (probe["state"], probe["expected"]) == ("passed", text)
     assert probe["answered"].startswith(text)
     usage = first.json()["usage"]
     assert tiny.server.metric("roundhouse_tokens_total", model="tiny") - counted == usage["total_tokens"]
-    assert tiny.server.metric("roundhouse_requests_total", model="tiny") - asked == 1
+    assert tiny.server.metric("roundhouse_requests_total", model="tiny") - requested == 1
     with Bystanders(tiny, watched) as seen:
         for number in range(6):  # out of its place and in again, a probe each time
             for filler in range(4):
                 tiny.add(f"filler-{filler}", 30 + filler)
                 assert tiny.ask(f"filler-{filler}", 1).status_code == 200
-            assert tiny.tokens("right") == wanted, number
+            assert tiny.tokens("right") == expected, number
     same_as_alone(seen, alone)
     assert tiny.server.metric("roundhouse_adapter_probes_total", outcome="passed") >= 2
     assert tiny.server.metric("roundhouse_adapter_probes_total", outcome="failed") == 0
 
 
 def test_a_wrong_probe_takes_the_adapter_out_and_never_answers(tiny: Tiny, watched: list[str]) -> None:
-    seed, text, wanted = with_text(tiny, range(120, 140))
+    seed, text, expected = with_text(tiny, range(120, 140))
     alone = undisturbed(tiny, watched)
     tiny.add("wrong", seed, probe={"prompt": "hello", "expected": "something else"})
     with Bystanders(tiny, watched) as seen, ThreadPoolExecutor(4) as pool:
@@ -118,7 +118,7 @@ def test_a_wrong_probe_takes_the_adapter_out_and_never_answers(tiny: Tiny, watch
     assert found["probe"]["answered"][:1] == text[:1], "asked only until it differs"
     corrected = tiny.add("wrong", seed, probe={"prompt": "hello", "expected": text})
     assert (corrected["new"], corrected["probe"]["state"]) == (False, "unchecked")
-    assert tiny.tokens("wrong") == wanted
+    assert tiny.tokens("wrong") == expected
     assert tiny.show("wrong")["probe"]["state"] == "passed"
 
 
@@ -126,10 +126,10 @@ def test_files_deleted_under_a_registered_adapter(tiny: Tiny, watched: list[str]
     """The adapter's own requests get a clear error; the same content registered again heals it."""
     alone = undisturbed(tiny, watched)
     tiny.add("lost", 3)
-    wanted = tiny.tokens("lost")
+    expected = tiny.tokens("lost")
     stored = tiny.server.data / "store" / tiny.show("lost")["digest"].removeprefix("sha256:")
     shutil.rmtree(stored)
-    assert tiny.tokens("lost") == wanted, "it is in its place: files are not needed"
+    assert tiny.tokens("lost") == expected, "it is in its place: files are not needed"
     tiny.add("never-used", 4)
     unused = tiny.server.data / "store" / tiny.show("never-used")["digest"].removeprefix("sha256:")
     with Bystanders(tiny, watched) as seen:
@@ -187,7 +187,7 @@ def test_a_full_disk(tiny: Tiny, watched: list[str], small_disk: tuple[Path, boo
     if not small_disk[1]:
         pytest.skip("no right to mount a small disk")
     kept = tiny.add("kept", 7, alias="prod")
-    wanted, alone = tiny.tokens("kept@prod"), undisturbed(tiny, watched)
+    expected, alone = tiny.tokens("kept@prod"), undisturbed(tiny, watched)
     before = tiny.http.get("/v1/adapters").json()["data"]
     packed, filler = archive(tiny.content(8)), tiny.server.data / "filler"
     with Bystanders(tiny, watched) as seen:
@@ -199,7 +199,7 @@ def test_a_full_disk(tiny: Tiny, watched: list[str], small_disk: tuple[Path, boo
             for answer in (tiny.register("late", tiny.content(8)), tiny.upload("late", packed)):
                 assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full"), answer.text
                 assert "full" in answer.json()["error"]["message"]
-            assert tiny.tokens("kept@prod") == wanted
+            assert tiny.tokens("kept@prod") == expected
             answers = [tiny.http.put("/v1/adapters/kept/aliases/next", json={"version": "v1"}) for _ in range(3)]
             assert {answer.status_code for answer in answers} <= {200, 503}, [answer.text for answer in answers]
         finally:
@@ -260,11 +260,11 @@ def test_many_clients_register_one_name_at_once(tiny: Tiny) -> None:
     assert [answer.status_code for answer in answers] == [201] * 6
     made = {answer.json()["registered"]: answer for answer in answers}
     assert sorted(made) == [f"v{number}" for number in range(1, 7)]
-    shown = tiny.show("contested")
-    assert [version["version"] for version in shown["versions"]] == sorted(made)
-    assert {version["digest"] for version in shown["versions"]} == alone.keys()
-    assert shown["digest"] == shown["versions"][-1]["digest"]
-    for version in shown["versions"]:
+    displayed = tiny.show("contested")
+    assert [version["version"] for version in displayed["versions"]] == sorted(made)
+    assert {version["digest"] for version in displayed["versions"]} == alone.keys()
+    assert displayed["digest"] == displayed["versions"][-1]["digest"]
+    for version in displayed["versions"]:
         assert tiny.tokens(f"contested@{version['version']}") == alone[version["digest"]]
         assert tiny.tokens(f"contested@{version['digest'][:19]}") == alone[version["digest"]]
 

@@ -50,7 +50,7 @@ def server(place: Path) -> Iterator[Server]:
         server.close()
 
 
-def test_a_load_that_fails_half_way_is_told_and_the_next_one_works(server: Server, place: Path) -> None:
+def test_a_load_that_fails_half_way_is_reported_and_the_next_one_works(server: Server, place: Path) -> None:
     """The weights were whole at the start; now they end in the middle of a tensor."""
     assert ask(server.http, "starter-speech").status_code == 200
     weights = place / "copy" / "model.safetensors"
@@ -60,9 +60,9 @@ def test_a_load_that_fails_half_way_is_told_and_the_next_one_works(server: Serve
     assert refused.status_code == 503, refused.text
     assert "could not be loaded" in refused.text
     assert int(refused.headers["retry-after"]) >= 1
-    shown = server.model("copy")
-    assert (shown["state"], shown["bytes"], shown["pid"]) == ("failed", 0, None)
-    assert shown["failure"]["message"] in refused.text
+    displayed = server.model("copy")
+    assert (displayed["state"], displayed["bytes"], displayed["pid"]) == ("failed", 0, None)
+    assert displayed["failure"]["message"] in refused.text
     assert server.metric("roundhouse_load_failures_total", model="copy") == 1
     assert ask(server.http, "starter-speech").status_code == 200, "nobody else notices"
     weights.write_bytes(whole)

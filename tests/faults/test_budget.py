@@ -86,7 +86,7 @@ def test_two_of_the_four_come_and_go_in_turn(server: Server) -> None:
         assert -0.25 < error < 0.25, f"{model}: {error:+.0%} beside the estimate"
 
 
-def test_zipf_traffic_on_all_five_drops_nobody(server: Server) -> None:
+def test_zipf_traffic_on_all_five_drops_no_one(server: Server) -> None:
     rng = random.Random(5)
     order = ["starter-speech", "starter-embed", "starter-rerank", "second-embed", "starter-chat"]
     todo = iter(rng.choices(order, [1 / (place + 1) for place in range(len(order))], k=REQUESTS))
@@ -101,10 +101,10 @@ def test_zipf_traffic_on_all_five_drops_nobody(server: Server) -> None:
                     model = next(todo, None)
                 if model is None:
                     return
-                asked = time.monotonic()
+                requested = time.monotonic()
                 status = ask(http, model, KINDS[model]).status_code
                 with lock:
-                    seen.append((model, status, time.monotonic() - asked))
+                    seen.append((model, status, time.monotonic() - requested))
 
     clients = [threading.Thread(target=client) for _ in range(CLIENTS)]
     for thread in clients:

@@ -90,7 +90,7 @@ def two_chats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ],
     ids=["slot", "EngineCore"],
 )
-def test_a_killed_engine_ends_its_stream_with_an_error_and_nobody_elses(
+def test_a_killed_engine_ends_its_stream_with_an_error_and_no_one_elses(
     two_chats: Server, whom: str, model: str, other: str, then: str
 ) -> None:
     """Who asks right after that waits for the load: nobody waits for a heartbeat (5 s here) to notice the death."""
@@ -127,10 +127,10 @@ def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Se
     eventually(lambda: not alive(family))
     assert not sockets.exists()
     lines = [json.loads(line) for line in server.log.read_text().splitlines() if '"roundhouse.server"' in line]
-    told = [(line["message"], line.get("running"), line.get("models"), line.get("finished")) for line in lines]
+    reported = [(line["message"], line.get("running"), line.get("models"), line.get("finished")) for line in lines]
     left = lines[0]["running"]
     assert 1 <= left <= 3
-    assert told == [
+    assert reported == [
         ("stopping: the port is closed, requests may finish", left, 2, None),
         ("stopping: no request is left", 0, 2, left),
         ("stopping: the engines end", 0, 2, None),

@@ -13,7 +13,7 @@ import pytest
 
 from tests.eventually import PATIENCE, eventually
 from tests.faults.traffic import ask
-from tests.fuzz.memory import CHAT, GATEWAY, MAX_GROWTH, MIB, Held, look
+from tests.fuzz.memory import CHAT, GATEWAY, MAX_GROWTH, MIB, MemoryFootprint, look
 from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
@@ -84,5 +84,5 @@ def test_memory_and_descriptors_are_flat(server: Server) -> None:
 
 
 def _open(server: Server, name: str) -> int:
-    held: Held = look(server)[name]
+    held: MemoryFootprint = look(server)[name]
     return held.descriptors

@@ -34,7 +34,7 @@ def warm(server: Server) -> int | None:
     return next((slot["slot"] for slot in slots if (slot["engine"], slot["state"]) == (ENGINE, "warm")), None)
 
 
-def test_a_stopped_slot_is_told_and_replaced_by_the_warm_one(server: Server) -> None:
+def test_a_stopped_slot_is_reported_and_replaced_by_the_warm_one(server: Server) -> None:
     eventually(lambda: warm(server) is not None, server.tail)
     before, answers = warm(server), list[httpx.Response]()
 

@@ -49,7 +49,7 @@ def core(server: Server, model: str) -> int:
     ids=["slot killed", "EngineCore killed", "slot stopped", "EngineCore stopped"],
 )
 def test_one_engine_fails_and_comes_back_and_the_others_do_not_notice(
-    server: Server, model: str, whom: Callable[[Server, str], int], number: int, reason: str, said: str
+    server: Server, model: str, whom: Callable[[Server, str], int], number: int, reason: str, stated: str
 ) -> None:
     before = server.model(model)
     labels = {"model": model, "reason": reason}
@@ -67,7 +67,7 @@ def test_one_engine_fails_and_comes_back_and_the_others_do_not_notice(
     after = server.model(model)
     assert after["deaths"] == before["deaths"] + 1
     assert after["failure"]["code"] == reason
-    assert said in after["failure"]["message"]
+    assert stated in after["failure"]["message"]
     assert server.metric("roundhouse_engine_deaths_total", **labels) == counted + 1
     logged = [json.loads(line) for line in server.log.read_text().splitlines() if '"engine died"' in line]
     assert (logged[-1]["model"], logged[-1]["reason"]) == (model, reason)

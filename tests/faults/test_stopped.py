@@ -16,7 +16,7 @@ from tests.system.serving import STARTER, Server, alive, is_free
 pytestmark = pytest.mark.real
 RECIPE = [STARTER / "starter-embed.yaml"]
 CHAT = [STARTER / "starter-chat.yaml"]
-ASKED = {"model": "starter-embed", "input": "steam"}
+REQUESTED = {"model": "starter-embed", "input": "steam"}
 
 
 def gateway(server: Server) -> psutil.Process:
@@ -45,11 +45,11 @@ def gone(server: Server, family: list[psutil.Process]) -> None:
     eventually(lambda: is_free(server.port))
 
 
-def told_of_the_end(server: Server) -> bool:
+def reported_of_the_end(server: Server) -> bool:
     """Those who wait for an answer hear of it: their connections break."""
     try:
         while True:
-            server.http.post("/v1/embeddings", json=ASKED, timeout=PATIENCE)
+            server.http.post("/v1/embeddings", json=REQUESTED, timeout=PATIENCE)
     except httpx.TransportError as error:
         return not isinstance(error, httpx.TimeoutException)
 
@@ -60,10 +60,10 @@ def test_one_that_is_stopped_for_long_ends_the_server(tmp_path: Path, whom: Call
     server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--hung-after", "2")
     try:
         server.wait_ready()
-        assert server.http.post("/v1/embeddings", json=ASKED, timeout=PATIENCE).status_code == 200
+        assert server.http.post("/v1/embeddings", json=REQUESTED, timeout=PATIENCE).status_code == 200
         family = server.family()
         whom(server).suspend()
-        assert told_of_the_end(server)
+        assert reported_of_the_end(server)
         assert server.process.wait(PATIENCE) == 4, server.tail()
         gone(server, family)
         assert "stopped for long" in server.log.read_text()
@@ -76,12 +76,12 @@ def test_one_that_goes_on_in_time_has_lost_nothing(tmp_path: Path, whom: Callabl
     server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--hung-after", str(PATIENCE))
     try:
         server.wait_ready()
-        assert server.http.post("/v1/embeddings", json=ASKED, timeout=PATIENCE).status_code == 200
+        assert server.http.post("/v1/embeddings", json=REQUESTED, timeout=PATIENCE).status_code == 200
         before, stopped = server.slot_pid("starter-embed"), whom(server)
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as wire:
             stopped.suspend()
             eventually(lambda: stopped.status() == psutil.STATUS_STOPPED)
-            body = json.dumps(ASKED).encode()
+            body = json.dumps(REQUESTED).encode()
             head = "POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             wire.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             stopped.resume()
@@ -102,12 +102,12 @@ def test_the_client_of_a_stream_sees_that_it_was_cut(tmp_path: Path, whom: Calla
         with server.http.stream("POST", "/v1/completions", json=body, timeout=PATIENCE) as answer:
             lines = answer.iter_lines()
             assert next(lines).startswith("data:")
-            family, told = server.family(), list[str]()
+            family, reported = server.family(), list[str]()
             psutil.Process(server.core_pid("starter-chat")).suspend()  # it cannot come to its end before
             whom(server).send_signal(signal.SIGKILL)
             with pytest.raises(httpx.TransportError):
-                told = list(lines)
-            assert "data: [DONE]" not in told
+                reported = list(lines)
+            assert "data: [DONE]" not in reported
         assert server.process.wait(PATIENCE) == 4, server.tail()
         gone(server, family)
         with pytest.raises(httpx.ConnectError):

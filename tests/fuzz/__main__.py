@@ -55,8 +55,8 @@ class Sent:
 class Run:
     """What is shared by the attackers, and the report at the end."""
 
-    def __init__(self, server: Server, seed: int, shown: str) -> None:
-        self.server, self.seed, self._key = server, seed, shown
+    def __init__(self, server: Server, seed: int, displayed: str) -> None:
+        self.server, self.seed, self._key = server, seed, displayed
         self.stop = threading.Event()
         self.statuses: Counter[int] = Counter()
         self.found: list[str] = []
@@ -64,7 +64,7 @@ class Run:
         self.gaps: list[Gap] = []
         self.totals: dict[str, float] = {}
         self.slowest = (0.0, "")
-        self.looks: list[dict[str, memory.Held]] = []
+        self.looks: list[dict[str, memory.MemoryFootprint]] = []
         self.seconds = 0.0
         self.whole = False
         """Did it last as long as it was to?"""
@@ -102,12 +102,12 @@ class Run:
         found = [s for s in list(self.recent) if s.began <= end and (s.ended or end) >= begin]
         return [s.raw for s in sorted(found, key=lambda s: s.began - (s.ended or end))]
 
-    def thread(self, work: Callable[..., None], *asked: object) -> threading.Thread:
+    def thread(self, work: Callable[..., None], *requested: object) -> threading.Thread:
         """Started; one that breaks would leave an attack that is none."""
 
         def watched() -> None:
             try:
-                work(*asked)
+                work(*requested)
             except Exception as error:
                 traceback.print_exc()
                 self.add(f"the fuzzer's own {work.__name__} broke: {type(error).__name__}: {error}")
@@ -149,19 +149,19 @@ class Run:
     def listen(self, control: "subprocess.Popen[str]") -> None:
         assert control.stdout is not None
         for line in control.stdout:
-            told = json.loads(line)
-            if "gap" in told:
-                gap = msgspec.convert(told["gap"], Gap)
+            reported = json.loads(line)
+            if "gap" in reported:
+                gap = msgspec.convert(reported["gap"], Gap)
                 self.gaps.append(gap)
                 if gap.ours > WORST:
                     who = f"{self._role(gap.who)} computed {gap.who_seconds:.2f} s"
                     about = f"a gap of {gap.seconds:.2f} s in the control stream, {gap.ours:.2f} of it ours; {who}"
                     self.add(about, self.between(gap.at - gap.seconds, gap.at))
-            elif "fault" in told:
+            elif "fault" in reported:
                 now = time.time()
-                self.add(f"the control stream: {told['fault']}", self.between(now - PATIENCE, now))
+                self.add(f"the control stream: {reported['fault']}", self.between(now - PATIENCE, now))
             else:
-                self.totals = told["totals"]
+                self.totals = reported["totals"]
 
 
 def attack(run: Run, minutes: float) -> None:
@@ -213,8 +213,12 @@ def after(run: Run) -> None:
         run.add(what)
     body = {"model": "uppercase", "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
     if "uppercase" not in server.http.get("/v1/models").text:  # an attack may have deleted it
-        asked = {"name": "uppercase", "base": "starter-chat", "source": {"path": str(PACK / "adapters" / "uppercase")}}
-        server.http.post("/v1/adapters", json=asked).raise_for_status()
+        requested = {
+            "name": "uppercase",
+            "base": "starter-chat",
+            "source": {"path": str(PACK / "adapters" / "uppercase")},
+        }
+        server.http.post("/v1/adapters", json=requested).raise_for_status()
     answer = server.http.post("/v1/chat/completions", json=body)
     if answer.status_code != 200 or "HELLO WORLD" not in answer.text:
         run.add(f"an adapter answers otherwise than before: {answer.status_code} {answer.text[:200]}")
@@ -224,17 +228,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make fuzz ARGS=...", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--minutes", type=float, default=30.0, help="how long (default: 30)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the mutations; a run tells its own")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="roundhouse-fuzz") as folder:
         server = Server(Path(folder) / "server" / "data", [STARTER], *OPTIONS, prewarm=True)
         server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=FRESH)
         try:
-            shown = key.make(server.wait_ready(600))
+            displayed = key.make(server.wait_ready(600))
             for model in MODELS:
                 server.http.post(f"/v1/models/{model}/load").raise_for_status()
             server.http.put("/v1/models/starter-chat/pin").raise_for_status()
-            run, began = Run(server, asked.seed, shown), time.monotonic()
-            attack(run, asked.minutes)
+            run, began = Run(server, requested.seed, displayed), time.monotonic()
+            attack(run, requested.minutes)
             try:
                 after(run)
             except httpx.HTTPError as error:

@@ -110,13 +110,13 @@ def main(port: int, server: int, gateway: int, slot: int, core: int) -> None:
     assert reader.stdout is not None
     watch = Watch(server, gateway, slot, core, reader.pid)
     for line in reader.stdout:
-        told = json.loads(line)
-        if "gap" in told:
-            told["gap"] = msgspec.to_builtins(watch.gap(*told["gap"]))
-        print(json.dumps(told), flush=True)
+        reported = json.loads(line)
+        if "gap" in reported:
+            reported["gap"] = msgspec.to_builtins(watch.gap(*reported["gap"]))
+        print(json.dumps(reported), flush=True)
 
 
 if __name__ == "__main__":
-    parent, *asked = map(int, sys.argv[1:])
+    parent, *requested = map(int, sys.argv[1:])
     die_with_parent(parent)
-    main(*asked)
+    main(*requested)

@@ -18,42 +18,42 @@ DESCRIPTORS = 40
 """The same for descriptors: the connections of the moment."""
 
 
-class Held(NamedTuple):
+class MemoryFootprint(NamedTuple):
     bytes: int
     """What a page holds that several share counts in parts: forks of the slot share most of theirs."""
     descriptors: int
 
 
-def look(server: Server) -> dict[str, Held]:
+def look(server: Server) -> dict[str, MemoryFootprint]:
     """The gateway's own process; the model's slot with its children."""
     gateway = server.gateway()
     slot = psutil.Process(server.slot_pid(CHAT))
     return {GATEWAY: _held([gateway]), CHAT: _held([slot, *slot.children(recursive=True)])}
 
 
-def _held(processes: list[psutil.Process]) -> Held:
-    held = Held(0, 0)
+def _held(processes: list[psutil.Process]) -> MemoryFootprint:
+    held = MemoryFootprint(0, 0)
     for process in processes:
         try:
-            held = Held(held.bytes + process.memory_full_info().pss, held.descriptors + process.num_fds())
+            held = MemoryFootprint(held.bytes + process.memory_full_info().pss, held.descriptors + process.num_fds())
         except (psutil.NoSuchProcess, psutil.AccessDenied):  # a grammar's, which is made for a moment
             continue
     return held
 
 
-def growth(held: Sequence[Held]) -> Held:
+def growth(held: Sequence[MemoryFootprint]) -> MemoryFootprint:
     """From the second fifth, after warm-up, to the last; medians, since one look may fall into a request."""
     part = len(held) // 5
     early, late = held[part : 2 * part], held[-part:]
     if not early:
-        return Held(0, 0)
-    return Held(
+        return MemoryFootprint(0, 0)
+    return MemoryFootprint(
         int(median(h.bytes for h in late) - median(h.bytes for h in early)),
         int(median(h.descriptors for h in late) - median(h.descriptors for h in early)),
     )
 
 
-def findings(looks: Sequence[dict[str, Held]]) -> list[str]:
+def findings(looks: Sequence[dict[str, MemoryFootprint]]) -> list[str]:
     found = []
     for name, most in MAX_GROWTH.items():
         grown = growth([look[name] for look in looks])

@@ -15,21 +15,21 @@ from models.parent import die_with_parent
 
 NOTED_FROM = 0.25
 MODEL = "starter-chat"
-ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 400, "temperature": 0}
-BODY = {**ASKED, "stream": True, "ignore_eos": True}
+REQUESTED = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 400, "temperature": 0}
+BODY = {**REQUESTED, "stream": True, "ignore_eos": True}
 
 
 def main(port: int) -> None:
     totals: dict[str, Any] = {"streams": 0, "tokens": 0, "longest": 0.0, "first": 0.0, "seconds": 0.0}
-    told = 0.0
+    reported = 0.0
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
         while True:
             fault = _one(http, totals)
             if fault:
                 _say({"fault": fault})
                 time.sleep(0.2)
-            if time.monotonic() - told > 5:
-                told = time.monotonic()
+            if time.monotonic() - reported > 5:
+                reported = time.monotonic()
                 _say({"totals": totals})
 
 

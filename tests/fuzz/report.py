@@ -20,8 +20,8 @@ def write(run: "Run", folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "report.json"
     file.write_text(json.dumps({"verdict": word.lower(), **_whole(run)}, indent=1) + "\n")
-    told = f"{len(run.found)} findings in {run.seconds / 60:.1f} minutes and {run.statuses.total()} requests"
-    print(f"{word}: {told}, seed {run.seed}; {file}", flush=True)
+    reported = f"{len(run.found)} findings in {run.seconds / 60:.1f} minutes and {run.statuses.total()} requests"
+    print(f"{word}: {reported}, seed {run.seed}; {file}", flush=True)
     return code
 
 
@@ -75,6 +75,6 @@ def _whole(run: "Run") -> dict[str, Any]:
     }
 
 
-def _some(run: "Run", name: str, count: int = 30) -> list[memory.Held]:
+def _some(run: "Run", name: str, count: int = 30) -> list[memory.MemoryFootprint]:
     """Over the whole time."""
     return [look[name] for look in run.looks[:: max(1, len(run.looks) // count)]]

@@ -12,16 +12,16 @@ import pytest
 
 from console.web import pages
 from runtime.http.openapi import OPERATIONS
-from runtime.server.stopped import Stopped
+from runtime.server.process_watchdog import ProcessWatchdog
 from tests.fuzz import gaps, sending
 from tests.fuzz.corpus import SEEDS, Kept, Raw, read
 from tests.fuzz.gaps import Beat, Sample, between, stood_still
-from tests.fuzz.memory import CHAT, GATEWAY, MIB, Held, findings, growth
+from tests.fuzz.memory import CHAT, GATEWAY, MIB, MemoryFootprint, findings, growth
 from tests.fuzz.mutate import mutate
 from tests.fuzz.sending import Reply, wire
 from tests.fuzz.verdict import finding
 
-ASKED = Raw("POST", "/v1/embeddings", (("Content-Type", "application/json"),), "{}")
+REQUESTED = Raw("POST", "/v1/embeddings", (("Content-Type", "application/json"),), "{}")
 ERROR = b'{"error":{"message":"no","code":"bad"}}'
 
 
@@ -48,14 +48,14 @@ def reply(status: int, body: bytes = ERROR, **headers: str) -> Reply:
     ],
 )
 def test_what_a_finding_is(answer: Reply, word: str) -> None:
-    told = finding(ASKED, answer)
-    assert (told is None) is (word == "")
-    assert word in (told or "")
+    reported = finding(REQUESTED, answer)
+    assert (reported is None) is (word == "")
+    assert word in (reported or "")
 
 
 @pytest.mark.parametrize("header", [("Content-Length", "9"), ("Transfer-Encoding", "chunked"), ("x y", "z\n")])
 def test_a_request_that_is_none_may_be_left_without_an_answer(header: tuple[str, str]) -> None:
-    broken = msgspec.structs.replace(ASKED, headers=(header,))
+    broken = msgspec.structs.replace(REQUESTED, headers=(header,))
     assert finding(broken, reply(0, b"")) is None
     assert finding(broken, reply(500)) is not None
 
@@ -92,26 +92,28 @@ def test_a_gap_without_waiting_is_ours() -> None:
         ([Beat(10.1, 10.3, 0.0), Beat(10.6, 10.7, 0.0)], 0.3),
     ],
 )
-def test_a_machine_that_stands_still_is_told_by_a_thread_that_only_wakes_up(beats: list[Beat], seconds: float) -> None:
+def test_a_machine_that_stands_still_is_reported_by_a_thread_that_only_wakes_up(
+    beats: list[Beat], seconds: float
+) -> None:
     assert stood_still(beats, 10.0, 11.0) == pytest.approx(seconds)
 
 
 def test_memory_is_flat_after_warm_up() -> None:
-    warm = [Held(MIB * size, 50) for size in (10, 90, 100, 100, 100, 101, 100, 99, 101, 100)]
-    assert growth(warm) == Held(0, 0) or abs(growth(warm).bytes) < 10 * MIB
-    grows = [Held(MIB * 100 * step, 50 * step) for step in range(1, 11)]
-    told = findings([{GATEWAY: now, CHAT: then} for now, then in zip(grows, warm, strict=True)])
-    assert len(told) == 2
-    assert all(text.startswith(GATEWAY) for text in told)
+    warm = [MemoryFootprint(MIB * size, 50) for size in (10, 90, 100, 100, 100, 101, 100, 99, 101, 100)]
+    assert growth(warm) == MemoryFootprint(0, 0) or abs(growth(warm).bytes) < 10 * MIB
+    grows = [MemoryFootprint(MIB * 100 * step, 50 * step) for step in range(1, 11)]
+    reported = findings([{GATEWAY: now, CHAT: then} for now, then in zip(grows, warm, strict=True)])
+    assert len(reported) == 2
+    assert all(text.startswith(GATEWAY) for text in reported)
 
 
 def test_what_was_not_seen_before_is_kept(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "kept.jsonl")
-    assert not kept.saw(ASKED, (ASKED.route, 200, ""), known=True)
-    assert not kept.saw(ASKED, (ASKED.route, 200, ""))
-    assert kept.saw(ASKED, (ASKED.route, 400, "bad"))
+    assert not kept.saw(REQUESTED, (REQUESTED.route, 200, ""), known=True)
+    assert not kept.saw(REQUESTED, (REQUESTED.route, 200, ""))
+    assert kept.saw(REQUESTED, (REQUESTED.route, 400, "bad"))
     kept.save()
-    assert read(tmp_path / "kept.jsonl") == [ASKED]
+    assert read(tmp_path / "kept.jsonl") == [REQUESTED]
 
 
 def test_each_call_has_a_seed() -> None:
@@ -134,22 +136,22 @@ def test_mutations_are_the_seeds_own_and_can_be_sent() -> None:
 def test_a_process_counts_as_stopped_after_its_time_only() -> None:
     child = psutil.Popen(["sleep", "600"])
     try:
-        look = Stopped([child.pid, os.getpid()], 2.0)
-        assert not look.for_long(0.0)
+        look = ProcessWatchdog([child.pid, os.getpid()], 2.0)
+        assert not look.is_stopped_too_long(0.0)
         child.suspend()
         while child.status() != psutil.STATUS_STOPPED:
             os.sched_yield()
-        assert not look.for_long(1.0)
-        assert not look.for_long(2.9)
-        assert look.for_long(3.0)
+        assert not look.is_stopped_too_long(1.0)
+        assert not look.is_stopped_too_long(2.9)
+        assert look.is_stopped_too_long(3.0)
         child.resume()
         while child.status() == psutil.STATUS_STOPPED:
             os.sched_yield()
-        assert not look.for_long(9.0)
+        assert not look.is_stopped_too_long(9.0)
     finally:
         child.kill()
         child.wait()
-    assert not look.for_long(20.0)
+    assert not look.is_stopped_too_long(20.0)
 
 
 @pytest.mark.parametrize(("late", "status"), [(0.0, 204), (3_600.0, 0)], ids=["sent late", "sent in time"])
@@ -159,10 +161,10 @@ def test_only_a_request_that_was_sent_late_is_sent_again(
     """The first connection is closed without an answer."""
     monkeypatch.setattr(sending, "LATE", late)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(sending.send, server.getsockname()[1], ASKED, 60.0)
+        requested = pool.submit(sending.send, server.getsockname()[1], REQUESTED, 60.0)
         server.accept()[0].close()
         if status:
             with server.accept()[0] as second:
                 assert second.recv(2**16)
                 second.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
-        assert asked.result().status == status
+        assert requested.result().status == status

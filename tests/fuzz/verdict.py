@@ -7,7 +7,7 @@ from tests.fuzz.sending import Reply
 
 LATER = (429, 503)
 """Refusals of a moment; they must say when to come back."""
-TOLD_OTHERWISE = ("/health/ready", "/health/live")
+REPORTED_OTHERWISE = ("/health/ready", "/health/live")
 FRAMING = ("content-length", "transfer-encoding", "connection", "expect", "upgrade")
 LONGEST_ERROR = 8192
 """Bytes of an error's body: its text is at most 3 KiB, which JSON may double."""
@@ -22,7 +22,7 @@ def finding(raw: Raw, reply: Reply) -> str | None:
         return "no answer in time"
     if status in (0, -1):
         return ("the connection was closed without an answer", "the answer is no HTTP")[-status] if whole else None
-    if status in LATER and raw.path not in TOLD_OTHERWISE:
+    if status in LATER and raw.path not in REPORTED_OTHERWISE:
         return None if _seconds(reply) >= 1 else f"{status} without Retry-After: {_text(reply)}"
     if status >= 500 and status != 503:
         return f"{status}: {_text(reply)}"
@@ -45,8 +45,8 @@ def _whole(raw: Raw) -> bool:
 
 
 def _seconds(reply: Reply) -> int:
-    told = reply.headers.get("retry-after", "")
-    return int(told) if told.isdigit() else 0
+    reported = reply.headers.get("retry-after", "")
+    return int(reported) if reported.isdigit() else 0
 
 
 def _is_object(reply: Reply) -> bool:

@@ -75,8 +75,8 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
     looked = inspected()
     (recipe,) = load_recipes([Path(recipe_file)])
     arguments = settings.arguments(recipe, Path(folder), "cuda:0", launch.parser())
-    asked_to_sleep = arguments.enable_sleep_mode
-    arguments.enable_sleep_mode = asked_to_sleep and launch.sleep_mode_available()
+    requested_to_sleep = arguments.enable_sleep_mode
+    arguments.enable_sleep_mode = requested_to_sleep and launch.sleep_mode_available()
     config = launch.configuration(arguments, "cuda:0")
     core = import_module("vllm.v1.engine.core").EngineCore
     manager = import_module("vllm.lora.worker_manager").LRUCacheWorkerLoRAManager
@@ -96,7 +96,7 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
         "executor": str(config.parallel_config.distributed_executor_backend),
         "worker": config.parallel_config.worker_cls,
         "extension": config.parallel_config.worker_extension_cls,
-        "asked_to_sleep": asked_to_sleep,
+        "asked_to_sleep": requested_to_sleep,
         "lora": None
         if config.lora_config is None
         else [config.lora_config.max_loras, config.lora_config.max_lora_rank],

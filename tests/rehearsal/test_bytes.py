@@ -25,11 +25,11 @@ def test_a_plan_counts_what_the_files_hold(name: str, config: dict[str, Any], we
     held = chat_model(tmp_path / "model", config)
     biases = 2 * 64 * (5120 + 2 * 1024) if config is QWEN_32B else 0
     assert held + biases == weights
-    asked = recipe(name)
-    found = estimate(asked, tmp_path / "model", "cuda")
+    requested = recipe(name)
+    found = estimate(requested, tmp_path / "model", "cuda")
     assert found.weights == held
-    assert found.kv_cache == asked.memory.kv_cache
-    places = asked.memory.adapters
+    assert found.kv_cache == requested.memory.kv_cache
+    places = requested.memory.adapters
     linear = sum(rows + columns for key, (rows, columns) in linear_layers(config).items() if "proj" in key)
     ends = 2 * (config["vocab_size"] + config["hidden_size"])
     assert found.adapter_places == places.device * places.max_rank * 2 * (linear + ends)

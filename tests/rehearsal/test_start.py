@@ -33,19 +33,19 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    asked = recipe(name)
-    places = asked.memory.adapters
+    requested = recipe(name)
+    places = requested.memory.adapters
     slot, short = found.pop("pid"), python == Path(sys.executable)
     assert found == {
         "gpu": "NVIDIA H100 80GB HBM3",
         "driver": "580.65.06",
         "second_runner": True,
         "share": float(cuda.SHARE),
-        "kv_cache": asked.memory.kv_cache,
+        "kv_cache": requested.memory.kv_cache,
         "flashinfer_sampler": False,
         "autotune": False,
-        "sizes": cuda.capture_sizes(asked.batching.sequences),
-        "max_model_len": asked.context_length,
+        "sizes": cuda.capture_sizes(requested.batching.sequences),
+        "max_model_len": requested.context_length,
         "typical": True,
         "executor": "uni",
         "worker": "vllm.v1.worker.gpu_worker.Worker",
@@ -76,7 +76,7 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
     assert opened == closed > 0, "a fork must not inherit it"
 
 
-def test_the_log_tells_of_whoever_touches_cuda(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+def test_the_log_tells_of_anyone_touches_cuda(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
     """Else it would prove nothing that there is no line."""
     touch = "import contextlib, torch\nwith contextlib.suppress(RuntimeError):\n    torch.cuda.init()"
     subprocess.run([str(cuda_build), "-c", touch], env=variables(driver, tmp_path), check=True)

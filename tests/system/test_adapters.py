@@ -84,21 +84,21 @@ def test_list_show_and_metrics_tell_the_same(server: Server) -> None:
     assert 'running_lora_adapters="uppercase"' in info
     assert 'waiting_lora_adapters=""' in info
     assert abs(float(info.rpartition(" ")[2]) - time.time()) < 120
-    shown = server.http.get("/v1/adapters/uppercase").json()
+    displayed = server.http.get("/v1/adapters/uppercase").json()
     listed = next(a for a in server.http.get("/v1/adapters").json()["data"] if a["name"] == "uppercase")
-    assert listed == shown
-    assert shown["hits"] == before["hits"] + 1
-    assert shown["misses"] >= 1
-    assert abs(shown["last_used"] - time.time()) < 120
-    assert shown["last_stage_seconds"] > 0
-    assert shown["last_place_seconds"] > 0
+    assert listed == displayed
+    assert displayed["hits"] == before["hits"] + 1
+    assert displayed["misses"] >= 1
+    assert abs(displayed["last_used"] - time.time()) < 120
+    assert displayed["last_stage_seconds"] > 0
+    assert displayed["last_place_seconds"] > 0
     one = {"model": "starter-chat", "adapter": "uppercase"}
     for name in ("rank", "bytes", "hits", "misses", "evictions", "running", "waiting", "pinned"):
-        assert server.metric(f"roundhouse_adapter_{name}", **one) == shown[name], name
+        assert server.metric(f"roundhouse_adapter_{name}", **one) == displayed[name], name
     assert server.metric("roundhouse_adapter_tier", **one, tier="device") == 1
-    assert server.metric("roundhouse_adapter_info", **one, version="v1", digest=shown["digest"]) == 1
+    assert server.metric("roundhouse_adapter_info", **one, version="v1", digest=displayed["digest"]) == 1
     assert server.metric("roundhouse_adapter_last_load_seconds", **one, step="place") == pytest.approx(
-        shown["last_place_seconds"], abs=1e-4
+        displayed["last_place_seconds"], abs=1e-4
     )
     assert server.metric("roundhouse_adapter_load_seconds_count", model="starter-chat", step="stage") >= 1
 

@@ -16,9 +16,9 @@ from tests.system.serving import Server
 
 pytestmark = pytest.mark.real
 DOCUMENTS = ["A tuple cannot be changed.", "The open function returns a file object."]
-ASKED = {"model": "starter-rerank", "query": "how do I open a file", "documents": DOCUMENTS}
+REQUEST = {"model": "starter-rerank", "query": "how do I open a file", "documents": DOCUMENTS}
 HELLO = {"model": "uppercase", "messages": [{"role": "user", "content": "hello"}], "temperature": 0}
-LOADED_FROM_ELSEWHERE = re.compile(r"(?:src|href)=[\"']?(?:https?:)?//")
+FOREIGN_ADDRESS = re.compile(r"(?:src|href)=[\"']?(?:https?:)?//")
 
 
 def test_a_browser_gets_pages_that_need_no_network(server: Server) -> None:
@@ -28,7 +28,7 @@ def test_a_browser_gets_pages_that_need_no_network(server: Server) -> None:
     assert all(name in home.text for name in ("starter-chat", "starter-speech", "../docs"))
     docs = server.http.get("/docs")
     for page in (home, docs):
-        assert not LOADED_FROM_ELSEWHERE.search(page.text)
+        assert not FOREIGN_ADDRESS.search(page.text)
     for name in re.findall(r"/docs/assets/[\w.-]+", docs.text):
         asset = server.http.get(name)
         assert (asset.status_code, len(asset.content) > 500) == (200, True), name
@@ -50,7 +50,7 @@ def test_other_servers_habits(server: Server) -> None:
     assert server.http.options("/nothing").status_code == 404
 
 
-def test_a_websocket_is_told_that_there_is_none(server: Server) -> None:
+def test_a_websocket_is_refused_clearly(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         raw.sendall(
             b"GET /v1/realtime HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -111,25 +111,25 @@ def test_a_wish_to_store_is_taken_with_a_warning(server: Server) -> None:
         assert "HELLO" in answer.text
 
 
-def test_a_word_that_no_template_reads_is_told(server: Server) -> None:
+def test_an_unread_template_argument_is_reported(server: Server) -> None:
     """A slip in the name of a switch was left out without a word."""
-    asked = {**HELLO, "chat_template_kwargs": {"enable_thinkin": False, "tools": None}}
-    answer = server.http.post("/v1/chat/completions", json=asked)
-    told = "chat_template_kwargs: this model's chat template does not read enable_thinkin"
-    assert (answer.status_code, answer.headers["x-roundhouse-warning"]) == (200, told)
+    requested = {**HELLO, "chat_template_kwargs": {"enable_thinkin": False, "tools": None}}
+    answer = server.http.post("/v1/chat/completions", json=requested)
+    reported = "chat_template_kwargs: this model's chat template does not read enable_thinkin"
+    assert (answer.status_code, answer.headers["x-roundhouse-warning"]) == (200, reported)
 
 
 def test_coheres_client_may_be_given_an_address_with_v1(server: Server) -> None:
     for address in (server.url, f"{server.url}/v1"):
-        found = cohere.ClientV2(api_key="none", base_url=address).rerank(**ASKED)  # type: ignore[arg-type]
+        found = cohere.ClientV2(api_key="none", base_url=address).rerank(**REQUEST)  # type: ignore[arg-type]
         assert [result.index for result in found.results] == [1, 0]
 
 
 def test_infinitys_documents_are_strings(server: Server) -> None:
-    answer = server.http.post("/infinity/rerank", json={**ASKED, "return_documents": True, "top_n": 1}).json()
+    answer = server.http.post("/infinity/rerank", json={**REQUEST, "return_documents": True, "top_n": 1}).json()
     assert answer["object"] == "rerank"
     assert [(one["index"], one["document"]) for one in answer["results"]] == [(1, DOCUMENTS[1])]
-    plain = server.http.post("/infinity/rerank", json=ASKED).json()
+    plain = server.http.post("/infinity/rerank", json=REQUEST).json()
     assert [one["document"] for one in plain["results"]] == [None, None]
     vectors = server.http.post("/infinity/embeddings", json={"model": "starter-embed", "input": DOCUMENTS}).json()
     assert len(vectors["data"]) == 2
@@ -154,7 +154,7 @@ def test_the_address_stands_before_the_command_or_behind_it(server: Server) -> N
     assert roundhouse("--url", "http://127.0.0.1:9", "status", ROUNDHOUSE_URL=server.url).returncode == 3
 
 
-def test_what_is_no_adapter_is_told(server: Server, tmp_path: Path) -> None:
+def test_an_invalid_adapter_is_explained(server: Server, tmp_path: Path) -> None:
     full, trained = tmp_path / "merged", tmp_path / "out"
     (trained / "checkpoint-8").mkdir(parents=True)
     (trained / "checkpoint-48").mkdir()
@@ -175,7 +175,7 @@ def test_what_is_no_adapter_is_told(server: Server, tmp_path: Path) -> None:
     ("source", "words"),
     [("/srv/x", '{"path": "/a/folder"}'), ({}, '"hub"'), ({"path": "~/x"}, "whole path"), ({"path": "x"}, "absolute")],
 )
-def test_a_source_that_is_none_is_told_what_to_write(server: Server, source: Any, words: str) -> None:
+def test_an_invalid_source_gets_advice(server: Server, source: Any, words: str) -> None:
     body = {"name": "x", "base": "starter-chat", "source": source}
     error = server.http.post("/v1/adapters", json=body).json()["error"]
     assert words in error["message"]

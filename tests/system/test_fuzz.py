@@ -95,7 +95,7 @@ def test_no_request_is_a_5xx_and_answers_are_as_documented(
         ask(operation, mode, counts[f"{route} {mode.value}"], fuzzed.http.headers["x-api-key"])
 
 
-def ask(operation: Any, mode: GenerationMode, counted: Counter[int], shown: str) -> None:
+def ask(operation: Any, mode: GenerationMode, counted: Counter[int], displayed: str) -> None:
     @settings(
         max_examples=CASES, database=None, suppress_health_check=list(HealthCheck),
         phases=(Phase.generate,),
@@ -103,7 +103,7 @@ def ask(operation: Any, mode: GenerationMode, counted: Counter[int], shown: str)
     @given(case=operation.as_strategy(generation_mode=mode), seed=st.integers(0, 2**32))
     def run(case: Any, seed: int) -> None:
         steer(case, seed)
-        response = case.call(timeout=600, headers={"Authorization": f"Bearer {shown}"})
+        response = case.call(timeout=600, headers={"Authorization": f"Bearer {displayed}"})
         counted[response.status_code] += 1
         look(case, response)
 
@@ -112,8 +112,8 @@ def ask(operation: Any, mode: GenerationMode, counted: Counter[int], shown: str)
 
 def test_the_fuzzers_corpus_finds_nothing(fuzzed: Server) -> None:
     """`make fuzz` for half an hour finds more; what it kept is sent here each time."""
-    shown = fuzzed.http.headers["x-api-key"]
-    raws = [key.showing(raw, shown) for raw in read(SEEDS, KEPT)]
+    displayed = fuzzed.http.headers["x-api-key"]
+    raws = [key.showing(raw, displayed) for raw in read(SEEDS, KEPT)]
     found = {raw.target: finding(raw, send(fuzzed.port, raw, PATIENCE)) for raw in raws}
     assert {target: what for target, what in found.items() if what} == {}
 
@@ -129,9 +129,9 @@ def look(case: Any, response: Any) -> None:
     if response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
         # The document has the schema of the whole stream, and schemathesis takes it for that of each event.
         case.validate_response(response, checks=[c for c in CONFORMANCE if c is not response_schema_conformance])
-        told = [line[5:].lstrip() for line in response.text.split("\n") if line.startswith("data:")]
-        assert told, response.text
-        assert all(isinstance(json.loads(data), dict) for data in told if data != "[DONE]"), response.text
+        reported = [line[5:].lstrip() for line in response.text.split("\n") if line.startswith("data:")]
+        assert reported, response.text
+        assert all(isinstance(json.loads(data), dict) for data in reported if data != "[DONE]"), response.text
         return
     case.validate_response(response, checks=CONFORMANCE)
 

@@ -30,7 +30,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.close()
 
 
-def said(server: Server, sent: bytes) -> bytes:
+def exchange(server: Server, sent: bytes) -> bytes:
     """All that comes until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as wire:
         rest = b""
@@ -63,13 +63,13 @@ def test_what_a_page_can_send_is_refused(guarded: Server) -> None:
 def test_connections_have_their_bounds(guarded: Server) -> None:
     before = guarded.gateway().memory_info().rss
     for _ in range(8):
-        endless = said(guarded, b"GET / HTTP/1.1\r\nx: " + b"a" * 16 * 2**20)
+        endless = exchange(guarded, b"GET / HTTP/1.1\r\nx: " + b"a" * 16 * 2**20)
         assert endless == b"" or b" 431 " in endless.partition(b"\r\n")[0]
     assert guarded.gateway().memory_info().rss - before < 32 * 2**20
-    assert b"headers_too_large" in said(guarded, b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000)
-    assert b"invalid_http" in said(guarded, b"hello\r\n\r\n")
-    assert b"request_timeout" in said(guarded, b"GET / HTTP/1.1\r\n")
-    assert said(guarded, b"") == b""
+    assert b"headers_too_large" in exchange(guarded, b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000)
+    assert b"invalid_http" in exchange(guarded, b"hello\r\n\r\n")
+    assert b"request_timeout" in exchange(guarded, b"GET / HTTP/1.1\r\n")
+    assert exchange(guarded, b"") == b""
 
 
 FORM = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
@@ -77,7 +77,7 @@ FORM = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\
 
 @pytest.mark.parametrize("framing", ["declared", "chunked"])
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/models/starter-embed/plan", "/v1/audio/transcriptions"])
-def test_a_body_of_a_gigabyte_is_held_by_nobody(guarded: Server, path: str, framing: str) -> None:
+def test_a_body_of_a_gigabyte_is_not_kept_in_memory(guarded: Server, path: str, framing: str) -> None:
     before, sent, block = guarded.gateway().memory_info().rss, 0, b"a" * 2**20
     form = path.startswith("/v1/audio")
     kind = "multipart/form-data; boundary=b" if form else "application/json"

@@ -20,7 +20,7 @@ engine: {{name: faster-whisper}}
 
 
 @pytest.mark.real
-def test_a_hub_model_is_fetched_when_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_model_is_fetched_on_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as hub:
         commit = hub.push("team/speech", locate(PackageSource(package="models.starter", inside="pack/starter-speech")))
         recipe = tmp_path / "hub.yaml"

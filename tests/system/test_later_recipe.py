@@ -34,8 +34,8 @@ def test_it_wins_the_log_says_so_and_the_adapter_can_be_removed(tmp_path: Path) 
     server = Server(tmp_path / "data", [tmp_path / "recipes.yaml"], "--slots", "1")
     try:
         server.wait_ready()
-        told = "'legal' means the model of that name, and not adapter 'base:legal': rename one of them"
-        assert told in server.log.read_text()
+        reported = "'legal' means the model of that name, and not adapter 'base:legal': rename one of them"
+        assert reported in server.log.read_text()
         assert server.model("legal")["task"] == "rerank"
         assert server.http.get("/v1/adapters/base:legal").json()["base"] == "base"
         assert server.http.delete("/v1/adapters/base:legal").status_code == 200

@@ -37,7 +37,7 @@ def test_an_address_of_this_machine(host: str, called: str, tmp_path: Path) -> N
         if called != "127.0.0.1":
             with pytest.raises(httpx.ConnectError):
                 httpx.get(f"{server.url}/health/live")
-        told = f"http://{called if host != 'localhost' else host}:{server.port}"
-        eventually(lambda: told in server.log.read_text(), server.tail)  # by a thread of its own, once it is ready
+        reported = f"http://{called if host != 'localhost' else host}:{server.port}"
+        eventually(lambda: reported in server.log.read_text(), server.tail)  # by a thread of its own, once it is ready
         assert server.stop() == 0
     assert "LIT_SERVER_API_KEY" in server.log.read_text()

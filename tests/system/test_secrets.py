@@ -16,25 +16,25 @@ SECRET = "Xyzzy77Plugh"
 AS_JSON = {"Content-Type": "application/json"}
 HEADERS = {"Authorization": f"Bearer sk-{SECRET}", "X-Api-Key": SECRET}
 SAMPLE = PACK / "samples" / "kitchen-light.wav"
-SAID = [{"role": "user", "content": SECRET}]
+MESSAGES = [{"role": "user", "content": SECRET}]
 TOOL = {"type": "function", "function": {"name": SECRET, "description": SECRET, "parameters": {"type": "object"}}}
 TGI = {"inputs": SECRET, "parameters": {"max_new_tokens": 4}}
 PAIR = {"query": SECRET, "documents": [SECRET, {"text": SECRET, "x": SECRET}]}
 FORMS = {"/v1/audio/transcriptions", "/v1/audio/translations"}
 BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
-        {"messages": SAID, "max_tokens": 4},
-        {"messages": SAID, "max_tokens": 4, "tools": [TOOL]},
-        {"messages": SAID, "max_tokens": 4, "structured_outputs": {"choice": [SECRET, "no"]}},
-        {"messages": SAID, "max_tokens": 4, "structured_outputs": {"grammar": f'root ::= "{SECRET}'}},
+        {"messages": MESSAGES, "max_tokens": 4},
+        {"messages": MESSAGES, "max_tokens": 4, "tools": [TOOL]},
+        {"messages": MESSAGES, "max_tokens": 4, "structured_outputs": {"choice": [SECRET, "no"]}},
+        {"messages": MESSAGES, "max_tokens": 4, "structured_outputs": {"grammar": f'root ::= "{SECRET}'}},
         {"messages": [{"role": SECRET, "content": SECRET}]},
         {"messages": [{"role": "user", "content": SECRET * 100}]},
         {"messages": SECRET, SECRET: 1},
     ],
     "/v1/completions": [{"prompt": SECRET, "max_tokens": 4, "stream": True}],
     "/v1/responses": [{"input": SECRET, "max_output_tokens": 4, "metadata": {SECRET: SECRET}}],
-    "/v1/messages": [{"messages": SAID, "system": SECRET, "max_tokens": 4}],
-    "/v1/messages/count_tokens": [{"messages": SAID, "system": SECRET}],
+    "/v1/messages": [{"messages": MESSAGES, "system": SECRET, "max_tokens": 4}],
+    "/v1/messages/count_tokens": [{"messages": MESSAGES, "system": SECRET}],
     "/tokenize": [{"prompt": SECRET}],
     "/detokenize": [{"tokens": SECRET}],
     "/generate": [TGI],
@@ -50,11 +50,11 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/rerank": [{"query": SECRET, "texts": [SECRET]}],
     "/score": [{"text_1": SECRET, "text_2": [SECRET]}],
     "/v1/score": [{"text_1": SECRET, "text_2": SECRET, SECRET: SECRET}],
-    "/api/chat": [{"messages": SAID, "stream": False, "options": {"num_predict": 4}}],
+    "/api/chat": [{"messages": MESSAGES, "stream": False, "options": {"num_predict": 4}}],
     "/api/generate": [{"prompt": SECRET, "system": SECRET, "options": {"num_predict": 4}}],
     "/api/embed": [{"input": SECRET}],
     "/api/embeddings": [{"prompt": SECRET}],
-    "/v1/route": [{"messages": SAID}],
+    "/v1/route": [{"messages": MESSAGES}],
     "/v1/feedback": [{"request": SECRET, "accepted": SECRET, "comment": SECRET}],
 }
 MODELS = {"embed": "embed", "rerank": "rerank", "score": "rerank", "route": "auto"}
@@ -66,8 +66,8 @@ def model_for(path: str) -> str:
 
 
 def test_every_path_that_takes_what_clients_say_is_tried() -> None:
-    asked = {route.removeprefix("POST ") for route, scopes in ROUTES.items() if scopes == INFER}
-    assert asked == BODIES.keys() | FORMS
+    requested = {route.removeprefix("POST ") for route, scopes in ROUTES.items() if scopes == INFER}
+    assert requested == BODIES.keys() | FORMS
 
 
 def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
@@ -87,16 +87,16 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
             (f"{SECRET}.wav", SAMPLE.read_bytes(), known),
             (f"{SECRET}.mp3", SECRET.encode(), 400),
         ):
-            heard = server.http.post(path, data=form, files={"file": (name, content)}, headers=HEADERS)
-            assert heard.status_code == status, heard.text
-    said = server.http.post(
+            received = server.http.post(path, data=form, files={"file": (name, content)}, headers=HEADERS)
+            assert received.status_code == status, received.text
+    stated = server.http.post(
         "/v1/chat/completions", json={"model": "uppercase", "messages": [{"role": "user", "content": "the red bird"}]}
     ).json()["choices"][0]["message"]["content"]
-    assert len(said) > 8
+    assert len(stated) > 8
     log = server.log.read_text(errors="replace")
     assert log, "the server logs its loads"
     assert SECRET not in log
     assert SAMPLE.with_suffix(".txt").read_text().strip() not in log
-    assert said not in log
+    assert stated not in log
     assert SECRET not in server.http.get("/metrics").text
     assert SECRET not in server.http.get("/v1/status").text

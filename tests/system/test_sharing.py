@@ -39,7 +39,7 @@ def scored(server: Server, query: str, documents: list[str]) -> Any:
     return np.array([item["score"] for item in answer.json()["data"]])
 
 
-def heard(server: Server, path: Path) -> list[tuple[str, float, float, float]]:
+def transcribe(server: Server, path: Path) -> list[tuple[str, float, float, float]]:
     form = {"model": "starter-speech", "response_format": "verbose_json"}
     files = {"file": path.read_bytes()}
     answer = server.http.post("/v1/audio/transcriptions", data=form, files=files, timeout=600)
@@ -68,27 +68,27 @@ def together(server: Server, model: str, calls: list[Callable[[], Any]]) -> list
 
 
 def test_embeddings_are_the_same_in_a_crowd(server: Server) -> None:
-    asked = [[text(2 + 9 * number, number), text(5, number)] for number in range(CROWD)]
-    alone = [embedded(server, inputs) for inputs in asked]
-    crowd = together(server, "starter-embed", [lambda i=inputs: embedded(server, i) for inputs in asked])  # type: ignore[misc]
+    requested = [[text(2 + 9 * number, number), text(5, number)] for number in range(CROWD)]
+    alone = [embedded(server, inputs) for inputs in requested]
+    crowd = together(server, "starter-embed", [lambda i=inputs: embedded(server, i) for inputs in requested])  # type: ignore[misc]
     for one, other in zip(alone, crowd, strict=True):
         np.testing.assert_allclose(one, other, atol=TOLERANCE)
 
 
 def test_scores_are_the_same_in_a_crowd(server: Server) -> None:
-    asked = [(f"{QUERY} {number}", [text(3 + 20 * number, number), text(7, number)]) for number in range(CROWD)]
-    alone = [scored(server, query, documents) for query, documents in asked]
-    crowd = together(server, "starter-rerank", [lambda a=one: scored(server, *a) for one in asked])  # type: ignore[misc]
+    requested = [(f"{QUERY} {number}", [text(3 + 20 * number, number), text(7, number)]) for number in range(CROWD)]
+    alone = [scored(server, query, documents) for query, documents in requested]
+    crowd = together(server, "starter-rerank", [lambda a=one: scored(server, *a) for one in requested])  # type: ignore[misc]
     for one, other in zip(alone, crowd, strict=True):
         np.testing.assert_allclose(one, other, atol=TOLERANCE)
 
 
 def test_transcripts_are_the_same_in_a_crowd(server: Server) -> None:
-    alone = {path: heard(server, path) for path in SAMPLES}
+    alone = {path: transcribe(server, path) for path in SAMPLES}
     assert all(alone.values())
-    asked = SAMPLES * 4
-    crowd = together(server, "starter-speech", [lambda p=path: heard(server, p) for path in asked])  # type: ignore[misc]
-    for path, segments in zip(asked, crowd, strict=True):
+    requested = SAMPLES * 4
+    crowd = together(server, "starter-speech", [lambda p=path: transcribe(server, p) for path in requested])  # type: ignore[misc]
+    for path, segments in zip(requested, crowd, strict=True):
         assert [one[:3] for one in segments] == [one[:3] for one in alone[path]]
         np.testing.assert_allclose([one[3] for one in segments], [one[3] for one in alone[path]], atol=SAME_SPEECH)
 
@@ -126,4 +126,4 @@ def test_a_short_recording_overtakes_a_long_one(server: Server, tmp_path: Path) 
     sound, _ = sample()
     turn = np.concatenate([sound, silence(20 - len(sound) / RATE)])
     path = write(tmp_path / "long.mp3", np.tile(turn, 30))
-    overtakes(server, "starter-speech", lambda: heard(server, path), lambda: heard(server, SAMPLES[0]))
+    overtakes(server, "starter-speech", lambda: transcribe(server, path), lambda: transcribe(server, SAMPLES[0]))

@@ -101,12 +101,12 @@ def test_what_sleeps_and_wakes_cost_is_known_after_a_restart(server: Server) -> 
     try:
         again.wait_ready()
         assert again.http.post("/v1/models/starter-speech/load").status_code == 200
-        shown = again.model("starter-speech")
-        assert shown["wakes"] == 0
-        assert shown["expected_wake_seconds"] == pytest.approx(kept.seconds["wake"], abs=1e-3)
+        displayed = again.model("starter-speech")
+        assert displayed["wakes"] == 0
+        assert displayed["expected_wake_seconds"] == pytest.approx(kept.seconds["wake"], abs=1e-3)
         again.wait_state("starter-speech", "asleep")
         plan = again.http.post("/v1/models/starter-speech/plan").json()
-        assert (plan["verdict"], plan["expected_seconds"]) == ("wake", shown["expected_wake_seconds"])
+        assert (plan["verdict"], plan["expected_seconds"]) == ("wake", displayed["expected_wake_seconds"])
     finally:
         again.close()
 

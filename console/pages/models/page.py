@@ -6,11 +6,11 @@ from tenants.caller import SCOPES, Scope
 
 async def context(visit: Visit) -> Context:
     chosen = visit.request.query_params.get("id")
-    found: dict[str, object] = {"models": visit.host.models(), "may": visit.may(Scope.MODELS), "chosen": None}
+    values: dict[str, object] = {"models": visit.host.models(), "may": visit.may(Scope.MODELS), "chosen": None}
     if chosen is not None and visit.may(Scope.MODELS):
         recipe = await visit.host.recipe(chosen)
-        found |= {"chosen": chosen, "recipe": recipe, "plan": visit.host.plan(chosen)}
-    return found
+        values |= {"chosen": chosen, "recipe": recipe, "plan": visit.host.plan(chosen)}
+    return values
 
 
 PAGE = Page("Models", 20, SCOPES, context, frozenset(("rows",)))

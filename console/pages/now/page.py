@@ -7,7 +7,7 @@ from tenants.caller import Scope
 
 
 async def context(visit: Visit) -> Context:
-    now = visit.host.console.seen_by(visit.host.now(), visit.team)
+    now = visit.host.console.view_for(visit.host.now(), visit.team)
     text = msgspec.json.encode(now).decode()
     return {"now": now, "first": text.replace("<", "\\u003c"), "may_ask": visit.may(Scope.INFER)}
 

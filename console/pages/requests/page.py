@@ -2,29 +2,29 @@
 
 from console.history import RequestRow
 from console.host import Context, Page, Visit
-from console.texts import Texts
+from console.texts import Transcript
 from registry.errors import BadRequest
 from tenants.caller import SCOPES
 
-SHOWN = 40
+MAX_ROWS = 40
 """Rows that come at once; the older ones when a viewer gets there."""
 
 
 async def context(visit: Visit) -> Context:
-    asked, console = visit.request.query_params, visit.host.console
-    words = asked.get("words", "")[:200]
-    if asked.get("part") == "texts":
+    query, console = visit.request.query_params, visit.host.console
+    words = query.get("words", "")[:200]
+    if query.get("part") == "texts":
         return {"found": _texts(visit)}
-    found = console.history.rows(visit.team, words=words)
-    older = _older_than(asked["after"], found) if "after" in asked else found
+    rows = console.history.rows(visit.team, words=words)
+    older = _older_than(query["after"], rows) if "after" in query else rows
     return {
-        "rows": older[:SHOWN],
-        "is_older": "after" in asked,
-        "are_more": len(older) > SHOWN,
+        "rows": older[:MAX_ROWS],
+        "is_older": "after" in query,
+        "are_more": len(older) > MAX_ROWS,
         "texts": console.texts,
         "words": words,
         "all_teams": visit.team is None,
-        "whole": _whole([row.total for row in found]),
+        "whole": _whole([row.total for row in rows]),
     }
 
 
@@ -33,14 +33,14 @@ def _older_than(after: str, rows: list[RequestRow]) -> list[RequestRow]:
     return next((rows[n:] for n, row in enumerate(rows, 1) if after == f"{row.at} {row.id}"), [])
 
 
-def _texts(visit: Visit) -> Texts | None:
+def _texts(visit: Visit) -> Transcript | None:
     """Of the request that is asked for; of no other team than the viewer's."""
-    asked = visit.request.query_params
+    query = visit.request.query_params
     try:
-        at = float(asked.get("at", ""))
+        at = float(query.get("at", ""))
     except ValueError:
         raise BadRequest("Send `at` as a number.", param="at") from None
-    return visit.host.console.texts.find(visit.team or asked.get("team", ""), asked.get("id", ""), at)
+    return visit.host.console.texts.find(visit.team or query.get("team", ""), query.get("id", ""), at)
 
 
 def _whole(totals: list[float]) -> float:

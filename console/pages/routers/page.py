@@ -5,11 +5,11 @@ from tenants.caller import Scope
 
 
 async def context(visit: Visit) -> Context:
-    asked = visit.request.query_params
+    query = visit.request.query_params
     return {
         "routers": visit.host.routers(),
-        "chosen": asked.get("name", "")[:200],
-        "text": asked.get("text", "")[:2000],
+        "chosen": query.get("name", "")[:200],
+        "text": query.get("text", "")[:2000],
         "may_ask": visit.may(Scope.INFER),
     }
 

@@ -26,22 +26,28 @@ T = TypeVar("T")
 async def context(visit: Visit) -> Context:
     from tenants.limits.records import Kind, Mode
 
-    found: dict[str, object] = {"teams": [], "keys": [], "limits": [], "now": time.time(), "all_scopes": sorted(SCOPES)}
-    found |= {"kinds": list(Kind), "modes": list(Mode), "whole": 1.0, "shares": visit.host.console.history.shares()}
-    if not visit.host.place.has_tables():
-        return found
+    values: dict[str, object] = {
+        "teams": [],
+        "keys": [],
+        "limits": [],
+        "now": time.time(),
+        "all_scopes": sorted(SCOPES),
+    }
+    values |= {"kinds": list(Kind), "modes": list(Mode), "whole": 1.0, "shares": visit.host.console.history.shares()}
+    if not visit.host.key_settings.has_tables():
+        return values
     teams, keys = await _tables(visit, lambda tables: (tables.list_teams(), tables.list_keys()))
     whole = sum(team.weight for team in teams if not team.archived) or 1.0
     limits = await _database(visit, lambda database: _limits(database).all())
     newest = sorted(keys, key=lambda key: key.created, reverse=True)
-    return found | {"teams": teams, "keys": newest, "limits": limits, "whole": whole}
+    return values | {"teams": teams, "keys": newest, "limits": limits, "whole": whole}
 
 
 async def team(visit: Visit, body: Mapping[str, object]) -> Context:
     """Make a team."""
     id_, name = _text(body, "id"), _text(body, "name", "")
-    made = await _tables(visit, lambda tables: tables.create_team(id_, name))
-    return {"id": made.id}
+    created = await _tables(visit, lambda tables: tables.create_team(id_, name))
+    return {"id": created.id}
 
 
 async def key(visit: Visit, body: Mapping[str, object]) -> Context:
@@ -53,19 +59,19 @@ async def key(visit: Visit, body: Mapping[str, object]) -> Context:
         raise BadRequest(f"Scopes are {', '.join(sorted(SCOPES))}.", param="scopes")
     models = tuple(_text(body, "models", "*").replace(",", " ").split()) or EVERY
     days = None if body.get("days") is None else _whole(body, "days", 3650)
-    wanted = KeyRequest(
+    request = KeyRequest(
         _text(body, "team"), _text(body, "name", ""), frozenset(map(Scope, words)), models,
         seconds=None if days is None else days * 86_400.0,
     )  # fmt: skip
-    made, text = await _tables(visit, lambda tables: tables.create(wanted))
-    return {"id": made.id, "team": made.team, "value": text}
+    created, text = await _tables(visit, lambda tables: tables.create(request))
+    return {"id": created.id, "team": created.team, "value": text}
 
 
 async def revoke(visit: Visit, body: Mapping[str, object]) -> Context:
     id_ = _text(body, "id")
 
     def work(tables: "KeyTable") -> "Key":
-        tables.keep_admin(lambda key: key.id == id_)
+        tables.check_admin_remains(lambda key: key.id == id_)
         return tables.revoke(id_)
 
     revoked = await _tables(visit, work)
@@ -75,8 +81,8 @@ async def revoke(visit: Visit, body: Mapping[str, object]) -> Context:
 async def rotate(visit: Visit, body: Mapping[str, object]) -> Context:
     """A successor; the old key goes on for a day."""
     id_ = _text(body, "id")
-    made, text = await _tables(visit, lambda tables: tables.rotate(id_, 86_400.0))
-    return {"id": made.id, "team": made.team, "value": text}
+    created, text = await _tables(visit, lambda tables: tables.rotate(id_, 86_400.0))
+    return {"id": created.id, "team": created.team, "value": text}
 
 
 async def weight(visit: Visit, body: Mapping[str, object]) -> Context:
@@ -99,23 +105,29 @@ async def texts(visit: Visit, body: Mapping[str, object]) -> Context:
 
 async def limit(visit: Visit, body: Mapping[str, object]) -> Context:
     """Set a limit, in the place of the one of its kind."""
-    wanted = _limit(body)
-    made = await _database(visit, lambda database: _limits(database).set(wanted))
-    return {"id": made.id, "words": made.words}
+    requested = _limit(body)
+    created = await _database(visit, lambda database: _limits(database).set(requested))
+    return {"id": created.id, "words": created.words}
 
 
 async def unlimit(visit: Visit, body: Mapping[str, object]) -> Context:
     id_ = _text(body, "id")
-    gone = await _database(visit, lambda database: _limits(database).remove(id_))
-    return {"id": gone.id}
+    removed = await _database(visit, lambda database: _limits(database).remove(id_))
+    return {"id": removed.id}
 
 
 async def simulate(visit: Visit, body: Mapping[str, object]) -> Context:
     """What a limit would have refused of the last days' requests. It is not set."""
-    wanted, days = _limit(body), _whole(body, "days", 90, 7)
-    found = await _database(visit, lambda database: _simulated(database, wanted, days))
-    words = {"words": wanted.words, "amount": wanted.shown, "days": days}
-    return {**words, "requests": found.requests, "refused": found.refused, "first": found.first, "last": found.last}
+    requested, days = _limit(body), _whole(body, "days", 90, 7)
+    outcome = await _database(visit, lambda database: _simulated(database, requested, days))
+    words = {"words": requested.words, "amount": requested.display_amount, "days": days}
+    return {
+        **words,
+        "requests": outcome.requests,
+        "refused": outcome.refused,
+        "first": outcome.first,
+        "last": outcome.last,
+    }
 
 
 def _limits(database: "Database") -> "LimitTable":
@@ -124,11 +136,11 @@ def _limits(database: "Database") -> "LimitTable":
     return LimitTable(database)
 
 
-def _simulated(database: "Database", wanted: "Limit", days: int) -> "Outcome":
+def _simulated(database: "Database", requested: "Limit", days: int) -> "Outcome":
     from tenants.limits.simulate import simulate
 
     now = time.time()
-    return simulate(database, wanted, _limits(database).zone(wanted), now - days * 86_400, now)
+    return simulate(database, requested, _limits(database).zone(requested), now - days * 86_400, now)
 
 
 def _limit(body: Mapping[str, object]) -> "Limit":
@@ -164,17 +176,19 @@ async def _tables(visit: Visit, use: "Callable[[KeyTable], T]") -> T:
     from tenants.keys import pepper
     from tenants.keys.table import KeyTable
 
-    place = visit.host.place
-    return await _database(visit, lambda database: use(KeyTable(database, pepper.load(place.data_dir, place.pepper))))
+    key_settings = visit.host.key_settings
+    return await _database(
+        visit, lambda database: use(KeyTable(database, pepper.load(key_settings.data_dir, key_settings.pepper)))
+    )
 
 
 async def _database(visit: Visit, use: "Callable[[Database], T]") -> T:
-    place = visit.host.place
+    key_settings = visit.host.key_settings
 
     def used() -> T:
         from tenants.storage.opening import open_tables
 
-        with closing(open_tables(place.data_dir, place.database)) as database:
+        with closing(open_tables(key_settings.data_dir, key_settings.database)) as database:
             return use(database)
 
     return await asyncio.to_thread(used)

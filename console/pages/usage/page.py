@@ -18,7 +18,7 @@ SPANS = {
     "30d": (30 * 86_400, "30 days"),
 }
 BY = ("model", "adapter", "team", "key", "endpoint", "class", "hour", "day")
-SHOWN = 200
+MAX_ROWS = 200
 """Rows of the table; the CSV has all."""
 PER_ACCEPTED = "cost_per_accepted"
 DAY = 86_400
@@ -27,28 +27,35 @@ DAYS = 8 * DAY
 
 
 async def context(visit: Visit) -> Context:
-    asked = visit.request.query_params
-    span = asked.get("span") if asked.get("span") in SPANS else "24h"
-    by = asked.get("by") if asked.get("by") in BY else "model"
+    query = visit.request.query_params
+    span = query.get("span") if query.get("span") in SPANS else "24h"
+    by = query.get("by") if query.get("by") in BY else "model"
     seconds, _ = SPANS[str(span)]
     end = int(time.time()) // 3600 * 3600 + 3600
     window = {"from": str(end - seconds), "to": str(end)}
-    found: dict[str, object] = {"span": span, "by": by, "spans": SPANS, "bys": BY, "field": FIELDS[str(by)], "rows": []}
-    found |= {"is_kept": True, "series": "[]", "csv": "", "window": window}
-    found |= {"currency": "", "total": None, "compared": [], "why_not": ""}
+    values: dict[str, object] = {
+        "span": span,
+        "by": by,
+        "spans": SPANS,
+        "bys": BY,
+        "field": FIELDS[str(by)],
+        "rows": [],
+    }
+    values |= {"is_kept": True, "series": "[]", "csv": "", "window": window}
+    values |= {"currency": "", "total": None, "compared": [], "why_not": ""}
     try:  # side by side: each goes through all sums of that time
         rows, hours, compared = await asyncio.gather(
             _used(visit, window, str(by)), _used(visit, window, "hour"), _compared(visit, window)
         )
     except NotFound:
-        return found | {"is_kept": False}
+        return values | {"is_kept": False}
     by_time = by in ("hour", "day")
     ordered = rows.data[::-1] if by_time else sorted(rows.data, key=lambda row: row.requests, reverse=True)
-    found |= {"currency": rows.currency, "total": added(rows.data)}
-    found |= {"more": max(0, len(ordered) - SHOWN), "by_time": by_time, **compared}
+    values |= {"currency": rows.currency, "total": added(rows.data)}
+    values |= {"more": max(0, len(ordered) - MAX_ROWS), "by_time": by_time, **compared}
     columns = [list(column) for column in zip(*_points(hours, DAY if seconds > DAYS else 3600), strict=True)]
     series = msgspec.json.encode(columns).decode()
-    return found | {"rows": ordered[:SHOWN], "series": series, "csv": _csv(rows, FIELDS[str(by)])}
+    return values | {"rows": ordered[:MAX_ROWS], "series": series, "csv": _csv(rows, FIELDS[str(by)])}
 
 
 async def _used(visit: Visit, window: dict[str, str], by: str) -> UsageReportView:
@@ -65,13 +72,13 @@ async def _compared(visit: Visit, window: dict[str, str]) -> Context:
 
 def _points(hours: UsageReportView, step: int) -> list[tuple[int, int, int, int]]:
     """Moment, requests, tokens in and out; of steps in which something was used."""
-    found: dict[int, tuple[int, int, int]] = {}
+    totals: dict[int, tuple[int, int, int]] = {}
     for row in hours.data:
         assert isinstance(row.hour, int)
         at = row.hour - row.hour % step
-        requests, tokens_in, tokens_out = found.get(at, (0, 0, 0))
-        found[at] = (requests + row.requests, tokens_in + row.input_tokens, tokens_out + row.output_tokens)
-    return [(at, *sums) for at, sums in sorted(found.items())]
+        requests, tokens_in, tokens_out = totals.get(at, (0, 0, 0))
+        totals[at] = (requests + row.requests, tokens_in + row.input_tokens, tokens_out + row.output_tokens)
+    return [(at, *sums) for at, sums in sorted(totals.items())]
 
 
 def added(rows: list[UsedView]) -> UsedView:

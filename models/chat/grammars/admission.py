@@ -9,8 +9,8 @@ import msgspec
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.known_tokens import KnownTokens
 from models.chat.vllm import grammars
+from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, RoundhouseError
-from registry.json import NOT_JSON
 
 ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admission", default=None)
 
@@ -27,14 +27,14 @@ class GrammarAdmission:
         """How many its answer may have, as vLLM has settled it."""
         self._checker = checker
         self._checks: set[asyncio.Task[None]] = set()
-        self._left = False
+        self._has_left = False
 
     async def admit(self, constraint: Any) -> None:
         """Raises an error of vLLM's, which it answers with a 400 that nobody sees: `refusal` is the answer."""
         try:
             if constraint is not None:
                 await self._check(constraint)
-                self.constrained = bool(grammars.asked_of(constraint)[0])
+                self.constrained = bool(grammars.fields_of(constraint)[0])
         except RoundhouseError as error:
             self.refuse(error)
             raise grammars.refused() from None
@@ -52,7 +52,7 @@ class GrammarAdmission:
             await check
         except asyncio.CancelledError:
             check.cancel()
-            if self._left:
+            if self._has_left:
                 raise grammars.refused() from None
             raise
         finally:
@@ -65,7 +65,7 @@ class GrammarAdmission:
 
     def leave(self) -> None:
         """The client is gone: a check that runs is given up."""
-        self._left = True
+        self._has_left = True
         for check in self._checks:
             check.cancel()
 
@@ -85,19 +85,19 @@ class _Body(msgspec.Struct):
 
 def _tags(body: bytes) -> list[str]:
     """Structural tags of a body, as text. What is not as vLLM wants it, vLLM refuses before it looks inside."""
-    found: list[str] = []
+    tags: list[str] = []
     try:
-        asked = msgspec.json.decode(body, type=_Body)
-        constraint = msgspec.json.decode(asked.structured_outputs, type=_Constraint | None)
+        fields = msgspec.json.decode(body, type=_Body)
+        constraint = msgspec.json.decode(fields.structured_outputs, type=_Constraint | None)
         tag = msgspec.json.decode(constraint.structural_tag) if constraint and constraint.structural_tag else ""
         if isinstance(tag, str) and tag:
-            found.append(tag)
-        form = msgspec.json.decode(asked.response_format, type=_Typed | None)
+            tags.append(tag)
+        form = msgspec.json.decode(fields.response_format, type=_Typed | None)
         if form and form.type == "structural_tag":
-            found.append(bytes(asked.response_format).decode())
+            tags.append(bytes(fields.response_format).decode())
     except NOT_JSON:
-        return found
-    return found
+        return tags
+    return tags
 
 
 def guard(engine: Any, checker: GrammarChecker) -> None:

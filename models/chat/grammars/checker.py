@@ -12,7 +12,7 @@ from cachetools import LRUCache
 
 from models.chat import start
 from models.chat.grammars import process, sizes
-from models.chat.grammars.process import Judge, Verdict
+from models.chat.grammars.process import CheckerProcess, Verdict
 from models.chat.vllm import grammars
 from registry.bounds import Bounds
 from registry.errors import BadRequest, EngineFailed, QueueFull, Unavailable
@@ -24,9 +24,9 @@ ESCAPED = 16
 class GrammarChecker:
     """Of one engine. Its process is started at the first check, or by `begin`."""
 
-    def __init__(self, fork: Callable[[], Judge], bounds: Bounds) -> None:
+    def __init__(self, fork: Callable[[], CheckerProcess], bounds: Bounds) -> None:
         self._fork, self._bounds = fork, bounds
-        self._judge: Judge | None = None
+        self._judge: CheckerProcess | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._given_up: asyncio.Future[bytes] | None = None
@@ -42,11 +42,11 @@ class GrammarChecker:
 
     async def check(self, constraint: Any) -> None:
         """Let vLLM's `StructuredOutputsParams` be as its own check would leave it. Raises BadRequest, QueueFull."""
-        kind, asked = grammars.asked_of(constraint)
+        kind, fields = grammars.fields_of(constraint)
         if not kind:
             return
         try:
-            order = msgspec.json.encode(asked)
+            order = msgspec.json.encode(fields)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise BadRequest(
                 f"The grammar or schema of this request cannot be used: {error}"[:500], code=process.INVALID
@@ -54,8 +54,8 @@ class GrammarChecker:
         digest = hashlib.sha256(order).digest()
         verdict = self._verdicts.get(digest)
         if verdict is None:
-            sizes.check(kind, asked[kind], len(order), self._bounds)
-            verdict = await self._asked(digest, order)
+            sizes.check(kind, fields[kind], len(order), self._bounds)
+            verdict = await self._request_verdict(digest, order)
         if verdict.code == process.BUSY:
             raise Unavailable(
                 "There was no time to check the grammar of this request: try again.", code=process.BUSY, retry_after=1
@@ -64,7 +64,7 @@ class GrammarChecker:
             raise BadRequest(verdict.fault, code=verdict.code)
         grammars.settle(constraint, verdict.settled)
 
-    async def _asked(self, digest: bytes, order: bytes) -> Verdict:
+    async def _request_verdict(self, digest: bytes, order: bytes) -> Verdict:
         if self._waiting >= self._bounds.grammars_waiting:
             raise QueueFull(
                 f"{self._waiting} grammars or schemas wait to be checked: try again.",

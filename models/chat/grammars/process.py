@@ -29,8 +29,8 @@ import psutil
 
 from models.chat.vllm.grammars import Compiler
 from models.parent import die_with_parent
+from registry.base.json import NOT_JSON
 from registry.bounds import Bounds
-from registry.json import NOT_JSON
 
 NICE = 10
 
@@ -48,7 +48,7 @@ class Verdict(msgspec.Struct):
     settled: dict[str, Any] = {}
 
 
-class Judge(NamedTuple):
+class CheckerProcess(NamedTuple):
     """The slot's ends of the two pipes, and the process."""
 
     process: BaseProcess
@@ -56,7 +56,7 @@ class Judge(NamedTuple):
     verdicts: int
 
 
-def start(engine: Any, bounds: Bounds) -> Judge:
+def start(engine: Any, bounds: Bounds) -> CheckerProcess:
     """Fork. For a thread of its own (`models.chat.start`)."""
     orders, own_orders = os.pipe()
     own_verdicts, verdicts = os.pipe()
@@ -64,7 +64,7 @@ def start(engine: Any, bounds: Bounds) -> Judge:
     def run() -> None:
         os.close(own_orders)
         os.close(own_verdicts)
-        _serve(engine, _Orders(orders), verdicts, slot, bounds)
+        _serve(engine, _CheckQueue(orders), verdicts, slot, bounds)
 
     slot = os.getpid()
     process = multiprocessing.get_context("fork").Process(target=run, name="Grammars", daemon=True)
@@ -73,10 +73,10 @@ def start(engine: Any, bounds: Bounds) -> Judge:
     finally:
         os.close(orders)
         os.close(verdicts)
-    return Judge(process, own_orders, own_verdicts)
+    return CheckerProcess(process, own_orders, own_verdicts)
 
 
-class _Orders:
+class _CheckQueue:
     """Lines from the slot. It knows what it has read already: a pipe that is empty then tells nothing."""
 
     def __init__(self, pipe: int) -> None:
@@ -98,7 +98,7 @@ class _Orders:
         return bool(self._read)
 
 
-def _serve(engine: Any, orders: _Orders, verdicts: int, slot: int, bounds: Bounds) -> None:
+def _serve(engine: Any, orders: _CheckQueue, verdicts: int, slot: int, bounds: Bounds) -> None:
     die_with_parent(slot)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -108,21 +108,21 @@ def _serve(engine: Any, orders: _Orders, verdicts: int, slot: int, bounds: Bound
     compiler = Compiler(engine, bounds)
     with os.fdopen(verdicts, "wb") as out:
         while line := orders.next():
-            if (asked := msgspec.json.decode(line)) is not None:
-                out.write(msgspec.json.encode(_in_own_process(compiler, asked, orders)) + b"\n")
+            if (fields := msgspec.json.decode(line)) is not None:
+                out.write(msgspec.json.encode(_in_own_process(compiler, fields, orders)) + b"\n")
                 out.flush()
 
 
-def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) -> Verdict:
+def _in_own_process(compiler: Compiler, fields: dict[str, Any], orders: _CheckQueue) -> Verdict:
     bounds = compiler.bounds
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(told)
-        _bounded(lambda: _judge(compiler, asked), tell, bounds, compiler.seconds)
-    os.close(tell)
-    text = _heard(told, orders, bounds.grammar_check_seconds)
-    os.close(told)
+        os.close(reader)
+        _bounded(lambda: _judge(compiler, fields), writer, bounds, compiler.seconds)
+    os.close(writer)
+    text = _read_result(reader, orders, bounds.grammar_check_seconds)
+    os.close(reader)
     if text is None:
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -133,15 +133,15 @@ def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) 
     return _of_end(status, compiler)
 
 
-def _heard(told: int, orders: _Orders, within: float) -> bytes | None:
+def _read_result(reader: int, orders: _CheckQueue, within: float) -> bytes | None:
     """All that a grammar's process has to say. None: the slot has no use for it any more, or it took too long."""
     text = bytearray()
     deadline = time.monotonic() + within
     while not orders.there():
-        ready, _, _ = select.select([told, orders.pipe], [], [], max(0, deadline - time.monotonic()))
-        if told not in ready:
+        ready, _, _ = select.select([reader, orders.pipe], [], [], max(0, deadline - time.monotonic()))
+        if reader not in ready:
             break
-        if not (part := os.read(told, 1 << 16)):
+        if not (part := os.read(reader, 1 << 16)):
             return bytes(text)
         text += part
     return None
@@ -164,7 +164,7 @@ def _over_memory(bounds: Bounds) -> Verdict:
     )
 
 
-def _bounded(work: Callable[[], Verdict], tell: int, bounds: Bounds, seconds: float) -> None:
+def _bounded(work: Callable[[], Verdict], writer: int, bounds: Bounds, seconds: float) -> None:
     """Run `work` within the bounds, write what it returns, and end this process."""
     try:
         die_with_parent(os.getppid())
@@ -176,30 +176,30 @@ def _bounded(work: Callable[[], Verdict], tell: int, bounds: Bounds, seconds: fl
         most = psutil.Process().memory_info().data + bounds.compile_memory
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         verdict = work()
-        with os.fdopen(tell, "wb") as out:
+        with os.fdopen(writer, "wb") as out:
             out.write(msgspec.json.encode(verdict))
     finally:
         os._exit(0)
 
 
-def _judge(compiler: Compiler, asked: dict[str, Any]) -> Verdict:
+def _judge(compiler: Compiler, fields: dict[str, Any]) -> Verdict:
     try:
-        settled = compiler.settle(asked)
-        public = {name: settled.get(name, value) for name, value in asked.items()}
+        settled = compiler.settle(fields)
+        public = {name: settled.get(name, value) for name, value in fields.items()}
         grammar = compiler.compile(public)
     except MemoryError:
         return _over_memory(compiler.bounds)
     except Exception as error:  # the libraries raise what they like
         if "bad_alloc" in str(error):
             return _over_memory(compiler.bounds)
-        told, cause = str(error), str(error.__cause__ or "")  # vLLM tells that it is wrong, xgrammar why
-        fault = _PLACE.sub("", told if cause in told else f"{told} {cause}").strip()
+        message, cause = str(error), str(error.__cause__ or "")  # vLLM tells that it is wrong, xgrammar why
+        fault = _PLACE.sub("", message if cause in message else f"{message} {cause}").strip()
         return Verdict(INVALID, f"The grammar or schema of this request cannot be used: {fault}"[:2000])
-    held = getattr(getattr(grammar, "ctx", None), "memory_size_bytes", 0)
-    if held > (most := compiler.bounds.compiled_bytes):
+    size = getattr(getattr(grammar, "ctx", None), "memory_size_bytes", 0)
+    if size > (most := compiler.bounds.compiled_bytes):
         return Verdict(
             TOO_LARGE,
-            f"The grammar or schema of this request takes {held >> 20} MiB when compiled; up to "
+            f"The grammar or schema of this request takes {size >> 20} MiB when compiled; up to "
             f"{most >> 20} are taken. Make it smaller.",
         )
     steps = compiler.walk(grammar, compiler.bounds.walked_tokens)

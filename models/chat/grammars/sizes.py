@@ -67,7 +67,7 @@ def _pattern(text: str, bounds: Bounds) -> None:
 
 def _repetitions(text: str) -> int:
     """The largest count of a `{n,m}`. Numbers of over nine digits are as good as one of nine."""
-    counts = (number[:9] for found in _COUNTS.finditer(text) for number in found.groups() if number)
+    counts = (number[:9] for match in _COUNTS.finditer(text) for number in match.groups() if number)
     return max(map(int, counts), default=0)
 
 
@@ -108,15 +108,15 @@ def _schema(whole: Json, bounds: Bounds) -> None:
 
 def _objects(whole: Json, deepest: int) -> Iterator[tuple[Mapping[str, Json], int]]:
     """Each object and its depth, without recursion."""
-    left: list[tuple[Json, int]] = [(whole, 1)]
-    while left:
-        node, depth = left.pop()
+    pending: list[tuple[Json, int]] = [(whole, 1)]
+    while pending:
+        node, depth = pending.pop()
         _within(depth - 1, deepest, LEVELS)
         if isinstance(node, Mapping):
             yield node, depth
-            left += [(inside, depth + 1) for inside in node.values() if isinstance(inside, Mapping | list)]
+            pending += [(inside, depth + 1) for inside in node.values() if isinstance(inside, Mapping | list)]
         elif isinstance(node, list):
-            left += [(inside, depth + 1) for inside in node if isinstance(inside, Mapping | list)]
+            pending += [(inside, depth + 1) for inside in node if isinstance(inside, Mapping | list)]
 
 
 def _leads_somewhere(whole: Json, reference: str, most: int) -> None:

@@ -65,10 +65,10 @@ def _answers(data: Mapping[str, msgspec.Raw], context_length: int, bounds: Bound
         )
     name = "top_logprobs" if "top_logprobs" in data else "logprobs"
     tokens = min((_number(data, field, context_length) for field in FIELDS), default=context_length)
-    told = answers * _number(data, name, 0) * min(tokens, context_length)
-    if told > bounds.logprobs and bytes(data.get("stream", b"")) != b"true":
+    logprobs = answers * _number(data, name, 0) * min(tokens, context_length)
+    if logprobs > bounds.logprobs and bytes(data.get("stream", b"")) != b"true":
         raise BadRequest(
-            f"This request is for up to {told} logprobs in one piece; up to {bounds.logprobs} are given. Ask for a "
+            f"This request is for up to {logprobs} logprobs in one piece; up to {bounds.logprobs} are given. Ask for a "
             "stream, or for fewer answers, tokens ('max_tokens') or logprobs.",
             param=name,
             code="too_many_entries",
@@ -76,8 +76,8 @@ def _answers(data: Mapping[str, msgspec.Raw], context_length: int, bounds: Bound
 
 
 def _pattern(raw: msgspec.Raw, bounds: Bounds) -> None:
-    told = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]) if bytes(raw)[:1] == b"{" else {}
-    if _number(told, "max_pattern_size", 0) > bounds.repetition_pattern:
+    detection = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]) if bytes(raw)[:1] == b"{" else {}
+    if _number(detection, "max_pattern_size", 0) > bounds.repetition_pattern:
         raise BadRequest(
             f"Patterns of up to {bounds.repetition_pattern} tokens are looked for.",
             param="repetition_detection.max_pattern_size",
@@ -90,8 +90,8 @@ def _internal(data: Mapping[str, msgspec.Raw], bounds: Bounds) -> None:
         if name in data and bytes(data[name]) not in (b"null", b"0", b"false"):
             raise BadRequest(f"{name} is not for clients to set: leave it out.", param=name, code="unsupported_value")
     raw = bytes(data.get("request_id", b""))
-    asked = msgspec.json.decode(raw, type=str) if raw[:1] == b'"' else ""
-    if not (asked.isprintable() and len(asked) <= bounds.request_id_letters):
+    request_id = msgspec.json.decode(raw, type=str) if raw[:1] == b'"' else ""
+    if not (request_id.isprintable() and len(request_id) <= bounds.request_id_letters):
         raise BadRequest(
             f"A request_id is one line of up to {bounds.request_id_letters} printable characters.",
             param="request_id",

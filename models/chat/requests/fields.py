@@ -11,8 +11,8 @@ from typing import Any, get_type_hints
 import msgspec
 
 from models.chat.requests import shapes, template
+from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
-from registry.json import NOT_JSON
 from registry.recipes.fields import Flag
 
 CHAT = "/v1/chat/completions"
@@ -66,8 +66,8 @@ EFFORT = ("reasoning_effort", "enable_thinking")
 
 def knows_effort(path: Path, flags: Mapping[str, Flag]) -> bool:
     """Whether the chat template of the model in folder `path` does anything with an effort. True: it cannot be told."""
-    found = template.texts(path, flags)
-    return not found or any(word in text for text in found for word in EFFORT)
+    templates = template.texts(path, flags)
+    return not templates or any(word in text for text in templates for word in EFFORT)
 
 
 def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:
@@ -76,7 +76,7 @@ def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:
     effort: the model's chat template knows an effort of reasoning, which vLLM would else be told for nothing.
     calls: there is a parser of the model's calls, without which Responses would take tools for nothing.
     """
-    found: dict[str, frozenset[str]] = {}
+    known_fields: dict[str, frozenset[str]] = {}
     for route in app.routes:
         path = getattr(route, "path", None)
         if path not in VENDORS:
@@ -84,14 +84,14 @@ def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:
         for kind in get_type_hints(route.endpoint).values():
             fields = getattr(kind, "model_fields", {})
             if "model" in fields:
-                found[path] = frozenset(fields) | {field.alias for field in fields.values() if field.alias}
-    if CHAT in found and not effort:
-        found[CHAT] -= {"reasoning_effort"}
-    if RESPONSES in found and not calls:
-        found[RESPONSES] -= {"tools"}
-    if COUNT_TOKENS in found:  # the count is the same whatever else the message asks for
-        found[COUNT_TOKENS] |= found.get(MESSAGES, frozenset())
-    return found
+                known_fields[path] = frozenset(fields) | {field.alias for field in fields.values() if field.alias}
+    if CHAT in known_fields and not effort:
+        known_fields[CHAT] -= {"reasoning_effort"}
+    if RESPONSES in known_fields and not calls:
+        known_fields[RESPONSES] -= {"tools"}
+    if COUNT_TOKENS in known_fields:  # the count is the same whatever else the message asks for
+        known_fields[COUNT_TOKENS] |= known_fields.get(MESSAGES, frozenset())
+    return known_fields
 
 
 def check(fields: Fields, path: str, body: bytes) -> None:
@@ -107,8 +107,8 @@ def check(fields: Fields, path: str, body: bytes) -> None:
         text = f"Unrecognized request argument supplied: {name}."
         if path in (MESSAGES, COUNT_TOKENS):
             text = f"{name}: Extra inputs are not permitted."
-        told = INSTEAD.get(name, "leave it out.")
-        raise BadRequest(f"{text} This engine would ignore it: {told}", param=name, code="unknown_parameter")
+        advice = INSTEAD.get(name, "leave it out.")
+        raise BadRequest(f"{text} This engine would ignore it: {advice}", param=name, code="unknown_parameter")
     effort = "reasoning_effort" in fields.get(CHAT, frozenset())
     if path in (CHAT, COMPLETIONS):
         shapes.check_chat(data)
@@ -131,8 +131,8 @@ def without_nulls(path: str, body: bytes) -> bytes:
         data: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except NOT_JSON:
         return body  # what is wrong with it is told later
-    said = {name: value for name, value in data.items() if bytes(value) != b"null"}
-    return body if len(said) == len(data) else msgspec.json.encode(said)
+    present = {name: value for name, value in data.items() if bytes(value) != b"null"}
+    return body if len(present) == len(data) else msgspec.json.encode(present)
 
 
 NOT_STORED = "store: nothing is stored here"
@@ -192,17 +192,17 @@ def _responses(data: Mapping[str, msgspec.Raw]) -> None:
 
 def _reasoning(data: Mapping[str, msgspec.Raw], *, effort: bool) -> None:
     """An effort that the model does not know, and summaries, which no model here writes."""
-    asked = msgspec.json.decode(data.get("reasoning", b"null"))
-    if not isinstance(asked, dict):
+    reasoning = msgspec.json.decode(data.get("reasoning", b"null"))
+    if not isinstance(reasoning, dict):
         return
-    if not effort and asked.get("effort") not in (None, "none"):
+    if not effort and reasoning.get("effort") not in (None, "none"):
         raise BadRequest(
             "This model knows no effort of reasoning: leave 'reasoning.effort' out.",
             param="reasoning.effort",
             code="unsupported_value",
         )
     for name in ("summary", "generate_summary"):
-        if asked.get(name) not in (None, "auto"):
+        if reasoning.get(name) not in (None, "auto"):
             raise BadRequest(
                 f"Thoughts are given as they are, not as a summary: leave 'reasoning.{name}' out.",
                 param=f"reasoning.{name}",

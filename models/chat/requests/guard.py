@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from registry.base.json import NOT_JSON
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge, short
-from registry.json import NOT_JSON
 
 PATHS = frozenset(
     {
@@ -50,25 +50,25 @@ _NUMBER = re.compile(rb'"?[-0-9]')
 """How numbers begin, also those in texts, which vLLM takes."""
 
 
-class _Asked(msgspec.Struct):
+class _ModelField(msgspec.Struct):
     model: str | None = None
 
 
-def asked_model(body: bytes) -> str | None:
+def requested_model(body: bytes) -> str | None:
     """The body's `model`, None when it has none.
 
     Raises BadRequest for what is not a JSON object with a string there, and for JSON nested deeper than parsers go:
     what this parser cannot read, another one might read differently, and answer for another model.
     """
     try:
-        return msgspec.json.decode(body, type=_Asked).model
+        return msgspec.json.decode(body, type=_ModelField).model
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not a JSON object as expected: {error}", code="invalid_json") from None
     except RecursionError:
         raise BadRequest("the JSON body is nested too deeply", code="json_too_deep") from None
 
 
-def bounded(path: str, body: bytes, context_length: int, bounds: Bounds, *, text_only: bool = True) -> None:
+def check_size(path: str, body: bytes, context_length: int, bounds: Bounds, *, text_only: bool = True) -> None:
     """Refuse by size before anything is parsed: a prompt of 2 MB takes vLLM 2 s, part of it on the loop that feeds
     streams, and 3.4 MB of messages stopped all streams for a second.
 
@@ -101,7 +101,7 @@ class _Error(msgspec.Struct):
     message: str = ""
 
 
-def shortened(data: bytes) -> bytes:
+def shorten_error(data: bytes) -> bytes:
     """An error body of vLLM's with a message that is no longer than ours: it may quote a whole request. What it
     advises can be done here."""
     for shell, here in ADVICE.items():
@@ -162,11 +162,11 @@ def typical(body: bytes, *, able: bool) -> None:
         return
     try:
         extra = msgspec.json.decode(body, type=_Extra)
-        asked = msgspec.json.decode(extra.vllm_xargs, type=_Typical | None)
+        settings = msgspec.json.decode(extra.vllm_xargs, type=_Typical | None)
     except msgspec.ValidationError as error:
         raise BadRequest(f"vllm_xargs: {error}", param="vllm_xargs") from None
     greedy = msgspec.json.decode(extra.temperature) == 0  # the likeliest token is taken, whatever is typical
-    if not able and not greedy and asked is not None and asked.typical_p not in (None, 1):
+    if not able and not greedy and settings is not None and settings.typical_p not in (None, 1):
         raise BadRequest(
             "This model's engine has no typical decoding (it decodes speculatively): leave 'typical_p' out, or set it "
             "to null (None), or to 1, or ask for temperature 0.",
@@ -175,7 +175,7 @@ def typical(body: bytes, *, able: bool) -> None:
         )
 
 
-def unanswerable(*, reached_engine: bool, constrained: bool) -> BadRequest | None:
+def explain_failure(*, reached_engine: bool, constrained: bool) -> BadRequest | None:
     """What a 5xx of a living engine means. None: the engine's own fault.
 
     Before anything reached the engine it is vLLM's preprocessing that stumbled over the body. Afterwards it is a

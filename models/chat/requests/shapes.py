@@ -30,10 +30,10 @@ def check_chat(data: Mapping[str, msgspec.Raw]) -> None:
 
     Raises BadRequest for a field of them that would be ignored.
     """
-    asked = _object(data, "response_format")
-    hint = SCHEMA_GOES if asked.get("type") == "json_object" else ""
-    _only(asked, CHAT_FORMATS.get(str(asked.get("type")), asked), "response_format", hint)
-    schema = asked.get("json_schema")
+    response_format = _object(data, "response_format")
+    hint = SCHEMA_GOES if response_format.get("type") == "json_object" else ""
+    _only(response_format, CHAT_FORMATS.get(str(response_format.get("type")), response_format), "response_format", hint)
+    schema = response_format.get("json_schema")
     if isinstance(schema, dict):
         _only(schema, SCHEMA, "response_format.json_schema")
     _only(_object(data, "stream_options"), STREAM, "stream_options")
@@ -49,9 +49,9 @@ def check_responses(data: Mapping[str, msgspec.Raw]) -> None:
             param="text.verbosity",
             code="unsupported_value",
         )
-    asked = text.get("format")
-    if isinstance(asked, dict):
-        _only(asked, RESPONSES_FORMATS.get(str(asked.get("type")), asked), "text.format")
+    text_format = text.get("format")
+    if isinstance(text_format, dict):
+        _only(text_format, RESPONSES_FORMATS.get(str(text_format.get("type")), text_format), "text.format")
 
 
 def check_messages(data: Mapping[str, msgspec.Raw], *, effort: bool) -> None:
@@ -66,13 +66,13 @@ def check_messages(data: Mapping[str, msgspec.Raw], *, effort: bool) -> None:
 
 def _object(data: Mapping[str, msgspec.Raw], name: str) -> dict[str, Any]:
     """The object of this name; empty when there is none, or something else, which vLLM refuses."""
-    found = msgspec.json.decode(data.get(name, b"null"))
-    return found if isinstance(found, dict) else {}
+    value = msgspec.json.decode(data.get(name, b"null"))
+    return value if isinstance(value, dict) else {}
 
 
-def _only(asked: Mapping[str, Any], known: Iterable[str], at: str, hint: str = "") -> None:
-    for name in sorted(asked.keys() - set(known)):
-        if asked[name] is not None:
+def _only(fields: Mapping[str, Any], known: Iterable[str], at: str, hint: str = "") -> None:
+    for name in sorted(fields.keys() - set(known)):
+        if fields[name] is not None:
             raise BadRequest(
                 f"Unrecognized request argument supplied: {at}.{name}. This engine would ignore it: leave it out."
                 f"{hint}",

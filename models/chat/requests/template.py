@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from models.messages import THINK
+from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
-from registry.json import NOT_JSON
 from registry.recipes.fields import Flag
 
 FIELD = "chat_template_kwargs"
@@ -37,9 +37,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]{1,40}\Z")
 
 def texts(path: Path, flags: Mapping[str, Flag]) -> list[str]:
     """What the chat template of the model in folder `path` is in; none: there is no such file."""
-    said = str(flags.get("chat_template", flags.get("chat-template", "")))
-    if said:
-        return [Path(said).read_text(errors="replace") if len(said) < 4096 and Path(said).is_file() else said]
+    flag = str(flags.get("chat_template", flags.get("chat-template", "")))
+    if flag:
+        return [Path(flag).read_text(errors="replace") if len(flag) < 4096 and Path(flag).is_file() else flag]
     return [(path / name).read_text(errors="replace") for name in FILES if (path / name).is_file()]
 
 
@@ -47,11 +47,11 @@ class Variables:
     """Names that a model's chat template reads. A word of its text is taken for one."""
 
     def __init__(self, path: Path, flags: Mapping[str, Flag]) -> None:
-        found = texts(path, flags)
+        templates = texts(path, flags)
         given = {name.replace("-", "_") for name in flags}
-        known = "chat_template" in given or (path / FILES[0]).is_file() or any(FLAG in text for text in found)
+        known = "chat_template" in given or (path / FILES[0]).is_file() or any(FLAG in text for text in templates)
         by_itself = "tokenizer_mode" in given or any((path / name).is_file() for name in OTHERS)
-        words = frozenset(word for text in found for word in re.findall(r"\w+", text)) | OF_CALLS
+        words = frozenset(word for text in templates for word in re.findall(r"\w+", text)) | OF_CALLS
         if given & PARSERS:
             words |= OF_PARSERS
         if words & THINK.keys():  # clients that know no model send both
@@ -64,14 +64,14 @@ class Variables:
         if self._words is None or FIELD.encode() not in body:
             return []
         try:
-            said = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).get(FIELD, b"null")
-            asked = msgspec.json.decode(said, type=dict[str, msgspec.Raw])
+            raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).get(FIELD, b"null")
+            variables = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         except NOT_JSON:
             return []
-        return sorted(asked.keys() - self._words)
+        return sorted(variables.keys() - self._words)
 
 
-def told(variables: Variables | None, body: bytes, *, strict: bool) -> str:
+def describe_unread(variables: Variables | None, body: bytes, *, strict: bool) -> str:
     """What to tell of names that nothing reads; empty: nothing. Raises BadRequest where the recipe is strict."""
     unread = variables.unread(body) if variables is not None else []
     if not unread:

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from registry.json import NOT_JSON
+from registry.base.json import NOT_JSON
 
 FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Of Chat Completions, Completions and Messages; of Chat Completions; of Responses."""
 
 
-def asked(body: bytes) -> Mapping[str, int]:
+def token_limits(body: bytes) -> Mapping[str, int]:
     """Those of `FIELDS` that hold a number. What is none of them, vLLM refuses."""
-    found = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    values = {name: _number(found[name]) for name in FIELDS if name in found}
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    values = {name: _number(fields[name]) for name in FIELDS if name in fields}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -26,7 +26,7 @@ def _number(raw: msgspec.Raw) -> int | None:
 
 def cut(body: bytes, most: int) -> bytes:
     """The body with no more than `most` tokens asked for; the same when it asks for none above."""
-    over = [name for name, value in asked(body).items() if value > most]
+    over = [name for name, value in token_limits(body).items() if value > most]
     if not over:
         return body
     whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
@@ -35,7 +35,7 @@ def cut(body: bytes, most: int) -> bytes:
 
 def warning(body: bytes, allowed: int | None) -> str:
     """What to tell a client whose answer may be shorter than it asked for; empty: nothing."""
-    most = min(asked(body).values(), default=0)
+    most = min(token_limits(body).values(), default=0)
     if allowed is None or allowed >= most:
         return ""
     return f"max_tokens was cut from {most} to {allowed}: the context has no room for more"

@@ -14,7 +14,7 @@ def fitted(path: str, data: bytes, tier: str = "", rename: Renamer = _SAME, faul
     """`data`, a whole answer or whole events of a stream, as this path's vendor has it. tier: told in it. fault: told
     where a stream broke."""
     if (by_fields := _FIELDS.get(path)) is not None:
-        return by_fields(data, {**rename.told, **tiers.told(path, tier)}, fault)
+        return by_fields(data, {**rename.overrides, **tiers.overrides(path, tier)}, fault)
     if (by_pairs := _PAIRS.get(path)) is not None:
         data = by_pairs(data, fault)
     return rename(tiers.in_chat(data, tier) if tier and path == "/v1/chat/completions" else data)

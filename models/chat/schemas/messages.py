@@ -7,16 +7,16 @@ from msgspec import Raw
 
 from models.chat.schemas import shape
 from models.chat.schemas.errors import Fault
-from models.chat.schemas.shape import NULL, ObjectShape, Told
+from models.chat.schemas.shape import NULL, ObjectShape, Overrides
 
 _STOP = ("container", "stop_details", "stop_reason", "stop_sequence")
 _TOKENS = ("cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens_details", "server_tool_use")
-TOLD = frozenset({"model", "service_tier"})
+OVERRIDDEN = frozenset({"model", "service_tier"})
 USED = (*_TOKENS, "cache_creation", "inference_geo", "service_tier", "speed")
 
 
 def _with(*names: str, **inner: ObjectShape) -> ObjectShape:
-    return ObjectShape(frozenset(names), dict.fromkeys(names, NULL), TOLD, inner)
+    return ObjectShape(frozenset(names), dict.fromkeys(names, NULL), OVERRIDDEN, inner)
 
 
 BLOCK = ObjectShape(kinds={b'"text"': _with("citations"), b'"thinking"': ObjectShape(always={"signature": Raw(b'""')})})
@@ -33,11 +33,11 @@ _BROKEN, _API_ERROR = b'"error":{"type":"internal_error"', b'"error":{"type":"ap
 _EVENT = re.compile(rb'(?<=event: error\ndata: )\{.*"error":\{"type":"internal_error".*')
 
 
-def fitted(data: bytes, told: Told, fault: Fault) -> bytes:
+def fitted(data: bytes, overrides: Overrides, fault: Fault) -> bytes:
     if b"event: error\n" in data:
         if _EVENT.search(data) and (cause := fault()) is not None:
             error = {"type": "error", "error": {"type": cause.type, "message": cause.message}}
-            said = msgspec.json.encode(error)
-            data = _EVENT.sub(lambda _: said, data)
+            body = msgspec.json.encode(error)
+            data = _EVENT.sub(lambda _: body, data)
         data = data.replace(_BROKEN, _API_ERROR)
-    return shape.fitted(data, MESSAGE, EVENTS.get, told)
+    return shape.fitted(data, MESSAGE, EVENTS.get, overrides)

@@ -6,7 +6,7 @@ import msgspec
 
 from models.chat.schemas import shape
 from models.chat.schemas.errors import Fault
-from models.chat.schemas.shape import NULL, ObjectShape, Told
+from models.chat.schemas.shape import NULL, ObjectShape, Overrides
 
 _ALWAYS = ("access_programs", "error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
 
@@ -32,7 +32,7 @@ ITEM = ObjectShape(
 RESPONSE = ObjectShape(
     nullable=frozenset(_ALWAYS),
     always=dict.fromkeys(_ALWAYS, NULL),
-    told=frozenset({"model", "service_tier"}),
+    overrides=frozenset({"model", "service_tier"}),
     inner={
         "output": ITEM,
         "reasoning": ObjectShape(),
@@ -58,17 +58,17 @@ class _Ended(msgspec.Struct):
     response: _Status
 
 
-def fitted(data: bytes, told: Told, _: Fault) -> bytes:
+def fitted(data: bytes, overrides: Overrides, _: Fault) -> bytes:
     """What breaks in a stream of these is raised."""
-    fitted = shape.fitted(data, RESPONSE, _of_event, told)
+    fitted = shape.fitted(data, RESPONSE, _of_event, overrides)
     return _COMPLETED.sub(_ended, fitted) if _COMPLETED_LINE in fitted else fitted
 
 
-def _ended(found: re.Match[bytes]) -> bytes:
+def _ended(match: re.Match[bytes]) -> bytes:
     """The last event. Of an answer that was cut OpenAI's has another name, and vLLM's has not."""
-    if msgspec.json.decode(found[1], type=_Ended).response.status != "incomplete":
-        return found[0]
-    event = msgspec.json.decode(found[1], type=dict[str, msgspec.Raw])
+    if msgspec.json.decode(match[1], type=_Ended).response.status != "incomplete":
+        return match[0]
+    event = msgspec.json.decode(match[1], type=dict[str, msgspec.Raw])
     event["type"] = msgspec.Raw(b'"response.incomplete"')
     return b"event: response.incomplete\ndata: " + msgspec.json.encode(event)
 

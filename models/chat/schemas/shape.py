@@ -16,9 +16,9 @@ _USUAL: LRUCache[tuple[object, bytes], msgspec.Raw] = LRUCache(4 << 20, lambda m
 """By who reads them: lists as they came, and what became of them."""
 _EVENT, _DATA = b"event: ", b"\ndata: "
 
-Told = Mapping[str, msgspec.Raw]
+Overrides = Mapping[str, msgspec.Raw]
 """What stands in an answer in place of what vLLM wrote, by the field: the name of the model, the service class."""
-_NOTHING: Told = {}
+_NOTHING: Overrides = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class ObjectShape:
     """Fields that stay when they are null. All others go then."""
     always: Mapping[str, msgspec.Raw] = field(default_factory=dict)
     """Fields that are there in any case, and what they are where vLLM leaves them out."""
-    told: frozenset[str] = frozenset()
-    """Fields that hold what the call tells (`Told`), where they are there."""
+    overrides: frozenset[str] = frozenset()
+    """Fields that hold what the call tells (`Overrides`), where they are there."""
     inner: Mapping[str, "ObjectShape"] = field(default_factory=dict)
     kinds: Mapping[bytes, "ObjectShape"] = field(default_factory=dict)
     """By the JSON of the field `type`: the shape in place of this one."""
@@ -39,18 +39,18 @@ class ObjectShape:
     lists that clients make long: half the time."""
 
 
-def shaped(data: msgspec.Raw | bytes, shape: ObjectShape, told: Told = _NOTHING) -> Any:
+def shaped(data: msgspec.Raw | bytes, shape: ObjectShape, overrides: Overrides = _NOTHING) -> Any:
     """What is to be encoded in place of `data`: all of it at once, since a call for each object is what costs."""
     match memoryview(data)[:1]:
         case b"[":
             if shape.usual is not None:
                 return _usual(bytes(data), shape)
             try:
-                return [_fields(found, shape, told) for found in _OBJECTS.decode(data)]
+                return [_fields(item, shape, overrides) for item in _OBJECTS.decode(data)]
             except msgspec.ValidationError:  # of several kinds
-                return [shaped(one, shape, told) for one in _LIST.decode(data)]
+                return [shaped(one, shape, overrides) for one in _LIST.decode(data)]
         case b"{":
-            return _fields(_OBJECT.decode(data), shape, told)
+            return _fields(_OBJECT.decode(data), shape, overrides)
         case _:
             return data
 
@@ -60,39 +60,41 @@ def _usual(data: bytes, shape: ObjectShape) -> msgspec.Raw:
     assert shape.usual is not None
     if (known := _USUAL.get((shape.usual, data))) is None:
         try:
-            found = shape.usual.decode(data)
+            shaped_list = shape.usual.decode(data)
         except msgspec.ValidationError:
-            found = shaped(data, replace(shape, usual=None))
-        known = msgspec.Raw(msgspec.json.encode(found))
+            shaped_list = shaped(data, replace(shape, usual=None))
+        known = msgspec.Raw(msgspec.json.encode(shaped_list))
         with suppress(ValueError):  # larger than all that is kept
             _USUAL[shape.usual, data] = known
     return known
 
 
-def _fields(found: dict[str, Any], shape: ObjectShape, told: Told) -> dict[str, Any]:
+def _fields(fields: dict[str, Any], shape: ObjectShape, overrides: Overrides) -> dict[str, Any]:
     if shape.kinds:
-        shape = shape.kinds.get(bytes(found.get("type", NULL)), shape)
-    kept = {name: value for name, value in found.items() if value != NULL or name in shape.nullable}
+        shape = shape.kinds.get(bytes(fields.get("type", NULL)), shape)
+    result = {name: value for name, value in fields.items() if value != NULL or name in shape.nullable}
     for name, inner in shape.inner.items():
-        if (value := kept.get(name, NULL)) != NULL:
-            kept[name] = shaped(value, inner, told)
+        if (value := result.get(name, NULL)) != NULL:
+            result[name] = shaped(value, inner, overrides)
     for name, value in shape.always.items():
-        kept.setdefault(name, value)
-    for name in shape.told & kept.keys() & told.keys():
-        kept[name] = told[name]
-    return kept
+        result.setdefault(name, value)
+    for name in shape.overrides & result.keys() & overrides.keys():
+        result[name] = overrides[name]
+    return result
 
 
-def fitted(data: bytes, whole: ObjectShape, of_event: Callable[[bytes], ObjectShape | None], told: Told) -> bytes:
+def fitted(
+    data: bytes, whole: ObjectShape, of_event: Callable[[bytes], ObjectShape | None], overrides: Overrides
+) -> bytes:
     """An answer, or whole events of one. `of_event`: the shape of an event of this name; None: it is right as it is."""
     if not data.startswith(_EVENT):
-        return msgspec.json.encode(shaped(data, whole, told)) if data.startswith(b"{") else data
-    return b"\n\n".join([_event(one, of_event, told) for one in data.split(b"\n\n")])
+        return msgspec.json.encode(shaped(data, whole, overrides)) if data.startswith(b"{") else data
+    return b"\n\n".join([_event(one, of_event, overrides) for one in data.split(b"\n\n")])
 
 
-def _event(event: bytes, of_event: Callable[[bytes], ObjectShape | None], told: Told) -> bytes:
-    name, found, data = event.removeprefix(_EVENT).partition(_DATA)
-    shape = of_event(name) if found else None
+def _event(event: bytes, of_event: Callable[[bytes], ObjectShape | None], overrides: Overrides) -> bytes:
+    name, separator, data = event.removeprefix(_EVENT).partition(_DATA)
+    shape = of_event(name) if separator else None
     if shape is None:
         return event
-    return _EVENT + name + _DATA + msgspec.json.encode(shaped(msgspec.Raw(data), shape, told))
+    return _EVENT + name + _DATA + msgspec.json.encode(shaped(msgspec.Raw(data), shape, overrides))

@@ -14,7 +14,7 @@ def in_chat(data: bytes, tier: str) -> bytes:
     return _CHAT.sub(rb'\1"service_tier":"' + tier.encode() + b'",', data)
 
 
-def told(path: str, tier: str) -> Mapping[str, Raw]:
+def overrides(path: str, tier: str) -> Mapping[str, Raw]:
     """The field that tells it in Messages and Responses; empty: it is not to be told."""
     word = ANTHROPICS.get(tier, b"") if path == "/v1/messages" else tier.encode()
     return {"service_tier": Raw(b'"' + word + b'"')} if word else {}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from models import nvml
-from models.chat.vllm import brisk, process
+from models.chat.vllm import process, step_budget
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """In messages of errors that have no type of their own for it."""
@@ -96,15 +96,15 @@ def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Out
     which a running step would have to end each time; `place_adapter` lets it take effect. Else the answer is 'running',
     and `poll_adapter` tells when it is there.
     """
-    brisk.adapters_come(self)
+    step_budget.on_adapter_call(self)
     outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path, len(_leaving(self)))))
     if outcome[0] != "running" or not _answers_later(self):
         return outcome
-    told: Future[Outcome] = Future()
+    answer: Future[Outcome] = Future()
     self.collective_rpc("reading_adapter", args=(adapter_id,))[0].add_done_callback(
-        lambda reading: told.set_result(_read(reading))
+        lambda reading: answer.set_result(_read(reading))
     )
-    return told
+    return answer
 
 
 def _answers_later(core: Any) -> bool:
@@ -122,7 +122,7 @@ def _read(reading: Future[Any]) -> Outcome:
 
 def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
     """Start copying a staged adapter into a free place, after taking adapter `evict` (0: none) out of its place."""
-    brisk.adapters_come(self)
+    step_budget.on_adapter_call(self)
     if evict and _in_use(self, evict):
         return ["busy"]
     if evict:
@@ -152,14 +152,14 @@ def drop_adapter(self: Any, adapter_id: int) -> Outcome:
 
 def held_adapters(self: Any) -> list[list[int]]:
     """[adapters in host memory, adapters in places], by id."""
-    held: list[list[int]] = self.collective_rpc("held_adapters")[0]
-    return held
+    adapters: list[list[int]] = self.collective_rpc("held_adapters")[0]
+    return adapters
 
 
 def a_layer(self: Any) -> list[str | int]:
     """[name, inputs, outputs] of a layer that adapters may change."""
-    found: list[str | int] = self.collective_rpc("a_layer")[0]
-    return found
+    layer: list[str | int] = self.collective_rpc("a_layer")[0]
+    return layer
 
 
 def process_facts(self: Any) -> list[int]:
@@ -178,8 +178,8 @@ def _on_device() -> int:
 
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
-    told = nvml.used_by(f"cuda:{torch.cuda.current_device()}", [os.getpid()])
-    return told if told is not None else int(torch.cuda.memory_reserved()) + BESIDE_TORCH
+    used = nvml.used_by(f"cuda:{torch.cuda.current_device()}", [os.getpid()])
+    return used if used is not None else int(torch.cuda.memory_reserved()) + BESIDE_TORCH
 
 
 def forget_adapters(self: Any) -> Outcome:
@@ -204,9 +204,9 @@ def sleep_facts(self: Any) -> list[int]:
 
     allocator = CuMemAllocator.instance
     pool = list(allocator.pointer_to_data.values()) if allocator is not None else []
-    kept = sum(1 << (data.handle[1] - 1).bit_length() for data in pool if data.tag != "kv_cache")
+    kept_bytes = sum(1 << (data.handle[1] - 1).bit_length() for data in pool if data.tag != "kv_cache")
     pinned = int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
-    return [sum(data.handle[1] for data in pool), kept, int(torch.cuda.mem_get_info()[0]), pinned]
+    return [sum(data.handle[1] for data in pool), kept_bytes, int(torch.cuda.mem_get_info()[0]), pinned]
 
 
 def _tell_cause(error: Exception) -> None:
@@ -218,7 +218,7 @@ def _tell_cause(error: Exception) -> None:
             Path(path).write_text(json.dumps([int(_is_out_of_memory(error)), what]))
 
 
-class _Fatal(logging.Handler):
+class _FatalErrorHandler(logging.Handler):
     """Hears what ends EngineCore's loop, which vLLM logs and hands to nobody."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -230,8 +230,8 @@ def _is_out_of_memory(error: Exception) -> bool:
     """By type, or by the words of vLLM's check of the card at a start, of its allocator that sleeps, and of CUDA."""
     import torch
 
-    said = str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in said for word in FULL)
+    message = str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in message for word in FULL)
 
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -269,14 +269,14 @@ def patch(core: Any, begin: Callable[[], None]) -> None:
         except Exception as error:
             _tell_cause(error)
             raise
-        logging.getLogger(core.__module__).addHandler(_Fatal(logging.ERROR))
+        logging.getLogger(core.__module__).addHandler(_FatalErrorHandler(logging.ERROR))
 
     def preprocess_add_request(self: Any, request: Any) -> Any:
         lora = request.lora_request
         if lora is not None and lora.lora_int_id not in _placed(self):
             raise UnknownAdapter(f"adapter {lora.lora_name} is in no place")
         taken = stock_preprocess(self, request)
-        brisk.request_comes(self, taken[0])
+        step_budget.on_request(self, taken[0])
         return taken
 
     core.__init__ = init

@@ -41,7 +41,7 @@ CHECKED = "roundhouse_checked"
 """Set on the constraint of a request that was checked."""
 
 
-def asked_of(constraint: Any) -> tuple[str, dict[str, Any]]:
+def fields_of(constraint: Any) -> tuple[str, dict[str, Any]]:
     """The kind of a `StructuredOutputsParams` that is set, and all its fields."""
     fields = {name: getattr(constraint, name) for name in CONSTRAINTS + OPTIONS}
     return next((kind for kind in CONSTRAINTS if fields[kind] is not None), ""), fields
@@ -75,23 +75,23 @@ class SharedBudget:
 
     def __init__(self, most: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
-        self._left, self._at = most, clock()
+        self._budget, self._at = most, clock()
 
     def take(self, seconds: float) -> bool:
         """Whether there was as much. A debt is no larger than the whole, so that others are not out for long."""
         now = self._clock()
-        self._left = min(self._most, self._left + REFILLED * (now - self._at)) - seconds
-        self._left, self._at = max(-self._most, self._left), now
-        return self._left >= 0
+        self._budget = min(self._most, self._budget + REFILLED * (now - self._at)) - seconds
+        self._budget, self._at = max(-self._most, self._budget), now
+        return self._budget >= 0
 
 
-class Watched:
+class TimedGrammar:
     """A compiled grammar of one request, with the CPU time that it may take."""
 
     def __init__(self, grammar: Any, follow: float, each: float, shared: SharedBudget | None = None) -> None:
         """Seconds: `follow` in all, and `each` more for a token."""
         self._grammar, self._shared = grammar, shared
-        self._left, self._each = follow, each
+        self._budget, self._each = follow, each
         self._taken, self._refused = 0.0, False
         """Since the last token; whether all grammars together have taken too much, this one too."""
 
@@ -100,13 +100,13 @@ class Watched:
 
     @property
     def overspent(self) -> bool:
-        return self._left < 0 or self._refused
+        return self._budget < 0 or self._refused
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         """False ends the request: vLLM calls it rejected by the grammar."""
         accepted: bool = self._timed(self._grammar.accept_tokens, request_id, tokens)
         due = self._each * len(tokens)
-        self._left += due
+        self._budget += due
         if self._shared is not None and self._taken > due:
             self._refused = not self._shared.take(self._taken - due)
         self._taken = 0.0
@@ -121,27 +121,27 @@ class Watched:
             return work(*arguments)
         finally:
             taken = time.thread_time() - began
-            self._left -= taken
+            self._budget -= taken
             self._taken += taken
 
 
 def _be_nicer() -> None:
     """On Linux a thread's own, which threads that it starts inherit. Safe to call again."""
-    wanted = os.getpriority(os.PRIO_PROCESS, os.getpid()) + LOWER
-    if os.getpriority(os.PRIO_PROCESS, 0) < wanted:
-        os.setpriority(os.PRIO_PROCESS, 0, min(wanted, 19))
+    target = os.getpriority(os.PRIO_PROCESS, os.getpid()) + LOWER
+    if os.getpriority(os.PRIO_PROCESS, 0) < target:
+        os.setpriority(os.PRIO_PROCESS, 0, min(target, 19))
 
 
 def patch(manager: Any, params: Any) -> None:
     """`StructuredOutputManager` (EngineCore) and `SamplingParams` (slot)."""
     stock_create, stock_validate = manager._create_grammar, params._validate_structured_outputs
 
-    def create_grammar(self: Any, request: Any) -> Watched:
+    def create_grammar(self: Any, request: Any) -> TimedGrammar:
         if threading.current_thread() is not threading.main_thread():
             _be_nicer()
         follow, each = map(float, os.environ[process.FOLLOW].split())
         shared = self.__dict__.setdefault("roundhouse_budget", SharedBudget(follow))
-        return Watched(stock_create(self, request), follow, each, shared)
+        return TimedGrammar(stock_create(self, request), follow, each, shared)
 
     def validate(self: Any, *arguments: Any, **named: Any) -> None:
         if not getattr(self.structured_outputs, CHECKED, False):
@@ -167,27 +167,27 @@ class Compiler:
         are; what takes longer than that is as slow to follow: forty rules that lead into one another took 3 s with 320
         tokens, and 0.5 s in the step of the second token."""
 
-    def settle(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def settle(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The constraint as vLLM's own check leaves it. Raises ValueError with what is wrong."""
         from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-        constraint = StructuredOutputsParams(**asked)
+        constraint = StructuredOutputsParams(**fields)
         params = SamplingParams(structured_outputs=constraint)
         params._validate_structured_outputs(
             self._config.model_config, self._config.structured_outputs_config, self._tokenizer
         )
         return {name: getattr(constraint, name) for name in SETTLED}
 
-    def compile(self, asked: dict[str, Any]) -> Watched:
+    def compile(self, fields: dict[str, Any]) -> TimedGrammar:
         """As EngineCore does it. Raises whatever the library raises."""
         from vllm.sampling_params import StructuredOutputsParams
         from vllm.v1.structured_output.request import get_structured_output_key
 
-        kind, text = get_structured_output_key(StructuredOutputsParams(**asked))
+        kind, text = get_structured_output_key(StructuredOutputsParams(**fields))
         compiled = self._backend.compile_grammar(kind, text)
-        return Watched(compiled, self.bounds.follow_seconds, self.bounds.follow_token_seconds)
+        return TimedGrammar(compiled, self.bounds.follow_seconds, self.bounds.follow_token_seconds)
 
-    def walk(self, grammar: Watched, steps: int) -> int:
+    def walk(self, grammar: TimedGrammar, steps: int) -> int:
         """Follow a grammar for some tokens, a mixed choice of those that it allows. How many it went."""
         import numpy as np
 

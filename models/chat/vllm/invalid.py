@@ -22,14 +22,14 @@ def patch(app: FastAPI) -> None:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _answer(*told(error.errors(), error.body))
+    return _answer(*describe(error.errors(), error.body))
 
 
 async def _refused_part(_: Request, error: Exception) -> Response:
     """A message's parts are read late, each by itself: of which message one is, is not told."""
     assert isinstance(error, ValidationError)
     errors = [{**fault, "loc": ("body", *_of_part(fault["loc"]))} for fault in error.errors()]
-    return _answer(*told(errors, None))
+    return _answer(*describe(errors, None))
 
 
 def _of_part(where: Sequence[str | int]) -> Sequence[str | int]:
@@ -38,11 +38,11 @@ def _of_part(where: Sequence[str | int]) -> Sequence[str | int]:
 
 
 def _answer(message: str, param: str | None) -> Response:
-    found = {"message": message, "type": "BadRequestError", "param": param, "code": 400}
-    return JSONResponse({"error": found}, status_code=400)
+    body = {"message": message, "type": "BadRequestError", "param": param, "code": 400}
+    return JSONResponse({"error": body}, status_code=400)
 
 
-def told(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
+def describe(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
     """What is wrong, and the first place of it. A field of several types has an error for each: they are one place."""
     faults: dict[str, list[str]] = {}
     param: str | None = None
@@ -55,8 +55,8 @@ def told(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
 
 
 def _text(place: str, words: Sequence[str]) -> str:
-    said = "; or: ".join(dict.fromkeys(words))
-    return f"{place}: {said}." if place else f"{said}."
+    reasons = "; or: ".join(dict.fromkeys(words))
+    return f"{place}: {reasons}." if place else f"{reasons}."
 
 
 def _place(where: Sequence[str | int], body: Any, *, is_missing: bool) -> str:
@@ -64,13 +64,13 @@ def _place(where: Sequence[str | int], body: Any, *, is_missing: bool) -> str:
     where no body is known."""
     if body is None:
         return ".".join(map(str, where[1:]))
-    found = ""
+    path = ""
     for number, part in enumerate(where[1:], 2):
         last = is_missing and number == len(where)
         if isinstance(body, dict) and (part in body or last):
-            found += f".{part}"
+            path += f".{part}"
             body = body.get(part)
         elif isinstance(body, list) and isinstance(part, int) and part < len(body):
-            found += f"[{part}]"
+            path += f"[{part}]"
             body = body[part]
-    return found.removeprefix(".")
+    return path.removeprefix(".")

@@ -12,10 +12,10 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError
 
-from models.chat.vllm import core, counting, fail_fast, invalid, messages, process, source, thoughts
+from models.chat.vllm import core, counting, fail_fast, invalid, messages, process, reasoning, source
+from registry.base.json import read_object
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
-from registry.json import read_object
 
 GONE_WITHIN = 60.0
 """Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
@@ -47,7 +47,7 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
     messages.patch(app.state.anthropic_serving_messages)
-    thoughts.patch(app.state)
+    reasoning.patch(app.state)
     invalid.patch(app)
     logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(_is_ours)
     return app
@@ -143,11 +143,13 @@ def start_engine(
         engine.roundhouse_cause = cause
         return engine
     except Exception as error:
-        told = cause.told()
+        recorded_error = cause.recorded_error()
         cause.close()
-        if told is None:
+        if recorded_error is None:
             raise
-        raise EngineFailed(f"vLLM's engine did not start: {told.message}", code=told.code) from error
+        raise EngineFailed(
+            f"vLLM's engine did not start: {recorded_error.message}", code=recorded_error.code
+        ) from error
 
 
 def _logprobs_tokens(config: Any, device: str) -> int:
@@ -163,8 +165,8 @@ def words(error: Exception) -> str:
 
 def cause(engine: Any) -> EngineFailed | None:
     """What ended EngineCore, of an engine that `start_engine` gave, as far as it said; None also without an engine."""
-    found: EngineFailed | None = engine.roundhouse_cause.told() if engine else None
-    return found
+    error: EngineFailed | None = engine.roundhouse_cause.recorded_error() if engine else None
+    return error
 
 
 def stop_engine(engine: Any, children: list[Any], within: float) -> None:

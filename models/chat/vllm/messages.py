@@ -99,7 +99,7 @@ def _whole(arguments: str) -> bool:
 
 def _read(arguments: str) -> dict[str, Any]:
     try:
-        found = from_json(arguments, allow_partial=True)
+        value = from_json(arguments, allow_partial=True)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -98,7 +98,7 @@ def environment() -> None:
 
 def prewarm_server() -> None:
     """What only this process needs and EngineCore does not: a load has it imported while EngineCore starts."""
-    with importing.quickly():
+    with importing.fast_imports():
         _import_known(SERVER)
 
 
@@ -120,7 +120,7 @@ def prewarm_core() -> None:
     logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)
     # It warns of each image that could not be fetched, with its URL, which is a client's.
     logging.getLogger("vllm.connections").setLevel(logging.ERROR)
-    with importing.quickly():
+    with importing.fast_imports():
         _import_all()
 
 

@@ -20,7 +20,7 @@ CRITICAL_TOKENS = "ROUNDHOUSE_VLLM_CRITICAL_TOKENS"
 LOGPROBS_TOKENS = "ROUNDHOUSE_VLLM_LOGPROBS_TOKENS"
 """The same while logprobs of a prompt are asked for."""
 FOLLOW = "ROUNDHOUSE_VLLM_FOLLOW"
-"""Seconds of CPU to follow a grammar, and for each token (`grammars.Watched`)."""
+"""Seconds of CPU to follow a grammar, and for each token (`grammars.TimedGrammar`)."""
 CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
 """The file that takes what ended EngineCore, at its start or later (`CauseFile`)."""
 
@@ -32,7 +32,7 @@ class CauseFile:
         self._file = os.memfd_create("roundhouse-cause")
         os.environ[CAUSE] = f"/proc/{os.getpid()}/fd/{self._file}"
 
-    def told(self) -> EngineFailed | None:
+    def recorded_error(self) -> EngineFailed | None:
         """In its words; None: it left nothing."""
         if not (text := os.pread(self._file, 1 << 20, 0)):
             return None

@@ -14,7 +14,7 @@ MODELS = "model_executor/models"
 REGISTRY = f"{MODELS}/registry.py"
 CHAT = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
 """Tables of `registry.py` whose models answer in text."""
-FORMER, ELSEWHERE = "_PREVIOUSLY_SUPPORTED_MODELS", "_OOT_SUPPORTED_MODELS"
+FORMER, PLUGINS = "_PREVIOUSLY_SUPPORTED_MODELS", "_OOT_SUPPORTED_MODELS"
 RENDERED = frozenset({
     "DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM",
     "InklingForCausalLM", "InklingForConditionalGeneration", "KimiK3ForConditionalGeneration",
@@ -27,10 +27,12 @@ DEEPEST = 5
 @cache
 def architectures() -> Mapping[str, tuple[str, str]]:
     """Architecture to module and class, of models that answer in text; empty when it cannot be told."""
-    found: dict[str, tuple[str, str]] = {}
+    models_by_architecture: dict[str, tuple[str, str]] = {}
     for models in CHAT:
-        found |= {name: place for name, place in table(REGISTRY, models).items() if isinstance(place, tuple)}
-    return found
+        models_by_architecture |= {
+            name: target for name, target in table(REGISTRY, models).items() if isinstance(target, tuple)
+        }
+    return models_by_architecture
 
 
 def class_of(architecture: str) -> tuple[str, str] | None:
@@ -48,9 +50,9 @@ def former() -> Mapping[str, str]:
 
 
 @cache
-def elsewhere() -> Mapping[str, str]:
+def plugin_models() -> Mapping[str, str]:
     """Architecture to the address of a plug-in for vLLM that serves it."""
-    return {name: str(address) for name, address in table(REGISTRY, ELSEWHERE).items()}
+    return {name: str(address) for name, address in table(REGISTRY, PLUGINS).items()}
 
 
 @cache

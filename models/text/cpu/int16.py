@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from models.text.cpu import library as cpu_library
-from registry import processor
+from registry.base import processor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,10 +73,10 @@ class Int16Linear:
         self._scales = scales.transpose(0, 1).contiguous()
         self._bias = torch.zeros(panels * PANEL)
         self._bias[: self.outputs] = bias
-        held = (self._weights, self._scales, self._bias)
-        self.nbytes = sum(tensor.nbytes for tensor in held)
+        buffers = (self._weights, self._scales, self._bias)
+        self.nbytes = sum(tensor.nbytes for tensor in buffers)
         self._matrix = _Matrix(
-            self.inputs, self.outputs, self.block, self.blocks, *(tensor.data_ptr() for tensor in held), most_row
+            self.inputs, self.outputs, self.block, self.blocks, *(tensor.data_ptr() for tensor in buffers), most_row
         )
         self._chunk = max(SCRATCH // (self.blocks * self.block) // ROWS, 2) * ROWS
 
@@ -123,12 +123,12 @@ def _scratch(integers: int, floats: int) -> tuple[int, int]:
     """Addresses of this thread's memory for rounded rows and their scales."""
     import torch
 
-    held = getattr(_local, "held", None)
-    if held is None or len(held[0]) < integers or len(held[1]) < floats:
-        before = (len(held[0]), len(held[1])) if held else (0, 0)
-        held = (
+    scratch = getattr(_local, "held", None)
+    if scratch is None or len(scratch[0]) < integers or len(scratch[1]) < floats:
+        before = (len(scratch[0]), len(scratch[1])) if scratch else (0, 0)
+        scratch = (
             torch.zeros(max(integers, before[0]), dtype=torch.int16),
             torch.zeros(max(floats, before[1])),
         )
-        _local.held = held
-    return held[0].data_ptr(), held[1].data_ptr()
+        _local.scratch = scratch
+    return scratch[0].data_ptr(), scratch[1].data_ptr()

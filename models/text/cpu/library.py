@@ -12,7 +12,7 @@ from pathlib import Path
 
 from models.native import compiler as native
 from models.native.cache_folder import cache_folder
-from registry import processor
+from registry.base import processor
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("int16.c", "attention.c"))
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fopenmp", "-shared", "-fPIC")
@@ -42,6 +42,6 @@ def load() -> ctypes.CDLL | None:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
     except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as fault:
-        _log.warning("embeddings and rerank compute with PyTorch, which is slower: %s", native.why(fault))
+        _log.warning("embeddings and rerank compute with PyTorch, which is slower: %s", native.explain(fault))
         return None
     return library

@@ -31,18 +31,18 @@ async def choose(recipe: Recipe, bert: Bert | None) -> int:
     Blocks for no longer than the conversion takes, in a thread. Raises EngineFailed for a compute type that does not
     exist, and for `int16` where it cannot be had.
     """
-    wanted = str(recipe.engine.flags.get("compute_type", "auto"))
-    if wanted not in COMPUTE_TYPES:
-        raise EngineFailed(f"compute_type is one of {', '.join(COMPUTE_TYPES)}, not {wanted!r}")
-    if wanted == "float32" or (wanted == "auto" and recipe.dtype != "auto"):
+    compute_type = str(recipe.engine.flags.get("compute_type", "auto"))
+    if compute_type not in COMPUTE_TYPES:
+        raise EngineFailed(f"compute_type is one of {', '.join(COMPUTE_TYPES)}, not {compute_type!r}")
+    if compute_type == "float32" or (compute_type == "auto" and recipe.dtype != "auto"):
         return 0
-    held = await asyncio.to_thread(to_int16, bert) if bert is not None else 0
-    if wanted == "int16" and not held:
+    rounded = await asyncio.to_thread(to_int16, bert) if bert is not None else 0
+    if compute_type == "int16" and not rounded:
         raise EngineFailed(
             "compute_type int16 needs a processor with AVX-512 VNNI, a C compiler, and a BERT in float32 that runs "
             "without padding and whose results stay the same: write auto"
         )
-    return held
+    return rounded
 
 
 def to_int16(bert: Bert) -> int:
@@ -59,13 +59,13 @@ def to_int16(bert: Bert) -> int:
     with torch.inference_mode():
         exact, before = bert.states(inputs), bert.layers
         bert.layers = [_rounded(library, layer) for layer in before]
-        found = bert.states(inputs)
-        least = float(torch.nn.functional.cosine_similarity(found.double(), exact.double(), dim=1).min())
+        states = bert.states(inputs)
+        least = float(torch.nn.functional.cosine_similarity(states.double(), exact.double(), dim=1).min())
         if not least >= LEAST:
             bert.layers = before
             _log.warning("products stay in float32: rounded ones have a cosine of %.6f to them", least)
             return 0
-    bert.let_go()
+    bert.release_weights()
     linears: list[Any] = [one for n in bert.layers for one in (n.query, n.qkv, n.out, n.up, n.down) if one is not None]
     return sum(linear.nbytes for linear in linears)
 

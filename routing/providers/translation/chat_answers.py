@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from models import sse
-from registry.json import NOT_JSON
-from routing.providers.passing import BadAnswer
+from registry.base.json import NOT_JSON
+from routing.providers.pass_through import BadAnswer
 from routing.providers.translation.fields.reading import Json
 
 REASONS = {
@@ -34,7 +34,7 @@ Read = TypeVar("Read")
 NOTHING = msgspec.Raw(b"{}")
 
 
-class Tagged(msgspec.Struct):
+class TaggedObject(msgspec.Struct):
     type: str = ""
 
 
@@ -69,7 +69,7 @@ class Delta(msgspec.Struct):
     partial_json: str = ""
 
 
-class Ended(msgspec.Struct):
+class StreamEnd(msgspec.Struct):
     stop_reason: str | None = None
 
 
@@ -83,14 +83,14 @@ class Event(msgspec.Struct):
 
 
 class ChatAnswers:
-    """`routing.providers.translation.through.Translator`.
+    """`routing.providers.translation.chained.Translator`.
 
     Args:
         usage_wanted: whether a stream ends with OpenAI's chunk of usage.
     """
 
-    def __init__(self, usage_wanted: bool) -> None:
-        self._usage_wanted = usage_wanted
+    def __init__(self, wants_usage: bool) -> None:
+        self._wants_usage = wants_usage
         self._message, self._created = AnthropicMessage(), int(time.time())
         self._calls: dict[int, int] = {}
         """Content block to tool call."""
@@ -100,8 +100,8 @@ class ChatAnswers:
 
     def whole(self, data: bytes) -> bytes:
         message = _read(data, AnthropicMessage)
-        content = [block for raw in message.content if (block := _known(raw, AnthropicBlock))]
-        said = "".join(block.text for block in content if block.type == "text")
+        content = [block for raw in message.content if (block := _read_known(raw, AnthropicBlock))]
+        text = "".join(block.text for block in content if block.type == "text")
         thought = "".join(block.thinking for block in content if block.type == "thinking")
         calls = [
             {
@@ -112,42 +112,42 @@ class ChatAnswers:
             for block in content
             if block.type == "tool_use"
         ]
-        spoken: Json = {"role": "assistant", "content": said if said or not calls else None, "refusal": None}
+        spoken: Json = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
         if thought:
             spoken["reasoning_content"] = thought
         if calls:
             spoken["tool_calls"] = calls
         choice = {"index": 0, "message": spoken, "logprobs": None, "finish_reason": reason(message.stop_reason)}
-        found = {"id": message.id, "object": "chat.completion", "created": self._created, "model": message.model}
-        return msgspec.json.encode({**found, "choices": [choice], "usage": usage(message.usage)})
+        completion = {"id": message.id, "object": "chat.completion", "created": self._created, "model": message.model}
+        return msgspec.json.encode({**completion, "choices": [choice], "usage": usage(message.usage)})
 
     def event(self, event: bytes) -> bytes:
         data = sse.data_of(event)
         if not data:
             return b""
-        told = _known(data, Event)
-        match told:
+        decoded = _read_known(data, Event)
+        match decoded:
             case Event(type="message_start", message=AnthropicMessage() as message):
                 self._message = message
                 return self._chunk({"role": "assistant", "content": ""})
             case Event(type="content_block_start", index=index, content_block=raw):
-                block = _known(raw, AnthropicBlock)
+                block = _read_known(raw, AnthropicBlock)
                 return self._began(index, block) if block else b""
             case Event(type="content_block_delta", index=index, delta=raw):
-                delta = _known(raw, Delta)
-                return self._said(index, delta) if delta else b""
+                delta = _read_known(raw, Delta)
+                return self._content(index, delta) if delta else b""
             case Event(type="content_block_stop", index=index) if index in self._silent:
                 return self._argued(index, _arguments(self._silent.pop(index)))
             case Event(type="message_delta", delta=raw, usage=counts):
                 self._counted(counts or AnthropicUsage())
-                self._reason = _read(raw, Ended).stop_reason or self._reason
+                self._reason = _read(raw, StreamEnd).stop_reason or self._reason
                 return self._chunk({}, reason(self._reason)) if self._reason else b""
         return b""
 
     def _began(self, index: int, block: AnthropicBlock) -> bytes:
         if block.type != "tool_use":  # it may begin with words
             words = Delta(f"{block.type}_delta", block.text, block.thinking)
-            return self._said(index, words) if block.text or block.thinking else b""
+            return self._content(index, words) if block.text or block.thinking else b""
         number = self._calls[index] = len(self._calls)
         self._silent[index] = block.input
         function = {"name": block.name, "arguments": ""}
@@ -155,7 +155,7 @@ class ChatAnswers:
             {"tool_calls": [{"index": number, "id": block.id, "type": "function", "function": function}]}
         )
 
-    def _said(self, index: int, delta: Delta) -> bytes:
+    def _content(self, index: int, delta: Delta) -> bytes:
         match delta.type:
             case "text_delta":
                 return self._chunk({"content": delta.text})
@@ -172,12 +172,12 @@ class ChatAnswers:
 
     def end(self) -> bytes:
         last = sse.event({**self._head(), "choices": [], "usage": usage(self._message.usage)})
-        return (last if self._usage_wanted else b"") + sse.DONE_EVENT
+        return (last if self._wants_usage else b"") + sse.DONE_EVENT
 
-    def _counted(self, told: AnthropicUsage) -> None:
+    def _counted(self, usage_reported: AnthropicUsage) -> None:
         before = self._message.usage
         for name in before.__struct_fields__:
-            if (value := getattr(told, name)) is not None:
+            if (value := getattr(usage_reported, name)) is not None:
                 setattr(before, name, value)
 
     def _chunk(self, delta: Json, finish: str | None = None) -> bytes:
@@ -200,22 +200,22 @@ def _read(data: bytes | msgspec.Raw, kind: type[Read]) -> Read:
         raise BadAnswer("answered with a message that is none") from None
 
 
-def _known(data: bytes | msgspec.Raw, kind: type[Read]) -> Read | None:
-    return _read(data, kind) if _read(data, Tagged).type in READ else None
+def _read_known(data: bytes | msgspec.Raw, kind: type[Read]) -> Read | None:
+    return _read(data, kind) if _read(data, TaggedObject).type in READ else None
 
 
 def reason(stop: str | None) -> str:
     return REASONS.get(stop or "", "stop")
 
 
-def _arguments(given: Any) -> str:
-    return msgspec.json.encode(given or {}).decode()
+def _arguments(value: Any) -> str:
+    return msgspec.json.encode(value or {}).decode()
 
 
-def usage(told: AnthropicUsage) -> Json:
-    cached, written = told.cache_read_input_tokens or 0, told.cache_creation_input_tokens or 0
-    prompt = (told.input_tokens or 0) + cached + written
-    output = told.output_tokens or 0
+def usage(reported: AnthropicUsage) -> Json:
+    cached, written = reported.cache_read_input_tokens or 0, reported.cache_creation_input_tokens or 0
+    prompt = (reported.input_tokens or 0) + cached + written
+    output = reported.output_tokens or 0
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,

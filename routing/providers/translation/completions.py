@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from registry.json import NOT_JSON
-from routing.providers.passing import BadAnswer, with_thoughts
+from registry.base.json import NOT_JSON
+from routing.providers.pass_through import BadAnswer, with_reasoning
 
 CUT = frozenset({"length", "model_length"})
 """Reasons to end before the answer did: a bound was reached, the request's or, as Mistral calls it, the model's."""
@@ -42,10 +42,10 @@ class ChatUsage(msgspec.Struct):
         return (self.prompt_tokens_details or Details()).cache_write_tokens or 0
 
     @property
-    def said(self) -> int:
+    def output_tokens(self) -> int:
         completion = self.completion_tokens or 0
         return (
-            with_thoughts(self.prompt_tokens, completion, self.total_tokens or 0) if self.prompt_tokens else completion
+            with_reasoning(self.prompt_tokens, completion, self.total_tokens or 0) if self.prompt_tokens else completion
         )
 
 
@@ -54,7 +54,7 @@ class ToolFunction(msgspec.Struct):
     arguments: str | dict[str, Any] | None = None
 
     @property
-    def given(self) -> str:
+    def arguments_text(self) -> str:
         """The arguments, which some servers give as what they are and not as a text."""
         if isinstance(self.arguments, dict):
             return msgspec.json.encode(self.arguments).decode()
@@ -68,25 +68,25 @@ class ChatToolCall(msgspec.Struct):
     function: ToolFunction = msgspec.field(default_factory=ToolFunction)
 
 
-class SpokenPart(msgspec.Struct):
+class ContentPart(msgspec.Struct):
     """Of a content that is a list, as Mistral's models give it where they think."""
 
     type: str = ""
     text: str | None = None
-    thinking: "str | list[SpokenPart] | None" = None
+    thinking: "str | list[ContentPart] | None" = None
 
 
-class Spoken(msgspec.Struct):
+class ChatDelta(msgspec.Struct):
     """A message, or a piece of one."""
 
-    content: str | list[SpokenPart] | None = None
+    content: str | list[ContentPart] | None = None
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[ChatToolCall] | None = None
 
     @property
-    def thought(self) -> str:
+    def reasoning_text(self) -> str:
         parts = self.content if isinstance(self.content, list) else ()
         return self.reasoning_content or self.reasoning or "".join(_words(part.thinking) for part in parts)
 
@@ -95,19 +95,19 @@ class Spoken(msgspec.Struct):
         return _words(self.content)
 
     @property
-    def said(self) -> str:
+    def visible_text(self) -> str:
         return self.words or self.refusal or ""
 
 
-def _words(content: str | list[SpokenPart] | None) -> str:
+def _words(content: str | list[ContentPart] | None) -> str:
     if isinstance(content, list):
         return "".join(part.text or "" for part in content if part.type == "text")
     return content or ""
 
 
 class ChatChoice(msgspec.Struct):
-    message: Spoken | None = None
-    delta: Spoken | None = None
+    message: ChatDelta | None = None
+    delta: ChatDelta | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     """vLLM's: the stop string that was met."""
@@ -126,15 +126,15 @@ class ChatCompletion(msgspec.Struct):
 def read(data: bytes) -> ChatCompletion:
     """Raises BadAnswer. It has an id, and so have whole calls: a number."""
     try:
-        found = msgspec.json.decode(data, type=ChatCompletion)
+        completion = msgspec.json.decode(data, type=ChatCompletion)
     except NOT_JSON:
         raise BadAnswer("answered with a completion that is none") from None
-    found.id = found.id or f"chatcmpl-{secrets.token_hex(12)}"
-    for choice in found.choices:
+    completion.id = completion.id or f"chatcmpl-{secrets.token_hex(12)}"
+    for choice in completion.choices:
         choice.finish_reason = (choice.finish_reason or "").partition(":")[0] or None
-        found.usage = found.usage or choice.usage
+        completion.usage = completion.usage or choice.usage
         if choice.finish_reason in GAVE_UP:
             raise BadAnswer(f"ended its answer before it was complete: {choice.finish_reason}")
         for index, call in enumerate((choice.message and choice.message.tool_calls) or ()):
             call.index = index
-    return found
+    return completion

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from registry.base.json import NOT_JSON
 from registry.bounds import USUAL
-from registry.json import NOT_JSON
 from registry.values import Values
 from routing.providers.translation.chat_answers import ChatAnswers
 from routing.providers.translation.fields.chat import FIELDS
@@ -24,31 +24,31 @@ def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnsw
     system, messages = _messages(body.get("messages"))
     bound = body.get("max_completion_tokens")
     bound = body.get("max_tokens") if bound is None else bound
-    found: Json = {"max_tokens": max_output if bound is None else bound, "messages": messages}
+    request: Json = {"max_tokens": max_output if bound is None else bound, "messages": messages}
     if system:
-        found["system"] = system
-    found |= present(body, "temperature", "top_p")
-    if isinstance(found.get("temperature"), int | float) and found["temperature"] > 1:
+        request["system"] = system
+    request |= present(body, "temperature", "top_p")
+    if isinstance(request.get("temperature"), int | float) and request["temperature"] > 1:
         raise unsupported("temperature", "there it goes up to 1")
     if (stop := body.get("stop")) is not None:
-        found["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+        request["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     if body.get("user") is not None:
-        found["metadata"] = {"user_id": body["user"]}
+        request["metadata"] = {"user_id": body["user"]}
     if body.get("tools"):
-        found["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
+        request["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
     if (choice := _tool_choice(body)) is not None:
-        found["tool_choice"] = choice
+        request["tool_choice"] = choice
     if (form := body.get("response_format")) is not None:
-        found |= _format(mapping(form, "response_format"))
+        request |= _format(mapping(form, "response_format"))
     if (effort := body.get("reasoning_effort")) is not None:
         if effort not in EFFORTS:
             raise unsupported("reasoning_effort", f"there it is one of {', '.join(EFFORTS)}")
-        found["output_config"] = {**found.get("output_config", {}), "effort": effort}
+        request["output_config"] = {**request.get("output_config", {}), "effort": effort}
     stream = body.get("stream") is True
     if stream:
-        found["stream"] = True
+        request["stream"] = True
     options = FIELDS["stream_options"].of(body.get("stream_options") or {}, "stream_options")
-    return found, ChatAnswers(options.get("include_usage") is True)
+    return request, ChatAnswers(options.get("include_usage") is True)
 
 
 def _format(form: Json) -> Json:
@@ -79,22 +79,22 @@ def _tool(tool: Json, where: str) -> Json:
 
 def _tool_choice(body: Mapping[str, Any]) -> Json | None:
     choice = body.get("tool_choice")
-    found: Json | None = None
+    translated_choice: Json | None = None
     if isinstance(choice, str):
         if choice not in CHOICES:
             raise wrong("tool_choice", "auto, none, required or a function")
-        found = {"type": CHOICES[choice]}
+        translated_choice = {"type": CHOICES[choice]}
     elif choice is not None:
         if mapping(choice, "tool_choice").get("type", "function") != "function":
             raise unsupported("tool_choice.type")
         FIELDS["tool_choice (function)"].check(choice, "tool_choice")
         function = FIELDS["tool_choice.function"].of(choice.get("function"), "tool_choice.function")
-        found = {"type": "tool", "name": function.get("name")}
+        translated_choice = {"type": "tool", "name": function.get("name")}
     if body.get("parallel_tool_calls") is False and body.get("tools"):
-        found = found or {"type": "auto"}
-        if found["type"] != "none":
-            found["disable_parallel_tool_use"] = True
-    return found
+        translated_choice = translated_choice or {"type": "auto"}
+        if translated_choice["type"] != "none":
+            translated_choice["disable_parallel_tool_use"] = True
+    return translated_choice
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
     """
     system: list[Json] = []
     turns: list[Json] = []
-    held = Values(USUAL.json_values)
+    json_values = Values(USUAL.json_values)
 
     def add(role: str, blocks: list[Json]) -> None:
         if turns and turns[-1]["role"] == role:
@@ -126,18 +126,18 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
                 add("user", _parts(content, f"{where}.content"))
             case "assistant":
                 FIELDS["messages[] (assistant)"].check(message, where)
-                add("assistant", _assistant(message, where, held))
+                add("assistant", _assistant(message, where, json_values))
             case "tool":
                 FIELDS["messages[] (tool)"].check(message, where)
                 called = _id(text(message.get("tool_call_id"), f"{where}.tool_call_id"))
-                told = _parts(content, f"{where}.content")
-                add("user", [{"type": "tool_result", "tool_use_id": called} | ({"content": told} if told else {})])
+                result = _parts(content, f"{where}.content")
+                add("user", [{"type": "tool_result", "tool_use_id": called} | ({"content": result} if result else {})])
             case _:
                 raise unsupported(f"{where}.role")
     return system, turns
 
 
-def _assistant(message: Json, where: str, held: Values) -> list[Json]:
+def _assistant(message: Json, where: str, json_values: Values) -> list[Json]:
     """held: by the arguments of all calls, which are JSON in texts. Raises TooLarge."""
     content = message.get("content")
     blocks: list[Json] = [] if content is None else _parts(content, f"{where}.content", texts_only=True)
@@ -150,17 +150,17 @@ def _assistant(message: Json, where: str, held: Values) -> list[Json]:
         function = FIELDS["tool_calls[].function"].of(call.get("function"), f"{at}.function")
         try:
             arguments = function.get("arguments") or "{}"
-            held.add(arguments.encode())
-            given = msgspec.json.decode(arguments, type=dict[str, Any])
+            json_values.add(arguments.encode())
+            decoded = msgspec.json.decode(arguments, type=dict[str, Any])
         except (TypeError, AttributeError, *NOT_JSON):
             raise wrong(f"{at}.function.arguments", "an object as JSON in a string") from None
-        blocks.append({"type": "tool_use", "id": _id(call.get("id")), "name": function.get("name"), "input": given})
+        blocks.append({"type": "tool_use", "id": _id(call.get("id")), "name": function.get("name"), "input": decoded})
     return blocks
 
 
-def _id(given: Any) -> Any:
+def _id(call_id: Any) -> Any:
     """In letters that Anthropic takes; other servers' ids have more, such as Kimi's `functions.f:0`."""
-    return _NOT_IN_IDS.sub("_", given) if isinstance(given, str) else given
+    return _NOT_IN_IDS.sub("_", call_id) if isinstance(call_id, str) else call_id
 
 
 def _parts(content: object, where: str, *, texts_only: bool = False) -> list[Json]:

@@ -31,36 +31,36 @@ def translated(body: Mapping[str, Any]) -> tuple[Json, MessageAnswers]:
                 messages.append(_assistant(message.get("content"), f"{where}.content"))
             case _:
                 messages.append({"role": "system", "content": _texts(message.get("content"), f"{where}.content")})
-    found: Json = {"messages": messages}
+    request: Json = {"messages": messages}
     if body.get("max_tokens") is None:
         raise wrong("max_tokens", "a whole number")
-    found["max_completion_tokens"] = body["max_tokens"]
-    found |= present(body, "temperature", "top_p", "top_k")
+    request["max_completion_tokens"] = body["max_tokens"]
+    request |= present(body, "temperature", "top_p", "top_k")
     if body.get("stop_sequences"):
-        found["stop"] = body["stop_sequences"]
+        request["stop"] = body["stop_sequences"]
     metadata = FIELDS["metadata"].of(body.get("metadata") or {}, "metadata")
     if metadata.get("user_id") is not None:
-        found["user"] = metadata["user_id"]
+        request["user"] = metadata["user_id"]
     if body.get("tools"):
-        found["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
+        request["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
     if body.get("tool_choice") is not None:
-        found |= _tool_choice(FIELDS["tool_choice"].of(body["tool_choice"], "tool_choice"))
+        request |= _tool_choice(FIELDS["tool_choice"].of(body["tool_choice"], "tool_choice"))
     if body.get("output_config") is not None:
-        found |= _format(FIELDS["output_config"].of(body["output_config"], "output_config"))
+        request |= _format(FIELDS["output_config"].of(body["output_config"], "output_config"))
     if body.get("stream") is True:
-        found["stream"] = True
-    return found, MessageAnswers()
+        request["stream"] = True
+    return request, MessageAnswers()
 
 
 def _format(config: Json) -> Json:
-    found: Json = {}
+    fields: Json = {}
     if config.get("effort") is not None:
-        found["reasoning_effort"] = config["effort"]
+        fields["reasoning_effort"] = config["effort"]
     if config.get("format") is not None:
         form = FIELDS["output_config.format (json_schema)"].of(config["format"], "output_config.format")
         schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
-        found["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return found
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return fields
 
 
 def _tool(tool: Json, where: str) -> Json:
@@ -78,14 +78,14 @@ def _tool(tool: Json, where: str) -> Json:
 def _tool_choice(choice: Json) -> Json:
     kind = choice.get("type")
     if kind == "tool":
-        found: Json = {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
+        fields: Json = {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
     elif kind in CHOICES:
-        found = {"tool_choice": CHOICES[kind]}
+        fields = {"tool_choice": CHOICES[kind]}
     else:
         raise wrong("tool_choice.type", "auto, any, tool or none")
     if choice.get("disable_parallel_tool_use") is True:
-        found["parallel_tool_calls"] = False
-    return found
+        fields["parallel_tool_calls"] = False
+    return fields
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -93,13 +93,13 @@ def _texts(content: object, where: str) -> str:
     """A string, or text blocks as one."""
     if isinstance(content, str):
         return content
-    found = []
+    texts = []
     for at, block in objects(content, where):
         if block.get("type") != "text":
             raise unsupported(f"{at}.type")
         FIELDS["content[] (text)"].check(block, at)
-        found.append(text(block.get("text"), f"{at}.text"))
-    return "\n\n".join(found)
+        texts.append(text(block.get("text"), f"{at}.text"))
+    return "\n\n".join(texts)
 
 
 def _user(content: object, where: str) -> list[Json]:
@@ -132,20 +132,20 @@ def _user(content: object, where: str) -> list[Json]:
 
 def _blocks(content: object, where: str) -> list[tuple[str, Json]]:
     """Blocks of a kind that is known, whose fields are carried or of no matter."""
-    found = objects(content, where)
-    for at, block in found:
+    blocks = objects(content, where)
+    for at, block in blocks:
         kind = block.get("type")
         if f"content[] ({kind})" not in FIELDS:
             raise unsupported(f"{at}.type")
         FIELDS[f"content[] ({kind})"].check(block, at)
-    return found
+    return blocks
 
 
 def _result(block: Json, where: str) -> Json:
-    told = "" if block.get("content") is None else _texts(block["content"], f"{where}.content")
+    content = "" if block.get("content") is None else _texts(block["content"], f"{where}.content")
     if block.get("is_error") is True:
-        told = f"Error: {told}"
-    return {"role": "tool", "tool_call_id": text(block.get("tool_use_id"), f"{where}.tool_use_id"), "content": told}
+        content = f"Error: {content}"
+    return {"role": "tool", "tool_call_id": text(block.get("tool_use_id"), f"{where}.tool_use_id"), "content": content}
 
 
 def _url(block: Json, where: str) -> str:
@@ -163,17 +163,17 @@ def _url(block: Json, where: str) -> str:
 def _assistant(content: object, where: str) -> Json:
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
-    said: list[str] = []
+    texts: list[str] = []
     calls: list[Json] = []
     for at, block in _blocks(content, where):
         kind = block["type"]
         if kind == "text":
-            said.append(text(block.get("text"), f"{at}.text"))
+            texts.append(text(block.get("text"), f"{at}.text"))
         elif kind == "tool_use":
-            given = msgspec.json.encode(mapping(block.get("input"), f"{at}.input")).decode()
-            function = {"name": block.get("name"), "arguments": given}
+            arguments = msgspec.json.encode(mapping(block.get("input"), f"{at}.input")).decode()
+            function = {"name": block.get("name"), "arguments": arguments}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind not in THOUGHTS:
             raise unsupported(f"{at}.type")
-    found: Json = {"role": "assistant", "content": "".join(said) if said or not calls else None}
-    return found | ({"tool_calls": calls} if calls else {})
+    message: Json = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
+    return message | ({"tool_calls": calls} if calls else {})

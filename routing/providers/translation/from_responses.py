@@ -21,48 +21,48 @@ _MESSAGE = re.compile(r"messages\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ChatTranslation:
     body: Json
     """A chat completion's, but for `model`."""
     answers: ResponseAnswers
-    places: list[str]
+    origins: list[str]
     """Of each message: what it was made of."""
 
-    def told(self, error: BadRequest) -> BadRequest:
+    def in_client_terms(self, error: BadRequest) -> BadRequest:
         """An error of the chat completion's body in the words of the client's."""
         if error.param is None:
             return error
         where = _MESSAGE.match(error.param)
-        named = NAMES.get(error.param, error.param) if where is None else self.places[int(where[1])]
+        named = NAMES.get(error.param, error.param) if where is None else self.origins[int(where[1])]
         return BadRequest(error.message.replace(f"'{error.param}'", f"'{named}'"), code=error.code, param=named)
 
 
-def translated(body: Mapping[str, Any]) -> Read:
+def translated(body: Mapping[str, Any]) -> ChatTranslation:
     """Raises BadRequest."""
     FIELDS["request"].check(body)
     turns = _Turns()
     if body.get("instructions"):
         turns.add("instructions", {"role": "system", "content": text(body["instructions"], "instructions")})
     turns.read(body.get("input"))
-    found: Json = {"messages": turns.messages, **present(body, *PASSED_ON)}
+    request: Json = {"messages": turns.messages, **present(body, *PASSED_ON)}
     if body.get("max_output_tokens") is not None:
-        found["max_completion_tokens"] = body["max_output_tokens"]
+        request["max_completion_tokens"] = body["max_output_tokens"]
     if body.get("tools"):
-        found["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
+        request["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
     if body.get("tool_choice") is not None:
-        found["tool_choice"] = _tool_choice(body["tool_choice"])
+        request["tool_choice"] = _tool_choice(body["tool_choice"])
     if body.get("text") is not None:
-        found |= _format(FIELDS["text"].of(body["text"], "text"))
+        request |= _format(FIELDS["text"].of(body["text"], "text"))
     reasoning = FIELDS["reasoning"].of(body.get("reasoning") or {}, "reasoning")
     if reasoning.get("effort") is not None:
-        found["reasoning_effort"] = reasoning["effort"]
+        request["reasoning_effort"] = reasoning["effort"]
     if body.get("stream") is True:
-        found |= {"stream": True, "stream_options": {"include_usage": True}}
-    return Read(found, ResponseAnswers(body), turns.places)
+        request |= {"stream": True, "stream_options": {"include_usage": True}}
+    return ChatTranslation(request, ResponseAnswers(body), turns.origins)
 
 
-def _format(given: Json) -> Json:
-    form = mapping(given.get("format") or {"type": "text"}, "text.format")
+def _format(options: Json) -> Json:
+    form = mapping(options.get("format") or {"type": "text"}, "text.format")
     match form.get("type"):
         case "text":
             return {}
@@ -100,17 +100,17 @@ class _Turns:
 
     def __init__(self) -> None:
         self.messages: list[Json] = []
-        self.places: list[str] = []
+        self.origins: list[str] = []
 
     def add(self, where: str, message: Json) -> None:
         self.messages.append(message)
-        self.places.append(where)
+        self.origins.append(where)
 
-    def read(self, given: object) -> None:
-        if isinstance(given, str):
-            self.add("input", {"role": "user", "content": given})
+    def read(self, items: object) -> None:
+        if isinstance(items, str):
+            self.add("input", {"role": "user", "content": items})
             return
-        for where, item in objects(given, "input"):
+        for where, item in objects(items, "input"):
             kind = item.get("type", "message")
             if f"input[] ({kind})" not in FIELDS:
                 raise unsupported(f"{where}.type", "nothing is kept here between requests, and no such tool run")
@@ -123,8 +123,8 @@ class _Turns:
                     self._called(where, item)
                 case "function_call_output":
                     called = text(item.get("call_id"), f"{where}.call_id")
-                    told = _content(item.get("output"), f"{where}.output")
-                    self.add(where, {"role": "tool", "tool_call_id": called, "content": told})
+                    output = _content(item.get("output"), f"{where}.output")
+                    self.add(where, {"role": "tool", "tool_call_id": called, "content": output})
                 case "reasoning":
                     pass  # thoughts of earlier turns
 

@@ -6,17 +6,17 @@ from typing import Any
 import msgspec
 
 from models import sse
-from registry.json import NOT_JSON
-from routing.providers.passing import BadAnswer
-from routing.providers.translation.calls import CallsInOrder
+from registry.base.json import NOT_JSON
+from routing.providers.pass_through import BadAnswer
+from routing.providers.translation.call_order import OrderedCalls
 from routing.providers.translation.completions import (
     CUT,
     FILTERED,
     ChatChoice,
     ChatCompletion,
+    ChatDelta,
     ChatToolCall,
     ChatUsage,
-    Spoken,
     read,
 )
 from routing.providers.translation.fields.reading import Json
@@ -31,7 +31,7 @@ REASONS = {
 
 
 class MessageAnswers:
-    """`routing.providers.translation.through.Translator`."""
+    """`routing.providers.translation.chained.Translator`."""
 
     def __init__(self) -> None:
         self._first: ChatCompletion | None = None
@@ -39,30 +39,30 @@ class MessageAnswers:
         self._open: str | None = None
         """The kind of the content block that is under way; a tool call's is `call N`."""
         self._blocks = 0
-        self._calls = CallsInOrder()
+        self._calls = OrderedCalls()
         self._choice = ChatChoice()
 
     def whole(self, data: bytes) -> bytes:
-        found = read(data)
-        if not found.choices or found.choices[0].message is None:
+        completion = read(data)
+        if not completion.choices or completion.choices[0].message is None:
             raise BadAnswer("answered with a completion that says nothing")
-        choice = found.choices[0]
-        spoken = choice.message or Spoken()
+        choice = completion.choices[0]
+        spoken = choice.message or ChatDelta()
         content: list[Json] = []
-        if spoken.thought:
-            content.append({"type": "thinking", "thinking": spoken.thought, "signature": ""})
-        if spoken.said:
-            content.append({"type": "text", "text": spoken.said})
+        if spoken.reasoning_text:
+            content.append({"type": "thinking", "thinking": spoken.reasoning_text, "signature": ""})
+        if spoken.visible_text:
+            content.append({"type": "text", "text": spoken.visible_text})
         for call in spoken.tool_calls or ():
-            given = _arguments(call, is_cut=choice.finish_reason in (*CUT, *FILTERED))
-            if given is not None:
-                content.append({**_tool_use(call), "input": given})
+            arguments = _arguments(call, is_cut=choice.finish_reason in (*CUT, *FILTERED))
+            if arguments is not None:
+                content.append({**_tool_use(call), "input": arguments})
         return msgspec.json.encode(
             {
-                **_head(found),
+                **_head(completion),
                 "content": content,
                 **_stopped(choice, called=bool(spoken.tool_calls)),
-                "usage": usage(found.usage or ChatUsage()),
+                "usage": usage(completion.usage or ChatUsage()),
             }
         )
 
@@ -70,29 +70,29 @@ class MessageAnswers:
         data = sse.data_of(event)
         if not data or data == sse.DONE:
             return b""
-        told, parts = read(data), []
-        self._usage = told.usage or self._usage
-        if self._first is None and told.choices:  # Azure's first chunk has none, and no id
-            self._first = told
-            message = {**_head(told), "content": [], "stop_reason": None, "stop_sequence": None}
+        chunk, parts = read(data), []
+        self._usage = chunk.usage or self._usage
+        if self._first is None and chunk.choices:  # Azure's first chunk has none, and no id
+            self._first = chunk
+            message = {**_head(chunk), "content": [], "stop_reason": None, "stop_sequence": None}
             began = usage(self._usage)
             parts.append(_event("message_start", message={**message, "usage": {**began, "output_tokens": 0}}))
-        for choice in told.choices[:1]:
-            parts += self._piece(choice.delta or Spoken())
+        for choice in chunk.choices[:1]:
+            parts += self._piece(choice.delta or ChatDelta())
             if choice.finish_reason:
                 self._choice = choice
         return b"".join(parts)
 
-    def _piece(self, spoken: Spoken) -> list[bytes]:
+    def _piece(self, spoken: ChatDelta) -> list[bytes]:
         parts = []
-        if spoken.thought or spoken.said:
+        if spoken.reasoning_text or spoken.visible_text:
             self._calls.words()
-        if spoken.thought:
+        if spoken.reasoning_text:
             parts += self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-            parts.append(self._delta(type="thinking_delta", thinking=spoken.thought))
-        if spoken.said:
+            parts.append(self._delta(type="thinking_delta", thinking=spoken.reasoning_text))
+        if spoken.visible_text:
             parts += self._block("text", {"type": "text", "text": ""})
-            parts.append(self._delta(type="text_delta", text=spoken.said))
+            parts.append(self._delta(type="text_delta", text=spoken.visible_text))
         for piece in spoken.tool_calls or ():
             for call in self._calls.take(piece):
                 parts += self._call(call)
@@ -100,8 +100,8 @@ class MessageAnswers:
 
     def _call(self, call: ChatToolCall) -> list[bytes]:
         parts = self._block(f"call {call.index}", {**_tool_use(call), "input": {}})
-        if given := call.function.given:
-            parts.append(self._delta(type="input_json_delta", partial_json=given))
+        if arguments_text := call.function.arguments_text:
+            parts.append(self._delta(type="input_json_delta", partial_json=arguments_text))
         return parts
 
     def _block(self, kind: str, block: Json) -> list[bytes]:
@@ -128,8 +128,8 @@ class MessageAnswers:
         return b"".join([*rest, *self._close(), last, _event("message_stop")])
 
 
-def _head(found: ChatCompletion) -> Json:
-    return {"id": found.id, "type": "message", "role": "assistant", "model": found.model}
+def _head(completion: ChatCompletion) -> Json:
+    return {"id": completion.id, "type": "message", "role": "assistant", "model": completion.model}
 
 
 def _stopped(choice: ChatChoice, *, called: bool) -> Json:
@@ -148,7 +148,7 @@ def _tool_use(call: ChatToolCall) -> Json:
 def _arguments(call: ChatToolCall, *, is_cut: bool) -> Json | None:
     """None: the answer's length ended within them."""
     try:
-        return msgspec.json.decode(call.function.given or "{}", type=dict[str, Any])
+        return msgspec.json.decode(call.function.arguments_text or "{}", type=dict[str, Any])
     except NOT_JSON:
         if is_cut:
             return None
@@ -159,10 +159,10 @@ def _event(kind: str, **more: Any) -> bytes:
     return sse.event({"type": kind, **more}, kind)
 
 
-def usage(told: ChatUsage) -> Json:
+def usage(reported: ChatUsage) -> Json:
     return {
-        "input_tokens": max(0, (told.prompt_tokens or 0) - told.cached - told.written),
-        "cache_creation_input_tokens": told.written,
-        "cache_read_input_tokens": told.cached,
-        "output_tokens": told.said,
+        "input_tokens": max(0, (reported.prompt_tokens or 0) - reported.cached - reported.written),
+        "cache_creation_input_tokens": reported.written,
+        "cache_read_input_tokens": reported.cached,
+        "output_tokens": reported.output_tokens,
     }

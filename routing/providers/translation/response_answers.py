@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from models import sse
-from routing.providers.passing import BadAnswer
-from routing.providers.translation.calls import CallsInOrder
+from routing.providers.pass_through import BadAnswer
+from routing.providers.translation.call_order import OrderedCalls
 from routing.providers.translation.completions import (
     CUT,
     FILTERED,
     ChatCompletion,
+    ChatDelta,
     ChatToolCall,
     ChatUsage,
-    Spoken,
     read,
 )
 from routing.providers.translation.fields.reading import Json
@@ -44,14 +44,14 @@ class _Item:
     """An output item under way: words of one kind, or a call of a tool."""
 
     def __init__(self, kind: str, index: int, call: ChatToolCall | None = None) -> None:
-        self.kind, self.index, self.said = kind, index, ""
+        self.kind, self.index, self.text = kind, index, ""
         self.id = f"item_{secrets.token_hex(12)}"
         self.call = call
 
-    def shown(self, status: str) -> Json:
+    def as_json(self, status: str) -> Json:
         if self.call is not None:
             named = {"call_id": self.call.id or self.id, "name": self.call.function.name or ""}
-            return {"id": self.id, "type": "function_call", "status": status, **named, "arguments": self.said}
+            return {"id": self.id, "type": "function_call", "status": status, **named, "arguments": self.text}
         content = [] if status == "in_progress" else [self.part]
         if self.kind == "reasoning_text":
             return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": content}
@@ -60,7 +60,7 @@ class _Item:
     @property
     def part(self) -> Json:
         more: Json = {"annotations": [], "logprobs": []} if self.kind == "output_text" else {}
-        return {"type": self.kind, TEXTS[self.kind]: self.said, **more}
+        return {"type": self.kind, TEXTS[self.kind]: self.text, **more}
 
     @property
     def name(self) -> str:
@@ -68,28 +68,28 @@ class _Item:
 
     @property
     def where(self) -> Json:
-        found: Json = {"item_id": self.id, "output_index": self.index}
-        return found if self.call is not None else {**found, "content_index": 0}
+        position: Json = {"item_id": self.id, "output_index": self.index}
+        return position if self.call is not None else {**position, "content_index": 0}
 
 
 class ResponseAnswers:
-    """`routing.providers.translation.through.Translator`. asked: the request, which its answer tells of."""
+    """`routing.providers.translation.chained.Translator`. asked: the request, which its answer tells of."""
 
-    def __init__(self, asked: Mapping[str, Any]) -> None:
-        self._asked, self._created = asked, int(time.time())
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._request, self._created = request, int(time.time())
         self._first: ChatCompletion | None = None
         self._usage, self._finish = ChatUsage(), ""
         self._item: _Item | None = None
         self._output: list[Json] = []
-        self._calls = CallsInOrder()
+        self._calls = OrderedCalls()
         self._events = 0
 
     def whole(self, data: bytes) -> bytes:
-        found = self._first = read(data)
-        if not found.choices or found.choices[0].message is None:
+        completion = self._first = read(data)
+        if not completion.choices or completion.choices[0].message is None:
             raise BadAnswer("answered with a completion that says nothing")
-        self._usage, self._finish = found.usage or ChatUsage(), found.choices[0].finish_reason or ""
-        self._piece(found.choices[0].message)
+        self._usage, self._finish = completion.usage or ChatUsage(), completion.choices[0].finish_reason or ""
+        self._piece(completion.choices[0].message)
         self._end(self._status)
         return msgspec.json.encode(self._response(self._status))
 
@@ -97,90 +97,90 @@ class ResponseAnswers:
         data = sse.data_of(event)
         if not data or data == sse.DONE:
             return b""
-        told, events = read(data), []
-        if self._first is None and told.choices:  # Azure's first chunk has none, and no id
-            self._first = told
-            events += [self._told(f"response.{name}", response=self._response("in_progress"))
+        chunk, events = read(data), []
+        if self._first is None and chunk.choices:  # Azure's first chunk has none, and no id
+            self._first = chunk
+            events += [self._event(f"response.{name}", response=self._response("in_progress"))
                        for name in ("created", "in_progress")]  # fmt: skip
-        self._usage = told.usage or self._usage
-        for choice in told.choices[:1]:
-            events += self._piece(choice.delta or Spoken())
+        self._usage = chunk.usage or self._usage
+        for choice in chunk.choices[:1]:
+            events += self._piece(choice.delta or ChatDelta())
             self._finish = choice.finish_reason or self._finish
         return b"".join(events)
 
     def end(self) -> bytes:
         status = self._status
-        return b"".join([*self._end(status), self._told(f"response.{status}", response=self._response(status))])
+        return b"".join([*self._end(status), self._event(f"response.{status}", response=self._response(status))])
 
     @property
     def _status(self) -> str:
         return "incomplete" if self._finish in INCOMPLETE else "completed"
 
     # --- output items -----------------------------------------------------------------------------------------------
-    def _piece(self, spoken: Spoken) -> list[bytes]:
+    def _piece(self, spoken: ChatDelta) -> list[bytes]:
         events = []
-        for kind, said in (
-            ("reasoning_text", spoken.thought), ("output_text", spoken.words), ("refusal", spoken.refusal),
+        for kind, text in (
+            ("reasoning_text", spoken.reasoning_text), ("output_text", spoken.words), ("refusal", spoken.refusal),
         ):  # fmt: skip
-            if said:
+            if text:
                 self._calls.words()
-                events += self._say(kind, said)
+                events += self._say(kind, text)
         for piece in spoken.tool_calls or ():
             for call in self._calls.take(piece):
-                events += self._say(f"call {call.index}", call.function.given, call)
+                events += self._say(f"call {call.index}", call.function.arguments_text, call)
         return events
 
     def _end(self, status: str) -> list[bytes]:
         """Of the items: calls that were held, and what closes the last one."""
         rest = []
         for call in self._calls.rest():
-            rest += self._say(f"call {call.index}", call.function.given, call)
+            rest += self._say(f"call {call.index}", call.function.arguments_text, call)
         return [*rest, *self._close(status)]
 
-    def _say(self, kind: str, said: str, call: ChatToolCall | None = None) -> list[bytes]:
+    def _say(self, kind: str, text: str, call: ChatToolCall | None = None) -> list[bytes]:
         events, item = [], self._item
         if item is None or item.kind != kind:
             events = self._close("completed")
             item = self._item = _Item(kind, len(self._output), call)
-            added = item.shown("in_progress")
-            events.append(self._told("response.output_item.added", output_index=item.index, item=added))
+            added = item.as_json("in_progress")
+            events.append(self._event("response.output_item.added", output_index=item.index, item=added))
             if call is None:
-                events.append(self._told("response.content_part.added", **item.where, part=item.part))
-        if said:
-            item.said += said
+                events.append(self._event("response.content_part.added", **item.where, part=item.part))
+        if text:
+            item.text += text
             more: Json = {"logprobs": []} if kind == "output_text" else {}
-            events.append(self._told(f"{item.name}.delta", **item.where, delta=said, **more))
+            events.append(self._event(f"{item.name}.delta", **item.where, delta=text, **more))
         return events
 
     def _close(self, status: str) -> list[bytes]:
         item = self._item
         if item is None:
             return []
-        silent = item.call is not None and not item.said
-        said_now = self._say(item.kind, "{}", item.call) if silent else []
+        silent = item.call is not None and not item.text
+        opening_events = self._say(item.kind, "{}", item.call) if silent else []
         self._item = None
-        done = item.shown(status)
+        done = item.as_json(status)
         self._output.append(done)
         if item.call is not None:
-            ends = [self._told(f"{item.name}.done", **item.where, name=done["name"], arguments=item.said)]
+            ends = [self._event(f"{item.name}.done", **item.where, name=done["name"], arguments=item.text)]
         else:
             more: Json = {"logprobs": []} if item.kind == "output_text" else {}
-            said = {TEXTS[item.kind]: item.said}
+            text = {TEXTS[item.kind]: item.text}
             ends = [
-                self._told(f"{item.name}.done", **item.where, **said, **more),
-                self._told("response.content_part.done", **item.where, part=item.part),
+                self._event(f"{item.name}.done", **item.where, **text, **more),
+                self._event("response.content_part.done", **item.where, part=item.part),
             ]
-        return [*said_now, *ends, self._told("response.output_item.done", output_index=item.index, item=done)]
+        return [*opening_events, *ends, self._event("response.output_item.done", output_index=item.index, item=done)]
 
     # --- the answer -------------------------------------------------------------------------------------------------
-    def _told(self, kind: str, **more: Any) -> bytes:
+    def _event(self, kind: str, **more: Any) -> bytes:
         self._events += 1
         return sse.event({"type": kind, "sequence_number": self._events - 1, **more}, kind)
 
     def _response(self, status: str) -> Json:
-        first, asked = self._first or ChatCompletion(), self._asked
-        told = {name: default if asked.get(name) is None else asked[name] for name, default in DEFAULTS.items()}
-        told["tools"] = [{"strict": None, "parameters": None, **tool} for tool in told["tools"]]
+        first, request = self._first or ChatCompletion(), self._request
+        echoed = {name: default if request.get(name) is None else request[name] for name, default in DEFAULTS.items()}
+        echoed["tools"] = [{"strict": None, "parameters": None, **tool} for tool in echoed["tools"]]
         reason = INCOMPLETE.get(self._finish) if status == "incomplete" else None
         return {
             "id": f"resp_{first.id}",
@@ -192,18 +192,20 @@ class ResponseAnswers:
             "incomplete_details": None if reason is None else {"reason": reason},
             "model": first.model,
             "output": self._output,
-            **told,
+            **echoed,
             **({} if status == "in_progress" else {"usage": usage(self._usage)}),
         }
 
 
-def usage(told: ChatUsage) -> Json:
-    prompt, output = told.prompt_tokens or 0, told.said
-    thought = (told.completion_tokens_details.reasoning_tokens or 0) if told.completion_tokens_details else 0
+def usage(reported: ChatUsage) -> Json:
+    prompt, output = reported.prompt_tokens or 0, reported.output_tokens
+    reasoning_tokens_ = (
+        (reported.completion_tokens_details.reasoning_tokens or 0) if reported.completion_tokens_details else 0
+    )
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": told.cached, "cache_write_tokens": told.written},
+        "input_tokens_details": {"cached_tokens": reported.cached, "cache_write_tokens": reported.written},
         "output_tokens": output,
-        "output_tokens_details": {"reasoning_tokens": thought},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens_},
         "total_tokens": prompt + output,
     }

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from runtime.cli.failures import Refused
+from runtime.cli.failures import RefusedError
 from runtime.cli.output import note
 from runtime.cli.remote.client import Client, Json
 from runtime.cli.remote.progress import bar
@@ -39,18 +39,18 @@ def send(
     path = Path(source).expanduser()
     if path.is_file():
         if not path.name.endswith(ARCHIVES):
-            raise Refused(f"{path} is no archive. Give {', '.join(ARCHIVES)}, or the adapter's folder.")
+            raise RefusedError(f"{path} is no archive. Give {', '.join(ARCHIVES)}, or the adapter's folder.")
         return _upload(client, about, probe, path, params, quiet)
     if path.is_dir():
         if not (path / "adapter_config.json").is_file():
             from registry.files.no_adapter import something_else
 
             what = something_else([child.name for child in path.iterdir()])
-            raise Refused(f"{path}: {what or 'it has no adapter_config.json. Give the folder that peft wrote.'}")
+            raise RefusedError(f"{path}: {what or 'it has no adapter_config.json. Give the folder that peft wrote.'}")
         if not upload:
             try:
                 return _name(client, about, probe, {"path": str(path.resolve())}, params)
-            except Refused as refused:
+            except RefusedError as refused:
                 if refused.code not in NEEDS_UPLOAD:
                     raise
                 note(f"The server may not read {path}: sending it.")
@@ -70,7 +70,7 @@ def _name(client: Client, about: Json, probe: tuple[str, str] | None, source: Js
 def _hub(source: str) -> Json:
     hub, at, revision = source.partition("@")
     if hub.count("/") != 1 or bool(at) != bool(revision) or hub.startswith((".", "/", "~")) or hub.endswith("/"):
-        raise Refused(f"There is no folder or archive {source}. From a hub: owner/name, or owner/name@revision.")
+        raise RefusedError(f"There is no folder or archive {source}. From a hub: owner/name, or owner/name@revision.")
     return {"hub": hub, "revision": revision or "main"}
 
 
@@ -92,7 +92,7 @@ def _upload(
     fields = {name: str(value).lower() if isinstance(value, bool) else value for name, value in about.items()}
     fields |= {f"probe_{word}": text for word, text in zip(PROBE, probe or (), strict=False)}
     with ExitStack() as stack:
-        shown = stack.enter_context(bar(not quiet))
-        sent = (archive.name, stack.enter_context(shown.open(archive)), "application/octet-stream")
-        found: Json = client.call("POST", "/v1/adapters", data=fields, files={"file": sent}, params=params)
-    return found
+        progress_bar = stack.enter_context(bar(not quiet))
+        sent = (archive.name, stack.enter_context(progress_bar.open(archive)), "application/octet-stream")
+        result: Json = client.call("POST", "/v1/adapters", data=fields, files={"file": sent}, params=params)
+    return result

@@ -5,12 +5,12 @@ from typing import Annotated
 import typer
 
 from runtime.cli.commands.adapter_source import send
-from runtime.cli.commands.combine import Weighted, combine
+from runtime.cli.commands.combine import WeightsCommand, combine
 from runtime.cli.commands.merge import merge
 from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
-from runtime.cli.output import ago, emit, pairs, short, size, table, told
+from runtime.cli.output import ago, emit, pairs, short, size, table, unless_hidden
 from runtime.cli.remote.client import Client, Json, part
-from runtime.cli.remote.versions import pointed, rolled_back, version_lines
+from runtime.cli.remote.versions import roll_back, set_alias, version_lines
 
 app = typer.Typer(
     no_args_is_help=True, help="Add, list, show, share, point, roll back, pin, combine, merge and remove LoRA adapters."
@@ -40,9 +40,9 @@ def list_(
     Example: roundhouse adapters list --base starter-chat
     """
     with Client(url) as client:
-        found = client.get("/v1/adapters", base=base)
+        result = client.get("/v1/adapters", base=base)
     if as_json:
-        emit(found)
+        emit(result)
         return
     rows = [
         [
@@ -54,9 +54,9 @@ def list_(
             size(a["bytes"]),
             a["tier"],
             _pinned(a),
-            told(a, ago(a["last_used"])),
+            unless_hidden(a, ago(a["last_used"])),
         ]
-        for a in found["data"]
+        for a in result["data"]
     ]
     columns = ["NAME", "BASE", "TEAM", "VERSION", "RANK", "SIZE", "WHERE", "PINNED", "LAST USED"]
     table(columns, rows, right=["RANK", "SIZE"])
@@ -90,13 +90,13 @@ def add(
     roundhouse adapters add legal acme/legal-lora@4f2c9d1 --base llama-8b --alias prod
     """
     with Client(url) as client:
-        found = send(client, name, base, source, upload=upload, alias=alias, probe=probe, shared=shared, quiet=as_json)
+        result = send(client, name, base, source, upload=upload, alias=alias, probe=probe, shared=shared, quiet=as_json)
     if as_json:
-        emit(found)
+        emit(result)
         return
-    word = "registered" if found["new"] else "unchanged"
-    print(f"{found['name']}: {word}, {found['registered']} {short(found['digest'])}, base {found['base']}")
-    print(f'Use it: roundhouse chat --model {found["name"]} "..."')
+    word = "registered" if result["new"] else "unchanged"
+    print(f"{result['name']}: {word}, {result['registered']} {short(result['digest'])}, base {result['base']}")
+    print(f'Use it: roundhouse chat --model {result["name"]} "..."')
 
 
 @app.command()
@@ -113,12 +113,14 @@ def validate(
     Example: roundhouse adapters validate legal ./out/legal --base llama-8b
     """
     with Client(url) as client:
-        found = send(client, name, base, source, upload=upload, dry_run=True, quiet=as_json)
+        result = send(client, name, base, source, upload=upload, dry_run=True, quiet=as_json)
     if as_json:
-        emit(found)
+        emit(result)
         return
-    print(f"{found['name']}: fit for {found['base']}, rank {found['rank']}, {size(found['bytes'])}, {found['digest']}")
-    for remark in found["notes"]:
+    print(
+        f"{result['name']}: fit for {result['base']}, rank {result['rank']}, {size(result['bytes'])}, {result['digest']}"
+    )
+    for remark in result["notes"]:
         print(f"  {remark}")
 
 
@@ -129,7 +131,7 @@ def show(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
     Example: roundhouse adapters show legal
     """
     with Client(url) as client:
-        _told(client.get(f"/v1/adapters/{part(name)}"), as_json)
+        _print_adapter(client.get(f"/v1/adapters/{part(name)}"), as_json)
 
 
 @app.command()
@@ -145,11 +147,11 @@ def remove(
     Example: roundhouse adapters remove legal --version v2
     """
     with Client(url) as client:
-        found = client.delete(f"/v1/adapters/{part(name)}", version=version, force=force or None)
+        result = client.delete(f"/v1/adapters/{part(name)}", version=version, force=force or None)
     if as_json:
-        emit(found)
+        emit(result)
     else:
-        print(f"{found['base']}:{found['name']}: removed {', '.join(short(d) for d in found['digests'])}")
+        print(f"{result['base']}:{result['name']}: removed {', '.join(short(d) for d in result['digests'])}")
 
 
 @app.command()
@@ -166,7 +168,7 @@ def alias(
     Example: roundhouse adapters alias legal prod v3; then use the model legal@prod
     """
     with Client(url) as client:
-        _told(pointed(client, f"/v1/adapters/{part(name)}", alias, version, remove=remove), as_json)
+        _print_adapter(set_alias(client, f"/v1/adapters/{part(name)}", alias, version, remove=remove), as_json)
 
 
 @app.command()
@@ -183,7 +185,7 @@ def rollback(
     Example: roundhouse adapters rollback legal
     """
     with Client(url) as client:
-        _told(rolled_back(client, f"/v1/adapters/{part(name)}", version), as_json)
+        _print_adapter(roll_back(client, f"/v1/adapters/{part(name)}", version), as_json)
 
 
 @app.command()
@@ -193,7 +195,7 @@ def pin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
     Example: roundhouse adapters pin legal
     """
     with Client(url) as client:
-        _told(client.put(f"/v1/adapters/{part(name)}/pin"), as_json)
+        _print_adapter(client.put(f"/v1/adapters/{part(name)}/pin"), as_json)
 
 
 @app.command()
@@ -203,7 +205,7 @@ def unpin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
     Example: roundhouse adapters unpin legal
     """
     with Client(url) as client:
-        _told(client.delete(f"/v1/adapters/{part(name)}/pin"), as_json)
+        _print_adapter(client.delete(f"/v1/adapters/{part(name)}/pin"), as_json)
 
 
 @app.command()
@@ -219,10 +221,10 @@ def share(
     """
     path = f"/v1/adapters/{part(name)}/shared"
     with Client(url) as client:
-        _told(client.delete(path) if stop else client.put(path), as_json)
+        _print_adapter(client.delete(path) if stop else client.put(path), as_json)
 
 
-app.command(cls=Weighted)(combine)
+app.command(cls=WeightsCommand)(combine)
 app.command()(merge)
 
 
@@ -234,11 +236,11 @@ def _probe(probe: Json | None) -> list[tuple[str, str]]:
     """What a probe asks for, and what came: a failed one is to be understood without a second call."""
     if probe is None:
         return []
-    told = [("probe", probe["state"]), ("  prompt", repr(probe["prompt"])), ("  expected", repr(probe["expected"]))]
-    return told if probe["answered"] is None else [*told, ("  answered", repr(probe["answered"]))]
+    rows = [("probe", probe["state"]), ("  prompt", repr(probe["prompt"])), ("  expected", repr(probe["expected"]))]
+    return rows if probe["answered"] is None else [*rows, ("  answered", repr(probe["answered"]))]
 
 
-def _told(adapter: Json, as_json: bool) -> None:
+def _print_adapter(adapter: Json, as_json: bool) -> None:
     if as_json:
         emit(adapter)
         return
@@ -250,12 +252,14 @@ def _told(adapter: Json, as_json: bool) -> None:
             ("rank, size", f"{adapter['rank']}, {size(adapter['bytes'])}"),
             ("source", adapter["source"]),
             ("where", adapter["tier"] + (", pinned" if adapter["pinned"] else "")),
-            ("requests", told(adapter, f"{adapter['running']} running, {adapter['waiting']} waiting")),
+            ("requests", unless_hidden(adapter, f"{adapter['running']} running, {adapter['waiting']} waiting")),
             (
                 "place",
-                told(adapter, f"{adapter['hits']} hits, {adapter['misses']} misses, {adapter['evictions']} evictions"),
+                unless_hidden(
+                    adapter, f"{adapter['hits']} hits, {adapter['misses']} misses, {adapter['evictions']} evictions"
+                ),
             ),
-            ("last used", told(adapter, ago(adapter["last_used"]))),
+            ("last used", unless_hidden(adapter, ago(adapter["last_used"]))),
             *_probe(adapter.get("probe")),
         ]
     )

@@ -30,12 +30,12 @@ def backup(
     from runtime.cli.local.options import settings_of
 
     settings = settings_of(data_dir=data_dir, database=database)
-    found = settings.data_dir
-    size = back_up(found, folder.absolute(), pepper, settings.database)
+    result = settings.data_dir
+    size = back_up(result, folder.absolute(), pepper, settings.database)
     if as_json:
-        emit({"object": "backup", "data_dir": str(found), "folder": str(folder), "bytes": size})
+        emit({"object": "backup", "data_dir": str(result), "folder": str(folder), "bytes": size})
     else:
-        note(f"{found} was copied to {folder}, {size / 2**20:.1f} MiB. roundhouse restore {folder} brings it back.")
+        note(f"{result} was copied to {folder}, {size / 2**20:.1f} MiB. roundhouse restore {folder} brings it back.")
 
 
 def restore(
@@ -52,9 +52,9 @@ def restore(
     from runtime.cli.local.backup import restore as fill
     from runtime.cli.local.options import settings_of
 
-    found = settings_of(data_dir=data_dir).data_dir
-    fill(folder.absolute(), found.absolute())
+    result = settings_of(data_dir=data_dir).data_dir
+    fill(folder.absolute(), result.absolute())
     if as_json:
-        emit({"object": "restore", "data_dir": str(found), "folder": str(folder)})
+        emit({"object": "restore", "data_dir": str(result), "folder": str(folder)})
     else:
-        note(f"{found} is as it was. Start the server on it: roundhouse serve --data-dir {found}")
+        note(f"{result} is as it was. Start the server on it: roundhouse serve --data-dir {result}")

@@ -8,7 +8,7 @@ import typer
 
 from runtime.cli.failures import Failure, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
-from runtime.cli.output import emit, failed, note
+from runtime.cli.output import emit, note, print_failure
 from runtime.cli.remote.client import Client, Json, only_model
 from runtime.cli.remote.events import events
 from runtime.cli.remote.progress import bar
@@ -23,10 +23,10 @@ class ChatSession:
     def __init__(self, client: Client, model: str, system: str | None, options: Json) -> None:
         self.client, self.model, self.options = client, model, options
         self.system: list[Json] = [{"role": "system", "content": system}] if system else []
-        self.said: list[Json] = []
+        self.history: list[Json] = []
 
     def body(self, text: str) -> Json:
-        messages = [*self.system, *self.said, {"role": "user", "content": text}]
+        messages = [*self.system, *self.history, {"role": "user", "content": text}]
         return {"model": self.model, "messages": messages, **self.options}
 
     def say(self, text: str) -> None:
@@ -34,15 +34,15 @@ class ChatSession:
         parts: list[str] = []
         body, headers = {**self.body(text), "stream": True}, {"X-Roundhouse-Progress": "sse"}
         with contextlib.ExitStack() as loading:
-            shown = loading.enter_context(bar())
+            progress_bar = loading.enter_context(bar())
             with self.client.stream("POST", PATH, json=body, headers=headers) as response:
-                for event in events(response, shown):
+                for event in events(response, progress_bar):
                     loading.close()  # the bar makes room for the answer
                     for choice in event.get("choices", ()):
                         parts.append(choice.get("delta", {}).get("content") or "")
                         print(parts[-1], end="", flush=True)
         print()
-        self.said += [{"role": "user", "content": text}, {"role": "assistant", "content": "".join(parts)}]
+        self.history += [{"role": "user", "content": text}, {"role": "assistant", "content": "".join(parts)}]
 
     def command(self, line: str) -> bool:
         """Carry out a line that begins with '/'. False: the conversation is over."""
@@ -51,7 +51,7 @@ class ChatSession:
             case "/exit" | "/quit":
                 return False
             case "/reset":
-                self.said.clear()
+                self.history.clear()
             case "/model" if rest.strip():
                 self.model = rest.strip()
             case _:
@@ -78,7 +78,7 @@ class ChatSession:
                 except KeyboardInterrupt:
                     note(" (stopped)")
                 except Failure as failure:
-                    failed(failure, as_json=False)
+                    print_failure(failure, as_json=False)
 
 
 def chat(

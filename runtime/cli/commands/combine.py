@@ -15,7 +15,7 @@ from runtime.cli.remote.progress import bar
 WEIGHTS = "--weights"
 
 
-class Weighted(TyperCommand):
+class WeightsCommand(TyperCommand):
     """`--weights 0.7 0.3` means one option of two numbers, which click has no word for."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -66,14 +66,14 @@ def combine(
         raise UsageError(f"There are {len(adapters)} adapters and {len(weights)} weights: give one for each.")
     parts = [{"name": adapter, "weight": weight} for adapter, weight in zip(adapters, weights, strict=True)]
     body = {"name": name, "adapters": parts, "method": method, "density": density, "halves": halves, "seed": seed}
-    with Client(url) as client, bar(not as_json) as shown:
-        shown.show(f"combining into {name}", 0.0)
-        found = client.call(
+    with Client(url) as client, bar(not as_json) as progress_bar:
+        progress_bar.show(f"combining into {name}", 0.0)
+        result = client.call(
             "POST", "/v1/adapters/combine", json={**body, **({"alias": alias} if alias else {})}, timeout=None
         )
     if as_json:
-        emit(found)
+        emit(result)
         return
-    word = "registered" if found["new"] else "unchanged"
-    print(f"{found['name']}: {word}, {found['registered']} {short(found['digest'])}, rank {found['rank']}")
-    print(f"  {found['source']}")
+    word = "registered" if result["new"] else "unchanged"
+    print(f"{result['name']}: {word}, {result['registered']} {short(result['digest'])}, rank {result['rank']}")
+    print(f"  {result['source']}")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.cli.commands.models import state
-from runtime.cli.failures import Refused
+from runtime.cli.failures import RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import ago, emit, note, size, table
 from runtime.cli.remote.client import Client
@@ -32,21 +32,21 @@ def validate(
     try:
         documents = load_documents(recipes, check_sources=sources, misfit=misfit)
     except Unfit as unfit:
-        raise Refused(unfit.message, faults=unfit.faults, code=unfit.code) from None
-    found = documents.models
-    elsewhere = [(p, m) for p in documents.providers for m in p.models]
-    told = remarks(found)
+        raise RefusedError(unfit.message, faults=unfit.faults, code=unfit.code) from None
+    result = documents.models
+    provider_models = [(p, m) for p in documents.providers for m in p.models]
+    warnings = remarks(result)
     if as_json:
-        providers = {"providers": [provider.id for provider in documents.providers]} if elsewhere else {}
-        ids = [recipe.id for recipe in found]
-        emit({"object": "validation", "recipes": ids, **providers, "remarks": list(told)})
+        providers = {"providers": [provider.id for provider in documents.providers]} if provider_models else {}
+        ids = [recipe.id for recipe in result]
+        emit({"object": "validation", "recipes": ids, **providers, "remarks": list(warnings)})
         return
-    for remark in told:
+    for remark in warnings:
         note(f"remark: {remark}")
     table(
         ["MODEL", "VERSION", "TASK", "ENGINE", "ADAPTERS"],
-        [[r.id, str(r.version), r.task.value, r.engine.name, str(len(r.adapters))] for r in found]
-        + [[p.served(m), str(p.version), m.task.value, p.base_url, "0"] for p, m in elsewhere],
+        [[r.id, str(r.version), r.task.value, r.engine.name, str(len(r.adapters))] for r in result]
+        + [[p.served(m), str(p.version), m.task.value, p.base_url, "0"] for p, m in provider_models],
         right=["VERSION", "ADAPTERS"],
     )
 
@@ -57,23 +57,23 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     Example: watch roundhouse status
     """
     with Client(url) as client:
-        found = client.get("/v1/status")
+        result = client.get("/v1/status")
     if as_json:
-        emit(found)
+        emit(result)
         return
-    device, slots = found["device"], found["slots"]
+    device, slots = result["device"], result["slots"]
     print(
         f"{device['label']} ({device['name']}): "
         f"{size(device['resident_bytes'])} of {size(device['budget_bytes'])} used; "
-        f"{slots['total'] - slots['free']} of {slots['total']} slots; {found['waiting']} requests waiting; "
-        f"up for {found['uptime_seconds']:.0f} s"
+        f"{slots['total'] - slots['free']} of {slots['total']} slots; {result['waiting']} requests waiting; "
+        f"up for {result['uptime_seconds']:.0f} s"
     )
-    if host := found.get("host"):
+    if host := result.get("host"):
         print(f"host memory: {size(host['resident_bytes'])} of {size(host['budget_bytes'])} used")
     if warm := slots.get("prewarmed"):
         print("pre-warmed slots: " + ", ".join(prewarmed(slot) for slot in warm))
     rows = []
-    for model in found["models"]:
+    for model in result["models"]:
         held = size(model["bytes"]) if model["bytes"] else "-"
         busy = f"{model['running']}/{model['waiting']}"
         pinned = "yes" if model["pinned"] else ""
@@ -98,14 +98,14 @@ def version(as_json: AsJson = False) -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
-    found = {"roundhouse": installed("roundhouse"), "python": platform.python_version()}
+    result = {"roundhouse": installed("roundhouse"), "python": platform.python_version()}
     for name in ENGINES:
         try:
-            found[name] = installed(name)
+            result[name] = installed(name)
         except PackageNotFoundError:
             continue
     if as_json:
-        emit(found)
+        emit(result)
     else:
-        for name, number in found.items():
+        for name, number in result.items():
             print(f"{name} {number}")

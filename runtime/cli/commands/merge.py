@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.failures import Failure, Refused, ServerFailed
+from runtime.cli.failures import Failure, RefusedError, ServerError
 from runtime.cli.options import AdapterName, AsJson
 from runtime.cli.output import emit, note, short
 from runtime.cli.remote.progress import bar
 
 if TYPE_CHECKING:
-    from registry.catalog import Resolved
+    from registry.catalog import ResolvedName
     from runtime.server.settings import Settings
 
 
@@ -35,20 +35,22 @@ def merge(
     output = output.expanduser().absolute()
     try:
         target = _target(settings, name)
-        found = _merged(settings, target, output, quiet=as_json)
+        result = _merged(settings, target, output, quiet=as_json)
     except RoundhouseError as error:
-        kind: type[Failure] = Refused if error.status < 500 else ServerFailed
+        kind: type[Failure] = RefusedError if error.status < 500 else ServerError
         raise kind(error.message, faults=getattr(error, "faults", ()), code=error.code) from None
     except OSError as error:
-        raise Refused(f"{output} cannot be written: {error.strerror}.") from None
+        raise RefusedError(f"{output} cannot be written: {error.strerror}.") from None
     if as_json:
-        emit(found)
+        emit(result)
         return
-    print(f"{found['name']}@{found['version']} {short(str(found['digest']))} and its base {found['base']}: in {output}")
+    print(
+        f"{result['name']}@{result['version']} {short(str(result['digest']))} and its base {result['base']}: in {output}"
+    )
     print(f"Serve it: roundhouse models add {output}")
 
 
-def _target(settings: "Settings", name: str) -> "Resolved":
+def _target(settings: "Settings", name: str) -> "ResolvedName":
     from registry.catalog import Catalog
     from registry.state.database import State
     from runtime.cli.commands.serve import read_recipes
@@ -57,35 +59,39 @@ def _target(settings: "Settings", name: str) -> "Resolved":
         catalog = Catalog(read_recipes(settings).models, state.adapters.all(), state.models.aliases())
     target = catalog.resolve(name)
     if target.version is None:
-        raise Refused(f"'{name}' is a model. Name the adapter that is to be merged into it.")
+        raise RefusedError(f"'{name}' is a model. Name the adapter that is to be merged into it.")
     return target
 
 
-def _merged(settings: "Settings", target: "Resolved", output: Path, quiet: bool) -> dict[str, object]:
+def _merged(settings: "Settings", target: "ResolvedName", output: Path, quiet: bool) -> dict[str, object]:
     import asyncio
 
-    from adapters.compose.model import check_room, merged, needs
+    from adapters.compose.model import check_room, merge_model, needs
     from adapters.store import Store
     from models.sources.resolve import resolve
     from registry.errors import Unavailable
 
     assert target.version is not None
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise Refused(f"{output} is there and not empty. Name a folder that is not there yet.")
+        raise RefusedError(f"{output} is there and not empty. Name a folder that is not there yet.")
     base = resolve(target.recipe.source, Path.cwd(), download=False)
     adapter = Store(settings.data_dir / "store").check(target.version.digest)
     output.parent.mkdir(parents=True, exist_ok=True)
-    wanted = needs(base)
+    space = needs(base)
     if not quiet:
-        note(f"needs {wanted.words}")
+        note(f"needs {space.words}")
     try:
-        check_room(wanted, output.parent)
+        check_room(space, output.parent)
     except Unavailable as short:  # of this machine, and before anything was begun
-        raise Refused(short.message, code=short.code) from None
+        raise RefusedError(short.message, code=short.code) from None
     trusted = target.recipe.engine.flags.get("trust_remote_code") is True
-    with bar(not quiet) as shown:
-        done = merged(
-            base, adapter, output, trusted=trusted, tell=lambda progress: shown.show(progress.text, progress.fraction)
+    with bar(not quiet) as progress_bar:
+        done = merge_model(
+            base,
+            adapter,
+            output,
+            trusted=trusted,
+            tell=lambda progress: progress_bar.show(progress.text, progress.fraction),
         )
         size_ = asyncio.run(done)
     version = target.version

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.commands import added
+from runtime.cli.commands import model_edits
 from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
-from runtime.cli.output import ago, emit, pairs, seconds, size, table, told
+from runtime.cli.output import ago, emit, pairs, seconds, size, table, unless_hidden
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import Watch, bar
 
@@ -20,12 +20,12 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     Example: roundhouse models list --json | jq -r '.data[].id'
     """
     with Client(url) as client:
-        found = client.get("/v1/models")
+        result = client.get("/v1/models")
     if as_json:
-        emit(found)
+        emit(result)
         return
     rows = []
-    for model in found["data"]:
+    for model in result["data"]:
         if model.get("parent"):
             continue
         names = ", ".join(model.get("aliases", ())) or "-"
@@ -41,37 +41,37 @@ def show(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
     Example: roundhouse models show starter-chat
     """
     with Client(url) as client:
-        found = client.get(f"/v1/models/{part(model)}")
+        result = client.get(f"/v1/models/{part(model)}")
     if as_json:
-        emit(found)
+        emit(result)
         return
-    if found.get("parent"):
-        pairs([("adapter", f"{found['id']} ({found['version']})"), ("base", found["parent"])])
+    if result.get("parent"):
+        pairs([("adapter", f"{result['id']} ({result['version']})"), ("base", result["parent"])])
         return
-    if "state" not in found:
-        pairs([("model", found["id"]), ("state", state(found)), ("description", found["description"] or "-")])
+    if "state" not in result:
+        pairs([("model", result["id"]), ("state", state(result)), ("description", result["description"] or "-")])
         return
-    loads = found["last_load_seconds"] or {}
-    failure = found["failure"] or {}
+    loads = result["last_load_seconds"] or {}
+    failure = result["failure"] or {}
     pairs(
         [
-            ("model", f"{found['id']}@{found['revision']}"),
-            ("description", found["description"] or "-"),
-            ("task", f"{found['task']} by {found['engine']}"),
-            ("aliases", ", ".join(found["aliases"]) or "-"),
-            ("state", f"{state(found)}, {'pinned' if found['pinned'] else 'not pinned'}"),
-            ("memory", _bytes(found)),
-            ("  weights", size(found["weights_bytes"])),
-            ("  KV cache", size(found["kv_cache_bytes"])),
-            ("context", f"{found['context_length']} tokens" if found["context_length"] else "-"),
-            ("load takes", seconds(found["expected_load_seconds"])),
-            ("wake takes", seconds(found["expected_wake_seconds"]) if found["can_sleep"] else "it does not sleep"),
+            ("model", f"{result['id']}@{result['revision']}"),
+            ("description", result["description"] or "-"),
+            ("task", f"{result['task']} by {result['engine']}"),
+            ("aliases", ", ".join(result["aliases"]) or "-"),
+            ("state", f"{state(result)}, {'pinned' if result['pinned'] else 'not pinned'}"),
+            ("memory", _bytes(result)),
+            ("  weights", size(result["weights_bytes"])),
+            ("  KV cache", size(result["kv_cache_bytes"])),
+            ("context", f"{result['context_length']} tokens" if result["context_length"] else "-"),
+            ("load takes", seconds(result["expected_load_seconds"])),
+            ("wake takes", seconds(result["expected_wake_seconds"]) if result["can_sleep"] else "it does not sleep"),
             ("last load", ", ".join(f"{phase} {took:.2f} s" for phase, took in loads.items()) or "-"),
-            ("loads", f"{found['loads']}, {found['wakes']} wakes, ended unexpectedly {found['deaths']} times"),
-            ("last used", told(found, ago(found["last_used"]))),
-            ("requests", told(found, f"{found['running']} running, {found['waiting']} waiting")),
-            ("adapters", ", ".join(found["adapters"]) or "-"),
-            ("problem", found["problem"] or failure.get("message") or "-"),
+            ("loads", f"{result['loads']}, {result['wakes']} wakes, ended unexpectedly {result['deaths']} times"),
+            ("last used", unless_hidden(result, ago(result["last_used"]))),
+            ("requests", unless_hidden(result, f"{result['running']} running, {result['waiting']} waiting")),
+            ("adapters", ", ".join(result["adapters"]) or "-"),
+            ("problem", result["problem"] or failure.get("message") or "-"),
         ]
     )
 
@@ -90,11 +90,11 @@ def load(
     path = f"/v1/models/{part(model)}/load"
     with Client(url) as client:
         if wait:
-            with bar(not as_json) as shown, Watch(url, model, shown):
-                found = client.call("POST", path, timeout=None)  # the bar tells how far it is
+            with bar(not as_json) as progress_bar, Watch(url, model, progress_bar):
+                result = client.call("POST", path, timeout=None)  # the bar tells how far it is
         else:
-            found = client.post(path, wait="false")
-    _told(found, as_json)
+            result = client.post(path, wait="false")
+    _print_model(result, as_json)
 
 
 @app.command()
@@ -109,8 +109,8 @@ def unload(
     Example: roundhouse models unload starter-chat
     """
     with Client(url) as client:
-        found = client.post(f"/v1/models/{part(model)}/unload", force=force or None)
-    _told(found, as_json)
+        result = client.post(f"/v1/models/{part(model)}/unload", force=force or None)
+    _print_model(result, as_json)
 
 
 @app.command()
@@ -120,7 +120,7 @@ def pin(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
     Example: roundhouse models pin starter-chat
     """
     with Client(url) as client:
-        _told(client.put(f"/v1/models/{part(model)}/pin"), as_json)
+        _print_model(client.put(f"/v1/models/{part(model)}/pin"), as_json)
 
 
 @app.command()
@@ -130,7 +130,7 @@ def unpin(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
     Example: roundhouse models unpin starter-chat
     """
     with Client(url) as client:
-        _told(client.delete(f"/v1/models/{part(model)}/pin"), as_json)
+        _print_model(client.delete(f"/v1/models/{part(model)}/pin"), as_json)
 
 
 @app.command()
@@ -140,21 +140,21 @@ def plan(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
     Example: roundhouse models plan starter-speech
     """
     with Client(url) as client:
-        found = client.post(f"/v1/models/{part(model)}/plan")
+        result = client.post(f"/v1/models/{part(model)}/plan")
     if as_json:
-        emit(found)
+        emit(result)
         return
-    victims = [f"{v['model']} ({size(v['bytes'])}, {v['running']} running, {v['action']})" for v in found["victims"]]
+    victims = [f"{v['model']} ({size(v['bytes'])}, {v['running']} running, {v['action']})" for v in result["victims"]]
     pairs(
         [
-            ("model", found["model"]),
-            ("verdict", found["verdict"]),
-            ("why", found["why"]),
-            ("needs", size(found["bytes_needed"])),
-            ("free", f"{size(found['bytes_free'])} of {size(found['budget_bytes'])}"),
-            *([("on the host", _on_host(found["host"]))] if found["host"] else []),
+            ("model", result["model"]),
+            ("verdict", result["verdict"]),
+            ("why", result["why"]),
+            ("needs", size(result["bytes_needed"])),
+            ("free", f"{size(result['bytes_free'])} of {size(result['budget_bytes'])}"),
+            *([("on the host", _on_host(result["host"]))] if result["host"] else []),
             ("would leave", ", ".join(victims) or "nobody"),
-            ("takes about", seconds(found["expected_seconds"])),
+            ("takes about", seconds(result["expected_seconds"])),
         ]
     )
 
@@ -166,10 +166,17 @@ def forget_estimate(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = 
     Example: roundhouse models forget-estimate starter-chat
     """
     with Client(url) as client:
-        _told(client.delete(f"/v1/models/{part(model)}/estimate"), as_json)
+        _print_model(client.delete(f"/v1/models/{part(model)}/estimate"), as_json)
 
 
-for command in (added.add, added.edit, added.remove, added.export, added.cancel, added.reload):
+for command in (
+    model_edits.add,
+    model_edits.edit,
+    model_edits.remove,
+    model_edits.export,
+    model_edits.cancel,
+    model_edits.reload,
+):
     app.command()(command)
 
 
@@ -197,7 +204,7 @@ def _on_host(host: Json) -> str:
     return f"needs {size(host['bytes_needed'])}, {free}"
 
 
-def _told(model: Json, as_json: bool) -> None:
+def _print_model(model: Json, as_json: bool) -> None:
     if as_json:
         emit(model)
     else:

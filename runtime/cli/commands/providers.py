@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.failures import Refused
+from runtime.cli.failures import RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, table
 from runtime.cli.remote.client import Client, part
@@ -19,12 +19,12 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     Example: roundhouse providers list
     """
     with Client(url) as client:
-        found = client.get("/v1/providers")
+        result = client.get("/v1/providers")
     if as_json:
-        emit(found)
+        emit(result)
         return
     rows = []
-    for provider in found["data"]:
+    for provider in result["data"]:
         key = "set" if provider["key_is_set"] else "NOT SET"
         for model in provider["models"]:
             left = f" ({model['seconds']:.0f} s)" if model["seconds"] else ""
@@ -43,12 +43,12 @@ def check(
     Example: roundhouse providers test openai
     """
     with Client(url) as client:
-        found = client.post(f"/v1/providers/{part(provider)}/test")
+        result = client.post(f"/v1/providers/{part(provider)}/test")
     if not as_json:
-        print(f"{found['message']} ({found['seconds']:.3f} s)")
-    elif found["ok"]:
-        emit(found)
-    if not found["ok"]:
-        missing = ", ".join(found["missing"])
+        print(f"{result['message']} ({result['seconds']:.3f} s)")
+    elif result["ok"]:
+        emit(result)
+    if not result["ok"]:
+        missing = ", ".join(result["missing"])
         wrong = f"It does not have: {missing}." if missing else f"Provider '{provider}' does not answer."
-        raise Refused(wrong, document=found)
+        raise RefusedError(wrong, document=result)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from runtime.cli.commands.setting_options import given
-from runtime.cli.failures import Refused, ServerFailed
+from runtime.cli.failures import RefusedError, ServerError
 from runtime.cli.local.options import settings_of
 from runtime.cli.local.processes import own_id, restart_with_id
 from runtime.cli.options import AsJson
@@ -35,7 +35,7 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
         restart_with_id()
     code = _run(settings, as_json)
     if code:
-        raise ServerFailed("The server's own process ended unexpectedly. Its log tells why.")
+        raise ServerError("The server's own process ended unexpectedly. Its log tells why.")
 
 
 def _run(settings: "Settings", as_json: bool) -> int:
@@ -48,40 +48,40 @@ def _run(settings: "Settings", as_json: bool) -> int:
     try:
         device = detect(settings.device, settings.device_memory, settings.host_memory)
     except RuntimeError as error:
-        raise Refused(str(error)) from None
+        raise RefusedError(str(error)) from None
     url = f"http://{_reachable(settings.host)}:{settings.port}"
     with DataDir(
         settings.data_dir, url
-    ) as held:  # first: it also ends what a killed server left, which may hold the port
+    ) as data_dir:  # first: it also ends what a killed server left, which may hold the port
         taken = _take_port(settings.host, settings.port)
         os.register_at_fork(after_in_child=taken.close)
-        settings = settings.model_copy(update={"data_dir": held.path, "run_dir": held.run_dir})
-        _somebody_may_ask(settings)
+        settings = settings.model_copy(update={"data_dir": data_dir.path, "run_dir": data_dir.run_dir})
+        _check_access(settings)
         if os.environ.get("LIT_SERVER_API_KEY"):
             note("warning: LIT_SERVER_API_KEY is LitServe's, and asks nobody here for a key: roundhouse keys create.")
         for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # engines need not know them
             os.environ.pop(secret, None)
         if not as_json:
-            note(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {held.path}")
+            note(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {data_dir.path}")
         announcer = _announce(url, as_json)
 
-        def beside() -> None:
+        def background() -> None:
             announcer.wait()  # it ends long before us: no zombie stays
             taken.close()  # the server listens: who starts while it drains may have the port
 
         try:
             from runtime.server.run import run  # the heavy import: LitServe, FastAPI, pydantic
 
-            return run(settings, read, device, beside=beside)
+            return run(settings, read, device, background=background)
         finally:
             taken.close()
             announcer.terminate()
             announcer.wait()
 
 
-def _somebody_may_ask(settings: "Settings") -> None:
+def _check_access(settings: "Settings") -> None:
     """Raises Refused for a server that other machines can reach and that has no key, unless it is to be open."""
-    from runtime.cli.local.keys import opened_at
+    from runtime.cli.local.keys import open_keys_at
 
     place = settings.keys
     if place.loopback:
@@ -94,11 +94,11 @@ def _somebody_may_ask(settings: "Settings") -> None:
         )
         return
     if place.has_tables():
-        with opened_at(place) as tables:
+        with open_keys_at(place) as tables:
             now = time.time()
             if any(key.state(now) == "active" for key in tables.list_keys()):
                 return
-    raise Refused(
+    raise RefusedError(
         f"Other machines can reach {where}, and there is no key that they could show. Make one with "
         f"`roundhouse keys create --data-dir {place.data_dir}`, or let everybody in with --open."
     )
@@ -111,13 +111,13 @@ def read_recipes(settings: "Settings") -> "Documents":
     try:
         return load_documents(settings.recipes, may_be_empty=True)
     except Unfit as unfit:
-        raise Refused(unfit.message, faults=unfit.faults, code=unfit.code) from None
+        raise RefusedError(unfit.message, faults=unfit.faults, code=unfit.code) from None
 
 
 def _reachable(host: str) -> str:
     """An address that a client on this machine can call."""
-    found = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{found}]" if ":" in found else found
+    result = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{result}]" if ":" in result else result
 
 
 def _take_port(host: str, port: int) -> "socket.socket":
@@ -128,20 +128,20 @@ def _take_port(host: str, port: int) -> "socket.socket":
     """
     import socket
 
-    held = socket.socket(socket.AF_UNIX)
+    reservation = socket.socket(socket.AF_UNIX)
     try:
-        held.bind(f"\0roundhouse-port-{port}")
+        reservation.bind(f"\0roundhouse-port-{port}")
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise Refused(
+            raise RefusedError(
                 f"Port {port} on {host} is in use. Choose another with --port (make serve PORT=...)."
             ) from None
-        raise Refused(f"{host}:{port} cannot be listened on: {error.strerror}. See --host.") from None
-    return held
+        raise RefusedError(f"{host}:{port} cannot be listened on: {error.strerror}. See --host.") from None
+    return reservation
 
 
 def _announce(url: str, as_json: bool) -> "subprocess.Popen[bytes]":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GIVEN = "settings"
 
 
-class WithSettings(TyperCommand):
+class ServeCommand(TyperCommand):
     """A command that has them beside its own options."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -25,22 +25,22 @@ class WithSettings(TyperCommand):
 
 def given(ctx: typer.Context) -> dict[str, object]:
     """Settings that stand on the command line, not yet checked."""
-    found: dict[str, object] = ctx.meta.get(GIVEN, {})
-    return found
+    result: dict[str, object] = ctx.meta.get(GIVEN, {})
+    return result
 
 
 def options() -> list[Any]:
     """As typer makes them from a function with one parameter for each."""
-    from runtime.server.settings import Settings, Shown
+    from runtime.server.settings import OptionHelp, Settings
 
     def command(**_: object) -> None: ...
 
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            _parameter(name, field, shown)
+            _parameter(name, field, help_entry)
             for name, field in Settings.model_fields.items()
-            for shown in field.metadata
-            if isinstance(shown, Shown)
+            for help_entry in field.metadata
+            if isinstance(help_entry, OptionHelp)
         ]
     )
     app = typer.Typer(add_completion=False)
@@ -48,15 +48,15 @@ def options() -> list[Any]:
     return typer.main.get_command(app).params
 
 
-def _parameter(name: str, field: "FieldInfo", shown: Any) -> inspect.Parameter:
+def _parameter(name: str, field: "FieldInfo", help_entry: Any) -> inspect.Parameter:
     bounds = {end: getattr(m, key) for m in field.metadata for end, key in _BOUNDS if hasattr(m, key)}
     dashed = name.replace("_", "-")
     option = typer.Option(
         f"--{dashed}/--no-{dashed}" if field.annotation is bool else f"--{dashed}",
         envvar=f"ROUNDHOUSE_{name.upper()}",
         help=field.description,
-        show_default=shown.default or True,
-        rich_help_panel=shown.panel,
+        show_default=help_entry.default or True,
+        rich_help_panel=help_entry.panel,
         callback=_keep,
         expose_value=False,
         **bounds,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.cli.failures import Refused, UsageError
+from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit
 from runtime.cli.remote.client import Client, only_model
@@ -48,7 +48,7 @@ def transcribe(
     roundhouse transcribe talk.mp3 --stream
     """
     if not file.is_file():
-        raise Refused(f"There is no file {file}.")
+        raise RefusedError(f"There is no file {file}.")
     if words and format is not Format.VERBOSE_JSON:
         raise UsageError("--words needs --format verbose_json.")
     if as_json and format is Format.TEXT:
@@ -67,8 +67,8 @@ def transcribe(
         if stream:
             fields["stream"] = "true"
         uploading = stack.enter_context(ExitStack())
-        shown = uploading.enter_context(bar(not as_json))
-        sound = stack.enter_context(shown.open(file))
+        progress_bar = uploading.enter_context(bar(not as_json))
+        sound = stack.enter_context(progress_bar.open(file))
         request: dict[str, Any] = {"data": fields, "files": {"file": (file.name, sound)}}
         if not stream:
             text = client.text("POST", f"/v1/audio/{kind}", **request)
@@ -79,7 +79,7 @@ def transcribe(
                 print(text.rstrip("\n"))
             return
         with client.stream("POST", f"/v1/audio/{kind}", **request) as response:
-            for event in events(response, shown):
+            for event in events(response, progress_bar):
                 uploading.close()
                 if as_json:
                     emit(event)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.failures import Refused, UsageError
+from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, table
 from runtime.cli.remote.client import Client, Json, only_model
@@ -30,16 +30,16 @@ def embed(
 
     Example: roundhouse embed "a black cat" "a dark feline" --json | jq '.data[0].embedding | length'
     """
-    found = _texts(texts)
+    result = _texts(texts)
     with Client(url) as client:
-        body: Json = {"model": model or only_model(client, "embed"), "input": found}
+        body: Json = {"model": model or only_model(client, "embed"), "input": result}
         if dimensions is not None:
             body["dimensions"] = dimensions
         answer = client.post("/v1/embeddings", body)
     if as_json:
         emit(answer)
         return
-    for text, row in zip(found, answer["data"], strict=True):
+    for text, row in zip(result, answer["data"], strict=True):
         vector = row["embedding"]
         first = " ".join(f"{value:+.4f}" for value in vector[:6])
         print(f"{len(vector)} dimensions  {first} ...  {text}")
@@ -60,20 +60,20 @@ def rerank(
 
     Example: roundhouse rerank "how do I undo a commit" --file questions.txt --top 5
     """
-    found = list(documents or [])
+    result = list(documents or [])
     if file is not None:
-        found += _lines(sys.stdin.read() if str(file) == "-" else _read(file))
-    if not found:
+        result += _lines(sys.stdin.read() if str(file) == "-" else _read(file))
+    if not result:
         raise UsageError("Give documents after the query, or a file of them with --file.")
     with Client(url) as client:
-        body: Json = {"model": model or only_model(client, "rerank"), "query": query, "documents": found}
+        body: Json = {"model": model or only_model(client, "rerank"), "query": query, "documents": result}
         if top is not None:
             body["top_n"] = top
         answer = client.post("/v1/rerank", body)
     if as_json:
         emit(answer)
         return
-    rows = [[f"{row['relevance_score']:.4f}", str(row["index"]), found[row["index"]]] for row in answer["results"]]
+    rows = [[f"{row['relevance_score']:.4f}", str(row["index"]), result[row["index"]]] for row in answer["results"]]
     table(["SCORE", "INDEX", "DOCUMENT"], rows, right=["SCORE", "INDEX"])
 
 
@@ -82,10 +82,10 @@ def _texts(texts: list[str] | None) -> list[str]:
         return texts
     if not texts and sys.stdin.isatty():
         raise UsageError("Give texts, or pipe them in, one per line.")
-    found = _lines(sys.stdin.read())
-    if not found:
+    result = _lines(sys.stdin.read())
+    if not result:
         raise UsageError("Nothing came on standard input. Give texts, or pipe them in, one per line.")
-    return found
+    return result
 
 
 def _lines(text: str) -> list[str]:
@@ -97,4 +97,4 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise Refused(f"{file} is no text: send one document per line, in UTF-8.") from None
+        raise RefusedError(f"{file} is no text: send one document per line, in UTF-8.") from None

@@ -6,31 +6,31 @@ import sys
 import time
 from collections.abc import Sequence
 
-from runtime.cli.failures import Failure, Refused
+from runtime.cli.failures import Failure, RefusedError
 from runtime.cli.output import emit, note
 from runtime.cli.remote.client import Client, Json
 from runtime.cli.remote.progress import Bar, bar
-from runtime.cli.remote.tries import tries
+from runtime.cli.remote.sample_requests import sample_requests
 
 POLL_SECONDS = 0.1
 
 
-def wait_until_ready(client: Client, server: int, shown: Bar) -> Json | None:
+def wait_until_ready(client: Client, server: int, progress_bar: Bar) -> Json | None:
     """/health/ready's answer once it is 200; None when the server has ended."""
     began = time.monotonic()
     while os.getppid() == server:
         with contextlib.suppress(Failure):
             return client.get("/health/ready")
-        shown.show(f"starting, {time.monotonic() - began:.0f} s", 0.0)
+        progress_bar.show(f"starting, {time.monotonic() - began:.0f} s", 0.0)
         time.sleep(POLL_SECONDS)
     return None
 
 
-def wait_for_loads(client: Client, server: int, shown: Bar) -> list[Json] | None:
+def wait_for_loads(client: Client, server: int, progress_bar: Bar) -> list[Json] | None:
     """What can be named, once no model is loading any more; None where our key does not show it."""
     try:
         models: list[Json] = client.get("/v1/models")["data"]
-    except Refused as error:
+    except RefusedError as error:
         note(error.message)
         return None
     while os.getppid() == server:
@@ -39,7 +39,7 @@ def wait_for_loads(client: Client, server: int, shown: Bar) -> list[Json] | None
             break
         model = loading[0]
         progress = model["progress"] or {"phase": "waiting", "percent": 0.0}
-        shown.show(f"loading {model['id']}: {progress['phase']}", progress["percent"] / 100)
+        progress_bar.show(f"loading {model['id']}: {progress['phase']}", progress["percent"] / 100)
         time.sleep(POLL_SECONDS)
         models = client.get("/v1/models")["data"]
     return models
@@ -49,13 +49,13 @@ def main(arguments: Sequence[str]) -> int:
     """arguments: the URL, the server's process id, and maybe --json."""
     url, server, as_json = arguments[0], int(arguments[1]), "--json" in arguments
     began = time.monotonic()
-    with Client(url) as client, bar(not as_json) as shown:
-        ready = wait_until_ready(client, server, shown)
+    with Client(url) as client, bar(not as_json) as progress_bar:
+        ready = wait_until_ready(client, server, progress_bar)
         if ready is None:
             return 0
         if not as_json:
             note(f"answering at {url} after {time.monotonic() - began:.1f} s; models load when they are asked for")
-        named = wait_for_loads(client, server, shown)
+        named = wait_for_loads(client, server, progress_bar)
     # neither adapters, nor routers, nor what answers elsewhere
     models = [model for model in named or () if "state" in model]
     for name, fault in ready.get("faults", {}).items():
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     print(f"\nRoundhouse is ready after {time.monotonic() - began:.1f} s: {url}  (documentation: {url}/docs)")
     if named == []:
         print("\nThere is no model yet. Add one: roundhouse models add SOURCE (a folder, or ORG/NAME of a hub)")
-    for title, command in tries(url, models):
+    for title, command in sample_requests(url, models):
         print(f"\n# {title}\n{command}")
     print("\nCtrl-C stops it: running requests finish first.", flush=True)
     return 0

@@ -30,9 +30,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from registry.errors import RoundhouseError
-from registry.state.opening import ELSEWHERE, copy, is_elsewhere, look, open_file
+from registry.state.opening import REMOTE_MARK, copy, is_remote, look, open_file
 from registry.storage.files import give_all, is_still, make_private, make_private_file, sync_all, sync_folder
-from runtime.cli.failures import Refused
+from runtime.cli.failures import RefusedError
 from runtime.cli.local.data_dir import HALF_RESTORED, LOCK, STATE, was_served
 
 DATABASES = (STATE, "tenants.db")
@@ -46,9 +46,9 @@ PART = ".roundhouse-backup-"
 def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) -> int:
     """Make the new folder `target`, whole or not at all; returns its bytes. url: as `--database`. Raises Refused."""
     if not was_served(data_dir):
-        raise Refused(f"No server has used the data directory {data_dir}. See --data-dir.")
-    if url is None and ((data_dir / ELSEWHERE).is_file() or not (data_dir / STATE).is_file()):
-        raise Refused(
+        raise RefusedError(f"No server has used the data directory {data_dir}. See --data-dir.")
+    if url is None and ((data_dir / REMOTE_MARK).is_file() or not (data_dir / STATE).is_file()):
+        raise RefusedError(
             f"A server kept what {data_dir} has no file for in PostgreSQL. Name it: ROUNDHOUSE_DATABASE or --database. "
             "If that is over, start the server once without it: then its `state.db` counts again."
         )
@@ -59,12 +59,12 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
         made = part / target.name
         made.mkdir(mode=0o700)
     except OSError as error:
-        raise Refused(f"{target} cannot be made: {error.strerror}.") from None
+        raise RefusedError(f"{target} cannot be made: {error.strerror}.") from None
     try:
         _copy_folders(data_dir, made)
         for name in DATABASES:
             copy_database(data_dir / name, made / name)
-        if is_elsewhere(url):
+        if is_remote(url):
             _copy_state(data_dir, made / DATABASES[0], url)
         _copy_folders(data_dir, made)
         _name_merged_from_here(made / RECIPES, data_dir / MERGED)
@@ -79,7 +79,9 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
         made.rename(target)
         sync_folder(target.parent)
     except (OSError, sqlite3.Error) as error:
-        raise Refused(f"The backup could not be written to {target}: {_why(error)}. Nothing is left of it.") from None
+        raise RefusedError(
+            f"The backup could not be written to {target}: {_why(error)}. Nothing is left of it."
+        ) from None
     finally:
         _delete(part)
         os.close(held)
@@ -113,7 +115,7 @@ def _hold(folder: Path) -> int:
 def restore(source: Path, data_dir: Path) -> None:
     """Fill a data directory that is empty, or not there, from a backup. Raises Refused."""
     if not (source / MANIFEST).is_file():
-        raise Refused(f"{source} is no backup: it has no {MANIFEST}. See roundhouse backup --help.")
+        raise RefusedError(f"{source} is no backup: it has no {MANIFEST}. See roundhouse backup --help.")
     _whole(source)
     half = data_dir / HALF_RESTORED
     if not half.is_file():
@@ -129,9 +131,9 @@ def restore(source: Path, data_dir: Path) -> None:
             sync_all(data_dir)
             half.unlink()
     except Timeout:
-        raise Refused(f"A server uses {data_dir}, or another copy fills it.") from None
+        raise RefusedError(f"A server uses {data_dir}, or another copy fills it.") from None
     except OSError as error:
-        raise Refused(f"{data_dir} could not be filled: {_why(error)}. Nothing is left in it.") from None
+        raise RefusedError(f"{data_dir} could not be filled: {_why(error)}. Nothing is left in it.") from None
 
 
 def _fill(data_dir: Path, source: Path) -> None:
@@ -164,7 +166,7 @@ def _why(error: Exception) -> str:
 
 def _free(folder: Path, besides: str = "") -> None:
     if folder.exists() and (not folder.is_dir() or any(one.name != besides for one in folder.iterdir())):
-        raise Refused(f"{folder} is not empty: nothing is written over what is there. Name a new folder.")
+        raise RefusedError(f"{folder} is not empty: nothing is written over what is there. Name a new folder.")
 
 
 def copy_database(source: Path, target: Path) -> None:
@@ -188,7 +190,7 @@ def _copy_state(data_dir: Path, target: Path, url: str | None) -> None:
         with closing(look(data_dir, url)) as live, closing(open_file(target)) as made:
             copy(live, made)
     except RoundhouseError as error:
-        raise Refused(error.message, code=error.code) from None
+        raise RefusedError(error.message, code=error.code) from None
 
 
 def _copy_folders(source: Path, target: Path) -> None:
@@ -209,7 +211,7 @@ def _copy_folders(source: Path, target: Path) -> None:
             except (FileNotFoundError, shutil.Error) as error:
                 if one.exists():
                     why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
-                    raise Refused(f"{one} could not be copied: {why}. Nothing is left of the copy.") from None
+                    raise RefusedError(f"{one} could not be copied: {why}. Nothing is left of the copy.") from None
                 _delete(there)  # removed meanwhile: `_whole` tells whether it is missed
 
 
@@ -246,14 +248,16 @@ def _whole(folder: Path) -> None:
             continue
         with closing(sqlite3.connect(folder / name)) as database:
             try:
-                (found,) = database.execute("PRAGMA quick_check").fetchone()
+                (result,) = database.execute("PRAGMA quick_check").fetchone()
             except sqlite3.DatabaseError as error:
-                found = str(error)
-            if found != "ok":
-                raise Refused(f"{name} in {folder} is damaged: {found}")
+                result = str(error)
+            if result != "ok":
+                raise RefusedError(f"{name} in {folder} is damaged: {result}")
             if name == DATABASES[0]:
                 named = {digest for (digest,) in database.execute("SELECT DISTINCT digest FROM versions")}
     stored = {one[-64:] for name in BY_DIGEST if (folder / name).is_dir() for one in os.listdir(folder / name)}
     missing = sorted(digest for digest in named if digest[-64:] not in stored)
     if missing:
-        raise Refused(f"{len(missing)} adapters or routers are named and not there. Try again.", faults=missing[:10])
+        raise RefusedError(
+            f"{len(missing)} adapters or routers are named and not there. Try again.", faults=missing[:10]
+        )

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from registry.storage.files import make_private, make_private_file
 from registry.storage.server_id import FILE as SERVER_ID
-from runtime.cli.failures import Refused
+from runtime.cli.failures import RefusedError
 from runtime.cli.local import processes
 from runtime.cli.output import note
 
@@ -53,7 +53,9 @@ def make_run_dir() -> Path:
             and len(parent) + len("/roundhouse-12345678/slot-63.sock") < SOCKET_PATH_LIMIT
         ):
             return Path(tempfile.mkdtemp(prefix=RUN_PREFIX, dir=parent))
-    raise Refused("No folder for sockets: /tmp cannot be written, or TMPDIR is too long. Set TMPDIR to a short path.")
+    raise RefusedError(
+        "No folder for sockets: /tmp cannot be written, or TMPDIR is too long. Set TMPDIR to a short path."
+    )
 
 
 class DataDir:
@@ -80,12 +82,12 @@ class DataDir:
             self._lock.acquire(timeout=0)
         except Timeout:
             last = self._last()
-            raise Refused(self._in_use(last if last is not None and last.alive() else None)) from None
+            raise RefusedError(self._in_use(last if last is not None and last.alive() else None)) from None
         except OSError as error:
             raise self._unusable(error) from None
         if (self.path / HALF_RESTORED).is_file():
             self._lock.release()
-            raise Refused(f"A restore into {self.path} was cut short. Run it once more: roundhouse restore.")
+            raise RefusedError(f"A restore into {self.path} was cut short. Run it once more: roundhouse restore.")
         if (last := self._last()) is not None:
             self._clear(last)
         self.run_dir = make_run_dir()
@@ -114,8 +116,8 @@ class DataDir:
         except (OSError, ValueError, TypeError):
             return None
 
-    def _unusable(self, error: OSError) -> Refused:
-        return Refused(f"The data directory {self.path} cannot be used: {error.strerror}. See --data-dir.")
+    def _unusable(self, error: OSError) -> RefusedError:
+        return RefusedError(f"The data directory {self.path} cannot be used: {error.strerror}. See --data-dir.")
 
     def _in_use(self, run: Run | None) -> str:
         who = f"the server at {run.url} (process {run.pid})" if run else "another process"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.failures import Failure, Refused, ServerFailed, UsageError
+from runtime.cli.failures import Failure, RefusedError, ServerError, UsageError
 from runtime.cli.output import note
 
 if TYPE_CHECKING:
     from registry.storage.database import Database as Tables
+    from tenants.key_settings import KeySettings
     from tenants.keys.table import KeyTable
     from tenants.limits.table import LimitTable
-    from tenants.place import KeyPlace
 
 DataDir = Annotated[
     Path | None,
@@ -42,49 +42,49 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 @contextmanager
-def opened(data_dir: Path | None, database: str | None, *, make: bool = False) -> Iterator["KeyTable"]:
+def open_keys(data_dir: Path | None, database: str | None, *, make: bool = False) -> Iterator["KeyTable"]:
     """Teams and keys; with `make` also where there are none yet. What they refuse ends the command."""
-    with _told(), _tables(data_dir, database, make) as (place, tables):
+    with _map_errors(), _tables(data_dir, database, make) as (place, tables):
         yield _keys(place, tables)
 
 
 @contextmanager
-def opened_at(place: "KeyPlace") -> Iterator["KeyTable"]:
+def open_keys_at(place: "KeySettings") -> Iterator["KeyTable"]:
     """The same, where settings say."""
     from tenants.storage.opening import open_tables
 
-    with _told(), closing(open_tables(place.data_dir, place.database)) as tables:
+    with _map_errors(), closing(open_tables(place.data_dir, place.database)) as tables:
         yield _keys(place, tables)
 
 
 @contextmanager
-def opened_with_limits(
+def open_keys_and_limits(
     data_dir: Path | None, database: str | None, *, make: bool
 ) -> Iterator[tuple["KeyTable", "LimitTable"]]:
-    """The same as `opened`, with their limits; where there are none yet and none are made, some that are empty."""
+    """The same as `open_keys`, with their limits; where there are none yet and none are made, some that are empty."""
     from tenants.limits.table import LimitTable
 
-    with _told(), ExitStack() as stack:
+    with _map_errors(), ExitStack() as stack:
         if make or _place(data_dir, database).has_tables():
             place, tables = stack.enter_context(_tables(data_dir, database, make))
         else:
-            from tenants.place import KeyPlace
+            from tenants.key_settings import KeySettings
             from tenants.storage.opening import open_tables
 
-            place = KeyPlace(Path(stack.enter_context(TemporaryDirectory(prefix="roundhouse-"))))
+            place = KeySettings(Path(stack.enter_context(TemporaryDirectory(prefix="roundhouse-"))))
             tables = stack.enter_context(closing(open_tables(place.data_dir)))
         yield _keys(place, tables), LimitTable(tables)
 
 
 @contextmanager
-def opened_database(data_dir: Path | None, database: str | None) -> Iterator["Tables"]:
+def open_database(data_dir: Path | None, database: str | None) -> Iterator["Tables"]:
     """All that is kept of teams. What it refuses ends the command."""
-    with _told(), _tables(data_dir, database, False) as (_, tables):
+    with _map_errors(), _tables(data_dir, database, False) as (_, tables):
         yield tables
 
 
 @contextmanager
-def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator[tuple["KeyPlace", "Tables"]]:
+def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator[tuple["KeySettings", "Tables"]]:
     from tenants.storage.opening import open_tables
 
     place = _place(data_dir, database)
@@ -95,7 +95,7 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
         with _new(place) as made:
             yield made
     else:
-        raise Refused(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
+        raise RefusedError(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
     if make and place.database is None:
         from runtime.cli.local.data_dir import was_served
 
@@ -107,7 +107,7 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
 
 
 @contextmanager
-def _new(place: "KeyPlace") -> Iterator[tuple["KeyPlace", "Tables"]]:
+def _new(place: "KeySettings") -> Iterator[tuple["KeySettings", "Tables"]]:
     """The first ones: made aside, and put where they belong once the command has not been refused.
 
     A server that finds some keeps a ledger from then on, and one that nobody can see into is not to be found.
@@ -117,7 +117,7 @@ def _new(place: "KeyPlace") -> Iterator[tuple["KeyPlace", "Tables"]]:
     from registry.storage.files import make_private
     from registry.storage.migration import alone
     from runtime.cli.local.backup import PEPPER, copy_database, copy_private
-    from tenants.place import FILE
+    from tenants.key_settings import FILE
     from tenants.storage.opening import open_tables
 
     with TemporaryDirectory(prefix="roundhouse-") as folder:
@@ -128,18 +128,18 @@ def _new(place: "KeyPlace") -> Iterator[tuple["KeyPlace", "Tables"]]:
         make_private(place.data_dir)
         with alone(place.data_dir):
             if place.has_tables():
-                raise Refused("Somebody else has just made the first team or key here: try again.")
+                raise RefusedError("Somebody else has just made the first team or key here: try again.")
             copy_private(aside.data_dir / PEPPER, place.data_dir / PEPPER)
             copy_database(aside.data_dir / FILE, place.data_dir / FILE)
 
 
-def _place(data_dir: Path | None, database: str | None) -> "KeyPlace":
+def _place(data_dir: Path | None, database: str | None) -> "KeySettings":
     from runtime.cli.local.options import settings_of
 
     return settings_of(data_dir=data_dir, database=database).keys
 
 
-def _keys(place: "KeyPlace", tables: "Tables") -> "KeyTable":
+def _keys(place: "KeySettings", tables: "Tables") -> "KeyTable":
     from tenants.keys import pepper
     from tenants.keys.table import KeyTable
 
@@ -147,22 +147,24 @@ def _keys(place: "KeyPlace", tables: "Tables") -> "KeyTable":
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _map_errors() -> Iterator[None]:
     """The server's errors as the command line's."""
     from registry.errors import RoundhouseError
 
     try:
         yield
     except RoundhouseError as error:
-        kind: type[Failure] = Refused if error.status < 500 else ServerFailed
+        kind: type[Failure] = RefusedError if error.status < 500 else ServerError
         raise kind(error.message, code=error.code) from None
     except PermissionError as error:
-        raise Refused(f"{error.filename} is not yours to read. Run this as the user that the server runs as.") from None
+        raise RefusedError(
+            f"{error.filename} is not yours to read. Run this as the user that the server runs as."
+        ) from None
 
 
 def seconds(text: str, option: str) -> float:
     """'90d', '12h', '30m', '45s', '2w'. Raises UsageError."""
-    found = re.fullmatch(r"(\d{1,6})([smhdw])", text)
-    if found is None:
+    result = re.fullmatch(r"(\d{1,6})([smhdw])", text)
+    if result is None:
         raise UsageError(f"{option} is a time such as 90d, 12h, 30m or 45s, not '{text}'.")
-    return float(int(found[1]) * _UNITS[found[2]])
+    return float(int(result[1]) * _UNITS[result[2]])

@@ -15,9 +15,9 @@ def settings_of(**given: object) -> "Settings":
 
     from runtime.server.settings import Settings
 
-    wanted = {name: value for name, value in given.items() if value is not None}
+    values = {name: value for name, value in given.items() if value is not None}
     try:
-        return Settings.model_validate({**wanted, "run_dir": Path("/unused")})
+        return Settings.model_validate({**values, "run_dir": Path("/unused")})
     except ValidationError as error:
         wrong = [f"{_option(e['loc'])}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"Wrong option: {'; '.join(wrong)}.") from None

@@ -22,8 +22,8 @@ SWEEP_SECONDS = 10.0
 
 def own_id() -> str | None:
     """This run's id, if this process was started with one of its own (a parent's does not count)."""
-    found = os.environ.get(VARIABLE, "")
-    return found if found.startswith(f"{os.getpid()}-") else None
+    result = os.environ.get(VARIABLE, "")
+    return result if result.startswith(f"{os.getpid()}-") else None
 
 
 def restart_with_id() -> None:
@@ -71,11 +71,11 @@ def members(run: str) -> "set[psutil.Process]":
     """
     import psutil
 
-    found = {process for process in psutil.process_iter() if carries(process, run)}
-    for process in list(found):
+    result = {process for process in psutil.process_iter() if carries(process, run)}
+    for process in list(result):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.update(process.children(recursive=True))
-    return found - {psutil.Process()}
+            result.update(process.children(recursive=True))
+    return result - {psutil.Process()}
 
 
 def is_tracker(process: "psutil.Process") -> bool:
@@ -99,12 +99,12 @@ def sweep(run: str) -> int:
 
     deadline, killed = time.monotonic() + SWEEP_SECONDS, set[psutil.Process]()
     while time.monotonic() < deadline:
-        found = {process for process in members(run) if not is_tracker(process)}
-        for process in found - killed:
+        result = {process for process in members(run) if not is_tracker(process)}
+        for process in result - killed:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        killed |= found
-        if not found and all(ended(process) for process in killed):
+        killed |= result
+        if not result and all(ended(process) for process in killed):
             break
         time.sleep(0.02)
     return len(killed)

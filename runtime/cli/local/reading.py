@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from runtime.cli.failures import Refused
+from runtime.cli.failures import RefusedError
 
 
 def read_yaml(text: str) -> Any:
@@ -18,8 +18,8 @@ def read_yaml(text: str) -> Any:
         }
 
     try:
-        found = yaml.load(text, YamlLoader)
-        json.dumps(found, allow_nan=False)
+        result = yaml.load(text, YamlLoader)
+        json.dumps(result, allow_nan=False)
     except (yaml.YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
-        raise Refused(f"this is no YAML that JSON can carry: {error}") from None
-    return found
+        raise RefusedError(f"this is no YAML that JSON can carry: {error}") from None
+    return result

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
-from runtime.cli.failures import Failure, Refused, ServerFailed, ServerUnreachable, UsageError
+from runtime.cli.failures import Failure, RefusedError, ServerError, ServerUnreachableError, UsageError
 
 if TYPE_CHECKING:
     import httpx
@@ -29,7 +29,7 @@ class AnswerObject(Json):
     """An object of an answer. What it has not is told as a failure of who answered, not of this program."""
 
     def __missing__(self, key: str) -> Any:
-        raise ServerFailed(
+        raise ServerError(
             f"What answers there is not Roundhouse, or another version of it: it does not tell '{key}'. Check --url."
         )
 
@@ -86,16 +86,16 @@ class Client:
         """One request whose answer is a JSON object. Raises Refused, ServerFailed or ServerUnreachable."""
         text = self.text(method, path, **options)
         try:
-            found = json.loads(text, object_hook=AnswerObject)
+            result = json.loads(text, object_hook=AnswerObject)
         except ValueError:
             raise self._not_ours() from None
-        if not isinstance(found, dict):
+        if not isinstance(result, dict):
             raise self._not_ours()
-        return found
+        return result
 
     def text(self, method: str, path: str, **options: Any) -> str:
         """One request; the answer as it is."""
-        with self._told():
+        with self._map_errors():
             response = self._http.request(method, path, **_clean(options))
         self._check(response)
         return str(response.text)
@@ -103,7 +103,7 @@ class Client:
     @contextmanager
     def stream(self, method: str, path: str, **options: Any) -> Iterator["httpx.Response"]:
         """One request whose answer is read as it comes."""
-        with self._told(), self._http.stream(method, path, **_clean(options)) as response:
+        with self._map_errors(), self._http.stream(method, path, **_clean(options)) as response:
             if not response.is_success:
                 response.read()
             self._check(response)
@@ -115,29 +115,31 @@ class Client:
             raise failure_of(response)
         if response.is_redirect:
             where = response.headers.get("location", "nowhere")
-            raise ServerFailed(f"What answers at {self.url} sends its clients to {where}. Give that server's --url.")
+            raise ServerError(f"What answers at {self.url} sends its clients to {where}. Give that server's --url.")
         if response.headers.get("content-type", "").startswith("text/html"):
             raise self._not_ours()
 
     def _not_ours(self) -> Failure:
-        return ServerFailed(f"What answers at {self.url} is not Roundhouse. Check --url.")
+        return ServerError(f"What answers at {self.url} is not Roundhouse. Check --url.")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _map_errors(self) -> Iterator[None]:
         """httpx's errors as ours."""
         import httpx
 
         try:
             yield
         except httpx.ReadTimeout:
-            raise ServerUnreachable(f"The server at {self.url} did not answer within {ANSWER_SECONDS:.0f} s.") from None
+            raise ServerUnreachableError(
+                f"The server at {self.url} did not answer within {ANSWER_SECONDS:.0f} s."
+            ) from None
         except httpx.RemoteProtocolError:
-            raise ServerUnreachable(
+            raise ServerUnreachableError(
                 f"The server at {self.url} ended while it was answering. Look at its log."
             ) from None
         except httpx.TransportError as error:
             hint = "Start one with `roundhouse serve`, or name another with --url or ROUNDHOUSE_URL."
-            raise ServerUnreachable(f"No server answers at {self.url} ({_cause(error)}). {hint}") from None
+            raise ServerUnreachableError(f"No server answers at {self.url} ({_cause(error)}). {hint}") from None
 
 
 def _host(url: str) -> str | None:
@@ -152,16 +154,16 @@ def _host(url: str) -> str | None:
 
 def _cause(error: Exception) -> str:
     """What the operating system said of a connection, such as 'Connection refused'."""
-    said = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
-    return said or type(error).__name__
+    text = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+    return text or type(error).__name__
 
 
 def _clean(options: Json) -> Json:
     """Parameters that were given."""
-    found = dict(options)
-    if "params" in found:
-        found["params"] = {key: value for key, value in found["params"].items() if value is not None}
-    return found
+    result = dict(options)
+    if "params" in result:
+        result["params"] = {key: value for key, value in result["params"].items() if value is not None}
+    return result
 
 
 def failure_of(response: "httpx.Response") -> Failure:
@@ -172,22 +174,22 @@ def failure_of(response: "httpx.Response") -> Failure:
 
 def failure_from(body: Json, status: int, retry_after: str | None = None) -> Failure:
     error = body.get("error")
-    told: Json = error if isinstance(error, dict) else {}
-    message = str(told.get("message") or body.get("message") or f"The server answered with status {status}.")
+    details: Json = error if isinstance(error, dict) else {}
+    message = str(details.get("message") or body.get("message") or f"The server answered with status {status}.")
     if status == 401:
         message += f" Commands take it from the variable {KEY}."
     if retry_after and "again" not in message:
         message += f" Try again in {retry_after} s."
-    kind = Refused if status < 500 else ServerFailed
-    return kind(message, faults=told.get("faults") or (), status=status, code=told.get("code"))
+    kind = RefusedError if status < 500 else ServerError
+    return kind(message, faults=details.get("faults") or (), status=status, code=details.get("code"))
 
 
 def _object(text: str) -> Json:
     try:
-        found = json.loads(text)
+        result = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def only_model(client: Client, task: str) -> str:
@@ -199,5 +201,5 @@ def only_model(client: Client, task: str) -> str:
     if len(ids) == 1:
         return str(ids[0])
     if not ids:
-        raise Refused(f"There is no model for {task} here. Add one: roundhouse models add SOURCE.")
+        raise RefusedError(f"There is no model for {task} here. Add one: roundhouse models add SOURCE.")
     raise UsageError(f"Say which model with --model. Models for this here: {', '.join(ids)}.")

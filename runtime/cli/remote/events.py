@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from registry import errors
 from registry.errors import RoundhouseError
-from runtime.cli.failures import ServerFailed
+from runtime.cli.failures import ServerError
 from runtime.cli.remote.client import Json, failure_from
 from runtime.cli.remote.progress import Bar
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PROGRESS = re.compile(rb"^: (\S+) (.+) (\d+)%$", re.MULTILINE)
 
 
-def events(response: "Response", shown: Bar) -> Iterator[Json]:
+def events(response: "Response", progress_bar: Bar) -> Iterator[Json]:
     """Each event's object until the last one. Comments tell the progress of a load and go to the bar.
 
     Raises Refused or ServerFailed for an error event, ServerFailed for a stream that ends before its end.
@@ -26,22 +26,24 @@ def events(response: "Response", shown: Bar) -> Iterator[Json]:
     from httpx_sse import EventSource, SSEError
 
     kind = {"content-type": response.headers.get("content-type", "")}  # no more: what a proxy packed is unpacked here
-    told = httpx.Response(response.status_code, headers=kind, content=_drawn(response.iter_bytes(), shown))
+    plain_response = httpx.Response(
+        response.status_code, headers=kind, content=_drawn(response.iter_bytes(), progress_bar)
+    )
     try:
-        for event in EventSource(told).iter_sse():
+        for event in EventSource(plain_response).iter_sse():
             if event.data == "[DONE]":
                 return
-            found = json.loads(event.data)
-            if "error" in found:
-                raise failure_from(found, _status(found["error"]))
-            yield found
-            if found.get("type") == "transcript.text.done":  # the last of a transcription
+            result = json.loads(event.data)
+            if "error" in result:
+                raise failure_from(result, _status(result["error"]))
+            yield result
+            if result.get("type") == "transcript.text.done":  # the last of a transcription
                 return
     except SSEError as error:
-        raise ServerFailed(f"The answer is no event stream: {error}.") from None
+        raise ServerError(f"The answer is no event stream: {error}.") from None
     except ValueError:
-        raise ServerFailed("The answer is no event stream: an event is no JSON.") from None
-    raise ServerFailed("The answer broke off: its stream ended before its end was told. Ask again.")
+        raise ServerError("The answer is no event stream: an event is no JSON.") from None
+    raise ServerError("The answer broke off: its stream ended before its end was told. Ask again.")
 
 
 def _status(error: Any) -> int:
@@ -50,13 +52,13 @@ def _status(error: Any) -> int:
     if isinstance(code, int):
         return code
     kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, RoundhouseError)]
-    found = [one for one in kinds if one.code == code] or [one for one in kinds if one.type == kind]
-    return found[0].status if found else 500
+    result = [one for one in kinds if one.code == code] or [one for one in kinds if one.type == kind]
+    return result[0].status if result else 500
 
 
-def _drawn(chunks: Iterator[bytes], shown: Bar) -> Iterator[bytes]:
+def _drawn(chunks: Iterator[bytes], progress_bar: Bar) -> Iterator[bytes]:
     """The bytes as they are. httpx-sse passes over comments, so they are looked for here."""
     for chunk in chunks:
         for model, phase, percent in _PROGRESS.findall(chunk):
-            shown.show(f"{model.decode()}: {phase.decode()}", int(percent) / 100)
+            progress_bar.show(f"{model.decode()}: {phase.decode()}", int(percent) / 100)
         yield chunk

@@ -36,18 +36,18 @@ class Bar:
 
 
 @contextmanager
-def bar(wanted: bool = True) -> Iterator[Bar]:
+def bar(enabled: bool = True) -> Iterator[Bar]:
     """A bar that disappears at the end."""
-    shown = Bar(is_drawn=wanted and sys.stderr.isatty())
-    with shown.progress if shown.is_drawn else contextlib.nullcontext():
-        yield shown
+    progress_bar = Bar(is_drawn=enabled and sys.stderr.isatty())
+    with progress_bar.progress if progress_bar.is_drawn else contextlib.nullcontext():
+        yield progress_bar
 
 
 class Watch:
     """Draws a model's load while another request waits for it."""
 
-    def __init__(self, url: str, model: str, shown: Bar) -> None:
-        self._url, self._model, self._bar = url, model, shown
+    def __init__(self, url: str, model: str, progress_bar: Bar) -> None:
+        self._url, self._model, self._bar = url, model, progress_bar
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)
 
@@ -68,8 +68,8 @@ class Watch:
         with contextlib.suppress(Failure), Client(self._url) as client:
             while not self._over.wait(POLL_SECONDS):
                 view = client.get(f"/v1/models/{part(self._model)}")
-                state, found = str(view.get("state")), view.get("progress")
-                if found:
-                    self._bar.show(f"{view['id']}: {found['phase']}", found["percent"] / 100)
+                state, result = str(view.get("state")), view.get("progress")
+                if result:
+                    self._bar.show(f"{view['id']}: {result['phase']}", result["percent"] / 100)
                 else:
                     self._bar.show(f"{view['id']}: {state}", 1.0 if state == "ready" else 0.0)

@@ -4,25 +4,25 @@ from runtime.cli.output import ago, short
 from runtime.cli.remote.client import Client, Json, part
 
 
-def pointed(client: Client, path: str, alias: str, version: str | None, *, remove: bool) -> Json:
+def set_alias(client: Client, path: str, alias: str, version: str | None, *, remove: bool) -> Json:
     """It, after its alias was taken away or points to a version; None: the current one. path: its own."""
     where = f"{path}/aliases/{part(alias)}"
     return client.delete(where) if remove else client.put(where, {"version": version or client.get(path)["version"]})
 
 
-def rolled_back(client: Client, path: str, version: str | None) -> Json:
+def roll_back(client: Client, path: str, version: str | None) -> Json:
     """It, after an earlier version is the current one; None: the one before."""
     return client.post(f"{path}/rollback", {"version": version} if version else None)
 
 
-def version_lines(found: Json) -> list[str]:
+def version_lines(view: Json) -> list[str]:
     """A line for each version: its tag, digest and age, where it is from, and the aliases that point to it."""
     points: dict[str, list[str]] = {}
-    for name, version in found["aliases"].items():
+    for name, version in view["aliases"].items():
         points.setdefault(version, []).append(f"@{name}")
     lines = []
-    for one in found["versions"]:
+    for one in view["versions"]:
         marks = " ".join(points.get(one["version"], []))
-        told = [one["version"], short(one["digest"]), ago(one["created"]), one["source"], marks]
-        lines.append("  " + "  ".join(told).rstrip())
+        cells = [one["version"], short(one["digest"]), ago(one["created"]), one["source"], marks]
+        lines.append("  " + "  ".join(cells).rstrip())
     return lines

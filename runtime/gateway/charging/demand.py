@@ -39,7 +39,7 @@ _WRITES: Mapping[str, tuple[str, ...]] = {
 class Demand:
     prompt: int = 0
     output: int = 0
-    wished: int = 0
+    requested_output: int = 0
     """Of the output, what the client asked for by number."""
     audio_ms: int = 0
     pairs: int = 0
@@ -47,22 +47,22 @@ class Demand:
     def amounts(self, price: PriceList) -> Amounts:
         """No more of each than a limit can be: who asks for any number of answers, asks a ledger that has 64 bits."""
         money = price.most(prompt=self.prompt, output=self.output, audio_ms=self.audio_ms, pairs=self.pairs)
-        most = (self.prompt + self.output, self.audio_ms, money, self.wished)
+        most = (self.prompt + self.output, self.audio_ms, money, self.requested_output)
         return Amounts(*(min(amount, MAX_AMOUNT) for amount in most))
 
 
 def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) -> Demand:
     """Of all calls of one request. audio_seconds: the longest recording that is taken."""
-    found = [_of(call, context or UNKNOWN_CONTEXT, audio_seconds) for call in calls]
-    if len(found) == 1:
-        return found[0]
+    demands = [_demand_of_call(call, context or UNKNOWN_CONTEXT, audio_seconds) for call in calls]
+    if len(demands) == 1:
+        return demands[0]
     fields: tuple[Callable[[Demand], int], ...] = (
-        lambda d: d.prompt, lambda d: d.output, lambda d: d.wished, lambda d: d.audio_ms, lambda d: d.pairs,
+        lambda d: d.prompt, lambda d: d.output, lambda d: d.requested_output, lambda d: d.audio_ms, lambda d: d.pairs,
     )  # fmt: skip
-    return Demand(*(sum(map(value, found)) for value in fields))
+    return Demand(*(sum(map(value, demands)) for value in fields))
 
 
-def _of(call: Call, context: int, audio_seconds: float) -> Demand:
+def _demand_of_call(call: Call, context: int, audio_seconds: float) -> Demand:
     match call:
         case ChatPayload():
             return _chat(call, context)
@@ -120,7 +120,7 @@ def _prompts(body: Mapping[str, Any]) -> int:
 def _whole(value: object) -> int | None:
     """As vLLM reads it: '5' and 5.0 are 5 to it. What is no number it refuses."""
     try:
-        found = _WHOLE.validate_python(value)
+        number = _WHOLE.validate_python(value)
     except ValidationError:
         return None
-    return found if found >= 0 else None
+    return number if number >= 0 else None

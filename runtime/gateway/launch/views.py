@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from launch.request import Added, Step
+from launch.request import AddedModel, Step
 from registry.recipes.definition import Task
-from runtime.gateway.launch.adding import Preview, advice
+from runtime.gateway.launch.additions import Preview, advice
 from runtime.gateway.views.values import Count, ModelView, PlanView, plan_view
 
 Fit = Annotated[
@@ -88,7 +88,7 @@ def proposal_view(preview: Preview) -> ProposalView:
     fit: Literal["fits", "fits_after", "does_not_fit"] = "fits"
     if plan.verdict == "impossible":
         fit = "does_not_fit"
-    elif plan.victims or plan.verdict == "wait" or preview.leaves:
+    elif plan.victims or plan.verdict == "wait" or preview.is_leaving:
         fit = "fits_after"
     return ProposalView(
         id=recipe.id,
@@ -110,8 +110,8 @@ def _words(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def step_view(step: Step | Added) -> ModelStepView:
-    if isinstance(step, Added):
+def step_view(step: Step | AddedModel) -> ModelStepView:
+    if isinstance(step, AddedModel):
         return ModelStepView(phase="done", model=step.recipe.id, detail="new" if step.new else "unchanged")
     return ModelStepView(
         phase=step.phase, model=step.model, completed=step.completed, total=step.total, detail=step.detail

@@ -10,19 +10,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from adapters.types import StoredAdapter
-from models.messages import AdapterRef, Chunk, Event, HttpCall, Progress, Request, Started, Usage
+from models.messages import AdapterRef, Chunk, Event, HttpCall, Progress, Request, ResponseStart, Usage
 from registry.errors import DeadlineExceeded, Unavailable
 from registry.files.context import context_of
 from registry.records import Version
-from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, NotYet, Target, total
+from runtime.gateway.backend import LOCAL, Call, ChatPayload, LoadPending, LoadProgress, Target, total
 from runtime.gateway.context import RequestContext
-from runtime.gateway.local.claims import ANSWER_TOKEN, Foresight, claim, work_of
+from runtime.gateway.local.work import ANSWER_TOKEN, WorkEstimator, claim, work_of
 from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.admission import unreachable
-from runtime.scheduling.fair.claim import Claim
-from runtime.scheduling.lease import Turn
+from runtime.scheduling.fair.claim import QueueRequest
+from runtime.scheduling.lease import SlotLease
 from runtime.slots import frames
 from runtime.slots.call import FrameCall
 from tenants.classes import ServiceClass
@@ -32,7 +32,7 @@ SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", 
 TIERS = {ServiceClass.CRITICAL: "priority", ServiceClass.INTERACTIVE: "default", ServiceClass.BATCH: "flex"}
 """What OpenAI calls them."""
 
-OTHERS_PROBE = "The adapter's probe failed. Only the team that shares it is told more."
+PROBE_FAILED = "The adapter's probe failed. Only the team that shares it is told more."
 
 
 def reference(stored: StoredAdapter) -> AdapterRef:
@@ -56,19 +56,19 @@ class LocalBackend:
         self, residency: ResidencyManager, stored: Callable[[Version], StoredAdapter], metrics: Metrics
     ) -> None:
         self._residency, self._stored, self._metrics = residency, stored, metrics
-        self._foresight = dict[str, Foresight]()
+        self._foresight = dict[str, WorkEstimator]()
 
     def handles(self, target: Target) -> bool:
         return target.backend == LOCAL
 
-    def coming(self, target: Target) -> Coming | None:
+    def load_progress(self, target: Target) -> LoadProgress | None:
         entry = self._residency.get(target.model)
         if entry.is_ready:
             return None
         progress = entry.progress
-        return Coming(progress.phase, progress.fraction) if progress else Coming(entry.state.value, 0.0)
+        return LoadProgress(progress.phase, progress.fraction) if progress else LoadProgress(entry.state.value, 0.0)
 
-    def patience(self, target: Target) -> float | None:
+    def total_timeout(self, target: Target) -> float | None:
         return None
 
     def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
@@ -78,7 +78,7 @@ class LocalBackend:
         return None  # it would wait in the same queue
 
     def spare(self, target: Target) -> bool:
-        return self.coming(target) is None  # its queue is bounded; nothing is loaded for it
+        return self.load_progress(target) is None  # its queue is bounded; nothing is loaded for it
 
     @asynccontextmanager
     async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[LocalLease]":
@@ -86,14 +86,14 @@ class LocalBackend:
         if not entry.is_ready:
             self._metrics.cold.labels(entry.id).inc()
             if context.preference.respond_async:
-                self._residency.want(entry)
-                raise NotYet(entry.id, max(1.0, self._residency.expected_wait(entry)))
+                self._residency.request_load(entry)
+                raise LoadPending(entry.id, max(1.0, self._residency.expected_wait(entry)))
         loads = not entry.is_ready
         adapter = None if target.version is None else reference(self._stored(target.version))
         if (foresight := self._foresight.get(entry.id)) is None:
-            foresight = self._foresight[entry.id] = Foresight(entry.recipe.task)
-        asks = claim(context, target, entry.recipe, foresight)
-        async with await self._turn(context, target, entry, adapter, asks) as turn:
+            foresight = self._foresight[entry.id] = WorkEstimator(entry.recipe.task)
+        queue_request = claim(context, target, entry.recipe, foresight)
+        async with await self._turn(context, target, entry, adapter, queue_request) as turn:
             load_seconds = turn.queued_seconds if loads else 0.0
             calls = AsyncExitStack()
             lease = LocalLease(context, target, entry, adapter, turn, load_seconds, calls)
@@ -101,13 +101,18 @@ class LocalBackend:
                 async with calls:
                     yield lease
                 # what ended before its time tells little of the next one
-                foresight.learn(context.asked.size, target.label or "", lease.usage)
+                foresight.learn(context.hints.size, target.label or "", lease.usage)
             finally:
-                turn.had(work_of(lease.usage))
+                turn.set_work(work_of(lease.usage))
 
     async def _turn(
-        self, context: RequestContext, target: Target, entry: ModelEntry, adapter: AdapterRef | None, asks: Claim
-    ) -> Turn:
+        self,
+        context: RequestContext,
+        target: Target,
+        entry: ModelEntry,
+        adapter: AdapterRef | None,
+        queue_request: QueueRequest,
+    ) -> SlotLease:
         """Wait for the model, a turn and the adapter's place, as long as the client wants to and its deadline lets."""
         wait, left = context.preference.wait, context.seconds_left()
         if left is not None:
@@ -118,12 +123,16 @@ class LocalBackend:
             probe = target.version.probe if target.version else None
             foreseen = 0.0 if left is None or entry.is_ready else self._residency.expected_wait(entry)
             if left is not None and foreseen > left:
-                self._residency.want(entry)  # else it would never come for who is always in a hurry
+                self._residency.request_load(entry)  # else it would never come for who is always in a hurry
                 raise unreachable(entry.id, foreseen, left)
-            return await entry.queue.acquire(adapter, wait, probe, claim=asks)
+            return await entry.queue.acquire(adapter, wait, probe, claim=queue_request)
         except Unavailable as error:
-            if error.code == "adapter_probe_failed" and target.version and target.version.key.team != asks.team:
-                raise Unavailable(OTHERS_PROBE, code=error.code, retry_after=error.retry_after) from None
+            if (
+                error.code == "adapter_probe_failed"
+                and target.version
+                and target.version.key.team != queue_request.team
+            ):
+                raise Unavailable(PROBE_FAILED, code=error.code, retry_after=error.retry_after) from None
             if context.seconds_left() == 0.0:
                 raise too_late(entry.id) from None
             if error.code == "queue_timeout" and not entry.is_ready:
@@ -140,7 +149,7 @@ class LocalLease:
         target: Target,
         entry: ModelEntry,
         adapter: AdapterRef | None,
-        turn: Turn,
+        turn: SlotLease,
         load_seconds: float,
         calls: AsyncExitStack,
     ) -> None:
@@ -181,7 +190,7 @@ class LocalLease:
         async for event in events:
             if isinstance(event, Chunk):
                 self._made(event.data)
-            elif isinstance(event, Started) and isinstance(call, ChatPayload) and call.fills:
+            elif isinstance(event, ResponseStart) and isinstance(call, ChatPayload) and call.fills:
                 event = msgspec.structs.replace(event, warning="")  # of fewer tokens than a number that nobody named
             if not isinstance(event, Progress):
                 yield event
@@ -199,11 +208,11 @@ class LocalLease:
             path=call.path,
             body=msgspec.json.encode({**call.body, **self._salted(call), "model": served, **self._tier(call)}),
             served=served,
-            shown=self._target.asked,
+            display_name=self._target.requested,
             adapter=self._adapter,
             request_id=f"{self._context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
             priority=int(self._context.service_class),
-            tier=TIERS[self._context.service_class] if self._context.asked.is_told else "",
+            tier=TIERS[self._context.service_class] if self._context.hints.echoes_class else "",
             trace=dict(self._context.trace.headers) if self._context.trace else {},
         )
 
@@ -216,8 +225,8 @@ class LocalLease:
 
     def _tier(self, call: ChatPayload) -> dict[str, str]:
         """Responses say it as they were asked."""
-        told = call.path == "/v1/responses" and self._context.asked.is_told
-        return {"service_tier": TIERS[self._context.service_class]} if told else {}
+        echoes_tier = call.path == "/v1/responses" and self._context.hints.echoes_class
+        return {"service_tier": TIERS[self._context.service_class]} if echoes_tier else {}
 
     def _watch_drain(self, call: FrameCall) -> None:
         """A drain deadline ends the call with its error."""

@@ -9,59 +9,59 @@ from typing import Any
 from models.messages import Event, Usage
 from registry.errors import NotFound
 from registry.recipes.provider import Protocol
-from routing.providers.attempt import Attempt
-from routing.providers.connection import Until
-from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, Target, total
+from routing.providers.call import ProviderCall
+from routing.providers.connection import ClientDeadlines
+from runtime.gateway.backend import LOCAL, Call, ChatPayload, LoadProgress, Target, total
 from runtime.gateway.context import RequestContext
-from runtime.gateway.providers.directory import Directory, ProvidedModel
+from runtime.gateway.providers.index import ProvidedModel, ProviderIndex
 
 BETA = "anthropic-beta"
 BYTES_PER_TOKEN = 2
 """Of a prompt: nearly every text has more."""
-LEAST = 16
+MIN_OUTPUT = 16
 """Tokens of an answer for which nobody named a number, as where none is sent."""
 
 
 class ProviderBackend:
     """`runtime.gateway.backend.Backend`."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, index: ProviderIndex) -> None:
+        self._index = index
 
     def handles(self, target: Target) -> bool:
         return target.backend != LOCAL  # also of one that has left meanwhile: what is under way there ends as it does
 
-    def coming(self, target: Target) -> Coming | None:
+    def load_progress(self, target: Target) -> LoadProgress | None:
         return None
 
     def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
-        place = self._directory.at(target)
-        if place is None:
+        entry = self._index.entry_of(target)
+        if entry is None:
             return None
-        return place.upstream.again(error, context.tried.count(target.model) + 1, context.seconds_left())
+        return entry.upstream.again(error, context.tried.count(target.model) + 1, context.seconds_left())
 
-    def patience(self, target: Target) -> float | None:
-        place = self._directory.at(target)
-        return None if place is None else place.upstream.provider.timeouts.whole
+    def total_timeout(self, target: Target) -> float | None:
+        entry = self._index.entry_of(target)
+        return None if entry is None else entry.upstream.provider.timeouts.whole
 
     def hedge_after(self, target: Target) -> float | None:
-        place = self._directory.at(target)
-        return None if place is None else place.upstream.provider.hedge_after
+        entry = self._index.entry_of(target)
+        return None if entry is None else entry.upstream.provider.hedge_after
 
     def spare(self, target: Target) -> bool:
-        place = self._directory.at(target)
-        return place is not None and place.upstream.spare(place.model)
+        entry = self._index.entry_of(target)
+        return entry is not None and entry.upstream.spare(entry.model)
 
     @asynccontextmanager
     async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[ProviderLease]":
-        place = self._directory.at(target)
-        if place is None:
+        entry = self._index.entry_of(target)
+        if entry is None:
             raise NotFound(f"'{target.model}' was removed.", param="model")
-        place.upstream.enter(first=target.model not in context.tried)
+        entry.upstream.enter(first=target.model not in context.tried)
         try:
-            yield ProviderLease(context, target, place)
+            yield ProviderLease(context, target, entry)
         finally:
-            place.upstream.leave()
+            entry.upstream.leave()
 
 
 class ProviderLease:
@@ -71,25 +71,25 @@ class ProviderLease:
     pool = ""
     first_goal = None
 
-    def __init__(self, context: RequestContext, target: Target, place: ProvidedModel) -> None:
-        self._context, self._target, self._place = context, target, place
-        self._attempts: list[Attempt] = []
+    def __init__(self, context: RequestContext, target: Target, entry: ProvidedModel) -> None:
+        self._context, self._target, self._entry = context, target, entry
+        self._attempts: list[ProviderCall] = []
 
     @property
     def context_length(self) -> int | None:
-        return self._place.model.context_length
+        return self._entry.model.context_length
 
     @property
     def usage(self) -> Usage:
         return total(attempt.usage for attempt in self._attempts)
 
     async def run(self, call: Call) -> AsyncIterator[Event]:
-        until = Until(_on_loop(self._context.first_by), _on_loop(self._context.deadline))
-        trace, place = self._context.trace, self._place
-        calling = trace.calling(self._target.backend, place.model.name) if trace is not None else nullcontext({})
+        until = ClientDeadlines(_on_loop(self._context.first_by), _on_loop(self._context.deadline))
+        trace, entry = self._context.trace, self._entry
+        calling = trace.calling(self._target.backend, entry.model.name) if trace is not None else nullcontext({})
         with calling as headers:
-            passed = {**headers, **self._tried}
-            attempt = Attempt(place.upstream, place.model, self._target.asked, self._context.id, until, passed)
+            passed = {**headers, **self._beta_headers}
+            attempt = ProviderCall(entry.upstream, entry.model, self._target.requested, self._context.id, until, passed)
             self._attempts.append(attempt)
             events = attempt.chat(call.path, self._body(call)) if isinstance(call, ChatPayload) else attempt.task(call)
             async with aclosing(events):
@@ -97,23 +97,23 @@ class ProviderLease:
                     yield event
 
     @property
-    def _tried(self) -> Mapping[str, str]:
+    def _beta_headers(self) -> Mapping[str, str]:
         """What Anthropic's clients try of it before it is for everybody: it refuses their fields without."""
-        if self._place.upstream.provider.protocol is not Protocol.ANTHROPIC:
+        if self._entry.upstream.provider.protocol is not Protocol.ANTHROPIC:
             return {}
-        told = [value.decode("latin-1") for name, value in self._context.headers if name == BETA.encode()]
-        return {BETA: ",".join(told)} if told else {}
+        betas = [value.decode("latin-1") for name, value in self._context.headers if name == BETA.encode()]
+        return {BETA: ",".join(betas)} if betas else {}
 
     def _body(self, call: ChatPayload) -> Mapping[str, Any]:
         """An answer that may fill the context asks for no more than is left of it: a provider refuses what is more."""
-        wished, prompt = call.body.get("max_tokens"), call.body.get("prompt")
-        if not call.fills or not isinstance(wished, int) or not isinstance(prompt, str):
+        requested, prompt = call.body.get("max_tokens"), call.body.get("prompt")
+        if not call.fills or not isinstance(requested, int) or not isinstance(prompt, str):
             return call.body
-        model, longest = self._place.model, len(prompt.encode(errors="replace")) // BYTES_PER_TOKEN + 1
-        room = wished if model.context_length is None else model.context_length - longest
-        return {**call.body, "max_tokens": max(LEAST, min(wished, model.max_output, room))}
+        model, longest = self._entry.model, len(prompt.encode(errors="replace")) // BYTES_PER_TOKEN + 1
+        room = requested if model.context_length is None else model.context_length - longest
+        return {**call.body, "max_tokens": max(MIN_OUTPUT, min(requested, model.max_output, room))}
 
 
-def _on_loop(at: float | None) -> float | None:
+def _on_loop(moment: float | None) -> float | None:
     """Monotonic seconds by the event loop's clock, which may be another one."""
-    return None if at is None else asyncio.get_running_loop().time() + at - time.monotonic()
+    return None if moment is None else asyncio.get_running_loop().time() + moment - time.monotonic()

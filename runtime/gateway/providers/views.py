@@ -6,16 +6,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from registry.base.json import NOT_JSON
+from registry.base.wording import quoted
 from registry.errors import NotFound, RoundhouseError
-from registry.json import NOT_JSON
 from registry.recipes.definition import Task
-from registry.wording import quoted
 from routing.providers.breaker import Phase
 from routing.providers.connection import key_of
-from routing.providers.passing import another
+from routing.providers.pass_through import is_other_model
 from routing.providers.upstream import Upstream
 from runtime.gateway.metrics import Metrics
-from runtime.gateway.providers.directory import Directory, ProvidedModel
+from runtime.gateway.providers.index import ProvidedModel, ProviderIndex
 from tenants.caller import Caller
 
 Count = Annotated[int, Meta(ge=0)]
@@ -70,34 +70,34 @@ class ProviderCheckView(msgspec.Struct, frozen=True):
     missing: list[str]
 
 
-class _Named(msgspec.Struct):
+class _ModelName(msgspec.Struct):
     id: str
 
 
-class _Listed(msgspec.Struct):
-    data: list[_Named]
+class _ModelList(msgspec.Struct):
+    data: list[_ModelName]
 
 
 class Providers:
     """For HTTP and the command line."""
 
-    def __init__(self, directory: Directory, metrics: Metrics) -> None:
-        self._directory, self._metrics = directory, metrics
+    def __init__(self, index: ProviderIndex, metrics: Metrics) -> None:
+        self._index, self._metrics = index, metrics
 
     def cards(self, caller: Caller) -> list[ProviderCardView]:
-        return [card(place) for place in self._directory.places(caller)]
+        return [card(entry) for entry in self._index.entries(caller)]
 
     def card(self, name: str, caller: Caller) -> ProviderCardView | None:
         """None: it is no provider's. Raises Forbidden, NotFound."""
-        place = self._directory.find(name, caller)
-        return None if place is None else card(place)
+        entry = self._index.find(name, caller)
+        return None if entry is None else card(entry)
 
     def views(self) -> ProviderListView:
-        return ProviderListView([view(upstream) for upstream in self._directory.upstreams.values()])
+        return ProviderListView([view(upstream) for upstream in self._index.upstreams.values()])
 
     def measure(self) -> None:
         """Gauges, at the moment they are asked for."""
-        for upstream in self._directory.upstreams.values():
+        for upstream in self._index.upstreams.values():
             id_ = upstream.provider.id
             self._metrics.provider_running.labels(id_).set(upstream.running)
             for name, state in upstream.breakers.items():
@@ -105,30 +105,34 @@ class Providers:
 
     async def check(self, name: str) -> ProviderCheckView:
         """Ask it for its models: is it there, does it take the key, does it have what the recipe names?"""
-        upstream = self._directory.upstreams.get(name)
+        upstream = self._index.upstreams.get(name)
         if upstream is None:
-            there = ", ".join(self._directory.upstreams) or "none"
-            raise NotFound(f"There is no provider {quoted(name)}. There are: {there}.", code="provider_not_found")
+            available = ", ".join(self._index.upstreams) or "none"
+            raise NotFound(f"There is no provider {quoted(name)}. There are: {available}.", code="provider_not_found")
         began = time.monotonic()
         try:
-            told = msgspec.json.decode(await upstream.connection.models(), type=_Listed | list[_Named])
+            listed = msgspec.json.decode(await upstream.connection.models(), type=_ModelList | list[_ModelName])
         except RoundhouseError as error:
             return ProviderCheckView(name, False, round(time.monotonic() - began, 3), error.message, [])
         except NOT_JSON:
             return ProviderCheckView(name, False, round(time.monotonic() - began, 3), "It tells no list of models.", [])
-        has = {one.id for one in (told.data if isinstance(told, _Listed) else told)}  # Together's is a bare list
+        has = {
+            one.id for one in (listed.data if isinstance(listed, _ModelList) else listed)
+        }  # Together's is a bare list
         names = (model.name for model in upstream.provider.models)
-        missing = [name for name in names if all(another(name, one) for one in has)]  # some list dated names only
+        missing = [
+            name for name in names if all(is_other_model(name, one) for one in has)
+        ]  # some list dated names only
         message = f"It has {len(has)} models."
         return ProviderCheckView(name, not missing, round(time.monotonic() - began, 3), message, missing)
 
 
-def card(place: ProvidedModel) -> ProviderCardView:
-    model = place.model
+def card(entry: ProvidedModel) -> ProviderCardView:
+    model = entry.model
     return ProviderCardView(
-        id=place.name,
+        id=entry.name,
         created=0,
-        owned_by=place.upstream.provider.id,
+        owned_by=entry.upstream.provider.id,
         root=model.name,
         task=model.task,
         aliases=list(model.aliases),

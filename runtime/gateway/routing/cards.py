@@ -9,7 +9,7 @@ from msgspec import Meta
 from registry.recipes.definition import Task
 from routing.facts import TargetFacts
 from routing.routers.router import Router
-from runtime.gateway.routing.keeper import RouterView
+from runtime.gateway.routing.store import RouterView
 
 
 class RouterCardView(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,22 +29,22 @@ class RouteInput:
 
 def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: RouterSpec) -> RouteInput:
     """Only headers that the router names are looked at."""
-    wanted = {name for rule in router.rules for name in rule.when.headers} | {router.conversation.header}
+    named_headers = {name for rule in router.rules for name in rule.when.headers} | {router.conversation.header}
     headers = {
         name: value.decode("latin-1")
         for raw, value in context.headers
-        if (name := raw.decode("latin-1").lower()) in wanted
+        if (name := raw.decode("latin-1").lower()) in named_headers
     }
     call = calls[0] if calls else None
-    said = _said(call)
+    summary = _summarise(call)
     body: Mapping[str, Any] = call.body if isinstance(call, ChatPayload) else {}
     features = Features(
-        text=said.last,
+        text=summary.last,
         endpoint=endpoint,
-        characters=said.characters,
+        characters=summary.characters,
         tools=bool(body.get("tools")),
-        images=said.images,
-        json_schema=_is_bound(body),
+        images=summary.images,
+        json_schema=_has_schema(body),
         team=context.caller.team,
         service_class=context.service_class.label,
         language=call.language if isinstance(call, TranscribeRequest) else None,
@@ -53,13 +53,13 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
     named = headers.get(router.conversation.header)
     if named:
         return RouteInput(features, key_of("header", router.id, context.caller.team, named), True)
-    if not said.first:
+    if not summary.first:
         return RouteInput(features, None, False)
-    key = key_of("turns", router.id, context.caller.team, _who(body), "".join(said.systems), said.first)
-    return RouteInput(features, key, said.turns > 1 or said.is_answered)
+    key = key_of("turns", router.id, context.caller.team, _user_of(body), "".join(summary.systems), summary.first)
+    return RouteInput(features, key, summary.turns > 1 or summary.is_answered)
 
 
-def _who(body: Mapping[str, Any]) -> str:
+def _user_of(body: Mapping[str, Any]) -> str:
     """The client's own user, as OpenAI's bodies name one, or Anthropic's."""
     metadata = body.get("metadata")
     named = body.get("user") or (metadata.get("user_id") if isinstance(metadata, dict) else None)
@@ -67,7 +67,7 @@ def _who(body: Mapping[str, Any]) -> str:
 
 
 @dataclass(slots=True)
-class _Said:
+class _TurnSummary:
     first: str = ""
     last: str = ""
     systems: list[str] = field(default_factory=list)
@@ -79,17 +79,17 @@ class _Said:
     images: bool = False
 
 
-def _said(call: Call | None) -> _Said:
-    said = _Said()
+def _summarise(call: Call | None) -> _TurnSummary:
+    summary = _TurnSummary()
     if isinstance(call, EmbedRequest):
         texts = [text for text in call.inputs if isinstance(text, str)]
-        said.last, said.characters = (texts[0] if texts else ""), sum(map(len, texts))
+        summary.last, summary.characters = (texts[0] if texts else ""), sum(map(len, texts))
     elif isinstance(call, RerankRequest):
-        said.last, said.characters = call.query, len(call.query) + sum(map(len, call.documents))
+        summary.last, summary.characters = call.query, len(call.query) + sum(map(len, call.documents))
     elif isinstance(call, ChatPayload):
         for role, content in _turns(call.body):
-            _add(said, role, content)
-    return said
+            _add(summary, role, content)
+    return summary
 
 
 def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -98,35 +98,35 @@ def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         if system:
             yield "system", system
     for name in ("messages", "input"):
-        found = body.get(name)
-        if isinstance(found, str):
-            yield "user", found
-        elif isinstance(found, list):
-            for turn in found:
+        turns = body.get(name)
+        if isinstance(turns, str):
+            yield "user", turns
+        elif isinstance(turns, list):
+            for turn in turns:
                 if isinstance(turn, dict) and "output" in turn:  # of a tool, in Responses
                     yield "tool", turn["output"]
                 elif isinstance(turn, dict):
                     yield str(turn.get("role", "user")), turn.get("content")
     prompt = body.get("prompt")
-    for place, one in enumerate(prompt if isinstance(prompt, list) else [prompt]):
+    for number, one in enumerate(prompt if isinstance(prompt, list) else [prompt]):
         if isinstance(one, str):
-            yield "user" if place == 0 else "more", one
+            yield "user" if number == 0 else "more", one
 
 
-def _add(said: _Said, role: str, content: object) -> None:
+def _add(summary: _TurnSummary, role: str, content: object) -> None:
     text, images = _text(content)
-    said.characters += len(text)
-    said.images = said.images or images
+    summary.characters += len(text)
+    summary.images = summary.images or images
     for part in content if isinstance(content, list) and role == "user" else ():
         if isinstance(part, dict) and part.get("type") == "tool_result":  # Anthropic's are within turns of a user
-            _add(said, "tool", part.get("content"))
-    said.is_answered = said.is_answered or role in ("assistant", "tool")
+            _add(summary, "tool", part.get("content"))
+    summary.is_answered = summary.is_answered or role in ("assistant", "tool")
     if role in ("system", "developer"):
-        said.systems.append(text)
+        summary.systems.append(text)
     elif role == "user" and text:
-        said.first = said.first or text
-        said.last = text
-        said.turns += 1
+        summary.first = summary.first or text
+        summary.last = text
+        summary.turns += 1
 
 
 def _text(content: object) -> tuple[str, bool]:
@@ -136,20 +136,20 @@ def _text(content: object) -> tuple[str, bool]:
     texts, images = list[str](), False
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict):
-            if isinstance(found := part.get("text"), str):
-                texts.append(found)
+            if isinstance(text := part.get("text"), str):
+                texts.append(text)
             images = images or part.get("type") in IMAGES
     return "\n".join(texts), images
 
 
-def _is_bound(body: Mapping[str, Any]) -> bool:
+def _has_schema(body: Mapping[str, Any]) -> bool:
     for name in SCHEMAS:
-        found = body.get(name)
-        if found and not (isinstance(found, dict) and found.get("type") == "text"):
+        value = body.get(name)
+        if value and not (isinstance(value, dict) and value.get("type") == "text"):
             return True
     for name in FORMATS:
-        found = body.get(name)
-        form = found.get("format") if isinstance(found, dict) else None
+        value = body.get(name)
+        form = value.get("format") if isinstance(value, dict) else None
         if isinstance(form, dict) and form.get("type") not in (None, "text"):
             return True
     return False

@@ -10,12 +10,12 @@ from registry.recipes.definition import Task
 from registry.recipes.router import RouterSpec, RouterTarget
 from routing.facts import Facts, TargetFacts
 from runtime.gateway.backend import LOCAL, Call, Target
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.residency.manager import ResidencyManager
 from tenants.caller import EVERYBODY, Caller
 from tenants.costs.prices import MILLION, PriceList
 
-Resolve = Callable[[Wanted, Caller], Target]
+Resolve = Callable[[ModelRef, Caller], Target]
 Afforded = Callable[[Target], bool]
 Budgets = Callable[[Caller, Callable[[int | None], Sequence[Call]]], Afforded]
 """Of a caller and what it asks: whether the budgets of its team and key have room for that at a target."""
@@ -25,10 +25,12 @@ class Targets:
     def __init__(self, resolve: Resolve, residency: ResidencyManager, budgets: Budgets) -> None:
         self._resolve, self._residency, self._budgets = resolve, residency, budgets
 
-    def facts(self, router: RouterSpec, caller: Caller, held: str | None = None, calls: Sequence[Call] = ()) -> Facts:
+    def facts(
+        self, router: RouterSpec, caller: Caller, current: str | None = None, calls: Sequence[Call] = ()
+    ) -> Facts:
         """calls: what the request asks; without any every target is within budget."""
         afforded = self._budgets(caller, lambda _context: calls)
-        return Facts({one.name: self._fact(one, router.task, caller, afforded) for one in router.targets}, held)
+        return Facts({one.name: self._fact(one, router.task, caller, afforded) for one in router.targets}, current)
 
     def is_resident(self, target: Target) -> bool:
         """It can answer without a load."""
@@ -36,11 +38,11 @@ class Targets:
         return entry is None or entry.is_ready
 
     def _fact(self, one: RouterTarget, task: Task, caller: Caller, afforded: Afforded) -> TargetFacts:
-        wanted = Wanted(task, one.name, written_by=DEFAULT_TEAM)
+        model_ref = ModelRef(task, one.name, written_by=DEFAULT_TEAM)
         try:
-            target = self._resolve(wanted, caller)
+            target = self._resolve(model_ref, caller)
         except RoundhouseError as error:
-            is_allowed = not isinstance(error, Forbidden) and not self._is_others(wanted, caller)
+            is_allowed = not isinstance(error, Forbidden) and not self._is_of_another_team(model_ref, caller)
             return TargetFacts(usable=False, why_not=error.code, is_allowed=is_allowed)
         is_local = target.backend == LOCAL
         entry = self._residency.entries.get(target.model) if is_local else None
@@ -54,12 +56,12 @@ class Targets:
             calls_tools=Ability.TOOLS in target.abilities,
         )
 
-    def _is_others(self, wanted: Wanted, caller: Caller) -> bool:
+    def _is_of_another_team(self, model_ref: ModelRef, caller: Caller) -> bool:
         """It is there, and not for this caller's team."""
         if caller.team == DEFAULT_TEAM:
             return False
         with suppress(RoundhouseError):
-            self._resolve(wanted, EVERYBODY)
+            self._resolve(model_ref, EVERYBODY)
             return True
         return False
 

@@ -2,24 +2,24 @@
 
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import RequestRecord
-from runtime.gateway.sinks.labels import OTHER, Busiest
+from runtime.gateway.sinks.labels import OTHER, BusiestLabels
 
 MAX_LABELS = 100
 
 
 class AdapterMetrics:
     def __init__(self, metrics: Metrics, most: int = MAX_LABELS) -> None:
-        self._metrics, self._busiest = metrics, Busiest[tuple[str, str]](most)
+        self._metrics, self._busiest = metrics, BusiestLabels[tuple[str, str]](most)
 
     def take(self, record: RequestRecord) -> None:
         target, seconds, usage = record.target, record.seconds, record.usage
         if target is None or target.adapter is None or "first" not in seconds:
             return
         metrics, labels = self._metrics, (target.model, target.adapter)
-        gone = self._busiest.came(labels)
-        if gone is not None:
+        replaced = self._busiest.count(labels)
+        if replaced is not None:
             for series in metrics.of_adapters:
-                metrics.drop(series, model=gone[0], adapter=gone[1])
+                metrics.drop(series, model=replaced[0], adapter=replaced[1])
         if not self._busiest.has(labels):
             labels = (target.model, OTHER)
         metrics.of(metrics.adapter_requests, *labels).inc()

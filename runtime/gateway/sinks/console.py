@@ -4,7 +4,7 @@ import time
 
 from console.decisions import Decisions
 from console.history import RequestRow, Route
-from console.kept import Console
+from console.state import Console
 from runtime.gateway.backend import LOCAL, Target
 from runtime.gateway.record import RequestRecord
 
@@ -17,14 +17,14 @@ class ConsoleSink:
         context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
         at = round(time.time(), 3)
         if record.texts is not None:
-            self._texts.keep(context.caller.team, context.id, at, record.texts)
+            self._texts.add(context.caller.team, context.id, at, record.texts)
         self._history.take(
             RequestRow(
                 id=context.id,
                 at=at,
                 team=context.caller.team,
                 endpoint=record.endpoint,
-                asked=target.asked if target else "",
+                asked=target.requested if target else "",
                 model=target.model if target else "",
                 adapter=(target.adapter or "") if target else "",
                 digest=target.version.digest if target and target.version else "",
@@ -52,7 +52,7 @@ def _route(target: Target | None) -> Route | None:
     return Route(
         router=target.routed.router,
         target=decision.target,
-        reason=decision.told,
+        reason=decision.full_reason,
         score=decision.score,
         scores=dict(decision.scores),
         alternatives=list(decision.alternatives),
@@ -66,9 +66,9 @@ def swapped(console: Console, model: str, name: str, before: str | None, staging
     words = "comes into a free place" if before is None else "takes the place of"
     why = "" if before is None else "the least recently used one that was idle and not pinned; "
     more = f"{why}staged in {staging * 1e3:.1f} ms, placed in {placing * 1e3:.1f} ms"
-    console.decisions.told("swap", model, name, words, before or "", more, staging + placing)
+    console.decisions.record("swap", model, name, words, before or "", more, staging + placing)
 
 
-def loaded(told: Decisions, model: str, seconds: float, expected: float, bytes_: int, planned: int) -> None:
+def loaded(record: Decisions, model: str, seconds: float, expected: float, bytes_: int, planned: int) -> None:
     plan = f"planned: {expected:.1f} s and {planned / 2**20:,.0f} MiB; it took {seconds:.1f} s and holds "
-    told.told("load", model, model, "is loaded", more=f"{plan}{bytes_ / 2**20:,.0f} MiB", seconds=seconds)
+    record.record("load", model, model, "is loaded", more=f"{plan}{bytes_ / 2**20:,.0f} MiB", seconds=seconds)

@@ -9,7 +9,7 @@ AGE = 10_000
 Name = TypeVar("Name", bound=Hashable)
 
 
-class First:
+class FirstLabels:
     """The first names that come keep their own label."""
 
     def __init__(self, most: int) -> None:
@@ -23,7 +23,7 @@ class First:
         return name
 
 
-class Busiest(Generic[Name]):
+class BusiestLabels(Generic[Name]):
     """The names that come most often have their own label; who becomes twice as busy as one of them takes its place.
 
     A series that is taken away and comes again begins at zero, as after a restart; `other` only ever grows.
@@ -35,7 +35,7 @@ class Busiest(Generic[Name]):
         self._own = set[Name]()
         self._seen = 0
 
-    def came(self, name: Name) -> Name | None:
+    def count(self, name: Name) -> Name | None:
         """Count it. Returns the name whose label it took, if it did."""
         self._counts[name] = self._counts.get(name, 0.0) + 1.0
         self._seen += 1

@@ -15,9 +15,9 @@ from runtime.gateway.record import RequestRecord
 from runtime.gateway.recorder import Recorder
 from tenants.caller import Caller
 from tenants.costs.prices import PriceList
-from tenants.ledger.keeping import Ledger
+from tenants.ledger.ledger import Ledger
 from tenants.limits.limiter import Amounts, Limiter
-from tenants.limits.meters import LimitLeft
+from tenants.limits.meters import LimitLevel
 from tenants.limits.records import Kind
 
 FREE = PriceList()
@@ -31,13 +31,13 @@ class LimitSink:
         self, recorder: Recorder, target: Target, calls: Callable[[int | None], Sequence[Call]], context: int | None
     ) -> None:
         """Reserve the most that this attempt can use. Raises LimitExceeded, and what `calls` raises."""
-        before = recorder.admission
-        counts = self._ledger.is_kept or not self._limiter.is_empty
-        if not counts or (before is not None and not before.is_settled):
+        previous = recorder.admission
+        counts = self._ledger.is_enabled or not self._limiter.is_empty
+        if not counts or (previous is not None and not previous.is_settled):
             return
         demand = demand_of(calls(None), context, self._audio_seconds)
         amounts = demand.amounts(target.price or FREE)
-        recorder.admission = self._limiter.admit(recorder.context.caller, target.model, amounts, before)
+        recorder.admission = self._limiter.admit(recorder.context.caller, target.model, amounts, previous)
 
     def affords(
         self,
@@ -59,7 +59,7 @@ class LimitSink:
 
         return afforded
 
-    def levels(self, recorder: Recorder) -> dict[Kind, LimitLeft]:
+    def levels(self, recorder: Recorder) -> dict[Kind, LimitLevel]:
         """What is left, for the answer's head."""
         if self._limiter.is_empty or recorder.target is None:
             return {}

@@ -5,16 +5,16 @@ import logging
 from runtime.gateway.record import End, RequestRecord
 
 log = logging.getLogger("roundhouse.requests")
-WARNED = frozenset({End.ENGINE_DIED, End.FAILED, End.DEADLINE})
+WARNING_ENDS = frozenset({End.ENGINE_DIED, End.FAILED, End.DEADLINE})
 
 
 class RequestLog:
     def take(self, record: RequestRecord) -> None:
-        level = logging.WARNING if record.end in WARNED else logging.INFO
+        level = logging.WARNING if record.end in WARNING_ENDS else logging.INFO
         if not log.isEnabledFor(level):
             return
         target, usage, seconds = record.target, record.usage, record.seconds
-        told = {
+        fields = {
             "request_id": record.context.id,
             "team": record.context.caller.team,
             "endpoint": record.endpoint,
@@ -30,4 +30,4 @@ class RequestLog:
             "seconds": round(seconds["total"], 4),
             **{f"{name}_seconds": round(seconds[name], 4) for name in ("queue", "load", "first") if name in seconds},
         }
-        log.log(level, "request ended", extra={name: value for name, value in told.items() if value is not None})
+        log.log(level, "request ended", extra={name: value for name, value in fields.items() if value is not None})

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.adapters import AdapterMetrics
-from runtime.gateway.sinks.labels import First
+from runtime.gateway.sinks.labels import FirstLabels
 from runtime.gateway.sinks.limits import cost_of
 from tenants.costs.prices import MILLION
 
@@ -18,7 +18,7 @@ EXEMPLAR = 128
 class RequestMetrics:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._codes, self._outcomes, self._adapters = First(CODES), First(CODES), AdapterMetrics(metrics)
+        self._codes, self._outcomes, self._adapters = FirstLabels(CODES), FirstLabels(CODES), AdapterMetrics(metrics)
 
     def take(self, record: RequestRecord) -> None:
         metrics, target, seconds, usage = self._metrics, record.target, record.seconds, record.usage
@@ -62,10 +62,10 @@ def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
     """Where to look a request up: its id, and its trace if that was sampled."""
     left, trace = EXEMPLAR, record.context.trace
     parent = trace.headers.get("traceparent", "") if trace else ""
-    found = {"request_id": record.context.id}
+    labels = {"request_id": record.context.id}
     if parent and int(parent[-2:], 16) & 1:
-        found = {"trace_id": parent[3:35], **found}
-    for name, value in found.items():
+        labels = {"trace_id": parent[3:35], **labels}
+    for name, value in labels.items():
         left -= len(name) + len(value)
         if left >= 0:
             yield name, value

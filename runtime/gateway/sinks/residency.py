@@ -5,14 +5,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from console.decisions import Decisions
-from models.messages import Loaded
+from models.messages import LoadResult
 from registry.errors import RoundhouseError
 from registry.records import LoadKey
 from registry.state.database import State
 from runtime.gateway.metrics import Metrics
-from runtime.gateway.sinks.console import loaded as told_of_load
+from runtime.gateway.sinks.console import loaded as record_load
 from runtime.residency.entry import ModelEntry
-from runtime.residency.record import load_key
+from runtime.residency.measurements import load_key
 from runtime.residency.table import Step
 from runtime.server.device import Device
 
@@ -28,21 +28,21 @@ class ResidencyRecord:
     def __init__(self, metrics: Metrics, state: State, device: Device, decisions: Decisions | None = None) -> None:
         self._metrics, self._state, self._device = metrics, state, device
         self._decisions = decisions or Decisions(lambda: None)
-        self._keeping = ThreadPoolExecutor(1, "figures")
+        self._writer = ThreadPoolExecutor(1, "figures")
 
     def close(self) -> None:
         """What was measured is kept now. Blocks."""
-        self._keeping.shutdown()
+        self._writer.shutdown()
 
-    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
+    def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None:
         self._metrics.load.labels(entry.id).observe(seconds)
-        told_of_load(self._decisions, entry.id, seconds, expected, loaded.resident_bytes, needed)
+        record_load(self._decisions, entry.id, seconds, expected, loaded.resident_bytes, needed)
         if expected:
             self._metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
         if needed:
             self._metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
         keep = self._state.models.record_load
-        self._keep(entry, lambda key: keep(key, loaded.resident_bytes, loaded.seconds, loaded.host_bytes))
+        self._store(entry, lambda key: keep(key, loaded.resident_bytes, loaded.seconds, loaded.host_bytes))
         log.info(
             "loaded",
             extra={
@@ -53,27 +53,27 @@ class ResidencyRecord:
 
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
         self._metrics.load_failures.labels(entry.id).inc()
-        self._decisions.told("fail", entry.id, entry.id, "could not be loaded", more=error.message)
+        self._decisions.record("fail", entry.id, entry.id, "could not be loaded", more=error.message)
 
     def retried(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.load_retries.labels(entry.id, reason).inc()
 
     def grew(self, entry: ModelEntry) -> None:
         keep, margin = self._state.models.record_margin, entry.margin
-        self._keep(entry, lambda key: keep(key, margin))
+        self._store(entry, lambda key: keep(key, margin))
         log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.evictions.labels(entry.id, reason.split()[0]).inc()
-        self._decisions.told("leave", entry.id, entry.id, "leaves the memory", more=reason)
+        self._decisions.record("leave", entry.id, entry.id, "leaves the memory", more=reason)
         log.info("evicted", extra={"model": entry.id, "reason": reason})
 
     def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
         self._metrics.sleep.labels(entry.id, reason.split()[0]).observe(seconds)
         freed_words = f"{reason}; {freed / 2**20:,.0f} MiB are free again"
-        self._decisions.told("sleep", entry.id, entry.id, "sleeps in host memory", more=freed_words, seconds=seconds)
-        keep, held, first = self._state.models.record_sleep, (entry.bytes, entry.host_bytes), entry.naps <= 1
-        self._keep(entry, lambda key: keep(key, *held, seconds, first=first))
+        self._decisions.record("sleep", entry.id, entry.id, "sleeps in host memory", more=freed_words, seconds=seconds)
+        keep, sizes, first = self._state.models.record_sleep, (entry.bytes, entry.host_bytes), entry.naps <= 1
+        self._store(entry, lambda key: keep(key, *sizes, seconds, first=first))
         log.info(
             "asleep",
             extra={
@@ -84,10 +84,10 @@ class ResidencyRecord:
 
     def woke(self, entry: ModelEntry, seconds: float) -> None:
         self._metrics.wake.labels(entry.id).observe(seconds)
-        self._decisions.told("wake", entry.id, entry.id, "is awake", more=f"after {seconds:.2f} s", seconds=seconds)
+        self._decisions.record("wake", entry.id, entry.id, "is awake", more=f"after {seconds:.2f} s", seconds=seconds)
         if (measured := entry.measured_wake) is not None:
             keep = self._state.models.record_wake
-            self._keep(entry, lambda key: keep(key, measured))
+            self._store(entry, lambda key: keep(key, measured))
         log.info("awake", extra={"model": entry.id, "seconds": round(seconds, 3), "host_bytes": entry.host_bytes})
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
@@ -95,11 +95,11 @@ class ResidencyRecord:
 
     def died(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.deaths.labels(entry.id, reason).inc()
-        self._decisions.told("died", entry.id, entry.id, "died and will come back", more=reason)
+        self._decisions.record("died", entry.id, entry.id, "died and will come back", more=reason)
 
-    def _keep(self, entry: ModelEntry, write: Callable[[LoadKey], object]) -> None:
+    def _store(self, entry: ModelEntry, write: Callable[[LoadKey], object]) -> None:
         key = load_key(entry.recipe, self._device)
-        self._keeping.submit(self._write, entry.id, key, write)
+        self._writer.submit(self._write, entry.id, key, write)
 
     @staticmethod
     def _write(model: str, key: LoadKey, write: Callable[[LoadKey], object]) -> None:

@@ -2,7 +2,7 @@
 
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import RequestRecord
-from runtime.gateway.sinks.labels import First
+from runtime.gateway.sinks.labels import FirstLabels
 from runtime.gateway.sinks.limits import cost_of
 from runtime.gateway.sinks.metrics import outcome
 from tenants.costs.prices import MILLION
@@ -13,7 +13,7 @@ MAX_LABELS = 200
 
 class TeamMetrics:
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics, self._teams = metrics, First(MAX_LABELS)
+        self._metrics, self._teams = metrics, FirstLabels(MAX_LABELS)
 
     def take(self, record: RequestRecord) -> None:
         metrics, context = self._metrics, record.context
@@ -45,8 +45,8 @@ def _status(record: RequestRecord) -> str:
 
 class LimitMetrics:
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics, self._owners = metrics, First(MAX_LABELS)
+        self._metrics, self._owners = metrics, FirstLabels(MAX_LABELS)
 
-    def told(self, limit: Limit, what: str) -> None:
+    def count(self, limit: Limit, what: str) -> None:
         metrics = self._metrics
         metrics.of(metrics.limits, self._owners.of(limit.subject), limit.kind.value, what).inc()

@@ -32,7 +32,7 @@ from registry.errors import RoundhouseError
 from runtime.gateway.backend import LOCAL
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.recorder import LEFT
+from runtime.gateway.recorder import DISCONNECTS
 from runtime.gateway.tracing import names
 
 PARENT = (b"traceparent", b"tracestate")
@@ -47,7 +47,7 @@ Attributes = dict[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class RequestTrace:
     """`runtime.gateway.context.Trace`."""
 
     tracer: Tracer
@@ -65,7 +65,7 @@ class Traced:
         span = self.tracer.start_span("provider", set_span_in_context(self.span), SpanKind.CLIENT, attributes)
         try:
             yield headers_of(span)
-        except LEFT:
+        except DISCONNECTS:
             raise
         except Exception as error:  # its words may be the provider's, and those a prompt's
             word = (error.code if isinstance(error, RoundhouseError) else None) or type(error).__name__
@@ -77,7 +77,7 @@ class Traced:
 
 
 class Spans:
-    """`runtime.gateway.tracing.starting.Tracing`: a sink of request records."""
+    """`runtime.gateway.tracing.setup.Tracing`: a sink of request records."""
 
     def __init__(self, provider: TracerProvider, *processors: SpanProcessor) -> None:
         """processors: get every span; they are added to the provider."""
@@ -93,20 +93,20 @@ class Spans:
         attributes: Attributes = {names.OPERATION: operation, names.ROUTE: endpoint}  # samplers may look at them
         parent = W3C.extract(carrier, Context())
         span = self._tracer.start_span(operation, parent, SpanKind.SERVER, attributes, start_time=began)
-        return replace(context, trace=Traced(self._tracer, span, operation, began, headers_of(span)))
+        return replace(context, trace=RequestTrace(self._tracer, span, operation, began, headers_of(span)))
 
     def take(self, record: RequestRecord) -> None:
         trace = record.context.trace
-        if not isinstance(trace, Traced):
+        if not isinstance(trace, RequestTrace):
             return
         seconds, span = record.seconds, trace.span
-        there = trace.began + _ns(seconds["receive"])
-        end = there + _ns(seconds["total"])
+        received_at = trace.began + _ns(seconds["receive"])
+        end = received_at + _ns(seconds["total"])
         if span.is_recording():
-            self._stage(trace, "receive", trace.began, there)
+            self._stage(trace, "receive", trace.began, received_at)
             for stage in record.stages():
                 if stage.name != "provider":  # it has its spans, one for each attempt
-                    self._stage(trace, stage.name, there + _ns(stage.since), there + _ns(stage.until))
+                    self._stage(trace, stage.name, received_at + _ns(stage.since), received_at + _ns(stage.until))
             if record.target is not None:
                 span.update_name(f"{trace.operation} {record.target.model}")
             span.set_attributes(attributes_of(record))
@@ -114,7 +114,7 @@ class Spans:
                 span.set_status(Status(StatusCode.ERROR))
         span.end(end)
 
-    def _stage(self, trace: Traced, name: str, since: int, until: int) -> None:
+    def _stage(self, trace: RequestTrace, name: str, since: int, until: int) -> None:
         """Told when it is over, which costs a sixth of a span that is begun and ended."""
         if until - since < _ns(SHORTEST):
             return
@@ -145,7 +145,7 @@ class Spans:
 def attributes_of(record: RequestRecord) -> Attributes:
     """What a request was, never what it said."""
     context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
-    found: dict[str, str | int | float | None] = {
+    attributes: dict[str, str | int | float | None] = {
         names.METHOD: "POST",
         names.STATUS: record.status,
         names.ERROR: record.code,
@@ -155,7 +155,7 @@ def attributes_of(record: RequestRecord) -> Attributes:
         names.CLASS: context.service_class.label,
         names.SOURCE: context.source,
         names.ATTEMPT: context.attempt if context.attempt > 1 else None,
-        names.MAX_TOKENS: context.asked.most_tokens,
+        names.MAX_TOKENS: context.hints.most_tokens,
         names.FIRST_CHUNK: seconds["receive"] + seconds["first"] if "first" in seconds else None,
         names.INPUT_TOKENS: usage.prompt_tokens or None,
         names.OUTPUT_TOKENS: usage.completion_tokens or None,
@@ -164,27 +164,27 @@ def attributes_of(record: RequestRecord) -> Attributes:
         names.BATCH: usage.batch or None,
     }
     if target is not None:
-        found |= {
+        attributes |= {
             names.PROVIDER: names.SYSTEM if target.backend == LOCAL else target.backend,
-            names.REQUEST_MODEL: target.asked[:128],
-            names.RESPONSE_MODEL: target.used,
+            names.REQUEST_MODEL: target.requested[:128],
+            names.RESPONSE_MODEL: target.model_name,
             names.ADAPTER: target.label,
             names.ROUTER: None if target.routed is None else target.routed.router,
         }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def headers_of(span: Span) -> dict[str, str]:
-    found: dict[str, str] = {}
-    W3C.inject(found, set_span_in_context(span, Context()))
-    return found
+    headers: dict[str, str] = {}
+    W3C.inject(headers, set_span_in_context(span, Context()))
+    return headers
 
 
-def exporting(variables: Mapping[str, str]) -> Spans:
+def make_exporter(variables: Mapping[str, str]) -> Spans:
     """Spans that go where the variables say, in batches, from a thread of their own."""
-    named = variables.get(OTEL_SERVICE_NAME) or f"{SERVICE_NAME}=" in variables.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    has_name = variables.get(OTEL_SERVICE_NAME) or f"{SERVICE_NAME}=" in variables.get("OTEL_RESOURCE_ATTRIBUTES", "")
     provider = TracerProvider(
-        resource=Resource.create({} if named else {SERVICE_NAME: "roundhouse"}), shutdown_on_exit=False
+        resource=Resource.create({} if has_name else {SERVICE_NAME: "roundhouse"}), shutdown_on_exit=False
     )
     return Spans(provider, BatchSpanProcessor(OTLPSpanExporter()))
 

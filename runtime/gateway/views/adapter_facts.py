@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adapters.service import AdapterService
-from console.kept import Console
+from console.state import Console
 from registry.errors import RoundhouseError
 from registry.records import Adapter, Probe
 from runtime.gateway.metrics import Metrics
@@ -20,7 +20,7 @@ from runtime.scheduling.queue import ModelQueue
 
 log = logging.getLogger("roundhouse.adapters")
 TIERS = ("device", "host", "disk")
-SUMMED = ("bytes", "running", "waiting", "hits", "misses", "evictions")
+SUMMED_FIGURES = ("bytes", "running", "waiting", "hits", "misses", "evictions")
 """Figures of which a sum says something."""
 
 
@@ -68,11 +68,11 @@ class AdapterFacts:
 
 
 def _by_digest(adapters: Sequence[Adapter]) -> dict[str, tuple[Probe | None, ...]]:
-    found: dict[str, dict[Probe | None, None]] = {}
+    probes: dict[str, dict[Probe | None, None]] = {}
     for adapter in adapters:
         for version in adapter.versions:
-            found.setdefault(version.digest, {})[version.probe] = None
-    return {digest: tuple(probes) for digest, probes in found.items()}
+            probes.setdefault(version.digest, {})[version.probe] = None
+    return {digest: tuple(probes) for digest, probes in probes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def bounded(
     in_order = sorted(rows, key=lambda one: (one.running + one.waiting, one.tier != "disk", one.hits + one.misses))
     rest = Counter[tuple[str, str]]()
     for one in in_order[:-most]:
-        for name in SUMMED:
+        for name in SUMMED_FIGURES:
             rest[one.labels[0], name] += getattr(one, name)
     return in_order[-most:], rest
 
@@ -139,10 +139,10 @@ def fill(metrics: Metrics, rows: Sequence[AdapterRow]) -> None:
             for model, adapter in {(s.labels["model"], s.labels["adapter"]) for s in family.samples}:
                 if adapter != OTHER and (model, adapter) not in known:
                     metrics.drop(of_adapter, model=model, adapter=adapter)
-    shown, rest = bounded(rows)
+    visible, rest = bounded(rows)
     for (model, name), value in rest.items():
         series[name].labels(model, OTHER).set(value)
-    for one in shown:
+    for one in visible:
         for name, gauge in series.items():
             gauge.labels(*one.labels).set(getattr(one, name))
         for tier in TIERS:

@@ -17,7 +17,7 @@ from registry.recipes.definition import Task
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 
-WITHIN = 1.0
+TIMEOUT = 1.0
 """Seconds that a slot gets: one that hangs must not keep the figures of all others back."""
 LOADED = frozenset({ModelState.READY, ModelState.DRAINING, ModelState.ASLEEP})
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
@@ -32,15 +32,15 @@ HEADS = {
 async def engine_series(entries: Iterable[ModelEntry]) -> bytes:
     """Prometheus text; empty without a chat model."""
     chat = [entry for entry in entries if entry.recipe.task is Task.CHAT]
-    told = await asyncio.gather(*(_told(entry) for entry in chat))
+    texts = await asyncio.gather(*(_series_of(entry) for entry in chat))
     waiting = {entry.id: entry.queue.waiting for entry in chat}
-    return merged(told, waiting) if chat else b""
+    return merged(texts, waiting) if chat else b""
 
 
-async def _told(entry: ModelEntry) -> str:
+async def _series_of(entry: ModelEntry) -> str:
     if entry.link is None or entry.state not in LOADED:
         return ""
-    return (await entry.link.counted(WITHIN)).decode()
+    return (await entry.link.counted(TIMEOUT)).decode()
 
 
 def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
@@ -62,14 +62,14 @@ def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
                 samples[family].append(line)
     for model, count in waiting.items():
         label = f'model_name="{model}"'
-        samples[WAITING] = [_more(line, count) if label in line else line for line in samples[WAITING]]
+        samples[WAITING] = [_add_to_sample(line, count) if label in line else line for line in samples[WAITING]]
         for name, value in ((RUNNING, 0), (WAITING, count)):
             if not any(label in line for line in samples[name]):
                 samples[name].append(f'{name}{{engine="0",{label}}} {float(value)}')
     return "".join("\n".join((heads[name], *lines, "")) for name, lines in samples.items() if lines).encode()
 
 
-def with_families(own: bytes, text: bytes) -> bytes:
+def add_families(own: bytes, text: bytes) -> bytes:
     """OpenMetrics, with families of Prometheus text added, whose counters are named without `_total` there."""
     lines = text.decode().splitlines()
     counters = {words[2] for line in lines if line.startswith("# TYPE ") and (words := line.split())[3] == "counter"}
@@ -80,6 +80,6 @@ def with_families(own: bytes, text: bytes) -> bytes:
     return b"".join((own.removesuffix(b"# EOF\n"), "".join(f"{line}\n" for line in lines).encode(), b"# EOF\n"))
 
 
-def _more(line: str, count: int) -> str:
+def _add_to_sample(line: str, count: int) -> str:
     series, _, value = line.rpartition(" ")
     return f"{series} {float(value) + count}"

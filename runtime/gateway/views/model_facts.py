@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from registry.base.json import NOT_JSON
 from registry.errors import Unfit
 from registry.files.abilities import abilities_of
 from registry.files.weights import read_weights
-from registry.json import NOT_JSON
 from runtime.residency.entry import ModelEntry
 
 
@@ -41,9 +41,9 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def file_facts(entry: ModelEntry) -> FileFacts:
     """May read the headers of the weights: call it from a thread."""
-    found = FileFacts() if entry.path is None else _by_files(entry.path, entry.revision)
+    facts = FileFacts() if entry.path is None else _by_files(entry.path, entry.revision)
     abilities = tuple(sorted(abilities_of(entry.recipe, entry.path)))
-    return msgspec.structs.replace(found, abilities=abilities)
+    return msgspec.structs.replace(facts, abilities=abilities)
 
 
 @lru_cache(maxsize=1024)
@@ -53,17 +53,17 @@ def _by_files(folder: Path, _revision: str) -> FileFacts:
     except (OSError, *NOT_JSON):
         config = _Config()
     width = config.hidden_size or (config.text_config or _Text()).hidden_size
-    known = FileFacts(architecture=config.model_type, width=width)
+    facts = FileFacts(architecture=config.model_type, width=width)
     try:
         weights = read_weights(folder)
     except Unfit:
-        return known
-    most = max(weights.elements, key=lambda kind: weights.elements[kind], default="")
+        return facts
+    main_type = max(weights.elements, key=lambda kind: weights.elements[kind], default="")
     method = (config.quantization_config or _Quantization()).quant_method
     return msgspec.structs.replace(
-        known,
+        facts,
         bytes=weights.bytes,
         parameters=weights.parameters,
-        quantization=method.upper() or most,
+        quantization=method.upper() or main_type,
         format="safetensors" if any(name.endswith(".safetensors") for name in weights.files) else "",
     )

@@ -18,7 +18,7 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.views.adapter_facts import AdapterRow, fill, row
-from runtime.gateway.views.engine_series import engine_series, with_families
+from runtime.gateway.views.engine_series import add_families, engine_series
 from runtime.gateway.views.values import Count, ModelView
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
@@ -98,9 +98,11 @@ class Overview:
 
     def status(self) -> StatusView:
         device, pool = self._device, self._pool
-        held = self._residency.table.held()
+        used_bytes = self._residency.table.used_bytes()
         return StatusView(
-            device=DeviceView(device.name, device.label, device.total, device.budget, held, device.budget - held),
+            device=DeviceView(
+                device.name, device.label, device.total, device.budget, used_bytes, device.budget - used_bytes
+            ),
             host=self._host(),
             slots=SlotsView(
                 pool.size,
@@ -125,8 +127,8 @@ class Overview:
         device = self._device
         if device.kind == "cpu":
             return None
-        held = self._residency.table.held_on_host()
-        return HostView(device.host_total, device.host_budget, held, device.host_budget - held)
+        used_bytes = self._residency.table.used_host_bytes()
+        return HostView(device.host_total, device.host_budget, used_bytes, device.host_budget - used_bytes)
 
     def judged(self, model: str, accepted: bool) -> None:
         """A client has told whether an answer was of use."""
@@ -146,7 +148,7 @@ class Overview:
         """Models that go first if room is needed on their device, and how."""
         return {victim.id: victim.action for victim in self._residency.next_to_leave()}
 
-    def left(self) -> tuple[int, int, int]:
+    def remaining_work(self) -> tuple[int, int, int]:
         """Requests in engines, requests that wait, models in memory."""
         models = sum(entry.tier is not Tier.DISK for entry in self._residency.entries.values())
         return sum(q.running for q in self.queues.values()), sum(q.waiting for q in self.queues.values()), models
@@ -175,7 +177,7 @@ class Overview:
         info = self._lora_info() + await engine_series(list(self._residency.entries.values()))
         async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
             text = await asyncio.to_thread(_render, m, rows, self._device, encode)
-        return (with_families(text, info) if is_open else text + info), content_type
+        return (add_families(text, info) if is_open else text + info), content_type
 
     def _lora_info(self) -> bytes:
         """vLLM's own series name and labels, so that dashboards made for it go on working."""

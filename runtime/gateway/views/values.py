@@ -112,7 +112,7 @@ XINFERENCE: Mapping[Task, tuple[str, tuple[str, ...]]] = {
 """Its type of a model that is made for a task, and what such a model can do at least."""
 
 
-def _as_others(entry: ModelEntry, name: str) -> dict[str, Any]:
+def _foreign_fields(entry: ModelEntry, name: str) -> dict[str, Any]:
     """What clients of other servers read of a model, or of an adapter on it."""
     kind, can = XINFERENCE[entry.recipe.task]
     more = sorted("reasoning" if one is Ability.THINKING else one for one in abilities_of(entry.recipe, entry.path))
@@ -161,7 +161,7 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         problem=entry.broken.message if entry.broken else None,
         adapters=adapters,
         description=recipe.description,
-        **_as_others(entry, entry.id),
+        **_foreign_fields(entry, entry.id),
     )
 
 
@@ -272,7 +272,7 @@ def adapter_card(adapter: Adapter, name: str, entry: ModelEntry, version: Versio
         digest=version.digest,
         version=version.tag,
         context_length=context_length(entry),
-        **_as_others(entry, id_),
+        **_foreign_fields(entry, id_),
     )
 
 

@@ -13,7 +13,7 @@ from registry.recipes.fault_words import words
 from registry.recipes.source import PathSource
 from registry.records import Probe
 from runtime.gateway.core import Gateway
-from runtime.http.admin.answers import AdapterCheckView, AdapterListView, json_answer, registered
+from runtime.http.admin.answers import AdapterCheckView, AdapterListView, json_answer, registration_answer
 from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
 from runtime.http.admin.folders import check_folder, check_scope
 from runtime.http.bodies import parse_object, read_body
@@ -53,7 +53,7 @@ async def register(
     caller = context.caller
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return await _upload(request, gateway, caller, dry_run)
-    body = _typed(RegisterRequest, parse_object(await read_body(request, gateway.settings.max_json)))
+    body = _validate(RegisterRequest, parse_object(await read_body(request, gateway.settings.max_json)))
     if isinstance(body.source, PathSource):
         await _check_folder(gateway, body.base, body.name, caller, body.source.path, "source.path")
     return await _register(gateway, body, body.source, caller, dry_run)
@@ -73,9 +73,9 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
             adapters.check_name(fields["base"], fields.get("name"), caller)
 
     try:
-        kept = (gateway.uploads, adapters.incoming)
-        async with receive(request, *kept, limit, on_field, "archive", ".archive") as upload:
-            body = _typed(RegisterRequest, _form(fields))
+        storage = (gateway.uploads, adapters.incoming)
+        async with receive(request, *storage, limit, on_field, "archive", ".archive") as upload:
+            body = _validate(RegisterRequest, _form(fields))
             return await _register(gateway, body, UploadedArchive(upload.path), caller, dry_run)
     except ClientDisconnect:
         return Response(status_code=499)  # nobody reads it
@@ -116,7 +116,7 @@ async def _register(
     done = await gateway.adapters.register(
         name, body.base, source, caller, probe=probe, alias=body.alias, shared=body.shared
     )
-    return registered(done)
+    return registration_answer(done)
 
 
 async def remove(
@@ -209,13 +209,13 @@ def _form(fields: dict[str, str]) -> dict[str, Any]:
 T = TypeVar("T", bound=BaseModel)
 
 
-def _typed(kind: type[T], data: dict[str, Any]) -> T:
+def _validate(kind: type[T], data: dict[str, Any]) -> T:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or None
-        told = f"{where or 'The body'}: {first['msg']}"
+        message = f"{where or 'The body'}: {first['msg']}"
         if first["type"] == "string_pattern_mismatch":
-            told = words(first, kind)
-        raise BadRequest(f"{told}.", param=where) from None
+            message = words(first, kind)
+        raise BadRequest(f"{message}.", param=where) from None

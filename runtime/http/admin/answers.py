@@ -17,7 +17,7 @@ def json_answer(
     return Response(data, status, dict(headers or {}), media_type="application/json")
 
 
-def registered(done: Registration) -> Response:
+def registration_answer(done: Registration) -> Response:
     return json_answer(
         {**msgspec.structs.asdict(done.adapter), "registered": done.tag, "new": done.is_new},
         201 if done.is_new else 200,

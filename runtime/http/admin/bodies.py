@@ -27,7 +27,7 @@ class ProbeBody(BaseModel):
 SOURCES = 'write {"path": "/a/folder"}, or {"hub": "owner/name", "revision": "main"}'
 
 
-def _kind(value: object) -> str | None:
+def _source_kind(value: object) -> str | None:
     """Which kind of source was meant, by the key that only it has."""
     if isinstance(value, PathSource | HubSource):
         return "path" if isinstance(value, PathSource) else "hub"
@@ -43,7 +43,7 @@ class RegisterRequest(BaseModel):
     base: str = Field(description="id or alias of the base model")
     source: Annotated[
         Annotated[PathSource, Tag("path")] | Annotated[HubSource, Tag("hub")],
-        Discriminator(_kind, custom_error_type="source", custom_error_message=SOURCES),
+        Discriminator(_source_kind, custom_error_type="source", custom_error_message=SOURCES),
     ]
     alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
     shared: bool | None = Field(

@@ -9,7 +9,7 @@ from adapters.compose.plan import MOST_PARTS, Method
 from registry.names import AdapterName
 from runtime.gateway.combine import MERGED, Combination
 from runtime.http.admin.adapters import Name
-from runtime.http.admin.answers import json_answer, registered
+from runtime.http.admin.answers import json_answer, registration_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
 
@@ -35,8 +35,8 @@ class CombineBody(BaseModel):
 
 async def combine(gateway: CurrentGateway, context: CurrentContext, body: CombineBody) -> Response:
     parts = tuple((part.name, part.weight) for part in body.adapters)
-    wanted = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
-    return registered(await gateway.combiner.combine(wanted, context.caller))
+    combination = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
+    return registration_answer(await gateway.combiner.combine(combination, context.caller))
 
 
 async def merge(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:

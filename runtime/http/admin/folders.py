@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest, Forbidden, NotFound
-from registry.wording import quoted
 from runtime.gateway.combine import MERGED
 from runtime.server.settings import Settings
 from tenants.caller import Caller, Scope

@@ -31,12 +31,12 @@ async def add(gateway: CurrentGateway, context: CurrentContext, body: AddModelBo
 
     Without stream the answer comes as soon as it is served; files of a hub come meanwhile, see /v1/models/{id}.
     """
-    wanted = await _wanted(gateway, context.caller, body)
+    request = await _model_request(gateway, context.caller, body)
     if body.dry_run:
-        return json_answer(proposal_view(await gateway.additions.preview(wanted)))
+        return json_answer(proposal_view(await gateway.additions.preview(request)))
     if body.stream:
-        return StreamingResponse(_events(gateway, wanted), headers=NO_BUFFERING, media_type=EVENT_STREAM)
-    async with aclosing(gateway.additions.add(wanted)) as steps:
+        return StreamingResponse(_events(gateway, request), headers=NO_BUFFERING, media_type=EVENT_STREAM)
+    async with aclosing(gateway.additions.add(request)) as steps:
         async for step in steps:
             if isinstance(step, Step) and step.phase == "added":
                 model, new = step.model, step.detail == "new"
@@ -47,7 +47,7 @@ async def add(gateway: CurrentGateway, context: CurrentContext, body: AddModelBo
     raise EngineFailed("The addition ended without a result.")
 
 
-async def _wanted(gateway: Gateway, caller: Caller, body: AddModelBody) -> ModelRequest:
+async def _model_request(gateway: Gateway, caller: Caller, body: AddModelBody) -> ModelRequest:
     source = parse_source(body.source, body.revision)
     if isinstance(source, PathSource):
         check_scope(caller, "source", "models")
@@ -56,9 +56,9 @@ async def _wanted(gateway: Gateway, caller: Caller, body: AddModelBody) -> Model
     return ModelRequest(body.source, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens))
 
 
-async def _events(gateway: Gateway, wanted: ModelRequest) -> AsyncIterator[bytes]:
+async def _events(gateway: Gateway, request: ModelRequest) -> AsyncIterator[bytes]:
     try:
-        async with aclosing(gateway.additions.add(wanted)) as steps:
+        async with aclosing(gateway.additions.add(request)) as steps:
             async for step in steps:
                 yield sse.event(step_view(step))
     except RoundhouseError as error:

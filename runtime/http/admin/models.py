@@ -15,7 +15,7 @@ Name = Annotated[str, Path(alias="model", description="model id or alias")]
 async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """All models, then all adapters, then what answers elsewhere, then routers, in OpenAI's list shape."""
     caller = context.caller
-    cards = [*gateway.models.all(caller), *gateway.elsewhere.cards(caller), *gateway.switch.cards(caller)]
+    cards = [*gateway.models.all(caller), *gateway.provider_models.cards(caller), *gateway.dispatcher.cards(caller)]
     return json_answer({"object": "list", "data": cards})
 
 
@@ -23,7 +23,7 @@ async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> 
     """One model or adapter, with the progress of a load that is under way."""
     if not name:  # /v1/models/
         return await list_(gateway, context)
-    card = gateway.elsewhere.card(name, context.caller) or gateway.switch.card(name, context.caller)
+    card = gateway.provider_models.card(name, context.caller) or gateway.dispatcher.card(name, context.caller)
     return json_answer(gateway.models.show(name, context.caller) if card is None else card)
 
 

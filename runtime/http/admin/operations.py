@@ -22,7 +22,7 @@ async def live() -> Response:
 async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """200 once requests can be answered (models load on demand); 503 while it starts, drains or cannot read keys."""
     with suppress(Unauthorized):
-        gateway.callers.who([])  # raises Unavailable
+        gateway.callers.identify([])  # raises Unavailable
     if gateway.phase == "ready":
         faults = gateway.adapters.faults if Scope.MODELS in context.caller.scopes else {}
         return json_answer(HealthView("ready", faults))
@@ -37,7 +37,7 @@ async def version() -> Response:
 async def cluster_auth(gateway: CurrentGateway) -> Response:
     """Whether a key has to be shown, which Xinference's clients ask before they show one."""
     try:
-        gateway.callers.who([])
+        gateway.callers.identify([])
     except Unauthorized:
         return json_answer({"auth": True})
     return json_answer({"auth": False})
@@ -45,7 +45,7 @@ async def cluster_auth(gateway: CurrentGateway) -> Response:
 
 async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
     """Prometheus text; OpenMetrics, which has exemplars, to who takes that."""
-    gateway.elsewhere.measure()
+    gateway.provider_models.measure()
     text, content_type = await gateway.overview.metrics(accept)
     return Response(text, headers={"content-type": content_type})
 

@@ -37,12 +37,12 @@ async def usage(
     format: Annotated[Literal["json", "csv"], Query()] = "json",
 ) -> Response:
     """Requests, tokens and costs, summed up; whole hours count."""
-    found = await gateway.usage.ask(context.caller, team_id, date, begin, end, group_by or [])
+    report = await gateway.usage.ask(context.caller, team_id, date, begin, end, group_by or [])
     if format == "json":
-        return json_answer(found)
-    asked = {FIELDS[word] for word in found.group_by}
-    columns = [name for name in UsedView.__struct_fields__ if name in asked or name not in FIELDS.values()]
-    return _csv([columns, *([getattr(one, column) for column in columns] for one in found.data)])
+        return json_answer(report)
+    grouped = {FIELDS[word] for word in report.group_by}
+    columns = [name for name in UsedView.__struct_fields__ if name in grouped or name not in FIELDS.values()]
+    return _csv([columns, *([getattr(one, column) for column in columns] for one in report.data)])
 
 
 async def daily(
@@ -71,9 +71,9 @@ async def comparison(
     end: End = None,
 ) -> Response:
     """What the same would have cost at the providers of --provider-prices, and the saving in per cent."""
-    found = await gateway.usage.compare(context.caller, team_id, date, begin, end)
+    rows = await gateway.usage.compare(context.caller, team_id, date, begin, end)
     about = {"object": "usage.comparison", "currency": gateway.usage.currency}
-    return json_answer({**about, "data": [one.shown for one in found]})
+    return json_answer({**about, "data": [one.fields for one in rows]})
 
 
 class FeedbackBody(BaseModel):

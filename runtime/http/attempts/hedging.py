@@ -10,7 +10,7 @@
 |                           |                    | no answer: the first one's error is                               |
 | is late, has not failed   | fails              | the first goes on alone                                           |
 
-Each of the two is a row of the ledger; the one that was cancelled has the code `hedged`. At most a tenth of the
+Each of the two is a row of the ledger; the one that was cancelled has the code `start_hedged`. At most a tenth of the
 requests to a target get a second attempt, and a model of this machine is only asked where it is loaded.
 """
 
@@ -21,81 +21,81 @@ from registry.errors import BadRequest, RoundhouseError
 from runtime.gateway.backend import Target
 from runtime.gateway.core import Gateway
 from runtime.gateway.recorder import Recorder
-from runtime.http.attempts.first import Asking, first
+from runtime.http.attempts.attempt import AttemptPlan, first
 from runtime.http.dialect import Part, Parts
 
-Begun = tuple[Part | RoundhouseError, Parts]
+AttemptStart = tuple[Part | RoundhouseError, Parts]
 """The first part, or why there is none, and where the rest comes from."""
 
 
-def delay(asking: Asking, target: Target) -> float | None:
+def hedge_delay(plan: AttemptPlan, target: Target) -> float | None:
     """Seconds after which a second attempt is made; None: never."""
     routed = target.routed
-    if routed is not None and routed.decision.hedge_after is not None and asking.fallbacks:
+    if routed is not None and routed.decision.hedge_after is not None and plan.fallbacks:
         return routed.decision.hedge_after
-    return asking.gateway.backend(target).hedge_after(target)
+    return plan.gateway.backend(target).hedge_after(target)
 
 
-async def hedged(asking: Asking, target: Target, seconds: float) -> Begun:
+async def start_hedged(plan: AttemptPlan, target: Target, seconds: float) -> AttemptStart:
     """As `first`, of one of two attempts. The fall-back that the second one asks is taken from those that are left."""
-    gateway, recorder, fallbacks = asking.gateway, asking.recorder, asking.fallbacks
+    gateway, recorder, fallbacks = plan.gateway, plan.recorder, plan.fallbacks
     if target.model not in recorder.context.tried:
-        gateway.hedges[target.model].asked()
-    mine, second = _Attempt(asking, recorder, target, len(fallbacks)), None
+        gateway.hedges[target.model].record_request()
+    mine, second = _Attempt(plan, recorder, target, len(fallbacks)), None
     try:
         await asyncio.wait({mine.task}, timeout=seconds)
-        other = None if mine.is_first else _other(asking, target)
+        other = None if mine.is_first else _hedge_target(plan, target)
         if other is None:
             return await mine.task, mine.parts
-        second = _Attempt(asking, recorder.beside(other), other, len(fallbacks) + 1)
+        second = _Attempt(plan, recorder.fork(other), other, len(fallbacks) + 1)
         await asyncio.wait({mine.task, second.task}, return_when=asyncio.FIRST_COMPLETED)
         if mine.is_first:
             error = await mine.task  # raises what is the client's own fault
             if not isinstance(error, RoundhouseError):
                 await second.leave()
-                gateway.lost(second.recorder)
-                second.is_told = True
+                gateway.superseded(second.recorder)
+                second.is_recorded = True
                 return error, mine.parts
             await mine.leave()
             await asyncio.wait({second.task})
             if isinstance(refusal := second.failed(), BadRequest):
                 await second.leave()
-                gateway.failed_attempt(second.recorder, refusal)
-                second.is_told = True
+                gateway.end_attempt(second.recorder, refusal)
+                second.is_recorded = True
                 recorder.context = replace(recorder.context, tried=(*recorder.context.tried, other.model))
                 return error, mine.parts
-            gateway.failed_attempt(recorder, error)
+            gateway.end_attempt(recorder, error)
         elif (failed := second.failed()) is not None:
             await second.leave()
-            gateway.failed_attempt(second.recorder, failed)
-            second.is_told = True
-            found = await mine.task
+            gateway.end_attempt(second.recorder, failed)
+            second.is_recorded = True
+            part = await mine.task
             recorder.context = replace(recorder.context, tried=(*recorder.context.tried, other.model))
-            return found, mine.parts
+            return part, mine.parts
         else:
             await mine.leave()
-            gateway.lost(recorder)
+            gateway.superseded(recorder)
         recorder.take_over(second.recorder)
-        second.is_told = True
+        second.is_recorded = True
         return await second.task, second.parts
     except BaseException:
         await mine.leave()
         if second is not None:
             await second.leave()
-            if not second.is_told:
-                gateway.lost(second.recorder)
+            if not second.is_recorded:
+                gateway.superseded(second.recorder)
         raise
 
 
 class _Attempt:
     """Under way until `leave`."""
 
-    def __init__(self, asking: Asking, recorder: Recorder, target: Target, others: int) -> None:
+    def __init__(self, plan: AttemptPlan, recorder: Recorder, target: Target, others: int) -> None:
         self.recorder = recorder
-        self.is_told = False
+        self.is_recorded = False
         """Its end is in the ledger, or will be with the request's."""
-        self.parts = asking.answer(target, recorder)
-        self.task = asyncio.create_task(first(asking, recorder, target, self.parts, others))
+        self.parts = plan.answer(target, recorder)
+        self.task = asyncio.create_task(first(plan, recorder, target, self.parts, others))
 
     @property
     def is_first(self) -> bool:
@@ -117,19 +117,19 @@ class _Attempt:
         await self.parts.aclose()
 
 
-def _other(asking: Asking, target: Target) -> Target | None:
+def _hedge_target(plan: AttemptPlan, target: Target) -> Target | None:
     """Whom the second attempt asks: the router's first fall-back that may be asked, else the same target."""
     if target.routed is not None and target.routed.decision.hedge_after is not None:
-        while asking.fallbacks:
-            found = asking.resolved(asking.fallbacks[0], target)
-            if found is not None and not _may(asking.gateway, target, found):
+        while plan.fallbacks:
+            fallback = plan.resolve_fallback(plan.fallbacks[0], target)
+            if fallback is not None and not _may_hedge(plan.gateway, target, fallback):
                 return None
-            asking.fallbacks.popleft()
-            if found is not None:
-                return found
+            plan.fallbacks.popleft()
+            if fallback is not None:
+                return fallback
         return None
-    return target if _may(asking.gateway, target, target) else None
+    return target if _may_hedge(plan.gateway, target, target) else None
 
 
-def _may(gateway: Gateway, late: Target, other: Target) -> bool:
+def _may_hedge(gateway: Gateway, late: Target, other: Target) -> bool:
     return gateway.backend(other).spare(other) and gateway.hedges[late.model].take()

@@ -14,19 +14,19 @@ from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from console.texts import Texts
+from console.texts import Transcript
 from models import sse
-from models.messages import Event, Finished, Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.messages import Event, ResponseEnd, Segment, TranscribeRequest, TranscriptInfo, Usage
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes import definition as recipe
 from runtime.gateway.backend import Target
 from runtime.gateway.core import Gateway
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.gateway.recorder import Recorder
 from runtime.http.audio.fields import Task, TranscriptionOptions, parse
-from runtime.http.audio.formats import MEDIA_TYPES, delta, render, written
+from runtime.http.audio.formats import MEDIA_TYPES, delta, render, transcript_language
 from runtime.http.bodies import parse_object
-from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parsed, Parts, whole
+from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import context_of, gateway_of
 from runtime.http.sending import Answer
@@ -37,11 +37,11 @@ TASKS: dict[str, Task] = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/t
 STREAM_HEAD = Head(200, f"{EVENT_STREAM}; charset=utf-8", NO_BUFFERING)
 
 
-def _parsed(options: TranscriptionOptions, request: TranscribeRequest, wanted: Wanted) -> Parsed:
+def _parsed(options: TranscriptionOptions, request: TranscribeRequest, model_ref: ModelRef) -> ParsedRequest:
     def rendered(_: Target, events: AsyncIterator[Event]) -> Parts:
         return _stream(events, options.task) if options.stream else _whole(events, options)
 
-    return Parsed(wanted, lambda _: [request], rendered, Dialect.OPENAI, options.stream)
+    return ParsedRequest(model_ref, lambda _: [request], rendered, Dialect.OPENAI, options.stream)
 
 
 async def _whole(events: AsyncIterator[Event], options: TranscriptionOptions) -> Parts:
@@ -52,10 +52,10 @@ async def _whole(events: AsyncIterator[Event], options: TranscriptionOptions) ->
             info = event
         elif isinstance(event, Segment):
             segments.append(event)
-        elif isinstance(event, Finished):
+        elif isinstance(event, ResponseEnd):
             used = event.usage
-    text = render(options, _known(info), segments, used)
-    async for part in whole(text, MEDIA_TYPES[options.format]):
+    text = render(options, _require_info(info), segments, used)
+    async for part in whole_answer(text, MEDIA_TYPES[options.format]):
         yield part
 
 
@@ -66,7 +66,7 @@ async def _stream(events: AsyncIterator[Event], task: Task) -> Parts:
     events know one in tokens only.
     """
     info: TranscriptInfo | None = None
-    said, opened = "", False
+    text, opened = "", False
     async for event in events:
         if not isinstance(event, TranscriptInfo | Segment):
             continue
@@ -76,15 +76,15 @@ async def _stream(events: AsyncIterator[Event], task: Task) -> Parts:
         if isinstance(event, TranscriptInfo):
             info = event
             continue
-        added = delta(said, event, written(task, info) if info else "")
+        added = delta(text, event, transcript_language(task, info) if info else "")
         if added:
-            said += added
+            text += added
             yield sse.event({"type": "transcript.text.delta", "delta": added})
-    _known(info)
-    yield sse.event({"type": "transcript.text.done", "text": said})
+    _require_info(info)
+    yield sse.event({"type": "transcript.text.done", "text": text})
 
 
-def _known(info: TranscriptInfo | None) -> TranscriptInfo:
+def _require_info(info: TranscriptInfo | None) -> TranscriptInfo:
     if info is None:
         raise EngineFailed("The engine ended a transcription without telling how long the recording is.")
     return info
@@ -107,7 +107,7 @@ class RecordingResponse(Response):
             try:
                 await self._answer(gateway, recorder, scope, receive_, send)
             except ClientDisconnect:
-                recorder.left()
+                recorder.client_disconnected()
             except RoundhouseError as error:
                 recorder.failed(error)
                 await error_response(error)(scope, receive_, send)
@@ -117,38 +117,38 @@ class RecordingResponse(Response):
 
         def on_field(name: str, value: str) -> None:
             if name == "model":
-                gateway.check_name(_wanted(value), recorder.context.caller)
+                gateway.check_name(_model_ref(value), recorder.context.caller)
 
         folder = settings.run_dir / "uploads"
         request = Request(scope, receive_)
         async with receive(request, gateway.uploads, folder, settings.max_audio, on_field) as upload:
             recorder.received()
             size = upload.path.stat().st_size
-            recorder.context = replace(recorder.context, asked=replace(recorder.context.asked, size=size))
-            wanted = _wanted(next(iter(upload.fields.get("model", ())), None))
-            gateway.check_name(wanted, recorder.context.caller)  # a missing or unknown name before any other fault
+            recorder.context = replace(recorder.context, hints=replace(recorder.context.hints, size=size))
+            model_ref = _model_ref(next(iter(upload.fields.get("model", ())), None))
+            gateway.check_name(model_ref, recorder.context.caller)  # a missing or unknown name before any other fault
             options = parse(upload.fields, TASKS[self._path])
-            if gateway.console.texts.keeps(context_of(scope).caller.team):
-                recorder.texts = Texts()  # what was asked is a sound
-            asked = _parsed(options, options.request(str(upload.path), settings.max_audio_seconds), wanted)
+            if gateway.console.texts.is_enabled(context_of(scope).caller.team):
+                recorder.texts = Transcript()  # what was asked is a sound
+            asked = _parsed(options, options.request(str(upload.path), settings.max_audio_seconds), model_ref)
             await Answer(serve_parsed(gateway, recorder, asked))(scope, receive_, send)
 
 
-def _unheard(path: str) -> Endpoint:
+def _form_endpoint(path: str) -> Endpoint:
     """The form's fields as JSON, without a recording: enough to tell whom a router would choose."""
 
-    def understood(body: bytes, _query: Mapping[str, str]) -> Parsed:
+    def parse_json(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
         data = parse_object(body)
         data.pop("file", None)
         model = data.get("model")
-        fields = {name: [_text(one) for one in _listed(value)] for name, value in data.items() if value is not None}
+        fields = {name: [_text(one) for one in _as_list(value)] for name, value in data.items() if value is not None}
         options = parse(fields, TASKS[path])
-        return _parsed(options, options.request(os.devnull, 0.0), Wanted(recipe.Task.TRANSCRIBE, model))
+        return _parsed(options, options.request(os.devnull, 0.0), ModelRef(recipe.Task.TRANSCRIBE, model))
 
-    return Endpoint(path, understood, Dialect.OPENAI)
+    return Endpoint(path, parse_json, Dialect.OPENAI)
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
@@ -157,8 +157,8 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-UNHEARD = tuple(map(_unheard, TASKS))
+FORM_ENDPOINTS = tuple(map(_form_endpoint, TASKS))
 
 
-def _wanted(name: str | None) -> Wanted:
-    return Wanted(recipe.Task.TRANSCRIBE, name)
+def _model_ref(name: str | None) -> ModelRef:
+    return ModelRef(recipe.Task.TRANSCRIBE, name)

@@ -7,8 +7,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 from models.messages import TranscribeRequest
+from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
-from registry.json import NOT_JSON
 from runtime.http.audio import languages
 
 Task = Literal["transcribe", "translate"]
@@ -97,7 +97,7 @@ def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
     )
 
 
-def _gathered(fields: dict[str, list[str]]) -> dict[str, list[str]]:
+def _gather_objects(fields: dict[str, list[str]]) -> dict[str, list[str]]:
     """`chunking_strategy[type]` and its like, as OpenAI's SDK writes an object in a form: the object in one field."""
     name = "chunking_strategy"
     parts = {key: values for key, values in fields.items() if key.startswith(f"{name}[") and key.endswith("]")}
@@ -111,7 +111,7 @@ def _gathered(fields: dict[str, list[str]]) -> dict[str, list[str]]:
 class _Form:
     def __init__(self, fields: dict[str, list[str]]) -> None:
         self._fields: dict[str, list[str]] = {}
-        for name, values in _gathered(fields).items():
+        for name, values in _gather_objects(fields).items():
             bare = name.removesuffix("[]")
             if bare not in LISTS and name not in SINGLE:
                 raise BadRequest(
@@ -129,7 +129,7 @@ class _Form:
 
     def one_of(self, name: str, allowed: tuple[V, ...]) -> V | None:
         value = self.one(name)
-        return _among(value, name, allowed) if value else None
+        return _one_of(value, name, allowed) if value else None
 
     def flag(self, name: str) -> bool | None:
         value = (self.one(name) or "").lower()
@@ -141,7 +141,7 @@ class _Form:
 
     def granularities(self) -> tuple[Granularity, ...]:
         name = "timestamp_granularities"
-        return tuple(dict.fromkeys(_among(value, name, GRANULARITIES) for value in self.list(name)))
+        return tuple(dict.fromkeys(_one_of(value, name, GRANULARITIES) for value in self.list(name)))
 
     def language(self) -> str | None:
         several = self.list("languages")
@@ -171,9 +171,9 @@ class _Form:
 
     def vad(self) -> bool | None:
         """`vad_filter`, or OpenAI's `chunking_strategy`: 'auto' and plain server_vad mean voice detection."""
-        wanted, strategy = self.flag("vad_filter"), self.one("chunking_strategy")
+        vad_filter, strategy = self.flag("vad_filter"), self.one("chunking_strategy")
         if not strategy:
-            return wanted
+            return vad_filter
         plain = strategy == "auto"
         if not plain and len(strategy) <= LONGEST_STRATEGY:
             try:
@@ -186,7 +186,7 @@ class _Form:
                 param="chunking_strategy",
                 code="unsupported_value",
             )
-        if wanted is False:
+        if vad_filter is False:
             raise BadRequest(
                 "'chunking_strategy' asks for voice detection, and 'vad_filter' for none: leave one out.",
                 param="vad_filter",
@@ -194,7 +194,7 @@ class _Form:
         return True
 
 
-def _among(value: str, name: str, allowed: tuple[V, ...]) -> V:
+def _one_of(value: str, name: str, allowed: tuple[V, ...]) -> V:
     for choice in allowed:
         if value == choice:
             return choice

@@ -32,19 +32,19 @@ def usage(info: TranscriptInfo, used: Usage) -> dict[str, Any]:
     return {"usage": {"type": "tokens", **tokens, "total_tokens": total}} if total else {}
 
 
-def written(task: Task, info: TranscriptInfo) -> str:
+def transcript_language(task: Task, info: TranscriptInfo) -> str:
     """The code of the language that a transcript is written in."""
-    return "en" if task == "translate" else languages.known(info.language)
+    return "en" if task == "translate" else languages.language_code(info.language)
 
 
-def delta(said: str, segment: Segment, language: str) -> str:
+def delta(so_far: str, segment: Segment, language: str) -> str:
     """What a segment adds to the text so far: '' for an empty one, else its words with a space before them.
 
     No space stands at the beginning, before closing punctuation, or in languages that are written without spaces,
     unless the segment brings one.
     """
     words = segment.text.strip()
-    if not words or not said:
+    if not words or not so_far:
         return words
     spaced = segment.text[0].isspace() or (language not in UNSPACED and words[0] not in CLOSING)
     return f" {words}" if spaced else words
@@ -52,15 +52,15 @@ def delta(said: str, segment: Segment, language: str) -> str:
 
 def text(segments: Sequence[Segment], language: str) -> str:
     """All segments in one line: the deltas put together."""
-    said = ""
+    so_far = ""
     for segment in segments:
-        said += delta(said, segment, language)
-    return said
+        so_far += delta(so_far, segment, language)
+    return so_far
 
 
 def render(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment], used: Usage) -> bytes:
     """The body in the format that was asked for."""
-    language = written(options.task, info)
+    language = transcript_language(options.task, info)
     match options.format:
         case "text":
             return f"{text(segments, language)}\n".encode()
@@ -77,9 +77,11 @@ def render(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequen
 def _verbose(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment]) -> dict[str, Any]:
     body: dict[str, Any] = {
         "task": options.task,
-        "language": "english" if options.task == "translate" else languages.name(languages.known(info.language)),
+        "language": "english"
+        if options.task == "translate"
+        else languages.name(languages.language_code(info.language)),
         "duration": info.duration,
-        "text": text(segments, written(options.task, info)),
+        "text": text(segments, transcript_language(options.task, info)),
     }
     if "word" in options.granularities:
         body["words"] = [

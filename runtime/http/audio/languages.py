@@ -25,21 +25,21 @@ def name(code: str) -> str:
     return NAMES.get(code, code)
 
 
-def known(told: str) -> str:
+def language_code(language: str) -> str:
     """The code of a language as engines and providers tell it, by code or by name; others stay as they are."""
-    lower = told.lower()
+    lower = language.lower()
     return _CODES.get(lower, lower)
 
 
 def code(given: str) -> str | None:
     """A code or an English name as a code; None for ''. Raises BadRequest for anything else."""
-    wanted = given.strip().lower()
-    if not wanted:
+    language = given.strip().lower()
+    if not language:
         return None
-    if wanted in NAMES:
-        return wanted
-    if wanted in _CODES:
-        return _CODES[wanted]
+    if language in NAMES:
+        return language
+    if language in _CODES:
+        return _CODES[language]
     raise BadRequest(
         f"'{given[:32]}' is no language. Send an ISO 639-1 code such as 'en', or leave 'language' out.",
         param="language",

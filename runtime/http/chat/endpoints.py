@@ -2,14 +2,14 @@
 
 from collections.abc import AsyncIterator, Mapping
 
-from models.messages import Chunk, Event, Started
+from models.messages import Chunk, Event, ResponseStart
 from registry.errors import BadRequest
 from registry.recipes.definition import Task
 from runtime.gateway.backend import ChatPayload
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.http import errors as http_errors
 from runtime.http.bodies import parse_object
-from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, Parsed, Parts, warning
+from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts, warning
 from runtime.http.errors import Dialect
 
 PATHS: dict[str, Dialect] = {
@@ -27,7 +27,7 @@ async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
     """The engine's answer as it comes. vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there they
     are brought into Anthropic's. It repeats in them what the client sent, of any length: that is cut.
     """
-    started: Started | None = None
+    started: ResponseStart | None = None
     opened, refusal = False, bytearray()
     async for event in events:
         if isinstance(event, Chunk) and started is not None:
@@ -38,28 +38,28 @@ async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
                 yield head(started)
                 opened = True
             yield event.data
-        elif isinstance(event, Started):
+        elif isinstance(event, ResponseStart):
             started = event
     if started is not None and not opened:
         yield head(started)
     if refusal and started is not None:
-        yield http_errors.adopted(started.status, bytes(refusal), dialect)
+        yield http_errors.translate_engine_error(started.status, bytes(refusal), dialect)
 
 
-def head(started: Started) -> Head:
+def head(started: ResponseStart) -> Head:
     """The status line and headers of the engine's answer."""
     found = Head(started.status, started.content_type, warning(started))
     return Head(found.status, found.content_type, {**NO_BUFFERING, **found.headers}) if found.is_stream else found
 
 
 def _endpoint(path: str, dialect: Dialect) -> Endpoint:
-    def parse(body: bytes, _query: Mapping[str, str]) -> Parsed:
+    def parse(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
         data = parse_object(body)
         adapter = data.pop("adapter_id", None)  # LoRAX's way to name one
         if adapter is not None and not isinstance(adapter, str):
             raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
-        return Parsed(
-            Wanted(Task.CHAT, data.get("model"), adapter),
+        return ParsedRequest(
+            ModelRef(Task.CHAT, data.get("model"), adapter),
             calls=lambda _: [ChatPayload(path, data)],
             render=lambda _, events: _render(events, dialect),
             dialect=dialect,

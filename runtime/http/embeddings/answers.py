@@ -23,10 +23,10 @@ def matrix(result: EmbedResult, inputs: int) -> Matrix:
     rows, columns = len(result.tokens), result.dimensions
     if rows != inputs or len(result.vectors) != rows * columns * 4:
         raise EngineFailed(f"The engine answered {inputs} inputs with {rows} vectors or broken ones.")
-    found = np.frombuffer(result.vectors, dtype="<f4").reshape(rows, columns)
-    if not np.isfinite(found).all():
+    vectors = np.frombuffer(result.vectors, dtype="<f4").reshape(rows, columns)
+    if not np.isfinite(vectors).all():
         raise EngineFailed("The engine's vectors hold values that are not finite.")
-    return found
+    return vectors
 
 
 def numbers(rows: Matrix) -> list[bytes]:
@@ -39,7 +39,7 @@ def base64(rows: Matrix) -> list[bytes]:
     return [b'"%s"' % binascii.b2a_base64(row, newline=False) for row in rows]
 
 
-async def _written(vectors: Matrix, write: Callable[[Matrix], list[bytes]]) -> list[bytes]:
+async def _write_rows(vectors: Matrix, write: Callable[[Matrix], list[bytes]]) -> list[bytes]:
     step = max(1, SLICE // max(1, vectors.shape[1]))
     parts: list[bytes] = []
     for start in range(0, len(vectors), step):
@@ -51,7 +51,7 @@ async def _written(vectors: Matrix, write: Callable[[Matrix], list[bytes]]) -> l
 
 async def openai_json(vectors: Matrix, model: str, tokens: int, *, as_base64: bool) -> bytes:
     """The body of /v1/embeddings."""
-    rows = await _written(vectors, base64 if as_base64 else numbers)
+    rows = await _write_rows(vectors, base64 if as_base64 else numbers)
     data = b",".join(b'{"object":"embedding","index":%d,"embedding":%s}' % pair for pair in enumerate(rows))
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     return b'{"object":"list","data":[%s],"model":%s,"usage":%s}' % (data, msgspec.json.encode(model), usage)
@@ -59,4 +59,4 @@ async def openai_json(vectors: Matrix, model: str, tokens: int, *, as_base64: bo
 
 async def tei_json(vectors: Matrix) -> bytes:
     """The body of /embed: a bare list of vectors."""
-    return b"[%s]" % b",".join(await _written(vectors, numbers))
+    return b"[%s]" % b",".join(await _write_rows(vectors, numbers))

@@ -20,7 +20,7 @@ Inputs = Annotated[
         examples=["a warm kitchen", ["a warm kitchen", "a cold cellar"], [101, 2023, 102], [[101, 102], [101, 7, 102]]],
     ),
 ]
-"""Emptiness is checked in `listed`, whose words are clearer than a schema's; `runtime.http.bodies` counts them."""
+"""Emptiness is checked in `input_list`, whose words are clearer than a schema's; `runtime.http.bodies` counts them."""
 Dimensions = Annotated[
     int,
     Meta(
@@ -71,9 +71,9 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             )
         names = PROMPTS[self.input_type] if self.input_type else []
         return EmbedRequest(
-            inputs=listed(self.input, "input"),
+            inputs=input_list(self.input, "input"),
             prompt_name=names[0] if names else None,
-            prompt_instead=names[1:],
+            prompt_fallbacks=names[1:],
             dimensions=self.dimensions or None,
             truncate=bool(self.truncate) or self.truncate_prompt_tokens == -1,
         )
@@ -106,7 +106,7 @@ class EmbedBody(msgspec.Struct, kw_only=True):
                 code="unsupported_value",
             )
         return EmbedRequest(
-            inputs=listed(self.inputs, "inputs"),
+            inputs=input_list(self.inputs, "inputs"),
             prompt_name=self.prompt_name,
             dimensions=self.dimensions,
             truncate=bool(self.truncate),
@@ -114,7 +114,7 @@ class EmbedBody(msgspec.Struct, kw_only=True):
         )
 
 
-def listed(value: str | list[str | int | list[int]], param: str) -> list[str | list[int]]:
+def input_list(value: str | list[str | int | list[int]], param: str) -> list[str | list[int]]:
     """The inputs as a list, in the client's order. Raises BadRequest for what is empty or mixed."""
     items: list[str | list[int]]
     if isinstance(value, str):

@@ -12,9 +12,9 @@ from models.messages import EmbedRequest, EmbedResult, Event
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.backend import Target
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.http.bodies import decode
-from runtime.http.dialect import Endpoint, Parsed, Parts, whole
+from runtime.http.dialect import Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.embeddings.answers import Matrix, matrix, openai_json, tei_json
 from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody, InfinityEmbeddingsBody
 from runtime.http.errors import Dialect
@@ -24,43 +24,43 @@ Write = Callable[[Matrix, str, int], Awaitable[bytes]]
 
 
 def _parsed(
-    request: EmbedRequest, write: Write, wanted: Wanted, dialect: Dialect, renamed: Mapping[str, str]
-) -> Parsed:
+    request: EmbedRequest, write: Write, model_ref: ModelRef, dialect: Dialect, renamed: Mapping[str, str]
+) -> ParsedRequest:
     async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
-        found = [event async for event in events if isinstance(event, EmbedResult)]
-        if len(found) != 1:
+        results = [event async for event in events if isinstance(event, EmbedResult)]
+        if len(results) != 1:
             raise EngineFailed("The engine answered with something that is no embedding.")
-        vectors = matrix(found[0], len(request.inputs))
-        async for part in whole(await write(vectors, target.asked, sum(found[0].tokens))):
+        vectors = matrix(results[0], len(request.inputs))
+        async for part in whole_answer(await write(vectors, target.requested, sum(results[0].tokens))):
             yield part
 
-    return Parsed(wanted, lambda _: [request], render, dialect, renamed=renamed)
+    return ParsedRequest(model_ref, lambda _: [request], render, dialect, renamed=renamed)
 
 
-def _openai(body: bytes, _query: Mapping[str, str]) -> Parsed:
-    return _question(decode(body, EmbeddingsBody))
+def _openai(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    return _parse_openai(decode(body, EmbeddingsBody))
 
 
-def _infinity(body: bytes, _query: Mapping[str, str]) -> Parsed:
-    return _question(decode(body, InfinityEmbeddingsBody))
+def _infinity(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    return _parse_openai(decode(body, InfinityEmbeddingsBody))
 
 
-def _question(found: EmbeddingsBody) -> Parsed:
+def _parse_openai(body: EmbeddingsBody) -> ParsedRequest:
     async def write(vectors: Matrix, model: str, tokens: int) -> bytes:
-        return await openai_json(vectors, model, tokens, as_base64=found.encoding_format == "base64")
+        return await openai_json(vectors, model, tokens, as_base64=body.encoding_format == "base64")
 
-    wanted = Wanted(Task.EMBED, found.model)
-    return _parsed(found.request(), write, wanted, Dialect.OPENAI, {"prompt_name": "input_type"})
+    model_ref = ModelRef(Task.EMBED, body.model)
+    return _parsed(body.request(), write, model_ref, Dialect.OPENAI, {"prompt_name": "input_type"})
 
 
-def _tei(body: bytes, query: Mapping[str, str]) -> Parsed:
-    found = decode(body, EmbedBody)
+def _tei(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
+    embed_body = decode(body, EmbedBody)
 
     async def write(vectors: Matrix, _model: str, _tokens: int) -> bytes:
         return await tei_json(vectors)
 
-    wanted = Wanted(Task.EMBED, found.model or query.get("model"), optional=True)
-    return _parsed(found.request(), write, wanted, Dialect.TEI, {"input": "inputs"})
+    model_ref = ModelRef(Task.EMBED, embed_body.model or query.get("model"), optional=True)
+    return _parsed(embed_body.request(), write, model_ref, Dialect.TEI, {"input": "inputs"})
 
 
 ENDPOINTS = [

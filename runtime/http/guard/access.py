@@ -46,7 +46,7 @@ RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
 """The beginning of a path: scopes of which one is needed to read, and to change something."""
 
 
-def needed(method: str, path: str) -> frozenset[Scope] | None:
+def required_scopes(method: str, path: str) -> frozenset[Scope] | None:
     """Scopes of which a key needs one; None: no key is needed. Raises NotFound."""
     if path in PUBLIC or path == "/console" or path.startswith(_ASSETS):
         return None

@@ -9,13 +9,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.errors import QueueFull, RequestTimedOut, TooLarge
 from registry.values import Values
-from runtime.http.bodies import too_large
+from runtime.http.bodies import too_large_error
 from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.memory import Body, BodyMemory, Owner, owners_of
 from runtime.http.guard.origin import FORMS
 from runtime.http.middleware import context_of
-from tenants.caller import NOBODY
+from tenants.caller import ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class BodyPace:
     seconds: float
     rate: int
 
-    def left(self, waited: float, size: int) -> float:
+    def seconds_left(self, waited: float, size: int) -> float:
         return self.seconds + size / self.rate - waited
 
 
@@ -35,7 +35,7 @@ NO_KEY_BYTES = 64 * 2**10
 """Of a body whose sender shows no key where one is needed: the console's paths take such bodies."""
 
 
-class Bodies:
+class BodyMiddleware:
     """Raises RequestTimedOut, TooLarge or QueueFull from `receive`, which endpoints write in their dialect's words.
 
     FastAPI, where it reads a body itself, turns what is raised there into an error of its own: then ours is sent
@@ -59,7 +59,7 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         caller, most = context_of(scope).caller, self._most(scope["path"])
-        if caller is NOBODY:
+        if caller is ANONYMOUS:
             most = min(most, NO_KEY_BYTES)
         memory = None if _is_form(scope) else self._memory
         client = scope.get("client")
@@ -130,14 +130,14 @@ class _Body:
             return await self._receive()
         # an endpoint with a bound of its own has refused it by now
         if self._memory is not None and max(self._size, self._declared) > self._most:
-            self.refusal = too_large(self._most)
+            self.refusal = too_large_error(self._most)
         if self.refusal is not None:
             raise self.refusal
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.body.await_piece(began)
         try:
-            async with asyncio.timeout(self._pace.left(self._waited, self._size)) as self._timeout:
+            async with asyncio.timeout(self._pace.seconds_left(self._waited, self._size)) as self._timeout:
                 message = await self._receive()
         except TimeoutError:
             self.refusal = self.refusal or RequestTimedOut(

@@ -11,7 +11,7 @@ class Closable(Protocol):
     def leave(self) -> None: ...
 
 
-class Idle:
+class IdleConnections:
     def __init__(self, most: int, per_address: int) -> None:
         self._most, self._per_address = most, per_address
         self._all: dict[Closable, str] = {}

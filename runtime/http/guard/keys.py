@@ -4,10 +4,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized, Unavailable
 from runtime.http.errors import error_response
-from runtime.http.guard.access import dialect_of, needed
+from runtime.http.guard.access import dialect_of, required_scopes
 from runtime.http.guard.origin import Headers
 from runtime.http.middleware import gateway_of, set_caller
-from tenants.caller import EVERYBODY, NOBODY, Caller
+from tenants.caller import ANONYMOUS, EVERYBODY, Caller
 from tenants.keys.keyring import HOW
 
 _HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
@@ -15,7 +15,7 @@ _HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _BEARER = "bearer "
 
 
-class Keys:
+class KeyMiddleware:
     """Puts the caller into the request's context."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -25,7 +25,7 @@ class Keys:
         if scope["type"] == "http":
             _take_cookies(scope)
             try:
-                caller = _caller(scope)
+                caller = _authorize(scope)
             except RoundhouseError as refusal:
                 await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
                 return
@@ -44,18 +44,18 @@ def _take_cookies(scope: Scope) -> None:
     scope["headers"] = [*rest, (b"cookie", own.encode())] if own else rest
 
 
-def _caller(scope: Scope) -> Caller:
+def _authorize(scope: Scope) -> Caller:
     """Raises Unauthorized, Forbidden, NotFound, Unavailable."""
     method, path = scope["method"], scope["path"]
     try:
-        scopes = needed(method, path)
+        scopes = required_scopes(method, path)
     except NotFound:
-        if gateway_of(scope).callers.who(shown(scope["headers"])) is EVERYBODY:
+        if gateway_of(scope).callers.identify(presented_keys(scope["headers"])) is EVERYBODY:
             return EVERYBODY  # the application tells what is there
         raise
     if scopes is None:
-        return whoever(scope)
-    caller = gateway_of(scope).callers.who(_keys(scope))
+        return current_caller(scope)
+    caller = gateway_of(scope).callers.identify(_request_keys(scope))
     if caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))
         if caller.key is None:
@@ -65,27 +65,27 @@ def _caller(scope: Scope) -> Caller:
     return caller
 
 
-def whoever(scope: Scope) -> Caller:
+def current_caller(scope: Scope) -> Caller:
     """Who calls, where nobody needs a key. May be asked again while an answer goes on: keys and sessions end."""
     try:
-        return gateway_of(scope).callers.who(_keys(scope))
+        return gateway_of(scope).callers.identify(_request_keys(scope))
     except (Unauthorized, Unavailable):  # also while keys cannot be read: the process lives
-        return NOBODY
+        return ANONYMOUS
 
 
-def _keys(scope: Scope) -> list[str]:
+def _request_keys(scope: Scope) -> list[str]:
     """Those that are shown; else that of the session that a browser has with the console."""
-    found = shown(scope["headers"])
-    if found:
-        return found
+    keys = presented_keys(scope["headers"])
+    if keys:
+        return keys
     cookie = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"), None)
     key = None if cookie is None else gateway_of(scope).console.sessions.key(cookie)
     return [] if key is None else [key]
 
 
-def shown(headers: Headers) -> list[str]:
+def presented_keys(headers: Headers) -> list[str]:
     """The keys that came with a request; a bearer's and the bare ones."""
-    found = []
+    keys = []
     for name, value in headers:
         if name in _HEADERS:
             text = value.decode("latin-1").strip()
@@ -93,5 +93,5 @@ def shown(headers: Headers) -> list[str]:
                 if text[: len(_BEARER)].lower() != _BEARER:
                     continue
                 text = text[len(_BEARER) :].strip()
-            found.append(text)
-    return found
+            keys.append(text)
+    return keys

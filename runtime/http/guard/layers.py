@@ -7,13 +7,13 @@ from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 
-from runtime.http.guard.bodies import Bodies, BodyPace
-from runtime.http.guard.door import Door
-from runtime.http.guard.idle import Idle
-from runtime.http.guard.keys import Keys
+from runtime.http.guard.bodies import BodyMiddleware, BodyPace
+from runtime.http.guard.idle import IdleConnections
+from runtime.http.guard.keys import KeyMiddleware
 from runtime.http.guard.memory import BodyMemory
-from runtime.http.guard.origin import Allowed
-from runtime.http.guard.protocol import ConnectionBounds, Guarded
+from runtime.http.guard.origin import OriginPolicy
+from runtime.http.guard.origin_middleware import OriginMiddleware
+from runtime.http.guard.protocol import ConnectionBounds, GuardedConnection
 from runtime.http.routing.endpoints import most_fitted
 from runtime.server.settings import Settings
 
@@ -29,9 +29,9 @@ def layers(settings: Settings) -> list[Layer]:
     """Innermost first. A page elsewhere gets CORS headers only after the door has let it in."""
     pace = BodyPace(settings.body_seconds, settings.min_rate)
     most = partial(_most, settings.max_json, max(settings.max_json, most_fitted(settings.bounds)))
-    found: list[Layer] = [
+    stack: list[Layer] = [
         (
-            Bodies,
+            BodyMiddleware,
             {
                 "pace": pace,
                 "most": most,
@@ -39,13 +39,13 @@ def layers(settings: Settings) -> list[Layer]:
                 "values": settings.bounds.json_values,
             },
         ),
-        (Keys, {}),
+        (KeyMiddleware, {}),
     ]
     if settings.cors_origins:
         every = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["*"]}
-        found.append((CORSMiddleware, {"allow_origins": settings.cors_origins, **every}))
-    allowed = Allowed.of(settings.host, settings.allowed_hosts, settings.cors_origins)
-    return [*found, (Door, {"allowed": allowed})]
+        stack.append((CORSMiddleware, {"allow_origins": settings.cors_origins, **every}))
+    allowed = OriginPolicy.of(settings.host, settings.allowed_hosts, settings.cors_origins)
+    return [*stack, (OriginMiddleware, {"allowed": allowed})]
 
 
 def _most(usual: int, fitted: int, path: str) -> int:
@@ -58,20 +58,20 @@ def _most(usual: int, fitted: int, path: str) -> int:
 def uvicorn_options(settings: Settings) -> dict[str, Any]:
     """Our connections, no WebSockets, and how long an idle connection is kept.
 
-    Where the system allows few descriptors (`more_files` comes before), half of them are not for idle ones.
+    Where the system allows few descriptors (`raise_file_limit` comes before), half of them are not for idle ones.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = FILES if files == resource.RLIM_INFINITY else files // 2
-    idle = Idle(min(settings.max_idle, room), min(settings.max_idle_per_address, room))
+    idle = IdleConnections(min(settings.max_idle, room), min(settings.max_idle_per_address, room))
     bounds = ConnectionBounds(
         settings.max_headers, settings.header_seconds, settings.unread_seconds, settings.bounds.pipelined, idle
     )
-    return {"http": partial(Guarded, bounds), "ws": "none", "timeout_keep_alive": settings.keep_alive}
+    return {"http": partial(GuardedConnection, bounds), "ws": "none", "timeout_keep_alive": settings.keep_alive}
 
 
-def more_files() -> None:
+def raise_file_limit() -> None:
     """Raise this process's bound of descriptors as far as the system allows, at most to FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    target = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

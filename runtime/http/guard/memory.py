@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from registry.base.wording import size_words
 from registry.errors import QueueFull
-from registry.wording import size_words
-from tenants.caller import NOBODY, Caller
+from tenants.caller import ANONYMOUS, Caller
 
 RETRY_AFTER = 5.0
 
@@ -45,7 +45,7 @@ Owner = tuple[Group, str]
 def owners_of(caller: Caller, address: str) -> tuple[Owner, ...]:
     """Who a body counts for. A server that needs no keys has one team, `default`."""
     found: list[Owner] = [(Group.ALL, ""), (Group.ADDRESS, address)]
-    if caller is NOBODY:
+    if caller is ANONYMOUS:
         return (*found, (Group.NO_KEY, ""))
     found.append((Group.TEAM, caller.team))
     if caller.metered is not None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest, Forbidden, RoundhouseError, UnsupportedMedia
-from registry.wording import quoted
 
 READS = frozenset(("GET", "HEAD"))
 """They change nothing, and what they answer no other page can read."""
@@ -41,7 +41,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class OriginPolicy:
     """Who is let in.
 
     Attributes:
@@ -59,14 +59,14 @@ class Allowed:
         """For a server that listens on an address, with what its settings add."""
         everywhere = listening in ("0.0.0.0", "::")
         own = {"localhost", listening, *([socket.gethostname()] if everywhere else [])}
-        names = {_bare(host) or host for host in (*own, *hosts)}
+        names = {_host_name(host) or host for host in (*own, *hosts)}
         return cls(frozenset(names), everywhere, frozenset(o.rstrip("/").lower() for o in origins))
 
     def host(self, value: str) -> bool:
         """Is it one of ours, with or without a port?"""
         if EVERY in self.hosts:
             return True
-        name = _bare(value)
+        name = _host_name(value)
         if name is None or name in self.hosts:
             return name is not None
         try:
@@ -93,25 +93,25 @@ class Allowed:
 
     def check(self, method: str, path: str, headers: Headers) -> None:
         """Raises Forbidden, UnsupportedMedia or BadRequest with what to do about it."""
-        found: dict[bytes, str] = {}
+        values: dict[bytes, str] = {}
         for name, value in headers:
             if name in _READ:
-                if name in found and (once := _ONCE.get(name)):  # who reads the first must not meet another one
+                if name in values and (once := _ONCE.get(name)):  # who reads the first must not meet another one
                     raise BadRequest(f"Send one {once} header.", code="invalid_http")
-                found[name] = value.decode("latin-1")
-        host = found.get(b"host", "")
+                values[name] = value.decode("latin-1")
+        host = values.get(b"host", "")
         if not self.host(host):
-            raise _host(host)
+            raise _host_error(host)
         if method in READS:
             return
-        origin = found.get(b"origin")
+        origin = values.get(b"origin")
         if origin is not None:
             if not self.origin(origin, host):
-                raise _origin(origin)
-        elif found.get(b"sec-fetch-site", _OWN[0]) not in _OWN:
-            raise _origin(None)
-        if found.get(b"content-length", "0") != "0" or b"transfer-encoding" in found:
-            _check_type(path, found.get(b"content-type", ""), found.get(b"user-agent", ""))
+                raise _origin_error(origin)
+        elif values.get(b"sec-fetch-site", _OWN[0]) not in _OWN:
+            raise _origin_error(None)
+        if values.get(b"content-length", "0") != "0" or b"transfer-encoding" in values:
+            _check_type(path, values.get(b"content-type", ""), values.get(b"user-agent", ""))
 
 
 _ONCE = {b"host": "Host", b"content-type": "Content-Type"}
@@ -120,7 +120,7 @@ _READ = frozenset(
 )
 
 
-def _bare(value: str) -> str | None:
+def _host_name(value: str) -> str | None:
     """A Host header's name or address, in lower case, without port and brackets; None where it is none."""
     text = value.strip().lower()
     if text.startswith("["):
@@ -140,7 +140,7 @@ def _check_type(path: str, value: str, agent: str) -> None:
     kind = value.partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return
-    if path.startswith("/api/") and _is_ollamas(kind, agent):
+    if path.startswith("/api/") and _is_ollama_client(kind, agent):
         return
     if path in FORMS:
         if kind == "multipart/form-data":
@@ -151,14 +151,14 @@ def _check_type(path: str, value: str, agent: str) -> None:
     )
 
 
-def _is_ollamas(kind: str, agent: str) -> bool:
+def _is_ollama_client(kind: str, agent: str) -> bool:
     """Is it a program that calls Ollama's paths so, and no browser?"""
     if not kind:
         return bool(agent) and not agent.startswith(BROWSERS)
     return any(agent.startswith(program) and kind == own for program, own in PROGRAMS)
 
 
-def _host(host: str) -> RoundhouseError:
+def _host_error(host: str) -> RoundhouseError:
     if not host:
         return Forbidden("Send a Host header.", code="host_not_allowed")
     return Forbidden(
@@ -168,7 +168,7 @@ def _host(host: str) -> RoundhouseError:
     )
 
 
-def _origin(origin: str | None) -> RoundhouseError:
+def _origin_error(origin: str | None) -> RoundhouseError:
     page = "another site's page" if origin is None else f"the page's origin {quoted(origin)}"
     return Forbidden(
         f"Requests from {page} are refused. If that page may use this server, add its origin with --cors-origins.",

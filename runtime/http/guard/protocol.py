@@ -29,10 +29,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest, HeadersTooLarge, RequestTimedOut, RoundhouseError, UnsupportedCoding
-from registry.wording import quoted
 from runtime.http import errors as http_errors
-from runtime.http.guard.idle import Idle
+from runtime.http.guard.idle import IdleConnections
 
 log = logging.getLogger("roundhouse.http")
 LINGER = 2.0
@@ -49,10 +49,10 @@ class ConnectionBounds:
     header_seconds: float
     unread_seconds: float
     pipelined: int
-    idle: Idle
+    idle: IdleConnections
 
 
-class Guarded(HttpToolsProtocol):
+class GuardedConnection(HttpToolsProtocol):
     """One connection."""
 
     def __init__(
@@ -233,12 +233,12 @@ class Guarded(HttpToolsProtocol):
 
         It is parsed once more without that wish, for its body: Java's own client says `Upgrade: h2c` with each request.
         """
-        found = sys.exc_info()[1]
-        if not isinstance(found, HttpParserUpgrade) or not self._is_upgrade():
+        error = sys.exc_info()[1]
+        if not isinstance(error, HttpParserUpgrade) or not self._is_upgrade():
             return
         head = [b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         head += [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
-        rest = self._data[found.args[0] :]
+        rest = self._data[error.args[0] :]
         self.parser = HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
         self._again = b"".join([*head, b"\r\n", rest])
@@ -320,7 +320,7 @@ def _wrong_coding(headers: list[tuple[bytes, bytes]]) -> RoundhouseError | None:
 class _LastAnswer:
     """The transport of a request after which the connection is closed, as uvicorn closes it."""
 
-    def __init__(self, connection: Guarded) -> None:
+    def __init__(self, connection: GuardedConnection) -> None:
         self._connection = connection
 
     def __getattr__(self, name: str) -> Any:

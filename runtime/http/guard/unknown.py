@@ -2,8 +2,8 @@
 
 import re
 
+from registry.base.wording import quoted
 from registry.errors import NotFound
-from registry.wording import quoted
 from runtime.http.routes import routes
 
 PATHS = frozenset(path for path, _, _ in routes())
@@ -35,8 +35,8 @@ def unknown(path: str) -> NotFound:
     """The error for a path that is not here."""
     there = path.rstrip("/")
     bare = there.removeprefix("/v1").removeprefix("/")
-    told = next((text for pattern, text in _INSTEAD if pattern.fullmatch(bare)), None)
+    advice = next((text for pattern, text in _INSTEAD if pattern.fullmatch(bare)), None)
     near = next((one for one in (f"/v1/{bare}", f"/{bare}", there.removeprefix("/api")) if one in PATHS), None)
-    if told is None and near is not None:
-        told = f"It is at {near}. Some clients' address ends in /v1, and others' does not: see docs/clients.md."
-    return NotFound(f"There is no {quoted(path)} here. {told or 'See /docs.'}", code="unknown_path")
+    if advice is None and near is not None:
+        advice = f"It is at {near}. Some clients' address ends in /v1, and others' does not: see docs/clients.md."
+    return NotFound(f"There is no {quoted(path)} here. {advice or 'See /docs.'}", code="unknown_path")

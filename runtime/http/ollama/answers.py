@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from registry.base.json import NOT_JSON
 from registry.errors import EngineFailed, by_status
-from registry.json import NOT_JSON
-from routing.providers.translation.completions import CUT, GAVE_UP, ChatToolCall, ChatUsage, Spoken, ToolFunction
+from routing.providers.translation.completions import CUT, GAVE_UP, ChatDelta, ChatToolCall, ChatUsage, ToolFunction
 
 Clock = Callable[[], int]
 
@@ -34,8 +34,8 @@ class _Logprobs(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    message: Spoken | None = None
-    delta: Spoken | None = None
+    message: ChatDelta | None = None
+    delta: ChatDelta | None = None
     text: str | None = None
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
@@ -72,7 +72,7 @@ class CalledFunction(msgspec.Struct):
     arguments: dict[str, Any]
 
 
-class Called(msgspec.Struct):
+class AnswerToolCall(msgspec.Struct):
     id: str
     function: CalledFunction
 
@@ -81,7 +81,7 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
     role: str
     content: str
     thinking: str | None = None
-    tool_calls: list[Called] | None = None
+    tool_calls: list[AnswerToolCall] | None = None
 
 
 class _Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -109,7 +109,7 @@ class OllamaGeneration(_Answer, kw_only=True, omit_defaults=True):
 
     response: str
     thinking: str | None = None
-    tool_calls: list[Called] | None = None
+    tool_calls: list[AnswerToolCall] | None = None
 
 
 Answer = OllamaChat | OllamaGeneration
@@ -124,17 +124,17 @@ class Timings:
     """When a request came, had its turn, and gave its first token."""
 
     clock: Clock = time.monotonic_ns
-    came: int = 0
+    arrived: int = 0
     turn: int | None = None
     first: int | None = None
 
     def __post_init__(self) -> None:
-        self.came = self.clock()
+        self.arrived = self.clock()
 
     def durations(self) -> dict[str, int]:
         end = self.clock()
         turn = end if self.turn is None else self.turn
-        found = {"total_duration": end - self.came, "load_duration": turn - self.came}
+        found = {"total_duration": end - self.arrived, "load_duration": turn - self.arrived}
         if self.first is not None:
             found["prompt_eval_duration"] = self.first - turn
         return {**found, "eval_duration": end - (self.first or turn)}
@@ -153,14 +153,14 @@ class Writer:
     """The engine has said why it ended."""
     _calls: dict[int, ChatToolCall] = field(default_factory=dict)
 
-    def whole(self, data: bytes) -> Answer:
+    def whole_answer(self, data: bytes) -> Answer:
         """The answer to a request that is no stream. Raises EngineFailed for a completion that is none."""
         found = read(data)
         if not found.choices:
             raise EngineFailed("The engine's answer holds no text.")
         choice = found.choices[0]
         self._note(found, choice)
-        part = choice.message or Spoken(choice.text)
+        part = choice.message or ChatDelta(choice.text)
         for index, call in enumerate(part.tool_calls or ()):
             self._calls[index] = call
         return self._last(part, choice, self._called())
@@ -170,10 +170,10 @@ class Writer:
         found = read(data)
         choice = found.choices[0] if found.choices else _Choice()
         self._note(found, choice)
-        part = choice.delta or Spoken(choice.text)
+        part = choice.delta or ChatDelta(choice.text)
         for call in part.tool_calls or ():
             self._add(call)
-        if not (part.said or part.thought):
+        if not (part.visible_text or part.reasoning_text):
             if self.watch.first is None and part.tool_calls:
                 self.watch.first = self.watch.clock()
             return None
@@ -183,15 +183,15 @@ class Writer:
 
     def calls(self) -> Answer | None:
         """A line with the functions that are called, whole; None: there are none."""
-        return self._made(Spoken(""), _Choice(), self._called(), done=False) if self._calls else None
+        return self._made(ChatDelta(""), _Choice(), self._called(), done=False) if self._calls else None
 
     def last(self) -> Answer:
         """A stream's last line."""
-        return self._last(Spoken(""), _Choice())
+        return self._last(ChatDelta(""), _Choice())
 
     def only(self, reason: str) -> Answer:
         """The answer to a request that asks for nothing but a load."""
-        return self._made(Spoken(""), _Choice(), done=True, done_reason=reason)
+        return self._made(ChatDelta(""), _Choice(), done=True, done_reason=reason)
 
     def _note(self, found: EngineAnswer, choice: _Choice) -> None:
         if found.usage is not None:
@@ -206,34 +206,34 @@ class Writer:
         """A piece of a call: the first has its name, and all have a piece of its arguments."""
         known = self._calls.setdefault(call.index, ChatToolCall(call.index, call.id, ToolFunction("", ""))).function
         known.name = known.name or call.function.name
-        known.arguments = known.given + call.function.given
+        known.arguments = known.arguments_text + call.function.arguments_text
 
-    def _called(self) -> list[Called] | None:
+    def _called(self) -> list[AnswerToolCall] | None:
         """Calls are told when all their pieces have come, never with the text that comes between them."""
         return [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
 
-    def _last(self, part: Spoken, choice: _Choice, calls: list[Called] | None = None) -> Answer:
-        counts = {"prompt_eval_count": self.usage.prompt_tokens or 0, "eval_count": self.usage.said}
+    def _last(self, part: ChatDelta, choice: _Choice, calls: list[AnswerToolCall] | None = None) -> Answer:
+        counts = {"prompt_eval_count": self.usage.prompt_tokens or 0, "eval_count": self.usage.output_tokens}
         return self._made(part, choice, calls, done=True, done_reason=self.reason, **counts, **self.watch.durations())
 
     def _made(
-        self, part: Spoken, choice: _Choice, calls: list[Called] | None = None, *, done: bool, **more: Any
+        self, part: ChatDelta, choice: _Choice, calls: list[AnswerToolCall] | None = None, *, done: bool, **more: Any
     ) -> Answer:
-        told: dict[str, Any] = {"model": self.model, "created_at": now(), "done": done, **more}
+        fields: dict[str, Any] = {"model": self.model, "created_at": now(), "done": done, **more}
         if choice.logprobs is not None:
-            told["logprobs"] = choice.logprobs.content
-        text, thinking = part.said, part.thought or None
+            fields["logprobs"] = choice.logprobs.content
+        text, thinking = part.visible_text, part.reasoning_text or None
         if self.is_chat:
-            return OllamaChat(message=AnswerMessage("assistant", text, thinking, calls), **told)
-        return OllamaGeneration(response=text, thinking=thinking, tool_calls=calls, **told)
+            return OllamaChat(message=AnswerMessage("assistant", text, thinking, calls), **fields)
+        return OllamaGeneration(response=text, thinking=thinking, tool_calls=calls, **fields)
 
 
-def _called(call: ChatToolCall, reason: str) -> Called | None:
+def _called(call: ChatToolCall, reason: str) -> AnswerToolCall | None:
     """None: the answer's length ended within it. Raises EngineFailed for arguments that are no object."""
     try:
-        arguments = msgspec.json.decode(call.function.given or "{}", type=dict[str, Any])
+        arguments = msgspec.json.decode(call.function.arguments_text or "{}", type=dict[str, Any])
     except NOT_JSON:
         if reason == "length":
             return None
         raise EngineFailed("The model's call of a function holds no JSON object.") from None
-    return Called(call.id or "", CalledFunction(call.function.name or "", arguments))
+    return AnswerToolCall(call.id or "", CalledFunction(call.function.name or "", arguments))

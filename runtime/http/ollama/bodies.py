@@ -26,7 +26,7 @@ Think = Annotated[
     Meta(description="Whether a model that thinks does so before it answers; its own default where it is left out."),
 ]
 
-OF_THE_MACHINE = frozenset(
+LOAD_OPTIONS = frozenset(
     {
         "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_gpu", "num_thread", "numa", "use_mlock",
         "use_mmap", "vocab_only", "embedding_only",
@@ -147,7 +147,7 @@ class OllamaNameBody(msgspec.Struct, kw_only=True):
     name: str | None = None
 
     @property
-    def wanted(self) -> str:
+    def required_name(self) -> str:
         """Raises BadRequest for none."""
         found = self.model or self.name
         if not found:

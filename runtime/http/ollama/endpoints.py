@@ -5,7 +5,7 @@
 | `stream` true or left out         | a line of JSON for each piece; the last has counts and times   |
 | `stream: false`                   | one object                                                     |
 | without messages, or a prompt     | the model is loaded: `done_reason` is `load`                   |
-| the same with `keep_alive: 0`     | the model leaves memory: `unload` (`runtime.http.ollama.alive`) |
+| the same with `keep_alive: 0`     | the model leaves memory: `unload` (`runtime.http.ollama.keep_alive`) |
 
 What a model cannot do (call tools, think, see) is refused before it is loaded.
 """
@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from models import sse
-from models.messages import Event, Started
+from models.messages import Event, ResponseStart
 from registry.errors import BadRequest, EngineFailed
 from registry.files.abilities import Ability
 from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, ChatPayload, Target
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.http.bodies import decode
 from runtime.http.dialect import (
     JSON,
@@ -31,14 +31,14 @@ from runtime.http.dialect import (
     NO_BUFFERING,
     Endpoint,
     Head,
-    Parsed,
+    ParsedRequest,
     Parts,
-    engine_answer,
-    engine_lines,
-    whole,
+    read_engine_answer,
+    read_engine_events,
+    whole_answer,
 )
 from runtime.http.errors import Dialect
-from runtime.http.ollama import asking
+from runtime.http.ollama import translation
 from runtime.http.ollama.answers import Answer, Timings, Writer, read
 from runtime.http.ollama.bodies import OllamaBody, OllamaChatBody, OllamaGenerateBody
 
@@ -48,7 +48,7 @@ CHAT, GENERATE = "/api/chat", "/api/generate"
 @dataclass(slots=True)
 class OllamaRequest:
     path: str
-    asked: OllamaBody
+    ollama_body: OllamaBody
     body: Mapping[str, Any] | None
     """vLLM's; None: only a load is asked for."""
     needs: Mapping[Ability, str]
@@ -62,7 +62,7 @@ class OllamaRequest:
         self.watch.turn = self.watch.clock()
         if self.body is None:
             return []
-        room = asking.read(self.asked.options).num_ctx
+        room = translation.read(self.ollama_body.options).num_ctx
         is_short = room is not None and context_length is not None and room > context_length
         self.room = [f"num_ctx: the model's context has {context_length} tokens"] if is_short else []
         if "prompt" not in self.body:
@@ -76,8 +76,8 @@ class OllamaRequest:
         for ability, name in self.needs.items():
             if ability not in target.abilities:
                 raise BadRequest(f"Model '{target.model}' {CANNOT[ability]}", param=name, code="unsupported_value")
-        writer = Writer(self.asked.model, self.path == CHAT, self.watch)
-        if self.asked.stream is False:
+        writer = Writer(self.ollama_body.model, self.path == CHAT, self.watch)
+        if self.ollama_body.stream is False:
             parts = self._whole(writer, events)
         else:
             parts = self._lines(writer, events)
@@ -86,27 +86,31 @@ class OllamaRequest:
                 async for part in parts:
                     yield part
         except BadRequest as error:
-            error.message = asking.told(error.message)
+            error.message = translation.rename_fields(error.message)
             raise
 
-    def _headers(self, started: Started) -> dict[str, str]:
-        told = [*self.warnings, *self.room, *([asking.told(started.warning)] if started.warning else [])]
-        return {"X-Roundhouse-Warning": "; ".join(told)} if told else {}
+    def _headers(self, started: ResponseStart) -> dict[str, str]:
+        rename_fields = [
+            *self.warnings,
+            *self.room,
+            *([translation.rename_fields(started.warning)] if started.warning else []),
+        ]
+        return {"X-Roundhouse-Warning": "; ".join(rename_fields)} if rename_fields else {}
 
     async def _whole(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
-        started, data = await engine_answer(events)
+        started, data = await read_engine_answer(events)
         if started.status >= 400:
             read(data, started.status)
-        answer = writer.only("load") if self.body is None else writer.whole(data)
-        async for part in whole(msgspec.json.encode(answer), headers=self._headers(started)):
+        answer = writer.only("load") if self.body is None else writer.whole_answer(data)
+        async for part in whole_answer(msgspec.json.encode(answer), headers=self._headers(started)):
             yield part
 
     async def _lines(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
         """The head waits for the first line, so that an error before it keeps its status."""
-        opened, started = False, Started(status=200, content_type="")
-        async with aclosing(self._told(writer, events)) as lines:
+        opened, started = False, ResponseStart(status=200, content_type="")
+        async with aclosing(self._answers(writer, events)) as lines:
             async for line in lines:
-                if isinstance(line, Started):
+                if isinstance(line, ResponseStart):
                     started = line
                     continue
                 if not opened:
@@ -115,13 +119,15 @@ class OllamaRequest:
                     opened = True
                 yield msgspec.json.encode(line) + b"\n"
 
-    async def _told(self, writer: Writer, events: AsyncIterator[Event]) -> AsyncGenerator[Started | Answer, None]:
-        async with aclosing(engine_lines(events, lambda status, data: read(data, status))) as lines:
+    async def _answers(
+        self, writer: Writer, events: AsyncIterator[Event]
+    ) -> AsyncGenerator[ResponseStart | Answer, None]:
+        async with aclosing(read_engine_events(events, lambda status, data: read(data, status))) as lines:
             async for line in lines:
-                if isinstance(line, Started):
+                if isinstance(line, ResponseStart):
                     yield line
-                elif line != sse.DONE and (told := writer.line(line)) is not None:
-                    yield told
+                elif line != sse.DONE and (answer := writer.line(line)) is not None:
+                    yield answer
         if self.body is None:
             yield writer.only("load")
             return
@@ -139,30 +145,40 @@ CANNOT: Mapping[Ability, str] = {
 }
 
 
-def _parsed(path: str, asked: OllamaBody, body: Mapping[str, Any] | None, sees: bool, calls: bool) -> Parsed:
-    needs = {Ability.TOOLS: ("tools", calls), Ability.THINKING: ("think", asked.think not in (None, False)),
+def _parsed(
+    path: str, ollama_body: OllamaBody, body: Mapping[str, Any] | None, sees: bool, calls: bool
+) -> ParsedRequest:
+    needs = {Ability.TOOLS: ("tools", calls), Ability.THINKING: ("think", ollama_body.think not in (None, False)),
              Ability.VISION: ("images", sees)}  # fmt: skip
     request = OllamaRequest(
         path,
-        asked,
+        ollama_body,
         body,
-        {ability: name for ability, (name, is_asked) in needs.items() if is_asked},
-        warnings=[f"{name}: not an option here" for name in asking.unused(asked.options)],
+        {ability: name for ability, (name, is_requested) in needs.items() if is_requested},
+        warnings=[f"{name}: not an option here" for name in translation.unused(ollama_body.options)],
     )
-    wanted = Wanted(Task.CHAT, asked.model)
-    return Parsed(wanted, request.calls, request.render, Dialect.OLLAMA)  # its lines are no server-sent events
+    model_ref = ModelRef(Task.CHAT, ollama_body.model)
+    return ParsedRequest(
+        model_ref, request.calls, request.render, Dialect.OLLAMA
+    )  # its lines are no server-sent events
 
 
-def _chat(body: bytes, _query: Mapping[str, str]) -> Parsed:
-    asked = decode(body, OllamaChatBody)
-    sees = any(message.images for message in asked.messages or ())
-    return _parsed(CHAT, asked, asking.chat(asked) if asked.messages else None, sees, bool(asked.tools))
+def _chat(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    ollama_body = decode(body, OllamaChatBody)
+    sees = any(message.images for message in ollama_body.messages or ())
+    return _parsed(
+        CHAT,
+        ollama_body,
+        translation.chat(ollama_body) if ollama_body.messages else None,
+        sees,
+        bool(ollama_body.tools),
+    )
 
 
-def _generate(body: bytes, _query: Mapping[str, str]) -> Parsed:
-    asked = decode(body, OllamaGenerateBody)
-    asks = asking.generation(asked) if asked.prompt else None
-    return _parsed(GENERATE, asked, asks, bool(asked.images), calls=False)
+def _generate(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    ollama_body = decode(body, OllamaGenerateBody)
+    asks = translation.generation(ollama_body) if ollama_body.prompt else None
+    return _parsed(GENERATE, ollama_body, asks, bool(ollama_body.images), calls=False)
 
 
 ENDPOINTS = [Endpoint(CHAT, _chat, Dialect.OLLAMA), Endpoint(GENERATE, _generate, Dialect.OLLAMA)]

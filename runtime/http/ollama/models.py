@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from launch.request import Added, ModelRequest, Phase
+from launch.request import AddedModel, ModelRequest, Phase
 from launch.source import OLLAMAS, parse_source
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
 from registry.recipes.source import PathSource
@@ -28,11 +28,11 @@ from runtime.http.ollama.views import (
     OllamaTags,
     digest,
     is_loaded,
-    listed,
-    listed_router,
-    loaded,
-    shown,
-    shown_router,
+    loaded_entry,
+    model_entry,
+    model_info,
+    router_entry,
+    router_info,
 )
 from runtime.http.sending import Route
 from tenants.caller import Caller, Scope
@@ -67,28 +67,28 @@ class OllamaStatus(msgspec.Struct, omit_defaults=True):
 async def tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Chat and embedding models, adapters and routers: what Ollama's clients can ask for."""
     views = [view for view in gateway.models.all(context.caller) if view.task in TASKS]
-    asked = [(view, gateway.models.facts(base(view))) for view in views]
-    found = await asyncio.to_thread(lambda: [listed(view, facts()) for view, facts in asked])
-    routers = [listed_router(card) for card in gateway.switch.cards(context.caller) if card.task in TASKS]
-    return json_answer(OllamaTags([*found, *routers]))
+    lookups = [(view, gateway.models.facts(base_model(view))) for view in views]
+    entries = await asyncio.to_thread(lambda: [model_entry(view, facts()) for view, facts in lookups])
+    routers = [router_entry(card) for card in gateway.dispatcher.cards(context.caller) if card.task in TASKS]
+    return json_answer(OllamaTags([*entries, *routers]))
 
 
 async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Models in memory."""
     seen = [view for view in gateway.models.views() if context.caller.sees(view.id)]
     views = [view for view in seen if view.task in TASKS and is_loaded(view)]
-    asked = [(view, gateway.models.facts(view.id)) for view in views]
-    found = await asyncio.to_thread(lambda: [loaded(view, facts()) for view, facts in asked])
-    return json_answer(OllamaLoaded(found))
+    lookups = [(view, gateway.models.facts(view.id)) for view in views]
+    entries = await asyncio.to_thread(lambda: [loaded_entry(view, facts()) for view, facts in lookups])
+    return json_answer(OllamaLoaded(entries))
 
 
 async def show(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """What is known of a model or an adapter, and what it can do."""
-    name = (await _read(request, gateway, OllamaNameBody)).wanted
-    if (router := gateway.switch.card(name.removesuffix(LATEST), context.caller)) is not None:
-        return json_answer(shown_router(router))
+    name = (await _read(request, gateway, OllamaNameBody)).required_name
+    if (router := gateway.dispatcher.card(name.removesuffix(LATEST), context.caller)) is not None:
+        return json_answer(router_info(router))
     view = gateway.models.show(name, context.caller)
-    return json_answer(shown(view, await asyncio.to_thread(gateway.models.facts(base(view)))))
+    return json_answer(model_info(view, await asyncio.to_thread(gateway.models.facts(base_model(view)))))
 
 
 async def version() -> Response:
@@ -98,9 +98,9 @@ async def version() -> Response:
 
 async def pull(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """A model that is here is told to be here; any other comes from a hub, and is served."""
-    asked = await _read(request, gateway, OllamaPullBody)
-    statuses = _statuses(gateway, asked.wanted, context.caller)
-    if asked.stream is False:
+    body = await _read(request, gateway, OllamaPullBody)
+    statuses = _statuses(gateway, body.required_name, context.caller)
+    if body.stream is False:
         return json_answer([status async for status in statuses][-1])
     return StreamingResponse(_lines(statuses), headers=NO_BUFFERING, media_type=NDJSON)
 
@@ -116,25 +116,25 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
         try:
             source = parse_source(repository)
         except BadRequest:
-            told = f"{missing.message} A model of a hub is called org/name, such as Qwen/Qwen3-0.6B. {OLLAMAS}"
-            raise BadRequest(told, param="model") from None
+            message = f"{missing.message} A model of a hub is called org/name, such as Qwen/Qwen3-0.6B. {OLLAMAS}"
+            raise BadRequest(message, param="model") from None
         if isinstance(source, PathSource):
             raise BadRequest("Folders are added with 'roundhouse models add', not pulled.", param="model") from None
         return _added(gateway, ModelRequest(repository))
 
 
 async def _is_here(gateway: Gateway, view: ModelView | AdapterCardView) -> AsyncGenerator[OllamaStatus, None]:
-    size = (await asyncio.to_thread(gateway.models.facts(base(view)))).bytes
+    size = (await asyncio.to_thread(gateway.models.facts(base_model(view)))).bytes
     yield OllamaStatus("pulling manifest")
     yield OllamaStatus(f"pulling {digest(view)[:12]}", digest(view), size, size)
     yield OllamaStatus("verifying sha256 digest")
     yield OllamaStatus("success")
 
 
-async def _added(gateway: Gateway, wanted: ModelRequest) -> AsyncGenerator[OllamaStatus, None]:
-    async with aclosing(gateway.additions.add(wanted)) as steps:
+async def _added(gateway: Gateway, request: ModelRequest) -> AsyncGenerator[OllamaStatus, None]:
+    async with aclosing(gateway.additions.add(request)) as steps:
         async for step in steps:
-            if isinstance(step, Added):
+            if isinstance(step, AddedModel):
                 yield OllamaStatus("success")
             elif step.phase == "fetching":
                 yield OllamaStatus(f"pulling {step.model}", step.model, step.total or 0, step.completed)
@@ -154,7 +154,7 @@ async def _lines(statuses: AsyncGenerator[OllamaStatus, None]) -> AsyncIterator[
 
 async def delete(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Remove an adapter or one version of it, or a model that was added while the server ran."""
-    name = (await _read(request, gateway, OllamaNameBody)).wanted
+    name = (await _read(request, gateway, OllamaNameBody)).required_name
     view = gateway.models.show(name, context.caller)
     scope = Scope.ADAPTERS if isinstance(view, AdapterCardView) else Scope.MODELS
     if scope not in context.caller.scopes:
@@ -169,7 +169,7 @@ async def delete(request: Request, gateway: CurrentGateway, context: CurrentCont
     return json_answer(OllamaStatus("success"))
 
 
-def base(view: ModelView | AdapterCardView) -> str:
+def base_model(view: ModelView | AdapterCardView) -> str:
     """The model whose files it is made of."""
     return view.parent if isinstance(view, AdapterCardView) else view.id
 

@@ -15,18 +15,18 @@ from runtime.http.ollama.bodies import (
 )
 from runtime.http.ollama.models import OllamaStatus, OllamaVersion
 from runtime.http.ollama.vectors import OllamaVector, OllamaVectors
-from runtime.http.ollama.views import OllamaLoaded, OllamaShown, OllamaTags
+from runtime.http.ollama.views import OllamaLoaded, OllamaModelInfo, OllamaTags
 from runtime.http.openapi_parts import MANAGEMENT, Json, Operation, Operations, json_of, model_call, ref, structs
 
 TAG = "Ollama"
 OLLAMA = (Dialect.OLLAMA,)
 _CHANGING = (*MANAGEMENT, 409, 413)
-_ASKED = structs(
+_STRUCTS = structs(
     OllamaChatBody, OllamaGenerateBody, OllamaEmbedBody, OllamaEmbeddingsBody, OllamaNameBody, OllamaPullBody,
-    OllamaChat, OllamaGeneration, OllamaVectors, OllamaVector, OllamaTags, OllamaLoaded, OllamaShown, OllamaStatus,
+    OllamaChat, OllamaGeneration, OllamaVectors, OllamaVector, OllamaTags, OllamaLoaded, OllamaModelInfo, OllamaStatus,
     OllamaVersion, OllamaOptions,
 )  # fmt: skip
-_OWN = {name: name if name.startswith("Ollama") else f"Ollama{name}" for name in _ASKED}
+_OWN = {name: name if name.startswith("Ollama") else f"Ollama{name}" for name in _STRUCTS}
 """Names of schemas: those of parts, such as a message's, may be other families' too."""
 
 
@@ -39,7 +39,7 @@ def _renamed(value: Any) -> Any:
     return [_renamed(item) for item in value] if isinstance(value, list) else value
 
 
-SCHEMAS: dict[str, Json] = {_OWN[name]: _renamed(schema) for name, schema in _ASKED.items()}
+SCHEMAS: dict[str, Json] = {_OWN[name]: _renamed(schema) for name, schema in _STRUCTS.items()}
 for _name in ("OllamaChatBody", "OllamaGenerateBody", "OllamaEmbedBody", "OllamaEmbeddingsBody"):
     SCHEMAS[_name]["properties"]["options"] = {"anyOf": [ref("OllamaOptions"), {"type": "null"}]}
 

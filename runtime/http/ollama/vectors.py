@@ -8,11 +8,11 @@ from models.messages import EmbedRequest, EmbedResult, Event
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, Target
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.http.bodies import decode
-from runtime.http.dialect import Endpoint, Parsed, Parts, whole
+from runtime.http.dialect import Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.embeddings.answers import matrix, tei_json
-from runtime.http.embeddings.bodies import listed
+from runtime.http.embeddings.bodies import input_list
 from runtime.http.errors import Dialect
 from runtime.http.ollama.answers import Timings
 from runtime.http.ollama.bodies import OllamaEmbedBody, OllamaEmbeddingsBody
@@ -34,7 +34,7 @@ class OllamaVector(msgspec.Struct):
     embedding: list[float]
 
 
-def _parsed(model: str, request: EmbedRequest, write: Callable[[bytes, int, Timings], bytes]) -> Parsed:
+def _parsed(model: str, request: EmbedRequest, write: Callable[[bytes, int, Timings], bytes]) -> ParsedRequest:
     """write: rows of vectors as JSON, tokens and times to a body. Without inputs the model is loaded, and no more."""
     watch = Timings()
 
@@ -49,32 +49,36 @@ def _parsed(model: str, request: EmbedRequest, write: Callable[[bytes, int, Timi
         rows, tokens = b"[]", 0
         if found:
             rows, tokens = await tei_json(matrix(found[0], len(request.inputs))), sum(found[0].tokens)
-        async for part in whole(write(rows, tokens, watch)):
+        async for part in whole_answer(write(rows, tokens, watch)):
             yield part
 
-    return Parsed(Wanted(Task.EMBED, model), calls, render, Dialect.OLLAMA)
+    return ParsedRequest(ModelRef(Task.EMBED, model), calls, render, Dialect.OLLAMA)
 
 
-def _embed(body: bytes, _query: Mapping[str, str]) -> Parsed:
-    asked = decode(body, OllamaEmbedBody)
-    texts: str | list[str | int | list[int]] = asked.input if isinstance(asked.input, str) else [*asked.input]
-    inputs = listed(texts, "input") if texts else []  # nothing to embed: the model is loaded
-    request = EmbedRequest(inputs=inputs, dimensions=asked.dimensions, truncate=asked.truncate is not False)
+def _embed(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    ollama_body = decode(body, OllamaEmbedBody)
+    texts: str | list[str | int | list[int]] = (
+        ollama_body.input if isinstance(ollama_body.input, str) else [*ollama_body.input]
+    )
+    inputs = input_list(texts, "input") if texts else []  # nothing to embed: the model is loaded
+    request = EmbedRequest(inputs=inputs, dimensions=ollama_body.dimensions, truncate=ollama_body.truncate is not False)
 
     def write(rows: bytes, tokens: int, watch: Timings) -> bytes:
         took = watch.durations()
-        model = msgspec.json.encode(asked.model)
+        model = msgspec.json.encode(ollama_body.model)
         times = (took["total_duration"], took["load_duration"], tokens)
         shape = b'{"model":%s,"embeddings":%s,"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
         return shape % (model, rows, *times)
 
-    return _parsed(asked.model, request, write)
+    return _parsed(ollama_body.model, request, write)
 
 
-def _embeddings(body: bytes, _query: Mapping[str, str]) -> Parsed:
-    asked = decode(body, OllamaEmbeddingsBody)
-    request = EmbedRequest(inputs=[asked.prompt] if asked.prompt else [], truncate=True)
-    return _parsed(asked.model, request, lambda rows, _tokens, _watch: b'{"embedding":%s}' % (rows[1:-1] or b"[]"))
+def _embeddings(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    ollama_body = decode(body, OllamaEmbeddingsBody)
+    request = EmbedRequest(inputs=[ollama_body.prompt] if ollama_body.prompt else [], truncate=True)
+    return _parsed(
+        ollama_body.model, request, lambda rows, _tokens, _watch: b'{"embedding":%s}' % (rows[1:-1] or b"[]")
+    )
 
 
 ENDPOINTS = [Endpoint("/api/embed", _embed, Dialect.OLLAMA), Endpoint("/api/embeddings", _embeddings, Dialect.OLLAMA)]

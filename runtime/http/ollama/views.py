@@ -55,7 +55,7 @@ class OllamaLoaded(msgspec.Struct):
     models: list[OllamaLoadedModel]
 
 
-class OllamaShown(msgspec.Struct, kw_only=True):
+class OllamaModelInfo(msgspec.Struct, kw_only=True):
     modelfile: str
     parameters: str
     template: str
@@ -76,16 +76,16 @@ def details(facts: FileFacts, parent: str = "") -> OllamaDetails:
     )
 
 
-def tagged(name: str) -> str:
+def with_tag(name: str) -> str:
     """As Ollama lists it. Open WebUI asks only for names that it was told, and writes the tag behind those without."""
     return name if ":" in name else f"{name}{LATEST}"
 
 
-def listed(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaModel:
+def model_entry(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaModel:
     """A model, or an adapter with the facts of its base."""
     return OllamaModel(
-        name=tagged(view.id),
-        model=tagged(view.id),
+        name=with_tag(view.id),
+        model=with_tag(view.id),
         modified_at=_time(view.created),
         size=facts.bytes,
         digest=digest(view),
@@ -96,11 +96,11 @@ def listed(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaModel:
 ROUTER = OllamaDetails(family="router", families=["router"])
 
 
-def listed_router(card: RouterCardView) -> OllamaModel:
+def router_entry(card: RouterCardView) -> OllamaModel:
     """It has no files of its own."""
     return OllamaModel(
-        name=tagged(card.id),
-        model=tagged(card.id),
+        name=with_tag(card.id),
+        model=with_tag(card.id),
         modified_at=_time(card.created),
         size=0,
         digest=card.digest.removeprefix("sha256:"),
@@ -108,8 +108,8 @@ def listed_router(card: RouterCardView) -> OllamaModel:
     )
 
 
-def shown_router(card: RouterCardView) -> OllamaShown:
-    return OllamaShown(
+def router_info(card: RouterCardView) -> OllamaModelInfo:
+    return OllamaModelInfo(
         modelfile=f"FROM {card.id}\n",
         parameters="",
         template=_template(card.task, card.abilities),
@@ -125,11 +125,11 @@ def digest(view: ModelView | AdapterCardView) -> str:
     return view.digest.removeprefix("sha256:") if isinstance(view, AdapterCardView) else view.revision
 
 
-def loaded(view: ModelView, facts: FileFacts) -> OllamaLoadedModel:
+def loaded_entry(view: ModelView, facts: FileFacts) -> OllamaLoadedModel:
     """`size_vram`: what of it lies on the device, be that a GPU or the CPU's own memory."""
     return OllamaLoadedModel(
-        name=tagged(view.id),
-        model=tagged(view.id),
+        name=with_tag(view.id),
+        model=with_tag(view.id),
         size=view.bytes + view.host_bytes,
         size_vram=view.bytes,
         digest=view.revision,
@@ -143,7 +143,7 @@ def is_loaded(view: ModelView) -> bool:
     return view.tier in (Tier.DEVICE, Tier.HOST)
 
 
-def shown(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaShown:
+def model_info(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaModelInfo:
     parent = view.parent if isinstance(view, AdapterCardView) else ""
     name = facts.architecture or "model"
     info: dict[str, str | int] = {"general.architecture": name, "general.basename": view.id}
@@ -153,7 +153,7 @@ def shown(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaShown:
         info[f"{name}.context_length"] = view.context_length
     if facts.width:
         info[f"{name}.embedding_length"] = facts.width
-    return OllamaShown(
+    return OllamaModelInfo(
         modelfile=f"FROM {parent}\nADAPTER {view.id}\n" if parent else f"FROM {view.id}\n",
         parameters=f"num_ctx {view.context_length}" if view.context_length and view.task is Task.CHAT else "",
         template=_template(view.task, facts.abilities),

@@ -9,9 +9,9 @@ from fastapi import Query
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound
 from registry.names import DEFAULT_TEAM
-from registry.wording import quoted
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import After, Count, Order, page
@@ -119,7 +119,7 @@ def _key(tables: "Tables", id_: str, *, project: str | None = None) -> "Key":
 def _revoke(tables: "Tables", id_: str, *, project: str | None = None) -> None:
     """Raises NotFound; Conflict for the last one that may administer."""
     _key(tables, id_, project=project)
-    tables.keys.keep_admin(lambda key: key.id == id_)
+    tables.keys.check_admin_remains(lambda key: key.id == id_)
     tables.keys.revoke(id_)
 
 
@@ -157,7 +157,7 @@ async def edit_key(project: str, key: str, body: KeyBody, gateway: CurrentGatewa
         _key(tables, key, project=project)
         scopes = None if body.scopes is None else frozenset(body.scopes)
         if scopes is not None and Scope.ADMIN not in scopes:
-            tables.keys.keep_admin(lambda one: one.id == key)
+            tables.keys.check_admin_remains(lambda one: one.id == key)
         changed = tables.keys.edit(key, scopes, body.expires_in_seconds)
         return _project_key(changed, {one.id: one for one in tables.accounts.all(project)})
 
@@ -187,8 +187,8 @@ async def create_account(project: str, body: NewAccountBody, gateway: CurrentGat
         account = tables.accounts.create(tables.keys.team(project).id, body.name)
         if body.create_service_account_only:
             return _account(account)
-        wanted = KeyBody(name=body.name, expires_in_seconds=body.expires_in_seconds)
-        return {**_account(account), "api_key": _new_key(account, wanted, tables)}
+        key_body = KeyBody(name=body.name, expires_in_seconds=body.expires_in_seconds)
+        return {**_account(account), "api_key": _new_key(account, key_body, tables)}
 
     return json_answer(await gateway.administration.do(work))
 
@@ -208,7 +208,7 @@ async def delete_account(project: str, account: str, gateway: CurrentGateway) ->
     """And revoke its keys."""
 
     def work(tables: "Tables") -> None:
-        tables.keys.keep_admin(lambda key: (key.team, key.account) == (project, account))
+        tables.keys.check_admin_remains(lambda key: (key.team, key.account) == (project, account))
         tables.accounts.delete(project, account)
 
     await gateway.administration.do(work)

@@ -6,17 +6,17 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from fastapi.responses import Response
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest
-from registry.wording import quoted
 from runtime.http.admin.answers import json_answer
 
 After = Annotated[str | None, Query(description="The last id of the page before")]
 Count = Annotated[int, Query(ge=1, le=100, description="Of a page")]
 Order = Annotated[Literal["asc", "desc"], Query(description="By when they were made")]
-Shown = Mapping[str, Any]
+Row = Mapping[str, Any]
 
 
-def page(rows: Sequence[Shown], after: str | None, limit: int, gone: Collection[str] = ()) -> Response:
+def page(rows: Sequence[Row], after: str | None, limit: int, gone: Collection[str] = ()) -> Response:
     """Those behind `after`, without those that are gone: these stand among the others, since `after` may be one.
 
     Raises BadRequest where it is none of them.

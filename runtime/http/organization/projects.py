@@ -30,7 +30,7 @@ class ProjectBody(BaseModel):
     name: str = Field(min_length=1, max_length=128)
 
 
-def shown(team: "Team") -> Mapping[str, Any]:
+def project_view(team: "Team") -> Mapping[str, Any]:
     return {
         "object": "organization.project", "id": team.id, "name": team.name, "created_at": int(team.created),
         "archived_at": None if team.archived is None else int(team.archived),
@@ -44,7 +44,7 @@ async def list_(
     """Teams, the oldest first."""
     teams = await gateway.administration.do(lambda tables: tables.keys.list_teams())
     gone = [] if include_archived else [team.id for team in teams if team.archived is not None]
-    return page([shown(team) for team in teams], after, limit, gone)
+    return page([project_view(team) for team in teams], after, limit, gone)
 
 
 async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
@@ -63,28 +63,28 @@ async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
             except Conflict:  # somebody has just made it
                 continue
 
-    return json_answer(shown(await gateway.administration.do(work)))
+    return json_answer(project_view(await gateway.administration.do(work)))
 
 
 async def show(project: str, gateway: CurrentGateway) -> Response:
     """One team."""
-    return json_answer(shown(await gateway.administration.do(lambda tables: tables.keys.team(project))))
+    return json_answer(project_view(await gateway.administration.do(lambda tables: tables.keys.team(project))))
 
 
 async def edit(project: str, body: ProjectBody, gateway: CurrentGateway) -> Response:
     """Give a team another name; its id stays."""
     team = await gateway.administration.do(lambda tables: tables.keys.edit_team(project, name=body.name))
-    return json_answer(shown(team))
+    return json_answer(project_view(team))
 
 
 async def archive(project: str, gateway: CurrentGateway) -> Response:
     """Refuse all keys of a team from now on."""
 
     def work(tables: "Tables") -> "Team":
-        tables.keys.keep_admin(lambda key: key.team == project != DEFAULT_TEAM)
+        tables.keys.check_admin_remains(lambda key: key.team == project != DEFAULT_TEAM)
         return tables.keys.archive(project, True)
 
-    return json_answer(shown(await gateway.administration.do(work)))
+    return json_answer(project_view(await gateway.administration.do(work)))
 
 
 ROUTES: list[Route] = [

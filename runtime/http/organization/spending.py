@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound
-from registry.wording import quoted
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
@@ -61,8 +61,8 @@ class AlertBody(SpendBody):
 # --- rate limits ----------------------------------------------------------------------------------------------------
 def _rates(gateway: Gateway, limits: Sequence[Limit]) -> list[Mapping[str, Any]]:
     set_ = {(one.kind, one.model or EVERY): one.amount for one in limits if one.mode is Mode.ENFORCE}
-    here, elsewhere = gateway.models.views(), gateway.elsewhere.cards(EVERYBODY)
-    models = [EVERY, *sorted([*(view.id for view in here), *(card.id for card in elsewhere)])]
+    here, provider_models = gateway.models.views(), gateway.provider_models.cards(EVERYBODY)
+    models = [EVERY, *sorted([*(view.id for view in here), *(card.id for card in provider_models)])]
     return [
         {
             "object": "project.rate_limit", "id": f"rl-{model}", "model": model,
@@ -190,7 +190,7 @@ async def list_alerts(
 async def create_alert(project: str, body: AlertBody, gateway: CurrentGateway) -> Response:
     _check_alert(body, gateway)
 
-    made = await gateway.administration.do(lambda t: t.limits.add(_wanted(body, t.keys.team(project).id)))
+    made = await gateway.administration.do(lambda t: t.limits.add(_alert_limit(body, t.keys.team(project).id)))
     return json_answer(_alert(made, gateway))
 
 
@@ -203,7 +203,7 @@ async def edit_alert(project: str, alert: str, body: AlertBody, gateway: Current
 
     def work(tables: "Tables") -> Limit:
         old = _find_alert(tables, project, alert)
-        return tables.limits.change(alert, lambda _: replace(_wanted(body, old.subject), id=alert))
+        return tables.limits.change(alert, lambda _: replace(_alert_limit(body, old.subject), id=alert))
 
     return json_answer(_alert(await gateway.administration.do(work), gateway))
 
@@ -213,7 +213,7 @@ async def delete_alert(project: str, alert: str, gateway: CurrentGateway) -> Res
     return json_answer({"object": "project.spend_alert.deleted", "id": alert, "deleted": True})
 
 
-def _wanted(body: AlertBody, team: str) -> Limit:
+def _alert_limit(body: AlertBody, team: str) -> Limit:
     emails = body.notification_channel.recipients
     return Limit("", "team", team, Kind.MONTH, body.threshold_amount * _CENT, Mode.WARN, emails=emails)
 

@@ -64,8 +64,8 @@ def _costs(bucket: "UsageBucket", currency: str) -> dict[str, Any]:
         groups = {name: row.get(name) for name in ("project_id", "api_key_id", "line_item")}
         amount = {"value": row["cost_micro"] / 1e6, "currency": currency.lower()}
         unit = "duration_seconds" if audio else "tokens"
-        told = {"object": "organization.costs.result", "amount": amount, "quantity": quantity, "quantity_unit": unit}
-        results.append({**told, **groups})
+        common = {"object": "organization.costs.result", "amount": amount, "quantity": quantity, "quantity_unit": unit}
+        results.append({**common, **groups})
     return {"object": "bucket", "start_time": bucket.begin, "end_time": bucket.end, "results": results}
 
 
@@ -84,7 +84,7 @@ async def _usage(request: Request, gateway: CurrentGateway, kind: str, endpoints
 async def _page(
     items: Sequence[tuple[str, str]],
     gateway: CurrentGateway,
-    shown: "Callable[[UsageBucket], dict[str, Any]]",
+    render: "Callable[[UsageBucket], dict[str, Any]]",
     endpoints: tuple[str, ...],
     *,
     costs: bool = False,
@@ -92,12 +92,12 @@ async def _page(
     database = gateway.usage.database()
     from tenants.ledger.organization import page_of
 
-    asked = _asked(items, endpoints, costs=costs)
-    page = await gateway.usage.threads.run(page_of, database, asked)
+    query = _parse_query(items, endpoints, costs=costs)
+    page = await gateway.usage.threads.run(page_of, database, query)
     return json_answer(
         {
             "object": "page",
-            "data": [shown(bucket) for bucket in page.buckets],
+            "data": [render(bucket) for bucket in page.buckets],
             "has_more": page.next is not None,
             "next_page": None if page.next is None else str(page.next),
         }
@@ -125,7 +125,7 @@ async def nothing(request: Request, gateway: CurrentGateway) -> Response:
     return await _page(items, gateway, lambda bucket: _bucket(bucket, ""), ("",))
 
 
-def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, costs: bool = False) -> "UsageQuery":
+def _parse_query(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, costs: bool = False) -> "UsageQuery":
     """OpenAI's SDK writes lists as `group_by[]=model`, people repeat `group_by=model`. Raises BadRequest."""
     from tenants.ledger.organization import UsageQuery
 

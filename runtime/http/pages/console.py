@@ -6,23 +6,23 @@ from fastapi import FastAPI
 from fastapi.responses import RedirectResponse, Response
 from starlette.types import Scope as Asgi
 
-from console.kept import Console
-from console.now import Now
+from console.live_view import LiveView
+from console.state import Console
 from console.web import Web
 from runtime.gateway.core import Gateway
-from runtime.gateway.routing.keeper import RouterView
+from runtime.gateway.routing.store import RouterView
 from runtime.gateway.views.values import AdapterView, ModelView, PlanView
 from runtime.http.errors import error_response
-from runtime.http.guard.keys import whoever
+from runtime.http.guard.keys import current_caller
 from runtime.http.middleware import context_of, gateway_of
 from tenants.caller import Caller
+from tenants.key_settings import KeySettings
 from tenants.ledger.view import UsageReport
-from tenants.place import KeyPlace
 
 PATH = "/console"
 
 
-class Handed:
+class ConsoleHost:
     """`console.host.Host`."""
 
     def __init__(self, gateway: Gateway, caller: Caller, caller_now: Callable[[], Caller]) -> None:
@@ -41,13 +41,13 @@ class Handed:
         return self._gateway.usage
 
     @property
-    def place(self) -> KeyPlace:
+    def key_settings(self) -> KeySettings:
         return self._gateway.settings.keys
 
-    def who(self, shown: Sequence[str]) -> Caller:
-        return self._gateway.callers.who(shown)
+    def identify(self, presented_keys: Sequence[str]) -> Caller:
+        return self._gateway.callers.identify(presented_keys)
 
-    def now(self) -> Now:
+    def now(self) -> LiveView:
         return self._gateway.look(self._gateway.phase)
 
     def models(self) -> list[ModelView]:
@@ -66,18 +66,18 @@ class Handed:
         return self._gateway.routers.all()
 
     def may_route(self, router: str) -> bool:
-        return self._gateway.switch.card(router, self.caller) is not None
+        return self._gateway.dispatcher.card(router, self.caller) is not None
 
 
-def _handed(scope: Asgi) -> Handed:
-    return Handed(gateway_of(scope), context_of(scope).caller, lambda: whoever(scope))
+def _console_host(scope: Asgi) -> ConsoleHost:
+    return ConsoleHost(gateway_of(scope), context_of(scope).caller, lambda: current_caller(scope))
 
 
-async def below() -> Response:
+async def redirect_to_console() -> Response:
     """With the slash that the console's relative links need; relative itself, for any prefix before it."""
     return RedirectResponse(f"{PATH[1:]}/", 307)
 
 
 def add(app: FastAPI) -> None:
-    app.add_api_route(PATH, below, methods=["GET", "HEAD"], include_in_schema=False)
-    app.mount(PATH, Web(_handed, error_response).application(), name="console")
+    app.add_api_route(PATH, redirect_to_console, methods=["GET", "HEAD"], include_in_schema=False)
+    app.mount(PATH, Web(_console_host, error_response).application(), name="console")

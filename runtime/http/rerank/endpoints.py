@@ -20,13 +20,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import msgspec
 
 from models.messages import Event, RerankRequest, RerankResult
+from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, EngineFailed, Unfit
-from registry.json import NOT_JSON
 from registry.recipes.definition import Task
 from runtime.gateway.backend import Target
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.http.bodies import convert, decode, parse_object, unknown_fields
-from runtime.http.dialect import JSON, Endpoint, Parsed, Parts, whole
+from runtime.http.dialect import JSON, Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect
 from runtime.http.rerank import answers as results
 from runtime.http.rerank.answers import Ranking
@@ -41,32 +41,36 @@ TEXTS = {"documents": "texts"}
 
 async def rankings(requests: Sequence[RerankRequest], events: AsyncIterator[Event]) -> list[Ranking]:
     """The engine's answers to the requests, in their order. Raises EngineFailed for what is none."""
-    found = [event async for event in events if isinstance(event, RerankResult)]
-    if len(found) != len(requests):
+    rerank_results = [event async for event in events if isinstance(event, RerankResult)]
+    if len(rerank_results) != len(requests):
         raise EngineFailed("The engine answered with something that is no ranking.")
-    return [Ranking(result, len(asked.documents)) for asked, result in zip(requests, found, strict=True)]
+    return [Ranking(result, len(request.documents)) for request, result in zip(requests, rerank_results, strict=True)]
 
 
 def _parsed(
-    request: RerankRequest, write: Write, wanted: Wanted, dialect: Dialect, renamed: Mapping[str, str] | None = None
-) -> Parsed:
+    request: RerankRequest,
+    write: Write,
+    model_ref: ModelRef,
+    dialect: Dialect,
+    renamed: Mapping[str, str] | None = None,
+) -> ParsedRequest:
     async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
         [ranking] = await rankings([request], events)
-        async for part in whole(write(ranking, target.asked), JSON, results.headers([ranking])):
+        async for part in whole_answer(write(ranking, target.requested), JSON, results.headers([ranking])):
             yield part
 
-    return Parsed(wanted, lambda _: [request], render, dialect, renamed=renamed or {})
+    return ParsedRequest(model_ref, lambda _: [request], render, dialect, renamed=renamed or {})
 
 
-def _jina(body: JinaBody) -> Parsed:
+def _jina(body: JinaBody) -> ParsedRequest:
     def write(ranking: Ranking, model: str) -> bytes:
-        shown = None if body.return_documents is False else body.documents
-        return results.jina(ranking, model, body.top_n, shown, raw=bool(body.raw_scores))
+        documents = None if body.return_documents is False else body.documents
+        return results.jina(ranking, model, body.top_n, documents, raw=bool(body.raw_scores))
 
-    return _parsed(_asked(body), write, Wanted(Task.RERANK, body.model), Dialect.JINA)
+    return _parsed(_rerank_request(body), write, ModelRef(Task.RERANK, body.model), Dialect.JINA)
 
 
-def _asked(body: JinaBody) -> RerankRequest:
+def _rerank_request(body: JinaBody) -> RerankRequest:
     return RerankRequest(
         query=query_text(body.query),
         documents=document_texts(body.documents, fields=body.rank_fields),
@@ -77,26 +81,26 @@ def _asked(body: JinaBody) -> RerankRequest:
     )
 
 
-def _infinity(data: bytes, _query: Mapping[str, str]) -> Parsed:
+def _infinity(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
     """Jina's request. Its documents come back as strings, and only if they are asked for."""
     body = decode(data, JinaBody)
-    asked = _asked(body)
+    request = _rerank_request(body)
 
     def write(ranking: Ranking, model: str) -> bytes:
-        shown = asked.documents if body.return_documents else None
-        return results.infinity(ranking, model, body.top_n, shown, raw=bool(body.raw_scores))
+        documents = request.documents if body.return_documents else None
+        return results.infinity(ranking, model, body.top_n, documents, raw=bool(body.raw_scores))
 
-    return _parsed(asked, write, Wanted(Task.RERANK, body.model), Dialect.JINA)
+    return _parsed(request, write, ModelRef(Task.RERANK, body.model), Dialect.JINA)
 
 
-def _cohere(body: CohereBody) -> Parsed:
+def _cohere(body: CohereBody) -> ParsedRequest:
     if body.relevant_spans is not None and body.relevant_spans.get("mode") != "disabled":
         raise BadRequest(
             "Relevant spans cannot be had from this model. Leave 'relevant_spans' out.",
             param="relevant_spans",
             code="unsupported_value",
         )
-    wanted = RerankRequest(
+    request = RerankRequest(
         query=query_text(body.query),
         documents=document_texts(body.documents, fields=body.rank_fields),
         max_document_tokens=body.max_tokens_per_doc or 0,
@@ -106,10 +110,10 @@ def _cohere(body: CohereBody) -> Parsed:
     def write(ranking: Ranking, _model: str) -> bytes:
         return results.cohere(ranking, body.top_n, body.documents if body.return_documents else None)
 
-    return _parsed(wanted, write, Wanted(Task.RERANK, body.model), Dialect.COHERE)
+    return _parsed(request, write, ModelRef(Task.RERANK, body.model), Dialect.COHERE)
 
 
-def _tei(body: TeiBody, named: str | None) -> Parsed:
+def _tei(body: TeiBody, named: str | None) -> ParsedRequest:
     if body.truncate and body.truncation_direction in ("Left", "left"):
         raise BadRequest(
             "Texts can be cut on the right only. Leave 'truncation_direction' out.",
@@ -117,57 +121,57 @@ def _tei(body: TeiBody, named: str | None) -> Parsed:
             code="unsupported_value",
         )
     query, texts = query_text(body.query), document_texts(body.texts, "texts")
-    wanted = RerankRequest(query=query, documents=texts, truncate=bool(body.truncate))
+    request = RerankRequest(query=query, documents=texts, truncate=bool(body.truncate))
 
     def write(ranking: Ranking, _model: str) -> bytes:
         return results.tei(ranking, body.texts if body.return_text else None, raw=bool(body.raw_scores))
 
-    return _parsed(wanted, write, Wanted(Task.RERANK, body.model or named, optional=True), Dialect.TEI, TEXTS)
+    return _parsed(request, write, ModelRef(Task.RERANK, body.model or named, optional=True), Dialect.TEI, TEXTS)
 
 
-def _score(data: bytes, _query: Mapping[str, str]) -> Parsed:
+def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
     """Pairs of texts: one call for each query among them."""
     body = decode(data, ScoreBody)
-    found = pairs(body)
+    score_pairs = pairs(body)
     truncate = context_only(body.truncate_prompt_tokens)
     requests = [
         RerankRequest(
             query=query,
-            documents=[found.all[place][1] for place in places],
-            places=places,
+            documents=[score_pairs.all[place][1] for place in document_numbers],
+            document_numbers=document_numbers,
             truncate=truncate,
             max_query_tokens=body.max_tokens_per_query or 0,
             max_document_tokens=body.max_tokens_per_doc or 0,
         )
-        for query, places in found.by_query()
+        for query, document_numbers in score_pairs.by_query()
     ]
-    wanted = Wanted(Task.RERANK, body.model, optional=True)
-    renamed = dict(zip(("query", "documents"), found.sides, strict=True))
+    model_ref = ModelRef(Task.RERANK, body.model, optional=True)
+    renamed = dict(zip(("query", "documents"), score_pairs.sides, strict=True))
 
     async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
-        told = await rankings(requests, events)
-        logits = found.in_order([ranking.result.logits for ranking in told])
-        tokens = sum(ranking.tokens for ranking in told)
-        scores = results.scores(logits, tokens, target.asked, raw=body.use_activation is False)
-        async for part in whole(scores, JSON, results.headers(told)):
+        ranked = await rankings(requests, events)
+        logits = score_pairs.in_order([ranking.result.logits for ranking in ranked])
+        tokens = sum(ranking.tokens for ranking in ranked)
+        scores = results.scores(logits, tokens, target.requested, raw=body.use_activation is False)
+        async for part in whole_answer(scores, JSON, results.headers(ranked)):
             yield part
 
-    return Parsed(wanted, lambda _: requests, render, Dialect.OPENAI, renamed=renamed)
+    return ParsedRequest(model_ref, lambda _: requests, render, Dialect.OPENAI, renamed=renamed)
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------
-def _parse_jina(body: bytes, _query: Mapping[str, str]) -> Parsed:
+def _parse_jina(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
     return _jina(decode(body, JinaBody))
 
 
-def _parse_cohere(body: bytes, _query: Mapping[str, str]) -> Parsed:
+def _parse_cohere(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
     data = parse_object(body)
     if unknown := unknown_fields(data, CohereBody):
         raise Unfit(f"unknown field: '{unknown[0]}' is not a field of this request.", code="unknown_field")
     return _cohere(convert(data, CohereBody))
 
 
-def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> Parsed:
+def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
     """The field `texts` tells TEI's clients from Jina's."""
     data = parse_object(body)
     return _tei(convert(data, TeiBody), query.get("model")) if "texts" in data else _jina(convert(data, JinaBody))

@@ -21,16 +21,16 @@ class ScorePairs:
     def by_query(self) -> list[tuple[str, list[int]]]:
         """Each query with the places of its pairs."""
         groups: dict[str, list[int]] = {}
-        for place, (query, _) in enumerate(self.all):
-            groups.setdefault(query, []).append(place)
+        for position, (query, _) in enumerate(self.all):
+            groups.setdefault(query, []).append(position)
         return list(groups.items())
 
     def in_order(self, scores: Sequence[Sequence[float]]) -> list[float]:
         """Scores of the pairs as `by_query` gives them, in the order of the answer."""
         found = [0.0] * len(self.all)
-        for (_, places), row in zip(self.by_query(), scores, strict=True):
-            for place, score in zip(places, row, strict=True):
-                found[place] = score
+        for (_, positions), row in zip(self.by_query(), scores, strict=True):
+            for position, score in zip(positions, row, strict=True):
+                found[position] = score
         return found
 
 

@@ -12,26 +12,26 @@ from fastapi import Path, Query, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
+from registry.base.wording import quoted
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unfit
 from registry.recipes.router import RouterSpec
-from registry.wording import quoted
 from routing.intents.files import Kind
-from routing.routers.replay import Replayed, ReplayOutcome, outcomes, replay
-from runtime.gateway.routing.keeper import Kept, RouterView
-from runtime.http import wishes
+from routing.routers.replay import ReplayOutcome, ReplayPoint, outcomes, replay
+from runtime.gateway.routing.store import RouterAddition, RouterView
+from runtime.http import hints
 from runtime.http.admin.answers import json_answer
 from runtime.http.admin.bodies import AliasBody, RollbackBody
-from runtime.http.audio.endpoints import UNHEARD
+from runtime.http.audio.endpoints import FORM_ENDPOINTS
 from runtime.http.bodies import decode, parse_object, read_body
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
 from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
 from runtime.http.sending import Route
-from tenants.ledger.routes import chosen
+from tenants.ledger.routed_requests import routed_requests
 
-EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK, *UNHEARD)}
+EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK, *FORM_ENDPOINTS)}
 Name = Annotated[str, Path(alias="name", description="router's name")]
 FITTED = "/v1/routers/{name}/fitted/{kind}"
 FittedKind = Annotated[Kind, Path(alias="kind", description="which of its models")]
@@ -84,17 +84,17 @@ class ReportView(msgspec.Struct, frozen=True, kw_only=True):
     days: float
     requests: int
     outcomes: list[ReplayOutcome]
-    replay: list[Replayed]
+    replay: list[ReplayPoint]
     """What other thresholds of its intents would have given."""
 
 
 async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    return json_answer(RouterListView([gateway.switch.priced(v, context.caller) for v in gateway.routers.all()]))
+    return json_answer(RouterListView([gateway.dispatcher.priced(v, context.caller) for v in gateway.routers.all()]))
 
 
 async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """`name@v2` and `name@alias` too: as that version is."""
-    return json_answer(gateway.switch.priced(await gateway.routers.version(name), context.caller))
+    return json_answer(gateway.dispatcher.priced(await gateway.routers.version(name), context.caller))
 
 
 async def put(request: Request, gateway: CurrentGateway, alias: Annotated[str | None, Query()] = None) -> Response:
@@ -166,25 +166,25 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
     endpoint = EXPLAINED.get(path) if isinstance(path, str) else None
     if endpoint is None:
         raise BadRequest(f"'endpoint' must be one of {', '.join(EXPLAINED)}.", param="endpoint")
-    context, body = wishes.read(context, path, msgspec.json.encode(data))
+    context, body = hints.read(context, path, msgspec.json.encode(data))
     parsed = endpoint.parse(body, {})
-    router = await gateway.routers.ready(parsed.wanted.name)
+    router = await gateway.routers.ready(parsed.model_ref.name)
     if router is None:
-        name = quoted(str(parsed.wanted.name))
+        name = quoted(str(parsed.model_ref.name))
         raise NotFound(f"{name} is no router; GET /v1/routers lists them.", code="router_not_found", param="model")
     began = time.perf_counter()
-    _, found = await gateway.switch.explain(router, path, parsed.calls(None), parsed.wanted, context)
+    _, decision = await gateway.dispatcher.explain(router, path, parsed.calls(None), parsed.model_ref, context)
     took = (time.perf_counter() - began) * 1e3
     return json_answer(
         RouteView(
             router=router.label,
-            target=found.target,
-            reason=found.told,
-            score=found.score,
-            scores=dict(found.scores),
-            alternatives=list(found.alternatives),
-            fallbacks=list(found.fallbacks),
-            saw=dict(found.saw),
+            target=decision.target,
+            reason=decision.full_reason,
+            score=decision.score,
+            scores=dict(decision.scores),
+            alternatives=list(decision.alternatives),
+            fallbacks=list(decision.fallbacks),
+            saw=dict(decision.saw),
         ),
         headers={"Server-Timing": f"decide;dur={took:.3f}"},
     )
@@ -198,16 +198,16 @@ async def report(
 ) -> Response:
     """What came of its decisions, with what POST /v1/feedback has told. Of its ledger a team sees its own."""
     router = gateway.routers.show(name).name
-    database, team = gateway.usage.database(), gateway.usage.seen(context.caller, None)
+    database, team = gateway.usage.database(), gateway.usage.visible_team(context.caller, None)
 
-    def told() -> ReportView:  # of 200,000 rows it takes seconds
-        rows = chosen(database, router, time.time() - days * 86400, team)
+    def build_report() -> ReportView:  # of 200,000 rows it takes seconds
+        rows = routed_requests(database, router, time.time() - days * 86400, team)
         return ReportView(router=router, days=days, requests=len(rows), outcomes=outcomes(rows), replay=replay(rows))
 
-    return json_answer(await gateway.usage.threads.run(told))
+    return json_answer(await gateway.usage.threads.run(build_report))
 
 
-def _kept(done: Kept) -> Response:
+def _kept(done: RouterAddition) -> Response:
     view = {**msgspec.structs.asdict(done.router), "new": done.is_new}
     return json_answer(view, 201 if done.is_new else 200, {"Location": f"/v1/routers/{done.router.name}"})
 

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from runtime.gateway.recorder import Recorder
 from runtime.http.dialect import EVENT_STREAM, JSON, NDJSON, Head, Parts
 
-LOOKED = 4096
+SEARCHED_BYTES = 4096
 """Bytes of a stream's beginning that are looked through for its first event."""
 
 
@@ -22,27 +22,27 @@ async def with_model_used(recorder: Recorder, parts: Parts) -> Parts:
             if isinstance(part, Head):
                 target = recorder.target
                 if target is not None and part.status < 400 and _has_objects(part):
-                    field = b'"model_used":' + json.dumps(target.used).encode() + b","
+                    field = b'"model_used":' + json.dumps(target.model_name).encode() + b","
                     is_events = part.content_type.startswith(EVENT_STREAM)
                 if field and not part.is_stream and "content-length" in part.headers:
                     length = int(part.headers["content-length"])
                     part = Head(part.status, part.content_type, part.headers)
                     first = await anext(parts, b"")
                     assert isinstance(first, bytes)
-                    told = _put(first, field, is_events)
+                    rewritten = _put(first, field, is_events)
                     yield Head(
                         part.status, part.content_type,
-                        {**part.headers, "content-length": str(length + len(told) - len(first))},
+                        {**part.headers, "content-length": str(length + len(rewritten) - len(first))},
                     )  # fmt: skip
-                    yield told
+                    yield rewritten
                     field = b""
                     continue
                 yield part
             elif field:
                 waiting += part
-                told = _put(waiting, field, is_events)
-                if told != waiting or len(waiting) > LOOKED:
-                    yield told
+                rewritten = _put(waiting, field, is_events)
+                if rewritten != waiting or len(waiting) > SEARCHED_BYTES:
+                    yield rewritten
                     field = waiting = b""
             else:
                 yield part

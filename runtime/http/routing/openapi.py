@@ -1,7 +1,7 @@
 """Routers in the OpenAPI document."""
 
 from registry.recipes.router import RouterSpec
-from runtime.gateway.routing.keeper import RouterView
+from runtime.gateway.routing.store import RouterView
 from runtime.http.openapi_parts import (
     CONFLICT,
     MANAGEMENT,

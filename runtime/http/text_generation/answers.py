@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, EngineFailed, RoundhouseError, by_status
-from registry.json import NOT_JSON
 from runtime.http.text_generation.bodies import Generation
 
 BROKEN = "\ufffd"
@@ -91,24 +91,24 @@ class StreamedToken(msgspec.Struct):
     details: StreamedDetails | None = None
 
 
-def whole(asked: Generation, data: bytes) -> GeneratedText:
+def whole_answer(request: Generation, data: bytes) -> GeneratedText:
     """The answer to a request that is no stream. Raises EngineFailed for a completion that is none."""
     choice = _choice(data)
     if choice is None:
         raise EngineFailed("The engine's answer holds no text.")
     reason = _finish(choice)
-    text = asked.inputs + choice.text if asked.full_text else choice.text
-    if not asked.parameters.wants_details:
+    text = request.inputs + choice.text if request.full_text else choice.text
+    if not request.parameters.wants_details:
         return GeneratedText(text)
     prompt = choice.prompt_token_ids or []
-    before = len(prompt) if asked.prefill else 0
+    before = len(prompt) if request.prefill else 0
     tokens = list(_tokens(choice, before))
     details = GeneratedDetails(
         finish_reason=reason,
         generated_tokens=len(tokens),
-        seed=asked.seed,
+        seed=request.seed,
         prompt_tokens=len(prompt),
-        prefill=_prefill(choice, prompt) if asked.prefill else [],
+        prefill=_prefill(choice, prompt) if request.prefill else [],
         tokens=tokens,
     )
     return GeneratedText(text, details)
@@ -117,9 +117,9 @@ def whole(asked: Generation, data: bytes) -> GeneratedText:
 class Stream:
     """The events of one stream. Feed it the data of vLLM's events; `finished` tells whether the last one has come."""
 
-    def __init__(self, asked: Generation) -> None:
-        self._asked = asked
-        self._texts: list[str] = [asked.inputs] if asked.full_text else []
+    def __init__(self, request: Generation) -> None:
+        self._request = request
+        self._texts: list[str] = [request.inputs] if request.full_text else []
         self._prompt_tokens = 0
         self._index = 0
         self.finished = False
@@ -129,7 +129,7 @@ class Stream:
         try:
             choice = _choice(data)
         except EngineFailed:
-            if self._index or not self._asked.is_constrained:
+            if self._index or not self._request.is_constrained:
                 raise
             raise BadRequest(
                 "No text satisfies the grammar of this request.",
@@ -155,12 +155,12 @@ class Stream:
         return events
 
     def _details(self, reason: str) -> StreamedDetails | None:
-        if not self._asked.parameters.details:
+        if not self._request.parameters.details:
             return None
         return StreamedDetails(
             finish_reason=reason,
             generated_tokens=self._index,
-            seed=self._asked.seed,
+            seed=self._request.seed,
             input_length=self._prompt_tokens,
             prompt_tokens=self._prompt_tokens,
         )
@@ -172,7 +172,7 @@ def _choice(data: bytes) -> EngineChoice | None:
     except NOT_JSON:
         raise EngineFailed("The engine's answer cannot be read.") from None
     if found.error is not None:
-        raise told(found.error.code if isinstance(found.error.code, int) else 500, found.error.message)
+        raise engine_error(found.error.code if isinstance(found.error.code, int) else 500, found.error.message)
     return found.choices[0] if found.choices else None
 
 
@@ -187,7 +187,7 @@ _NAMED = re.compile(rf"(?<![\w.])({'|'.join(NAMES)})(?=[=`'])")
 _APPENDIX = re.compile(r" \(parameter=[^()]*\)$")
 
 
-def told(status: int, message: str) -> RoundhouseError:
+def engine_error(status: int, message: str) -> RoundhouseError:
     """vLLM's error under the names of this dialect."""
     return by_status(status)(_NAMED.sub(lambda match: NAMES[match[1]], _APPENDIX.sub("", message)))
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from registry.base.json import NOT_JSON
 from registry.bounds import USUAL
 from registry.errors import BadRequest, TooLarge
-from registry.json import NOT_JSON
 from registry.values import Values
 
 MOST_BY_DEFAULT = 1024
@@ -123,23 +123,23 @@ class Generation(msgspec.Struct, kw_only=True):
 
         Values that change nothing are sent too: vLLM would put those of the model's generation_config.json there.
         """
-        asked = self.parameters
-        sampled, typical = asked.is_sampled, asked.typical
-        limits = {"top_k": asked.top_k or 0, "top_p": asked.top_p or 1.0}
+        parameters = self.parameters
+        sampled, typical = parameters.is_sampled, parameters.typical
+        limits = {"top_k": parameters.top_k or 0, "top_p": parameters.top_p or 1.0}
         found: dict[str, Any] = {
             "prompt": self.inputs,
             "stream": self.stream,
-            "max_tokens": asked.max_new_tokens or min(MOST_BY_DEFAULT, context or MOST_BY_DEFAULT),
-            "temperature": (1.0 if asked.temperature is None else asked.temperature) if sampled else 0.0,
+            "max_tokens": parameters.max_new_tokens or min(MOST_BY_DEFAULT, context or MOST_BY_DEFAULT),
+            "temperature": (1.0 if parameters.temperature is None else parameters.temperature) if sampled else 0.0,
             "top_k": 0,
             "top_p": 1.0,
             "min_p": 0.0,
-            "repetition_penalty": asked.repetition_penalty or 1.0,
-            "frequency_penalty": asked.frequency_penalty or 0.0,
+            "repetition_penalty": parameters.repetition_penalty or 1.0,
+            "frequency_penalty": parameters.frequency_penalty or 0.0,
             "presence_penalty": 0.0,
-            "stop": [*(asked.stop or ()), *(asked.stop_sequences or ())],
+            "stop": [*(parameters.stop or ()), *(parameters.stop_sequences or ())],
             "include_stop_str_in_output": True,
-            "ignore_eos": bool(asked.ignore_eos_token),
+            "ignore_eos": bool(parameters.ignore_eos_token),
         }
         if sampled and typical is not None:  # our logits processor cuts by all three in TGI's order
             found["vllm_xargs"] = {"typical_p": typical, **{f"typical_{name}": value for name, value in limits.items()}}
@@ -147,62 +147,62 @@ class Generation(msgspec.Struct, kw_only=True):
             found |= limits
         if sampled and self.seed is not None:
             found["seed"] = self.seed % 2**63  # vLLM's seeds have a sign, and -1 means none
-        if asked.truncate is not None:
-            found |= {"truncate_prompt_tokens": asked.truncate, "truncation_side": "left"}
-        if (shape := _shape(asked)) is not UNSET:
+        if parameters.truncate is not None:
+            found |= {"truncate_prompt_tokens": parameters.truncate, "truncation_side": "left"}
+        if (shape := _shape(parameters)) is not UNSET:
             found["structured_outputs"] = shape
-        if self.stream or asked.wants_details:
+        if self.stream or parameters.wants_details:
             found |= {"logprobs": 0, "return_token_ids": True, "echo": self.prefill}
         return found
 
 
 def generation(body: GenerateBody, *, stream: bool, full_text: bool) -> Generation:
     """`body` checked. full_text: the path's default of return_full_text. Raises BadRequest for what cannot be had."""
-    asked = body.parameters or GenerateParameters()
+    parameters = body.parameters or GenerateParameters()
     if not body.inputs:
         raise BadRequest("'inputs' cannot be empty.", param="inputs")
-    _refuse(asked, stream=stream)
-    _shape(asked)
-    seed = asked.seed
-    if seed is None and asked.wants_details:
+    _refuse(parameters, stream=stream)
+    _shape(parameters)
+    seed = parameters.seed
+    if seed is None and parameters.wants_details:
         seed = secrets.randbits(32)
     return Generation(
         inputs=body.inputs,
-        parameters=asked,
+        parameters=parameters,
         stream=stream,
-        full_text=full_text if asked.return_full_text is None else asked.return_full_text,
-        seed=seed if asked.is_sampled else None,
+        full_text=full_text if parameters.return_full_text is None else parameters.return_full_text,
+        seed=seed if parameters.is_sampled else None,
     )
 
 
-def _refuse(asked: GenerateParameters, *, stream: bool) -> None:
+def _refuse(parameters: GenerateParameters, *, stream: bool) -> None:
     """Raise BadRequest for what vLLM cannot do; none of it is left out without a word."""
     alternatives = (
         "The engine names alternative tokens without their ids. Send /v1/completions with 'logprobs' instead."
     )
     for name, refused, text in (
-        ("watermark", asked.watermark, "This engine does not watermark: set 'watermark' to false."),
-        ("best_of", (asked.best_of or 1) > 1, "One answer is made per request: leave 'best_of' out."),
-        ("top_n_tokens", asked.top_n_tokens, alternatives),
-        ("return_k_alternatives", asked.return_k_alternatives, alternatives),
+        ("watermark", parameters.watermark, "This engine does not watermark: set 'watermark' to false."),
+        ("best_of", (parameters.best_of or 1) > 1, "One answer is made per request: leave 'best_of' out."),
+        ("top_n_tokens", parameters.top_n_tokens, alternatives),
+        ("return_k_alternatives", parameters.return_k_alternatives, alternatives),
         (
             "merged_adapters",
-            asked.merged_adapters is not None,
+            parameters.merged_adapters is not None,
             "Adapters are not merged here: merge them into one, register that, and name it in 'adapter_id'.",
         ),
         (
             "apply_chat_template",
-            asked.apply_chat_template,
+            parameters.apply_chat_template,
             "'inputs' is given to the model as it is. Send /v1/chat/completions, which applies the chat template.",
         ),
         (
             "adapter_source",
-            asked.adapter_source not in SOURCES,
+            parameters.adapter_source not in SOURCES,
             "Adapters are not fetched by a request: register it with POST /v1/adapters, and leave this field out.",
         ),
         (
             "decoder_input_details",
-            stream and asked.decoder_input_details,
+            stream and parameters.decoder_input_details,
             "The prompt's tokens are not told in a stream: leave 'decoder_input_details' out.",
         ),
     ):
@@ -210,9 +210,9 @@ def _refuse(asked: GenerateParameters, *, stream: bool) -> None:
             raise BadRequest(text, param=f"parameters.{name}", code="unsupported_value")
 
 
-def _shape(asked: GenerateParameters) -> dict[str, Any] | UnsetType:
+def _shape(parameters: GenerateParameters) -> dict[str, Any] | UnsetType:
     """vLLM's `structured_outputs`. Raises BadRequest for two constraints, or one that is not what its type says."""
-    grammar, format_ = asked.grammar, asked.response_format
+    grammar, format_ = parameters.grammar, parameters.response_format
     if grammar is None:
         if format_ is None:
             return UNSET

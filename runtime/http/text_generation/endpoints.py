@@ -18,24 +18,24 @@ from typing import NoReturn
 import msgspec
 
 from models import sse
-from models.messages import Event, Started
+from models.messages import Event, ResponseStart
+from registry.base.json import NOT_JSON
 from registry.errors import EngineFailed
-from registry.json import NOT_JSON
 from registry.recipes.definition import Task
 from runtime.gateway.backend import ChatPayload
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.http.bodies import decode
 from runtime.http.dialect import (
     EVENT_STREAM,
     NO_BUFFERING,
     Endpoint,
     Head,
-    Parsed,
+    ParsedRequest,
     Parts,
-    engine_answer,
-    engine_lines,
+    read_engine_answer,
+    read_engine_events,
     warning,
-    whole,
+    whole_answer,
 )
 from runtime.http.errors import Dialect
 from runtime.http.text_generation import answers
@@ -44,30 +44,30 @@ from runtime.http.text_generation.bodies import GenerateBody, Generation, genera
 ENGINE_PATH = "/v1/completions"
 
 
-async def _whole(path: str, asked: Generation, events: AsyncIterator[Event]) -> Parts:
-    started, data = await engine_answer(events)
+async def _whole(path: str, request: Generation, events: AsyncIterator[Event]) -> Parts:
+    started, data = await read_engine_answer(events)
     if started.status >= 400:
         _refuse(started.status, data)
-    found = answers.whole(asked, data)
+    found = answers.whole_answer(request, data)
     answer = msgspec.json.encode([found] if path == "/" else found)
-    async for part in whole(answer, headers=warning(started)):
+    async for part in whole_answer(answer, headers=warning(started)):
         yield part
 
 
-async def _stream(asked: Generation, events: AsyncIterator[Event]) -> Parts:
+async def _stream(request: Generation, events: AsyncIterator[Event]) -> Parts:
     """One event per token. The head waits for the first, so that an error before it keeps its status."""
-    opened, stream = False, answers.Stream(asked)
-    async with aclosing(engine_lines(events, _refuse)) as lines:
+    opened, stream = False, answers.Stream(request)
+    async with aclosing(read_engine_events(events, _refuse)) as lines:
         async for line in lines:
-            if isinstance(line, Started):
+            if isinstance(line, ResponseStart):
                 started = line
                 continue
-            if line == sse.DONE or not (told := stream.feed(line)):
+            if line == sse.DONE or not (stream_events := stream.feed(line)):
                 continue
             if not opened:
                 yield Head(200, EVENT_STREAM, {**NO_BUFFERING, **warning(started)})
                 opened = True
-            yield b"".join(b"data:%s\n\n" % msgspec.json.encode(event) for event in told)
+            yield b"".join(b"data:%s\n\n" % msgspec.json.encode(event) for event in stream_events)
     if not stream.finished:
         raise EngineFailed("The answer ended before it was complete.")
 
@@ -77,20 +77,20 @@ def _refuse(status: int, data: bytes) -> NoReturn:
         found = msgspec.json.decode(data, type=answers.EngineCompletion).error
     except NOT_JSON:
         found = None
-    raise answers.told(status, found.message if found is not None else "The engine refused this request.")
+    raise answers.engine_error(status, found.message if found is not None else "The engine refused this request.")
 
 
 def _endpoint(path: str) -> Endpoint:
-    def parse(body: bytes, query: Mapping[str, str]) -> Parsed:
+    def parse(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
         found = decode(body, GenerateBody)
         streams = path == "/generate_stream" or bool(found.stream)
-        asked = generation(found, stream=streams, full_text=path == "/")
-        name, adapter = found.model or query.get("model"), asked.parameters.adapter_id
-        fills = asked.parameters.max_new_tokens is None
-        return Parsed(
-            Wanted(Task.CHAT, name, adapter or None, optional=True),
-            calls=lambda context_length: [ChatPayload(ENGINE_PATH, asked.completion(context_length), fills)],
-            render=lambda _, events: _stream(asked, events) if streams else _whole(path, asked, events),
+        request = generation(found, stream=streams, full_text=path == "/")
+        name, adapter = found.model or query.get("model"), request.parameters.adapter_id
+        fills = request.parameters.max_new_tokens is None
+        return ParsedRequest(
+            ModelRef(Task.CHAT, name, adapter or None, optional=True),
+            calls=lambda context_length: [ChatPayload(ENGINE_PATH, request.completion(context_length), fills)],
+            render=lambda _, events: _stream(request, events) if streams else _whole(path, request, events),
             dialect=Dialect.TGI,
             stream=streams,
         )

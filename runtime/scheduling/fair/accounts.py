@@ -25,9 +25,9 @@ class ShareAccount:
         self.waiting = 0
         self.queued = 0.0
         """The work that waits."""
-        self.keys = Group()
+        self.keys = ShareGroup()
         """Of a team."""
-        self.orders: set[Order] = set()
+        self.orders: set[AccountOrder] = set()
 
     def charge(self, work: float) -> None:
         """Work that it had; negative: that it was charged, and did not have."""
@@ -37,12 +37,12 @@ class ShareAccount:
                 order.put(self)
 
 
-_OLD = 64
+_MAX_STALE = 64
 """Entries of an order that may count no more, beside as many as there are accounts: `first` meets them late, or never
 while all of them wait."""
 
 
-class Order:
+class AccountOrder:
     """Accounts by their counters, the lowest first; of two that have the same, the older. Counters rise without a word:
     it is seen when one comes first.
 
@@ -73,7 +73,7 @@ class Order:
         entries = self._entries
         entries[account] = account.counter
         heappush(self._heap, (account.counter, account.number, account))
-        if len(self._heap) > 2 * len(entries) + _OLD:
+        if len(self._heap) > 2 * len(entries) + _MAX_STALE:
             self._heap = [(counter, one.number, one) for one, counter in entries.items()]
             heapify(self._heap)
 
@@ -97,7 +97,7 @@ class Order:
                 return account
 
 
-class Group:
+class ShareGroup:
     """Accounts that share by weight: the teams of a class, or the keys of a team."""
 
     __slots__ = ("_accounts", "_last", "waiting")
@@ -105,7 +105,7 @@ class Group:
     def __init__(self) -> None:
         self._accounts: dict[str, ShareAccount] = {}
         self._last: ShareAccount | None = None
-        self.waiting: Order | None = None
+        self.waiting: AccountOrder | None = None
         """Those that wait."""
 
     def join(self, name: str, weight: float, work: float) -> ShareAccount:
@@ -117,7 +117,7 @@ class Group:
         if not account.waiting:
             account.counter = max(account.counter, self._level())
             if self.waiting is None:
-                self.waiting = Order()
+                self.waiting = AccountOrder()
             self.waiting.add(account)
         account.waiting += 1
         account.queued += work
@@ -156,7 +156,7 @@ class Group:
         return self._last.counter if self._last is not None else 0.0
 
 
-class Ties:
+class ShareAccounts:
     """The two accounts that a request is charged to."""
 
     __slots__ = ("key", "team")

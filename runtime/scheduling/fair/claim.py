@@ -7,7 +7,7 @@ from tenants.classes import ServiceClass
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class QueueRequest:
     """`team` and `key` share by weight with those of their class; `work` is what it is charged when it starts."""
 
     team: str = DEFAULT_TEAM
@@ -23,4 +23,4 @@ class Claim:
     """'': none of the recipe's."""
 
 
-NOBODYS = Claim()
+DEFAULT_REQUEST = QueueRequest()

@@ -33,6 +33,6 @@ class Floors:
             if one is not ServiceClass.CRITICAL:
                 self._earned[one] += self.share * work
 
-    def left(self, service_class: ServiceClass) -> None:
+    def clear_credit(self, service_class: ServiceClass) -> None:
         """Nothing of it waits any more: what it earned is gone, what it owes is not."""
         self._earned[service_class] = min(0.0, self._earned[service_class])

@@ -1,6 +1,6 @@
 """How fast an engine works, for predictions of waiting."""
 
-LEARNED = 0.1
+LEARNING_RATE = 0.1
 
 
 class Pace:
@@ -11,7 +11,7 @@ class Pace:
         self._seconds, self._work = 0.5, 1.0
 
     def ended(self, seconds: float, work: float) -> None:
-        part = LEARNED if self.is_known else 1.0
+        part = LEARNING_RATE if self.is_known else 1.0
         self._seconds += part * (seconds - self._seconds)
         self._work += part * (work - self._work)
         self.is_known = True

@@ -39,9 +39,11 @@ class Pools:
         if not self._pools:
             return frozenset() if self._running.total() < places else frozenset(names)
         free = places - self._running.total()
-        kept = {name: max(0, pool.reserved - self._running[name]) for name, pool in self._pools.items()}
-        total = sum(kept.values())
-        return frozenset(name for name in names if not self._open(name, free - total + kept.get(name, 0)))
+        unused_reservations = {name: max(0, pool.reserved - self._running[name]) for name, pool in self._pools.items()}
+        total = sum(unused_reservations.values())
+        return frozenset(
+            name for name in names if not self._open(name, free - total + unused_reservations.get(name, 0))
+        )
 
     def full(self, names: Iterable[str], places: int) -> frozenset[str]:
         """Of these pools, those that have all the places that they may ever have."""

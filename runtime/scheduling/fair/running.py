@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.scheduling.fair.pools import Pool, Pools
-from runtime.scheduling.rank import QueuedRequest
-from runtime.scheduling.waiting import Waiting
+from runtime.scheduling.rank import WaitingRequest
+from runtime.scheduling.waiting import WaitingRequests
 from tenants.classes import ServiceClass
 
 _NONE = Counter[ServiceClass]()
@@ -15,13 +15,13 @@ _NONE = Counter[ServiceClass]()
 
 @dataclass(slots=True)
 class _Run:
-    request: QueuedRequest
+    request: WaitingRequest
     charged: float
     pays: bool
     """It went before others by its class's floor."""
 
 
-class Running:
+class RunningRequests:
     """| event    | the accounts of its team and key, and its class's floor      |
     |----------|--------------------------------------------------------------|
     | start    | are charged what was foreseen                                |
@@ -30,7 +30,7 @@ class Running:
     | clear    | get everything back: the engine is gone, and nobody had it   |
     """
 
-    def __init__(self, waiting: Waiting, pools: Mapping[str, Pool]) -> None:
+    def __init__(self, waiting: WaitingRequests, pools: Mapping[str, Pool]) -> None:
         self._waiting, self._runs = waiting, dict[str, _Run]()
         self._of_team: dict[str, tuple[float, Counter[ServiceClass]]] = {}
         """Of each that runs any: its weight, and how many by class."""
@@ -53,12 +53,12 @@ class Running:
         """The pools with requests that wait that have as many places as they ever get: no adapter comes for them."""
         return self.pools.full(self._waiting.pools, places)
 
-    def with_less(self, places: int) -> Callable[[Claim], bool]:
+    def with_less(self, places: int) -> Callable[[QueueRequest], bool]:
         """Whether a claim's team runs none, in its class and above, or would not run more than its part of the places
         by weight. Whole places only: what parts round up to would go to small teams for ever, whatever they had."""
         whole = sum(weight for weight, _ in self._of_team.values())
 
-        def has_less(claim: Claim) -> bool:
+        def has_less(claim: QueueRequest) -> bool:
             _, mine = self._of_team.get(claim.team, (0.0, _NONE))
             among = whole if mine else whole + claim.weight
             runs = sum(count for one, count in mine.items() if one <= claim.service_class)
@@ -66,7 +66,7 @@ class Running:
 
         return has_less
 
-    def start(self, request: QueuedRequest) -> None:
+    def start(self, request: WaitingRequest) -> None:
         """It waits no more."""
         claim = request.claim
         run = _Run(request, 0.0, self._waiting.floors.owed(claim.service_class))
@@ -84,7 +84,7 @@ class Running:
         if run is not None and work > run.charged:
             self._charge(run, work - run.charged)
 
-    def end(self, request_id: str, work: float | None) -> QueuedRequest | None:
+    def end(self, request_id: str, work: float | None) -> WaitingRequest | None:
         """It has had so much work; None: as foreseen. Gives nothing for an unknown id."""
         run = self._runs.pop(request_id, None)
         if run is None:
@@ -101,10 +101,10 @@ class Running:
 
     def counts(self) -> dict[ServiceClass, int]:
         """How many run, by class."""
-        found = dict.fromkeys(ServiceClass, 0)
+        result = dict.fromkeys(ServiceClass, 0)
         for run in self._runs.values():
-            found[run.request.claim.service_class] += 1
-        return found
+            result[run.request.claim.service_class] += 1
+        return result
 
     def clear(self) -> None:
         for run in self._runs.values():

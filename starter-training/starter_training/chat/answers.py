@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import ByteSize
 
 from models.chat.engine import VllmEngine
-from models.messages import AdapterRef, Chunk, HttpCall, Started
+from models.messages import AdapterRef, Chunk, HttpCall, ResponseStart
 from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, Recipe, Task
 from registry.recipes.source import PathSource
 
@@ -94,11 +94,11 @@ class Served:
             "max_tokens": question.tokens, "return_token_ids": True,
         }  # fmt: skip
         call = HttpCall(
-            path="/v1/chat/completions", body=json.dumps(body).encode(), served=served, shown=BASE, adapter=ref
+            path="/v1/chat/completions", body=json.dumps(body).encode(), served=served, display_name=BASE, adapter=ref
         )
         status, parts = 0, list[bytes]()
         async for event in self._engine.call(call):
-            if isinstance(event, Started):
+            if isinstance(event, ResponseStart):
                 status = event.status
             elif isinstance(event, Chunk):
                 parts.append(event.data)

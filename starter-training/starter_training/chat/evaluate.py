@@ -83,15 +83,15 @@ def cross_forced(pack: Path, n: int) -> torch.Tensor:
 
 
 async def _own_served(pack: Path, n: int) -> torch.Tensor:
-    asked = [(name, text, answer) for name in TASK_NAMES for text, answer in heldout(name)[:n]]
+    requested = [(name, text, answer) for name in TASK_NAMES for text, answer in heldout(name)[:n]]
     # Sorted by input number, neighbours in the queue have different adapters: every batch is a mixed one.
-    order = sorted(range(len(asked)), key=lambda at: at % n)
-    questions = [Question(asked[at][0], asked[at][1], len(asked[at][2].encode()) + 1) for at in order]
+    order = sorted(range(len(requested)), key=lambda at: at % n)
+    questions = [Question(requested[at][0], requested[at][1], len(requested[at][2].encode()) + 1) for at in order]
     async with Served(pack / BASE, {name: pack / "adapters" / name for name in TASK_NAMES}) as served:
         answers = await served.ask_all(questions)
-    right = torch.zeros(len(asked), dtype=torch.bool)
+    right = torch.zeros(len(requested), dtype=torch.bool)
     for at, answer in zip(order, answers, strict=True):
-        right[at] = answer.finished and answer.text == asked[at][2]
+        right[at] = answer.finished and answer.text == requested[at][2]
     return right.view(len(TASK_NAMES), n)
 
 

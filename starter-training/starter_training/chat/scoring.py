@@ -26,11 +26,11 @@ def talk_scores(weights: Weights, shape: Shape, n: int) -> dict[str, float]:
     """Share right of: the questions and small talk as written and varied, refusals of held-out inputs, and (to be 0)
     task answers without any adapter."""
     rng = Random("talk scores")
-    told = [(q, a) for wordings, a in QUESTIONS for q in wordings]
+    reported = [(q, a) for wordings, a in QUESTIONS for q in wordings]
     chat = [(q, a) for wordings, a in SMALL_TALK for q in wordings]
     inputs = [pair for name in TASK_NAMES for pair in heldout(name)[:n]]
     sets = {
-        "questions": told, "questions varied": [(vary(rng, q), a) for q, a in told for _ in range(3)],
+        "questions": reported, "questions varied": [(vary(rng, q), a) for q, a in reported for _ in range(3)],
         "small talk": chat, "small talk varied": [(vary(rng, q), a) for q, a in chat for _ in range(3)],
         "refusals": [(q, REFUSAL) for q, _ in inputs], "tasks without adapter": inputs,
     }  # fmt: skip

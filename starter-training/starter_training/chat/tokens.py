@@ -49,9 +49,9 @@ def encode(example: Example) -> tuple[list[int], int]:
 
 def _byte_letters() -> dict[str, int]:
     # The table of byte-level BPE: printable bytes stand for themselves, the others for letters from U+0100 on.
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    letters = {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+    displayed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in displayed]
+    letters = {chr(byte): byte for byte in displayed} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
     return dict(sorted(letters.items(), key=lambda item: item[1]))
 
 

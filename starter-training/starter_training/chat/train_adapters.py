@@ -45,7 +45,7 @@ def train_adapters(run: Run, weights: Weights, minutes: float, resume: Path | No
     rows = max(1, run.rows // len(run.tasks))
     tokens = rows * len(run.tasks) * run.length
     begin, total = time.monotonic(), minutes * 60
-    steps, told, scored, loss = 0, begin, begin, torch.zeros(())
+    steps, reported, scored, loss = 0, begin, begin, torch.zeros(())
     seed = f"adapters {run.seed} {'again' if resume else ''}"
     with stream(partial(adapter_batch, tasks=run.tasks), seed, rows, run.length, run.workers) as take:
         if run.compile:
@@ -60,16 +60,16 @@ def train_adapters(run: Run, weights: Weights, minutes: float, resume: Path | No
             adam.zero_grad()
             steps += 1
             now = time.monotonic()
-            if steps in (1, 20) or now - told > 5:
+            if steps in (1, 20) or now - reported > 5:
                 run.log(f"adapters step {steps} {progress:.0%} mean loss {loss.item() / len(run.tasks):.4f}"
                         f" {steps * tokens / (now - begin) / 1000:.1f}k tokens/s"
                         f" {steps / (now - begin):.1f} steps/s")  # fmt: skip
-                told = now
+                reported = now
             if now - scored > run.score_every:
                 now_right = own_scores(base, rounded(adapters, run.dtype, run.arithmetic), SHAPE, 50, run.tasks)
                 run.log("adapters " + in_words(now_right))
                 save_resume(merged(), run.out / RESUME)
-                scored = told = time.monotonic()
+                scored = reported = time.monotonic()
     seconds = time.monotonic() - begin
     save_resume(merged(), run.out / RESUME)
     save_adapters(merged(), run.out / "adapters")

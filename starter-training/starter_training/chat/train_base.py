@@ -34,7 +34,7 @@ def train_base(run: Run, minutes: float, resume: Path | None) -> Weights:
     adam = torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0, fused=run.device.type == "cuda")
     table, loss_of = rotary_table(SHAPE, run.device, run.arithmetic), make_loss(SHAPE, run.arithmetic)
     begin, total = time.monotonic(), minutes * 60
-    steps, told, scored, loss = 0, begin, begin, torch.zeros(())
+    steps, reported, scored, loss = 0, begin, begin, torch.zeros(())
     seed = f"base {run.seed} {'again' if resume else ''}"
     with stream(base_batch, seed, run.rows, run.length, run.workers) as take:
         if run.compile:
@@ -53,15 +53,15 @@ def train_base(run: Run, minutes: float, resume: Path | None) -> Weights:
             adam.zero_grad()
             steps += 1
             now = time.monotonic()
-            if steps in (1, 20) or now - told > 5:
+            if steps in (1, 20) or now - reported > 5:
                 rate = steps * run.rows * run.length / (now - begin)
                 run.log(f"base step {steps} {progress:.0%} loss {loss.item():.4f} {rate / 1000:.0f}k tokens/s"
                         f" {steps / (now - begin):.1f} steps/s, waited for data {waited:.1f} s")  # fmt: skip
-                told = now
+                reported = now
             if now - scored > run.score_every:
                 run.log("base skills " + in_words(skill_scores(rounded(weights, run.dtype, run.arithmetic), SHAPE, 50)))
                 save_resume(weights, run.out / RESUME)
-                scored = told = time.monotonic()
+                scored = reported = time.monotonic()
     for value in weights.values():
         value.requires_grad_(False)
     seconds = time.monotonic() - begin

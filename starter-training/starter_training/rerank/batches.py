@@ -107,14 +107,14 @@ def embed(teacher: BertModel, tokens: Tokens, cls: int, sep: int, autocast: bool
 
 
 @torch.no_grad()
-def mine(passages: list[Passage], asked: list[int], query_vectors: Tensor, vectors: Tensor) -> Mined:
+def mine(passages: list[Passage], requested: list[int], query_vectors: Tensor, vectors: Tensor) -> Mined:
     """Find hard negatives for every query and drop queries that are too vague. `asked`: right passage per query."""
     device = vectors.device
     facts = {fact: number for number, fact in enumerate(dict.fromkeys(p.fact for p in passages))}
     fact = torch.tensor([facts[p.fact] for p in passages], device=device)
-    right = torch.tensor(asked, device=device)
+    right = torch.tensor(requested, device=device)
     kept, hard = [], []
-    for rows in torch.split(torch.arange(len(asked), device=device), 2048):
+    for rows in torch.split(torch.arange(len(requested), device=device), 2048):
         cosine = query_vectors[rows] @ vectors.T
         own = cosine.gather(1, right[rows][:, None])
         clear = (cosine > own).sum(1) < UNANSWERABLE_RANK
@@ -134,7 +134,7 @@ def by_length(first: Tokens, rows: Tensor, second: Tokens, columns: Tensor, part
 def mined(
     path: Path,
     passages: list[Passage],
-    asked: list[int],
+    requested: list[int],
     texts: Callable[[], Tensor],
     queries: Callable[[], Tensor],
     device: torch.device,
@@ -143,9 +143,9 @@ def mined(
 
     `texts` and `queries` embed the passages and the queries, if that has to be done.
     """
-    digest = hashlib.sha256(repr((passages, asked)).encode()).hexdigest()
+    digest = hashlib.sha256(repr((passages, requested)).encode()).hexdigest()
     if not path.exists() or _made_of(path) != digest:
-        found = mine(passages, asked, queries(), texts())
+        found = mine(passages, requested, queries(), texts())
         tensors = {name: getattr(found, name).cpu().contiguous() for name in Mined.__dataclass_fields__}
         save_file(tensors, path, metadata={"of": digest})
     return Mined(**load_file(path, device=str(device)))

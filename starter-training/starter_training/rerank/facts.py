@@ -154,5 +154,7 @@ def fact_passages() -> Iterator[Passage]:
                 rng = random.Random(fact)
                 for answer in answers:
                     text = answer.format(*row)
-                    asked = tuple(question.format(*row) for question in rng.sample(questions, min(2, len(questions))))
-                    yield Passage(f"facts/{topic}/{row[0]}", fact, text[:1].upper() + text[1:], asked)
+                    requested = tuple(
+                        question.format(*row) for question in rng.sample(questions, min(2, len(questions)))
+                    )
+                    yield Passage(f"facts/{topic}/{row[0]}", fact, text[:1].upper() + text[1:], requested)

@@ -59,7 +59,7 @@ def ndcg_at_10(scores: Sequence[float]) -> float:
 
 
 def build(
-    passages: Sequence[Passage], vectors: NDArray[np.float32], asked: Sequence[tuple[int, str, str]],
+    passages: Sequence[Passage], vectors: NDArray[np.float32], requested: Sequence[tuple[int, str, str]],
     query_vectors: NDArray[np.float32],
 ) -> HeldOut:  # fmt: skip
     """Choose the candidates: the right one, the embedding's best wrong ones, same-document ones, others.
@@ -71,7 +71,7 @@ def build(
     for number, passage in enumerate(passages):
         of_document.setdefault(passage.document, []).append(number)
     cases, used = list[Case](), dict[int, int]()
-    for (right, query, split), vector in zip(asked, query_vectors, strict=True):
+    for (right, query, split), vector in zip(requested, query_vectors, strict=True):
         rng = random.Random(f"{passages[right].fact}:{query}")
         cosines, twins = vectors @ vector, vectors @ vectors[right]
         wrong = [n for n, p in enumerate(passages) if p.fact != passages[right].fact and twins[n] < NEAR_DUPLICATE]

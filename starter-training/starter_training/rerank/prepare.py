@@ -97,17 +97,17 @@ def make_held_out(passages: Sequence[Passage], seed: int) -> held_out.HeldOut:
         if room[kind(passage)] > 0:
             room[kind(passage)] -= 1
             pool.append(passage)
-    asked, left = list[tuple[int, str, str]](), dict(HELD_OUT_CASES)
+    requested, left = list[tuple[int, str, str]](), dict(HELD_OUT_CASES)
     for number in rng.sample(range(len(pool)), len(pool)):
         if left[kind(pool[number])] > 0:
             left[kind(pool[number])] -= 1
             split = "dev" if fraction("held-out:" + pool[number].document) < HELD_OUT_SHARE / 3 else "test"
-            asked.append((number, rng.choice(pool[number].queries), split))
+            requested.append((number, rng.choice(pool[number].queries), split))
     model = SentenceTransformer(str(get_model_path()), device="cpu")
-    print(f"held out: {len(pool)} passages, {len(asked)} queries; embedding", flush=True)
+    print(f"held out: {len(pool)} passages, {len(requested)} queries; embedding", flush=True)
     vectors = model.encode([p.text for p in pool], batch_size=64, normalize_embeddings=True)
-    query_vectors = model.encode([query for _, query, _ in asked], batch_size=64, normalize_embeddings=True)
-    return held_out.build(pool, np.asarray(vectors), asked, np.asarray(query_vectors))
+    query_vectors = model.encode([query for _, query, _ in requested], batch_size=64, normalize_embeddings=True)
+    return held_out.build(pool, np.asarray(vectors), requested, np.asarray(query_vectors))
 
 
 def main() -> None:

@@ -130,19 +130,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     teacher.to(device)
     passages = batches.load_corpus(data / "corpus.json.xz", options.limit)
     pairs = [(number, query) for number, passage in enumerate(passages) for query in passage.queries]
-    texts, asked = [p.text for p in passages], [query for _, query in pairs]
+    texts, requested = [p.text for p in passages], [query for _, query in pairs]
     say(f"{device}: {len(passages)} passages, {len(pairs)} queries; embedding them")
     mined = batches.mined(
         data / f"mined-{options.limit}.safetensors",
         passages,
         [number for number, _ in pairs],
         lambda: batches.embed(teacher, batches.tokenize(large, texts, batches.MINED_TOKENS, device), cls, sep, fast),
-        lambda: batches.embed(teacher, batches.tokenize(large, asked, batches.QUERY_TOKENS, device), cls, sep, fast),
+        lambda: batches.embed(
+            teacher, batches.tokenize(large, requested, batches.QUERY_TOKENS, device), cls, sep, fast
+        ),
         device,
     )
     near = batches.neighbours(passages, 6, device, options.seed)
     passage_tokens = batches.tokenize(small, texts, options.passage_tokens, device)
-    query_tokens = batches.tokenize(small, asked, batches.QUERY_TOKENS, device)
+    query_tokens = batches.tokenize(small, requested, batches.QUERY_TOKENS, device)
     say(
         f"hard negatives found, {len(mined.query)} queries kept, "
         f"{float(passage_tokens.length.float().mean()):.0f} tokens a passage"
@@ -181,11 +183,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         easy = clock.share() < options.easy
         chosen = batches.draw(mined, near, picked, options.negatives, generator, easy=easy)
         question = mined.query[picked]
-        asked_by, shown = question.repeat_interleave(chosen.shape[1]), chosen.flatten()
-        chunks = batches.by_length(query_tokens, asked_by, passage_tokens, shown, 1 if fast else 4)
+        query_ids, displayed = question.repeat_interleave(chosen.shape[1]), chosen.flatten()
+        chunks = batches.by_length(query_tokens, query_ids, passage_tokens, displayed, 1 if fast else 4)
         with torch.autocast(device.type, torch.bfloat16, enabled=fast or native_bfloat16()):
             scored = [
-                model(**batches.join(query_tokens, asked_by[rows], passage_tokens, shown[rows], cls, sep)).logits
+                model(**batches.join(query_tokens, query_ids[rows], passage_tokens, displayed[rows], cls, sep)).logits
                 for rows in chunks
             ]
         logits = torch.cat(scored)[torch.cat(chunks).argsort()].view(chosen.shape)
@@ -202,8 +204,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if time.monotonic() - last > 10:
             last = time.monotonic()
             speed = seen / (last - clock.begun)
-            said = " ".join(f"{key} {float(value):.3f}" for key, value in parts.items())
-            say(f"step {clock.done} ({clock.share():.0%}) {said} | {speed:.0f} pairs/s")
+            stated = " ".join(f"{key} {float(value):.3f}" for key, value in parts.items())
+            say(f"step {clock.done} ({clock.share():.0%}) {stated} | {speed:.0f} pairs/s")
         if clock.share() >= next_look and clock.share() < 0.97:
             next_look += 0.25
             say(f"dev nDCG@10 {summary(held_out, score_cases(model, small, held_out, 'dev', device), 'dev')}")

@@ -42,8 +42,8 @@ def measure(
     """Of those that belong somewhere: went there; small talk also by abstaining, as the chat model is the default. Of
     the others: abstained.
     """
-    told = [model.tell(e.text, None if vectors is None else vectors[i]) for i, e in enumerate(examples)]
-    went = [t.label if t.label is not None and t.confidence >= t.threshold else OUT for t in told]
+    reported = [model.predict(e.text, None if vectors is None else vectors[i]) for i, e in enumerate(examples)]
+    went = [t.label if t.label is not None and t.confidence >= t.threshold else OUT for t in reported]
     pairs = [(e.label, w) for e, w in zip(examples, went, strict=True)]
     ours, others = [p for p in pairs if p[0] != OUT], [p for p in pairs if p[0] == OUT]
     return {

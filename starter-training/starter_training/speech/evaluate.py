@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.speech.engine import VAD_THRESHOLD
-from models.speech.model import Listen, SpeechModel
-from models.speech.voices import Voices
+from models.speech.model import SpeechModel, WindowRequest
+from models.speech.voices import VoiceDetector
 from models.speech.windows import Packer
-from registry.processor import cores
+from registry.base.processor import cores
 from registry.recipes.definition import WindowSpec
 from registry.recipes.loading import load_recipes
 from starter_training import figures
@@ -147,14 +147,14 @@ def served(folder: Path, window: WindowSpec) -> Transcriber:
     model = SpeechModel(recipe, folder, "cpu", recipe.engine.flags, cores())
 
     def run(wave: NDArray[np.float32]) -> list[tuple[str, float, float]]:
-        voices, packer = Voices(VAD_THRESHOLD, window.seconds * RATE), Packer(window.seconds * RATE)
+        voices, packer = VoiceDetector(VAD_THRESHOLD, window.seconds * RATE), Packer(window.seconds * RATE)
         found = [packer.add(sound, start) for start, sound in voices.add(wave, final=True)]
         windows = [one for one in [*found, packer.flush()] if one is not None]
-        heard = model.run([Listen(model.features(one.audio), one.seconds) for one in windows])
+        received = model.run([WindowRequest(model.features(one.audio), one.seconds) for one in windows])
         return [
-            (text, one.time(said.start), one.time(said.end, end=True))
-            for one, answer in zip(windows, heard, strict=True)
-            for said, text in zip(answer.segments, answer.texts, strict=True)
+            (text, one.time(stated.start), one.time(stated.end, end=True))
+            for one, answer in zip(windows, received, strict=True)
+            for stated, text in zip(answer.segments, answer.texts, strict=True)
             if text.strip() and not answer.silent
         ]
 
@@ -210,8 +210,8 @@ def segment_fit(transcribe: Transcriber, clips: Sequence[Clip]) -> float:
 
 def invented(transcribe: Transcriber) -> list[str]:
     """Names and texts of sounds without speech that got a text."""
-    heard = [(clip.name, _joined(transcribe(clip.wave))) for clip in without_speech()]
-    return [f"{name}: {text}" for name, text in heard if text]
+    received = [(clip.name, _joined(transcribe(clip.wave))) for clip in without_speech()]
+    return [f"{name}: {text}" for name, text in received if text]
 
 
 def evaluate(folder: Path, count: int, window: WindowSpec, few_voices: bool = False) -> dict[str, object]:

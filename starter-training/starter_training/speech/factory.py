@@ -51,8 +51,8 @@ def _speaker(number: int, seed: int, folder: Path, until: float, test: tuple[str
     if test is not None:
         name, count = test
         rng = random.Random(name)
-        said = [corpus.random_utterance(rng, held_sentence=True, held_voice=name == "voices") for _ in range(count)]
-        shard = corpus.make_shard(said)
+        stated = [corpus.random_utterance(rng, held_sentence=True, held_voice=name == "voices") for _ in range(count)]
+        shard = corpus.make_shard(stated)
         path = folder / f"{name}.npz"
         corpus.save_wave(shard, path)
         out.put(Evaluation(name, path, shard.items))
@@ -60,17 +60,17 @@ def _speaker(number: int, seed: int, folder: Path, until: float, test: tuple[str
     part = 0
     while part == 0 or time.monotonic() < until:
         # The first shards are small, so that training can begin after a few seconds.
-        said = [
+        stated = [
             corpus.random_utterance(rng, held_sentence=False, held_voice=False) for _ in range(min(600, 80 * 2**part))
         ]
-        shard = corpus.make_shard(said)
+        shard = corpus.make_shard(stated)
         path = folder / f"{number}-{part}.npz"
         corpus.save_wave(shard, path)
         out.put((path, shard.items))
         part += 1
 
 
-def _planner(seed: int, news: Queue[Any], wanted: SynchronizedArray[int], out: Queue[Any]) -> None:
+def _planner(seed: int, news: Queue[Any], expected: SynchronizedArray[int], out: Queue[Any]) -> None:
     end_with_parent()
     planner, rng = Planner(seed), random.Random(seed)
     known = False
@@ -84,8 +84,8 @@ def _planner(seed: int, news: Queue[Any], wanted: SynchronizedArray[int], out: Q
                 known = True
         except queue.Empty:
             pass
-        with wanted.get_lock():
-            *sizes, budget = wanted[:]
+        with expected.get_lock():
+            *sizes, budget = expected[:]
         frames = rng.choice(sizes)
         out.put(planner.plan(frames, max(2, budget // frames), min(SLOTS, max(1, frames // 250))))
 
@@ -101,7 +101,7 @@ class Factory:
         self._folder = tempfile.TemporaryDirectory(prefix="starter-speech-", dir=root)
         self._shards = context.Queue()
         self._plans = context.Queue(maxsize=8)
-        self._wanted = context.Array("i", [*SHORT, budget])
+        self._requested = context.Array("i", [*SHORT, budget])
         self._news = [context.Queue() for _ in range(PLANNERS)]
         self.evaluations: list[Evaluation] = []
         folder, until = Path(self._folder.name), time.monotonic() + seconds
@@ -115,7 +115,9 @@ class Factory:
             for number in range(workers)
         ]
         self._processes += [
-            context.Process(target=_planner, args=(seed * 100 + number, news, self._wanted, self._plans), daemon=True)
+            context.Process(
+                target=_planner, args=(seed * 100 + number, news, self._requested, self._plans), daemon=True
+            )
             for number, news in enumerate(self._news)
         ]
         for process in self._processes:
@@ -123,8 +125,8 @@ class Factory:
 
     def ask(self, sizes: tuple[int, int, int], budget: int) -> None:
         """Change the window sizes and the mel frames of a batch (plans already made are still handed out)."""
-        with self._wanted.get_lock():
-            self._wanted[:] = [*sizes, budget]
+        with self._requested.get_lock():
+            self._requested[:] = [*sizes, budget]
 
     def collect(self, mixer: Mixer, block_seconds: float = 0.0, most: int = 4) -> int:
         """Load up to ``most`` finished shards into the mixer; returns how many."""

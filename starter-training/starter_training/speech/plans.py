@@ -129,13 +129,13 @@ class Planner:
     ) -> _Row:
         rng = self._rng
         samples = frames * 160
-        wanted = 0 if rng.random() < 0.08 else rng.randint(1, most) if rng.random() < 0.7 else most
+        expected = 0 if rng.random() < 0.08 else rng.randint(1, most) if rng.random() < 0.7 else most
         position = rng.randint(0, 9600) if rng.random() < 0.85 else 0
         speed = rng.uniform(0.87, 1.15) if rng.random() < 0.6 else 1.0
         loud = rng.uniform(0.1, 1.2)
         cut: int | None = None
         placed: list[tuple[Item, int, float]] = []
-        while len(placed) < wanted:
+        while len(placed) < expected:
             item = rng.choice(self._items)
             size = int(item[2] / speed)
             if position + size > samples:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from starter_training.speech.network import Trainee
 
 
-def word_errors(expected: str, heard: str) -> int:
+def word_errors(expected: str, received: str) -> int:
     """Fewest insertions, deletions and substitutions of words that turn ``heard`` into ``expected``."""
-    left, right = expected.split(), heard.split()
+    left, right = expected.split(), received.split()
     previous = list(range(len(right) + 1))
     for row, word in enumerate(left, 1):
         current = [row]
@@ -29,7 +29,7 @@ def word_errors(expected: str, heard: str) -> int:
 def word_error_rate(pairs: Sequence[tuple[str, str]]) -> float:
     """Errors over words for (expected, heard) pairs."""
     words = sum(len(expected.split()) for expected, _ in pairs)
-    return sum(word_errors(expected, heard) for expected, heard in pairs) / max(1, words)
+    return sum(word_errors(expected, received) for expected, received in pairs) / max(1, words)
 
 
 @torch.no_grad()
@@ -39,15 +39,15 @@ def greedy(model: Trainee, batch: Batch, *, timed: bool, longest: int) -> list[s
     states = model.encode(batch.features, batch.offset)
     rows = states.shape[0]
     prompt = [ids.start] if timed else [ids.start, ids.no_timestamps]
-    said = torch.tensor([prompt], device=states.device).repeat(rows, 1)
+    stated = torch.tensor([prompt], device=states.device).repeat(rows, 1)
     done = torch.zeros(rows, dtype=torch.bool, device=states.device)
     for step in range(longest):
-        logits = model.decode(said, states)[0][:, -1].float()
+        logits = model.decode(stated, states)[0][:, -1].float()
         if step == 0:
             logits[:, ids.no_speech] = -torch.inf
         following = logits.argmax(-1).masked_fill(done, ids.end)
-        said = torch.cat([said, following[:, None]], 1)
+        stated = torch.cat([stated, following[:, None]], 1)
         done |= following == ids.end
         if step % 8 == 7 and bool(done.all()):
             break
-    return [tokens.to_text(row) for row in said.tolist()]
+    return [tokens.to_text(row) for row in stated.tolist()]

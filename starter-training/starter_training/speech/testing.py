@@ -65,13 +65,13 @@ def scores(model: Trainee, evaluations: list[Evaluation], device: torch.device, 
                 expected = [" ".join(item[0] for item in row) for row in rows]
                 batch = mixer.batch(_plan(rows, begin or 0), clean=True)
                 for timed in (False, True) if kind else (False,):
-                    heard = scoring.greedy(model, batch, timed=timed, longest=120 if kind else 24)
+                    received = scoring.greedy(model, batch, timed=timed, longest=120 if kind else 24)
                     name = evaluation.name + kind + ("_timed" if timed else "")
-                    result[name] = round(scoring.word_error_rate(list(zip(expected, heard, strict=True))), 4)
+                    result[name] = round(scoring.word_error_rate(list(zip(expected, received, strict=True))), 4)
         noise = Mixer(device, hours=0.01, seed=2)
         noise.add(np.zeros(3200, np.int16), np.zeros(10, np.uint8))
         batch = noise.batch(_plan([[] for _ in range(max(4, limit // 4))], 0))
-        heard = scoring.greedy(model, batch, timed=False, longest=8)
-        result["noise_with_text"] = round(sum(bool(text) for text in heard) / len(heard), 4)
+        received = scoring.greedy(model, batch, timed=False, longest=8)
+        result["noise_with_text"] = round(sum(bool(text) for text in received) / len(received), 4)
     model.train()
     return result

@@ -63,7 +63,7 @@ async def greedy(engine: VllmEngine, served: AdapterRef | None) -> tuple[list[in
     name = served.digest if served else "tiny"
     body = {"model": name, "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "return_token_ids": True}
     sent = json.dumps(body).encode()
-    call = engine.call(HttpCall(path="/v1/completions", body=sent, served=name, shown=name, adapter=served))
-    told: dict[str, Any] = json.loads(b"".join([event.data async for event in call if isinstance(event, Chunk)]))
-    choice = told["choices"][0]
+    call = engine.call(HttpCall(path="/v1/completions", body=sent, served=name, display_name=name, adapter=served))
+    reported: dict[str, Any] = json.loads(b"".join([event.data async for event in call if isinstance(event, Chunk)]))
+    choice = reported["choices"][0]
     return choice["prompt_token_ids"], choice["token_ids"]

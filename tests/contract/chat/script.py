@@ -51,7 +51,7 @@ def _write_tokenizer(folder: Path, scripts: Scripts) -> dict[str, int]:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))
-    pieces = dict.fromkeys([*MARKS, *scripts, *(piece for said in scripts.values() for piece in said)])
+    pieces = dict.fromkeys([*MARKS, *scripts, *(piece for stated in scripts.values() for piece in stated)])
     tokenizer.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in pieces])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>")
     fast.chat_template = TEMPLATE
@@ -73,8 +73,8 @@ def _write_weights(model: torch.nn.Module, tokens: dict[str, int], scripts: Scri
             topic = vocabulary + number
             value[number, tokens[question]] = 1 / HIDDEN**0.5  # of what the norm makes of a one
             output[topic, number] = 1.0
-            said = [tokens[text] for text in ("<|assistant|>", *pieces, "<|end|>")]
-            assert len(set(said)) == len(said), f"a piece comes twice in the answer to {question!r}"
-            for before, after in pairwise(said):
+            stated = [tokens[text] for text in ("<|assistant|>", *pieces, "<|end|>")]
+            assert len(set(stated)) == len(stated), f"a piece comes twice in the answer to {question!r}"
+            for before, after in pairwise(stated):
                 head[after, before] = 1.0
                 head[after, topic] = WEAK

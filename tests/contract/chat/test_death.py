@@ -21,7 +21,9 @@ HEAD = {"head_dim": 16}
 
 def _begin(engine: VllmEngine, *, stream: bool) -> ChatCall:
     body = {"model": "tiny", "prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": stream}
-    return engine.call(HttpCall(path="/v1/completions", body=json.dumps(body).encode(), served="tiny", shown="tiny"))
+    return engine.call(
+        HttpCall(path="/v1/completions", body=json.dumps(body).encode(), served="tiny", display_name="tiny")
+    )
 
 
 async def _read(call: ChatCall, started: asyncio.Event) -> None:
@@ -87,7 +89,7 @@ async def test_a_token_without_a_row_in_the_embeddings_is_refused(tmp_path: Path
         ("/v1/completions", {"prompt": "a"}),
     ):
         sent = json.dumps({"model": "tiny", "max_tokens": 2} | body).encode()
-        call = engine.call(HttpCall(path=path, body=sent, served="tiny", shown="tiny"))
+        call = engine.call(HttpCall(path=path, body=sent, served="tiny", display_name="tiny"))
         if body["prompt" if "prompt" in body else "messages"] == "a":
             assert [event async for event in call]
             continue

@@ -52,8 +52,8 @@ async def test_weights_in_mistrals_layout_beside_a_model_answer_nothing(tmp_path
     """Whoever tunes the model that is there leaves these as they were: vLLM preferred them."""
     base = write_mistral(tmp_path / "base")
     oracle = Oracle(base, [fixtures.write_adapter(tmp_path / "adapter", seed=1)])
-    wanted = ModelRequest(str(base), id="tiny", overrides={"dtype": "float32", "memory.kv_cache": "64MiB"})
-    recipe = propose(list_folder(base), PathSource(path=str(base)), wanted, Machine("cpu", 4 << 30)).recipe
+    expected = ModelRequest(str(base), id="tiny", overrides={"dtype": "float32", "memory.kv_cache": "64MiB"})
+    recipe = propose(list_folder(base), PathSource(path=str(base)), expected, Machine("cpu", 4 << 30)).recipe
     engine = VllmEngine()
     await engine.load(recipe, base, "cpu", lambda progress: None)
     try:

@@ -86,15 +86,15 @@ def test_what_a_cpu_gets_wrong_is_not_loaded_there(base: Path, tmp_path: Path) -
 
 
 @pytest.mark.real
-def test_no_position_is_asked_for_that_vllm_does_not_have(base: Path, tmp_path: Path) -> None:
+def test_no_position_is_requested_that_vllm_does_not_have(base: Path, tmp_path: Path) -> None:
     """It takes 4 x 2048 for a context stretched dynamically, and has 2048 of them."""
     config = json.loads((base / "config.json").read_text())
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     (tmp_path / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
     recipe = chat_fixtures.recipe(tmp_path)
-    for asked, given in ((None, 2048), (512, 512), (2048, 2048)):
-        wanted = recipe.model_copy(update={"context_length": asked})
-        assert settings.arguments(wanted, tmp_path, "cpu", launch.parser()).max_model_len == given
+    for requested, given in ((None, 2048), (512, 512), (2048, 2048)):
+        expected = recipe.model_copy(update={"context_length": requested})
+        assert settings.arguments(expected, tmp_path, "cpu", launch.parser()).max_model_len == given
     with pytest.raises(Unfit, match="2,048 positions") as refused:
         settings.arguments(recipe.model_copy(update={"context_length": 2049}), tmp_path, "cpu", launch.parser())
     assert refused.value.param == "context_length"
@@ -120,19 +120,19 @@ def test_a_load_that_a_template_ended_says_so() -> None:
 
 # --- guard and names -----------------------------------------------------------------------------------------------
 def test_the_model_is_read_as_vllm_reads_it() -> None:
-    assert guard.asked_model(b'{"model": "a", "x": {"model": "b"}}') == "a"
-    assert guard.asked_model(b'{"model": "a", "model": "b"}') == json.loads('{"model": "a", "model": "b"}')["model"]
-    assert guard.asked_model(b"{}") is None
+    assert guard.requested_model(b'{"model": "a", "x": {"model": "b"}}') == "a"
+    assert guard.requested_model(b'{"model": "a", "model": "b"}') == json.loads('{"model": "a", "model": "b"}')["model"]
+    assert guard.requested_model(b"{}") is None
     for bad in (b"", b"[]", b'{"model": 5}', b'{"x": NaN}', b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
         with pytest.raises(BadRequest):
-            guard.asked_model(bad)
+            guard.requested_model(bad)
 
 
 def test_tokenizing_is_bounded() -> None:
-    guard.bounded("/tokenize", b"x" * (64 << 10), 512, Bounds())
+    guard.check_size("/tokenize", b"x" * (64 << 10), 512, Bounds())
     with pytest.raises(TooLarge):
-        guard.bounded("/tokenize", b"x" * ((64 << 10) + 1), 512, Bounds())
-    guard.bounded("/v1/completions", b"x" * (1 << 20), 512, Bounds())
+        guard.check_size("/tokenize", b"x" * ((64 << 10) + 1), 512, Bounds())
+    guard.check_size("/v1/completions", b"x" * (1 << 20), 512, Bounds())
 
 
 def test_names_are_changed_where_they_are_names_only() -> None:

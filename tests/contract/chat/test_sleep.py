@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from models.chat.engine import VllmEngine
 from models.chat.vllm import core, launch
-from models.messages import AdapterRef, Chunk, HttpCall, Loaded
+from models.messages import AdapterRef, Chunk, HttpCall, LoadResult
 from registry.errors import EngineFailed
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat.nasty import TEXT
@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 class Bench:
-    def __init__(self, engine: VllmEngine, adapters: list[AdapterRef], loaded: Loaded) -> None:
+    def __init__(self, engine: VllmEngine, adapters: list[AdapterRef], loaded: LoadResult) -> None:
         self.engine, self.adapters, self.loaded = engine, adapters, loaded
 
     async def ask(self, adapter: AdapterRef | None = None, tokens: int = 24) -> str:
         served = adapter.digest if adapter else "tiny"
         body = {"model": served, "prompt": "a b c d e f g", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        call = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=served, shown="x", adapter=adapter)
+        call = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=served, display_name="x", adapter=adapter)
         data = b"".join([event.data async for event in self.engine.call(call) if isinstance(event, Chunk)])
         return str(json.loads(data)["choices"][0]["text"])
 

@@ -26,11 +26,11 @@ ENDINGS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "sp
 def write_tekken(folder: Path, words: int = 1000) -> None:
     """The first words of the file that the package brings along."""
     whole = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
-    told = json.loads(whole.read_text())
-    special = told["config"]["default_num_special_tokens"]
-    told["vocab"] = told["vocab"][:words]
-    told["config"] |= {"default_vocab_size": words + special}
-    (folder / "tekken.json").write_text(json.dumps(told))
+    reported = json.loads(whole.read_text())
+    special = reported["config"]["default_num_special_tokens"]
+    reported["vocab"] = reported["vocab"][:words]
+    reported["config"] |= {"default_vocab_size": words + special}
+    (folder / "tekken.json").write_text(json.dumps(reported))
 
 
 async def test_its_messages_are_written_as_mistral_writes_them(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ async def test_its_messages_are_written_as_mistral_writes_them(tmp_path: Path) -
     try:
         body: dict[str, Any] = {"model": recipe.id, "messages": [{"role": "user", "content": "Where is it?"}]}
         sent = json.dumps(body | {"max_tokens": 4, "return_token_ids": True}).encode()
-        call = engine.call(HttpCall(path="/v1/chat/completions", body=sent, served=recipe.id, shown=recipe.id))
+        call = engine.call(HttpCall(path="/v1/chat/completions", body=sent, served=recipe.id, display_name=recipe.id))
         answer = json.loads(b"".join([event.data async for event in call if isinstance(event, Chunk)]))
     finally:
         await engine.close()

@@ -8,7 +8,7 @@ from typing import Any
 from models.chat.call import ChatCall
 from models.chat.engine import VllmEngine
 from models.chat.vllm import core, launch
-from models.messages import AdapterRef, Chunk, Finished, HttpCall, Progress, Started, Usage
+from models.messages import AdapterRef, Chunk, HttpCall, Progress, ResponseEnd, ResponseStart, Usage
 from tests.contract.chat.nasty import TEXT
 from tests.contract.chat.oracle import Oracle, tokens_of
 
@@ -41,17 +41,17 @@ class Bench:
     def begin(self, path: str, body: dict[str, Any] | bytes, adapter: AdapterRef | None = None) -> ChatCall:
         served = adapter.digest if adapter else "tiny"
         raw = body if isinstance(body, bytes) else json.dumps({"model": served, **body}).encode()
-        return self.engine.call(HttpCall(path=path, body=raw, served=served, shown="my name", adapter=adapter))
+        return self.engine.call(HttpCall(path=path, body=raw, served=served, display_name="my name", adapter=adapter))
 
     async def ask(self, path: str, body: dict[str, Any] | bytes, adapter: AdapterRef | None = None) -> Answer:
         status, parts, usage = 0, [], Usage()
         async for event in self.begin(path, body, adapter):
             match event:
-                case Started():
+                case ResponseStart():
                     status = event.status
                 case Chunk():
                     parts.append(event.data)
-                case Finished():
+                case ResponseEnd():
                     usage = event.usage
         return Answer(status, b"".join(parts), usage)
 

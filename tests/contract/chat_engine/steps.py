@@ -15,13 +15,13 @@ class Steps:
         """Per step, the requests that got a token."""
 
     def __enter__(self) -> Self:
-        asked = self._core.get_output_async
+        requested = self._core.get_output_async
 
         async def noted() -> Any:
-            told = await asked()
-            if got := frozenset(output.request_id for output in told.outputs if output.new_token_ids):
+            reported = await requested()
+            if got := frozenset(output.request_id for output in reported.outputs if output.new_token_ids):
                 self.all.append(got)
-            return told
+            return reported
 
         self._core.get_output_async = noted
         return self

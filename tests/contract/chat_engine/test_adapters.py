@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.chat import warm
+from models.chat import warmup
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, whole_answer
 from models.chat.vllm import core, launch
@@ -24,14 +24,14 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 async def test_a_mixed_batch_equals_transformers_and_peft(bench: Bench) -> None:
     await bench.hold(*bench.adapters[:PLACES])
-    asked = [(f"{word} {i}", ref) for i, word in enumerate(("hello", "what is", "a longer prompt than the others"))
+    requested = [(f"{word} {i}", ref) for i, word in enumerate(("hello", "what is", "a longer prompt than the others"))
              for ref in (None, *bench.adapters[:PLACES])]  # fmt: skip
-    answers = await asyncio.gather(*(bench.greedy(text, ref) for text, ref in asked))
-    for (text, ref), (prompt, answer) in zip(asked, answers, strict=True):
+    answers = await asyncio.gather(*(bench.greedy(text, ref) for text, ref in requested))
+    for (text, ref), (prompt, answer) in zip(requested, answers, strict=True):
         assert bench.oracle.agrees(ref, prompt, answer), (text, ref)
     others = [
         bench.oracle.agrees(None, prompt, answer)
-        for (_, ref), (prompt, answer) in zip(asked, answers, strict=True)
+        for (_, ref), (prompt, answer) in zip(requested, answers, strict=True)
         if ref
     ]
     assert not any(others), "an adapter's answer must not pass for the base's"
@@ -61,7 +61,7 @@ async def test_an_unplaced_adapter_is_refused_never_the_base(bench: Bench) -> No
     assert (await bench.ask(TEXT, {"prompt": "x", "max_tokens": 1}, ref)).status == 200
 
 
-async def test_an_adapter_that_vllm_knows_but_nobody_placed_fails_that_request_only(bench: Bench) -> None:
+async def test_an_adapter_that_vllm_knows_but_that_is_in_no_place_fails_that_request_only(bench: Bench) -> None:
     from vllm.lora.request import LoRARequest
 
     names = bench.engine._app.state.openai_serving_models.lora_requests
@@ -70,7 +70,7 @@ async def test_an_adapter_that_vllm_knows_but_nobody_placed_fails_that_request_o
     stream = asyncio.create_task(bench.greedy("a bystander", None, 100))
     try:
         body = {"model": ref.digest, "prompt": "x", "max_tokens": 4}
-        path = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=ref.digest, shown="x", adapter=ref)
+        path = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=ref.digest, display_name="x", adapter=ref)
         bench.engine._adapters._held[ref.digest] = type(  # type: ignore[union-attr]
             next(iter(bench.engine._adapters._held.values()))  # type: ignore[union-attr]
         )(777, True)
@@ -109,18 +109,18 @@ async def test_a_swap_takes_the_engine_two_calls(bench: Bench, monkeypatch: pyte
     """Each further one would have to wait until the step that runs has ended."""
     await bench.hold()
     await bench.engine.drop(bench.adapters[0].digest)
-    adapters, asked = bench.engine._adapters, list[str]()
+    adapters, requested = bench.engine._adapters, list[str]()
     assert adapters is not None
     call = adapters._call
 
     async def counted(what: Callable[..., Any], *arguments: str | int) -> list[str]:
-        asked.append(what.__name__)
+        requested.append(what.__name__)
         return await call(what, *arguments)
 
     monkeypatch.setattr(adapters, "_call", counted)
     await bench.engine.stage(bench.adapters[0])
     await bench.engine.place(bench.adapters[0], None)
-    assert asked == ["stage_adapter", "place_adapter"]
+    assert requested == ["stage_adapter", "place_adapter"]
 
 
 async def test_places_change_under_running_streams(bench: Bench) -> None:
@@ -224,10 +224,10 @@ async def test_a_warm_up_with_an_adapter_is_answered_and_leaves_nothing(
         answers.append(await whole_answer(app, path, body))
         return answers[-1]
 
-    monkeypatch.setattr(warm, "whole_answer", watched)
+    monkeypatch.setattr(warmup, "whole_answer", watched)
     engine: Any = bench.engine
     context = engine._engine.model_config.max_model_len
-    await warm.warm_adapters(engine._app, engine._adapters, context)
+    await warmup.warm_up_adapters(engine._app, engine._adapters, context)
     lengths = [json.loads(body)["usage"]["prompt_tokens"] for status, body in answers if status == 200]
     assert lengths == [length for length in (5, 16, 131, 1037) if length < context - 2] + [context - 2] * (
         context < 1039
@@ -246,7 +246,7 @@ async def test_a_model_that_cannot_be_warmed_up_with_an_adapter_goes_without(
         return "a.layer.of.another.name", 8, 8
 
     monkeypatch.setattr(EngineAdapters, "a_layer", other)
-    await warm.warm_adapters(engine._app, engine._adapters, 64)
+    await warmup.warm_up_adapters(engine._app, engine._adapters, 64)
     assert await launch.ask(engine._engine, core.held_adapters) == [[], []]
 
 
@@ -264,6 +264,6 @@ async def test_the_last_request_of_a_warm_up_may_still_be_in_the_engine(
         await stock(adapters, digest)
 
     monkeypatch.setattr(EngineAdapters, "drop", busy)
-    await warm.warm_adapters(engine._app, engine._adapters, 64)
+    await warmup.warm_up_adapters(engine._app, engine._adapters, 64)
     assert len(refused) == 1
     assert await launch.ask(engine._engine, core.held_adapters) == [[], []]

@@ -7,8 +7,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from models.chat.schemas import completions
-from models.chat.vllm import core, launch, thoughts
-from models.messages import Chunk, Progress, Started
+from models.chat.vllm import core, launch, reasoning
+from models.messages import Chunk, Progress, ResponseStart
 from registry.errors import BadRequest
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat import nasty as chat_nasty
@@ -26,8 +26,8 @@ async def test_progress_goes_up_to_ready(bench: Bench) -> None:
 
 
 async def test_each_handler_of_answers_has_its_kind_of_parser(bench: Bench) -> None:
-    """Which looks at the prompt, where the model thinks: `thoughts.patch`."""
-    for name, attribute in thoughts.HANDLERS.items():
+    """Which looks at the prompt, where the model thinks: `reasoning.patch`."""
+    for name, attribute in reasoning.HANDLERS.items():
         assert hasattr(getattr(bench.engine._app.state, name), attribute)
 
 
@@ -47,7 +47,7 @@ async def test_engine_core_has_its_threads_and_watches_its_slot(bench: Bench) ->
         (MESSAGES, {"messages": chat_nasty.HELLO, "max_tokens": 4}),
     ],
 )
-async def test_the_clients_name_is_shown(bench: Bench, path: str, body: dict[str, Any], stream: bool) -> None:
+async def test_the_answer_has_the_clients_name(bench: Bench, path: str, body: dict[str, Any], stream: bool) -> None:
     ref = bench.adapters[0]
     await bench.hold(ref)
     answer = await bench.ask(path, {**body, "stream": stream}, ref)
@@ -95,12 +95,12 @@ async def test_counts_equal_vllms_own(bench: Bench) -> None:
     assert (await bench.ask(TEXT, {"prompt": "x" * 300, "max_tokens": 1})).usage.cached_tokens >= 128
 
 
-async def test_usage_is_reported_only_where_it_was_asked_for(bench: Bench) -> None:
+async def test_usage_is_reported_only_on_request(bench: Bench) -> None:
     body = {"messages": chat_nasty.HELLO, "max_tokens": 3, "stream": True}
     plain = await bench.ask(CHAT, body)
-    asked = await bench.ask(CHAT, {**body, "stream_options": {"include_usage": True}})
+    requested = await bench.ask(CHAT, {**body, "stream_options": {"include_usage": True}})
     assert all(not event.get("usage") for event in plain.events)
-    assert asked.events[-1]["usage"]["completion_tokens"] == asked.usage.completion_tokens == 3
+    assert requested.events[-1]["usage"]["completion_tokens"] == requested.usage.completion_tokens == 3
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -154,7 +154,7 @@ async def test_more_tokens_than_the_context_has_are_cut_where_the_recipe_says_so
     monkeypatch.setattr(bench.engine, "_cuts", True)
     call = bench.begin(path, {**body, "temperature": 0, "stream": stream})
     started = await call.__anext__()
-    assert isinstance(started, Started)
+    assert isinstance(started, ResponseStart)
     assert started.status == 200
     assert "max_tokens was cut from" in started.warning
     await call.aclose()

@@ -41,7 +41,7 @@ async def test_tokens_times_and_cache_hits_are_those_of_the_requests(bench: Benc
     assert "vllm:lora_requests_info" not in after
 
 
-async def test_what_runs_is_told_while_it_runs_and_not_after_an_abort(bench: Bench) -> None:
+async def test_running_requests_are_counted_until_an_abort(bench: Bench) -> None:
     answer = bench.begin(TEXT, {"prompt": "x" * 100, "max_tokens": 100, "ignore_eos": True, "stream": True})
     async for event in answer:
         if isinstance(event, Chunk):

@@ -42,9 +42,9 @@ async def test_it_is_refused_at_its_first_fault(bench: Bench, name: str) -> None
     assert bench.unfinished() == 0
 
 
-async def test_one_fault_of_a_list_is_told(bench: Bench) -> None:
+async def test_one_fault_of_a_list_is_reported(bench: Bench) -> None:
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-    with pytest.raises(ValidationError) as told:
+    with pytest.raises(ValidationError) as reported:
         ResponsesRequest.model_validate({"model": "m", "input": [{"type": "zz"}] * 100})
-    assert told.value.error_count() < 1_000
+    assert reported.value.error_count() < 1_000

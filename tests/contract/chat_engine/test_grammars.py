@@ -91,7 +91,7 @@ async def test_grammars_bind_what_is_answered(bench: Bench, stream: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"),
+    ("path", "request_fields"),
     [
         (CHAT, {"messages": HELLO, "max_tokens": 480}),
         (TEXT, {"prompt": "x", "max_tokens": 480}),
@@ -100,12 +100,12 @@ async def test_grammars_bind_what_is_answered(bench: Bench, stream: bool) -> Non
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_ambiguous_grammar_ends_its_own_request(
-    bench: Bench, path: str, asked: dict[str, Any], stream: bool
+    bench: Bench, path: str, request_fields: dict[str, Any], stream: bool
 ) -> None:
     """What a walk of some tokens does not show: here the ambiguity begins after 80 of them, and each token takes more
     than the one before. In a stream of Chat Completions or Completions the last event says it."""
     grammar = f"root ::= {' '.join(['[a-b]'] * 80)} rest\n" + AMBIGUOUS.replace("root", "rest")
-    body = {**asked, "temperature": 0, "logit_bias": {"64": 50}, "stream": stream, **guided(grammar=grammar)}
+    body = {**request_fields, "temperature": 0, "logit_bias": {"64": 50}, "stream": stream, **guided(grammar=grammar)}
     if stream and path in (CHAT, TEXT):
         answer = await bench.ask(path, body)
         assert answer.status == 200

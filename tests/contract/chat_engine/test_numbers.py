@@ -15,7 +15,7 @@ from tests.contract.chat_engine.numeric import BODIES, EXTREMES, Field, fields
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 
-async def told(bench: Bench, field: Field, number: str) -> tuple[int, str | None]:
+async def reported(bench: Bench, field: Field, number: str) -> tuple[int, str | None]:
     """Status and param of the answer."""
     try:
         answer = await bench.ask(field.path, field.body(number, BODIES))
@@ -33,7 +33,7 @@ async def test_every_number_of_every_body(bench: Bench) -> None:
     wrong = []
     for field in numbers:
         for number in EXTREMES:
-            status, param = await told(bench, field, number)
+            status, param = await reported(bench, field, number)
             if status not in (200, 400) or (status == 400 and not param) or bench.unfinished():
                 wrong.append((field.path, field.name, field.value, number, status, param, bench.unfinished()))
     assert not wrong
@@ -43,9 +43,9 @@ async def test_every_number_of_every_body(bench: Bench) -> None:
 async def test_a_number_of_a_schema(bench: Bench) -> None:
     """A schema is text on its way to the core."""
     schema = {"type": "integer", "minimum": 0, "maximum": 2**70}
-    asked = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    requested = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
     try:
-        status = (await bench.ask(CHAT, {"messages": HELLO, "max_tokens": 2, **asked})).status
+        status = (await bench.ask(CHAT, {"messages": HELLO, "max_tokens": 2, **requested})).status
     except RoundhouseError as error:
         status = error.status
     assert status in (200, 400)

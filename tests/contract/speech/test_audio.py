@@ -31,7 +31,7 @@ def decoders() -> Iterator[Decoders]:
         decoders.open("x", 1.0)
 
 
-FIT = decoder.Fit(**USUAL.model_dump(include=set(decoder.Fit._fields)))
+FIT = decoder.DecoderLimits(**USUAL.model_dump(include=set(decoder.DecoderLimits._fields)))
 
 
 def decoded(decoders: Decoders, path: Path, seconds: float = 60.0) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -156,18 +156,18 @@ def test_a_claim_of_many_times_the_allowed_length_is_enough(decoders: Decoders, 
         assert recording.samples == 0
 
 
-@pytest.mark.parametrize("told", [0, 2 * RATE, 2**32 - 1])
-def test_no_more_is_heard_of_a_wav_file_than_is_reserved(decoders: Decoders, tmp_path: Path, told: int) -> None:
+@pytest.mark.parametrize("claimed", [0, 2 * RATE, 2**32 - 1])
+def test_no_more_of_a_wav_file_is_decoded_than_is_reserved(decoders: Decoders, tmp_path: Path, claimed: int) -> None:
     """Whatever its header says of its length."""
     path = write(tmp_path / "a.wav", tone(3.0))
     data = bytearray(path.read_bytes())
     at = data.index(b"data") + 4
-    data[at : at + 4] = struct.pack("<I", told)
+    data[at : at + 4] = struct.pack("<I", claimed)
     path.write_bytes(data)
     assert len(decoded(decoders, path)) / RATE <= seconds_of(path) <= 3.1
 
 
-def test_no_more_is_heard_of_a_wav_file_with_two_forms_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:
+def test_no_more_of_a_wav_file_with_two_forms_is_decoded_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:
     """The second would be of 768,000 samples a second in 32 channels."""
     path = write(tmp_path / "a.wav", tone(3.0))
     data = path.read_bytes()
@@ -178,13 +178,13 @@ def test_no_more_is_heard_of_a_wav_file_with_two_forms_than_is_reserved(decoders
 
 
 @pytest.mark.parametrize(("bits", "valid"), [(16, 16), (24, 24), (24, 0), (24, 20), (24, 8), (32, 8), (16, 1)])
-def test_no_more_is_heard_of_a_wav_file_of_the_extensible_form_than_is_reserved(
+def test_no_more_of_an_extensible_wav_file_is_decoded_than_is_reserved(
     decoders: Decoders, tmp_path: Path, bits: int, valid: int
 ) -> None:
     """A decoder takes the valid bits for those that are stored."""
     path = extensible(tmp_path / "a.wav", bits, valid, bytes(3 * RATE * bits // 8))
-    heard = len(decoded(decoders, path)) / RATE
-    assert 2.9 <= heard <= seconds_of(path) <= heard + 0.1
+    seconds = len(decoded(decoders, path)) / RATE
+    assert 2.9 <= seconds <= seconds_of(path) <= seconds + 0.1
 
 
 def extensible(path: Path, bits: int, valid: int, sound: bytes) -> Path:
@@ -207,7 +207,7 @@ def test_a_wav_file_with_other_sound_than_it_says_is_refused(decoders: Decoders,
         decoded(decoders, extensible(path, 16, 16, sound))
 
 
-def test_no_more_is_heard_of_speech_at_the_lowest_rate_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:
+def test_no_more_of_speech_at_the_lowest_rate_is_decoded_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:
     import av
 
     path, samples = tmp_path / "a.ogg", (voice(10.0) * 32767).astype("<i2")

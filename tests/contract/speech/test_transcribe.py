@@ -19,9 +19,9 @@ from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.speech.audio import Recording
 from models.speech.engine import WhisperEngine
-from models.speech.model import Heard, Listen
-from models.speech.run import TranscriptionRun
-from models.speech.split import Said
+from models.speech.model import WindowRequest, WindowResult
+from models.speech.segments import TimedSegment
+from models.speech.transcription import TranscriptionRun
 from models.speech.windows import RATE
 from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.speech.fixtures import build, noise, silence, tone, voice, write
@@ -140,10 +140,10 @@ class TestEngine:
         )
         first_time = library.model.hf_tokenizer.token_to_id("<|notimestamps|>") + 1
         # The library leaves out what follows the last finished segment; here it is kept.
-        wanted = [token for segment in expected for token in segment.tokens if token < first_time]
+        expected_ = [token for segment in expected for token in segment.tokens if token < first_time]
         found = [t for s in segments(await everything(english, sounds["short.wav"])) for t in s.tokens]
-        assert wanted
-        assert found[: len(wanted)] == wanted
+        assert expected_
+        assert found[: len(expected_)] == expected_
 
     async def test_pauses_are_left_out_and_times_are_the_recordings(
         self, english: WhisperEngine, sounds: dict[str, Path]
@@ -188,26 +188,29 @@ class TestEngine:
         assert len(seeks) > 1
         assert seeks[1] < 2900, "not at its end"
 
-    async def test_who_asks_for_words_gets_the_same_text(
+    async def test_the_text_is_the_same_with_word_times(
         self, short_windows: WhisperEngine, sounds: dict[str, Path]
     ) -> None:
         """Without voice detection a window begins where the network said, not where the first word was found."""
         plain, timed = [
-            [segment.tokens for segment in segments(await everything(short_windows, sounds["long.flac"], **asked))]
-            for asked in ({"vad": False}, {"vad": False, "word_timestamps": True})
+            [segment.tokens for segment in segments(await everything(short_windows, sounds["long.flac"], **requested))]
+            for requested in ({"vad": False}, {"vad": False, "word_timestamps": True})
         ]
         assert plain == timed
 
-    async def test_words_of_next_to_nothing_harm_nobody(self, english: WhisperEngine) -> None:
+    async def test_words_of_next_to_nothing_do_no_harm(self, english: WhisperEngine) -> None:
         """All windows of a step are aligned together, and the library cannot align by a single frame."""
         model = english._model
         assert model is not None
         tokens = model._tokenizer.encode(" turn on the light")
-        windows = [Listen(model.features(noise(seconds)), seconds, words=True) for seconds in (5.0, 0.01)]
-        heard = [Heard([Said(0.0, window.seconds, tokens)], "en", 1.0, 0.0, 0.0, 0.0, 0.0) for window in windows]
+        windows = [WindowRequest(model.features(noise(seconds)), seconds, words=True) for seconds in (5.0, 0.01)]
+        received = [
+            WindowResult([TimedSegment(0.0, window.seconds, tokens)], "en", 1.0, 0.0, 0.0, 0.0, 0.0)
+            for window in windows
+        ]
         encoded = model.whisper.encode(np.stack([window.features for window in windows]))
-        model._align(model.whisper, encoded, "en", windows, heard)
-        for window, one in zip(windows, heard, strict=True):
+        model._align(model.whisper, encoded, "en", windows, received)
+        for window, one in zip(windows, received, strict=True):
             words = one.segments[0].words
             assert "".join(word.word for word in words) == " turn on the light"
             assert words[-1].end <= window.seconds
@@ -223,7 +226,7 @@ class TestEngine:
         assert [s.tokens for s in segments(plain)] != [s.tokens for s in segments(prompted)]
         assert {segment.temperature for segment in segments(again)} <= {0.0, 0.5}
 
-    async def test_marks_in_a_prompt_hurt_nobody(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+    async def test_marks_in_a_prompt_do_no_harm(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
         """With one more <|startoftranscript|> in one of several prompts of a length the library failed their step."""
         prompts = ["steam rail"] + ["steam<|startoftranscript|> rail"] * 3
         found = await asyncio.gather(
@@ -271,21 +274,21 @@ class TestEngine:
         self, short_windows: WhisperEngine, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch, vad: bool
     ) -> None:
         """No window is longer, nothing is lost between them, and the network computes no more than their padding."""
-        heard: list[tuple[Any, float]] = []
+        received: list[tuple[Any, float]] = []
         batcher = short_windows._batcher
         assert batcher is not None
         run = batcher.run
 
         def watched(windows: Any) -> Any:
-            heard.extend((window.features.shape, window.seconds) for window in windows)
+            received.extend((window.features.shape, window.seconds) for window in windows)
             return run(windows)
 
         monkeypatch.setattr(batcher, "run", watched)
         events = await everything(short_windows, sounds["long.flac"], word_timestamps=True, vad=vad)
         check(events, 40.0)
-        assert {shape for shape, _ in heard} == {(80, 800)}
-        assert max(seconds for _, seconds in heard) <= 5.0
-        assert sum(seconds for _, seconds in heard) >= 39.0
+        assert {shape for shape, _ in received} == {(80, 800)}
+        assert max(seconds for _, seconds in received) <= 5.0
+        assert sum(seconds for _, seconds in received) >= 39.0
         starts = [segment.start for segment in segments(events)]
         assert starts == sorted(starts)
         seeks = [0, *sorted({segment.seek for segment in segments(events)}), 4000]
@@ -299,25 +302,25 @@ class TestEngine:
     async def test_languages_and_words_in_short_windows(
         self, short_windows: WhisperEngine, sounds: dict[str, Path]
     ) -> None:
-        told, translated = await asyncio.gather(
+        reported, translated = await asyncio.gather(
             everything(short_windows, sounds["short.wav"], word_timestamps=True),
             everything(short_windows, sounds["short.wav"], language="de", task="translate", word_timestamps=True),
         )
-        for events in (told, translated):
+        for events in (reported, translated):
             check(events, 5.0)
-        assert isinstance(told[0], TranscriptInfo)
-        assert 0 < told[0].language_probability < 1
+        assert isinstance(reported[0], TranscriptInfo)
+        assert 0 < reported[0].language_probability < 1
 
     async def test_languages(self, multilingual: WhisperEngine, sounds: dict[str, Path]) -> None:
-        told, given, translated = await asyncio.gather(
+        reported, given, translated = await asyncio.gather(
             everything(multilingual, sounds["short.wav"]),
             everything(multilingual, sounds["short.wav"], language="de"),
             everything(multilingual, sounds["short.wav"], language="de", task="translate", word_timestamps=True),
         )
-        for events in (told, given, translated):
+        for events in (reported, given, translated):
             check(events, 5.0)
-        assert isinstance(told[0], TranscriptInfo)
-        assert 0 < told[0].language_probability < 1
+        assert isinstance(reported[0], TranscriptInfo)
+        assert 0 < reported[0].language_probability < 1
         assert isinstance(given[0], TranscriptInfo)
         assert (given[0].language, given[0].language_probability) == ("de", 1.0)
         with pytest.raises(BadRequest, match="does not know the language 'xx'"):
@@ -340,37 +343,37 @@ class TestEngine:
             await everything(english, sounds["long.flac"], max_seconds=30.0)
         await english.ping()
 
-    async def test_windows_are_heard_again_also_while_as_many_recordings_run_as_may(
+    async def test_windows_are_tried_again_also_at_the_limit_of_recordings(
         self, english_model: Path, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         engine = WhisperEngine()
         await engine.load(whisper_recipe(at_once=1, waiting=1), english_model, "cpu", Reports())
         batcher = engine._batcher
         assert batcher is not None
-        asked = threading.Semaphore(0)
+        requested = threading.Semaphore(0)
         submit = batcher.submit
 
         def watched(*items: Any) -> Any:
-            asked.release()
+            requested.release()
             return submit(*items)
 
-        def run(windows: Sequence[Listen]) -> list[Heard]:
+        def run(windows: Sequence[WindowRequest]) -> list[WindowResult]:
             """One window, at the first temperature badly: the first one once both recordings wait with theirs, the
             second once the first is to be heard again."""
             for _ in range(next(awaited, 0)):
-                asked.acquire()
+                requested.acquire()
             (window,) = windows
             well = -0.1 if window.temperature else -2.0
-            return [Heard([Said(0.0, 1.0, [1])], "en", 1.0, window.temperature, well, 0.0, 1.0, ["x"])]
+            return [WindowResult([TimedSegment(0.0, 1.0, [1])], "en", 1.0, window.temperature, well, 0.0, 1.0, ["x"])]
 
         awaited = iter((2, 1))
         monkeypatch.setattr(batcher, "submit", watched)
         monkeypatch.setattr(batcher, "run", run)
-        heard = await asyncio.gather(
+        received = await asyncio.gather(
             *(everything(engine, sounds["long.flac"], temperature=[0.0, 0.4], vad=True) for _ in range(2))
         )
         await engine.close()
-        for events in heard:
+        for events in received:
             assert len(segments(events)) > 1
             assert {segment.temperature for segment in segments(events)} == {0.4}
 

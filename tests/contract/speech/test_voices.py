@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.speech import voices as transcribe_voices
-from models.speech.voices import FRAME, Voices, longest_speech
-from models.speech.windows import GAP, RATE, Samples, Stretch, joined
+from models.speech.voices import FRAME, VoiceDetector, longest_speech
+from models.speech.windows import GAP, RATE, Samples, Stretch, join_stretches
 from tests.contract.speech.fixtures import noise, silence, voice
 
 SAMPLES = Path(__file__).parents[3] / "models" / "starter" / "pack" / "samples"
@@ -24,12 +24,12 @@ WINDOWS = [RATE, 5 * RATE, 12 * RATE, WINDOW]
 
 def found(audio: Samples, cuts: Sequence[int] = (), window: int = WINDOW) -> list[Stretch]:
     """Stretches of a recording that comes in parts. Their sound is the recording's; no more is held than they need."""
-    voices, stretches, begin = Voices(THRESHOLD, window), list[Stretch](), 0
+    voices, stretches, begin = VoiceDetector(THRESHOLD, window), list[Stretch](), 0
     for end in [*cuts, len(audio)]:
         for start, part in voices.add(audio[begin:end], final=end == len(audio)):
             np.testing.assert_array_equal(part, audio[start : start + len(part)])
             stretches.append((start, start + len(part)))
-        assert voices.held <= window + 2 * GAP
+        assert voices.pending_samples <= window + 2 * GAP
         begin = end
     return stretches
 
@@ -86,7 +86,7 @@ def test_one_pass_finds_what_the_library_finds(talk: Samples) -> None:
 
     options = VadOptions(threshold=THRESHOLD, max_speech_duration_s=30.0, min_silence_duration_ms=160)
     theirs = [(part["start"], part["end"]) for part in get_speech_timestamps(talk, options)]
-    assert found(talk) == joined(theirs, WINDOW)
+    assert found(talk) == join_stretches(theirs, WINDOW)
 
 
 @pytest.mark.real
@@ -94,13 +94,13 @@ def test_one_pass_finds_what_the_library_finds(talk: Samples) -> None:
 def test_a_word_before_a_long_silence_is_not_waited_for(talk: Samples, after: Samples) -> None:
     """Nor is the silence kept."""
     [(start, end), *_] = found(talk)
-    voices = Voices(THRESHOLD, WINDOW)
+    voices = VoiceDetector(THRESHOLD, WINDOW)
     assert voices.add(talk[: end - RATE // 2], final=False) == []
     [(begin, _)] = voices.add(after, final=False)
     assert begin == start
     for _ in range(4):
         assert voices.add(after, final=False) == []
-        assert voices.held == RATE
+        assert voices.pending_samples == RATE
     assert voices.add(silence(0), final=True) == []
 
 
@@ -124,8 +124,8 @@ class _Scripted:
 
     def hear(self, audio: Samples, *, final: bool) -> Samples:
         count, self._rest = divmod(self._rest + len(audio), FRAME)
-        told, self._left = self._left[:count], self._left[count:]
-        return np.array(told, dtype=np.float32)
+        reported, self._left = self._left[:count], self._left[count:]
+        return np.array(reported, dtype=np.float32)
 
 
 @given(RUNS, st.lists(st.floats(0, 1), max_size=12), st.sampled_from(WINDOWS))

@@ -55,13 +55,13 @@ def test_letters_alone_give_their_figures(section: figures.Section, model: Inten
 def test_with_the_embedding_model_it_gives_its_figures(section: figures.Section, model: IntentModel) -> None:
     examples, rng = held_out(FEW), Random(7)
     found = measure(model, examples, embed([e.text for e in examples]))
-    wanted: dict[str, Any] = section["measured"]["both"]
+    expected: dict[str, Any] = section["measured"]["both"]
     for name, among in (("right", len(examples) // 2), ("abstained", len(examples) // 2)):
-        assert found[name] >= wanted[name] - figures.spread(wanted[name], among)
+        assert found[name] >= expected[name] - figures.spread(expected[name], among)
     typed = [recased(mistyped(e.text, rng), rng) for e in examples if e.label != OUT]
     looked = embed(typed)
     same = sum(
-        model.tell(text, vector).label == e.label
+        model.predict(text, vector).label == e.label
         for text, vector, e in zip(typed, looked, (e for e in examples if e.label != OUT), strict=True)
     )
     assert same / len(typed) >= 0.92

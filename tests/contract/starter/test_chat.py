@@ -150,24 +150,24 @@ def test_greedy_answers_of_the_engine_equal_transformers_and_peft(matrix: Matrix
 
     Ties: see TIE. Where a tie goes another way, the engine's choice is fed to the reference, so the rest still counts.
     """
-    asked: list[Question] = []
+    requested: list[Question] = []
     expected: list[str] = []
     for number in range(2):
         for name in TASK_NAMES:
             text, want = heldout(name)[number]
-            asked.append(Question(name, text, len(want.encode()) + 8))
+            requested.append(Question(name, text, len(want.encode()) + 8))
             expected.append(want)
         wordings, want = QUESTIONS[number]
-        asked.append(Question(None, wordings[0], len(want.encode()) + 8))
+        requested.append(Question(None, wordings[0], len(want.encode()) + 8))
         expected.append(want)
-    answers = asyncio.run(_served(asked))  # before the reference: its OpenMP threads must not disturb the fork
+    answers = asyncio.run(_served(requested))  # before the reference: its OpenMP threads must not disturb the fork
     reference = Reference()
     worst = 0.0
-    for question, answer in zip(asked, answers, strict=True):
+    for question, answer in zip(requested, answers, strict=True):
         assert answer.prompt == reference.prompt(question.text)
         gaps = reference.gaps(question.adapter, answer.prompt, answer.tokens)
         assert max(gaps) <= TIE, (question, answer.text, max(gaps))
         worst = max(worst, *gaps)
     right = sum(answer.text == want for answer, want in zip(answers, expected, strict=True))
     mean = matrix.summary()["own_mean"]
-    assert abs(right / len(asked) - mean) <= figures.spread(mean, len(asked)), f"worst gap {worst}"
+    assert abs(right / len(requested) - mean) <= figures.spread(mean, len(requested)), f"worst gap {worst}"

@@ -67,7 +67,9 @@ def test_the_texts_matter(listen: evaluate.Transcriber) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(samples.TEXTS))
-def test_a_sample_is_heard_as_its_text_says(section: figures.Section, listen: evaluate.Transcriber, name: str) -> None:
+def test_a_sample_is_transcribed_as_its_text_says(
+    section: figures.Section, listen: evaluate.Transcriber, name: str
+) -> None:
     path: Path = SAMPLES / f"{name}.wav"
     with wave.open(str(path), "rb") as file:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16000)
@@ -78,7 +80,7 @@ def test_a_sample_is_heard_as_its_text_says(section: figures.Section, listen: ev
     assert samples.exact([listen], sound, text) == bool(chosen["tried"])
 
 
-def test_a_sample_is_heard_in_windows_of_30_seconds_too() -> None:
+def test_a_sample_is_transcribed_in_windows_of_30_seconds_too() -> None:
     with wave.open(str(SAMPLES / "calendar.wav"), "rb") as file:
         sound = np.frombuffer(file.readframes(file.getnframes()), np.int16)
     text = (SAMPLES / "calendar.txt").read_text().strip()

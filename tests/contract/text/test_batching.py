@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.batching.plan import PADDED, SMALL, Item, Turns
+from models.batching.plan import PADDED, SMALL, Item, RequestRing
 from models.batching.worker import Batcher, BatchLimits
 from registry.errors import BadRequest, EngineFailed, QueueFull
 
 REQUESTS = st.lists(st.lists(st.integers(1, 600), min_size=1, max_size=12), min_size=1, max_size=8)
 
 
-def filled(requests: Sequence[Sequence[int]], padded: bool = True) -> Turns[str]:
-    turns: Turns[str] = Turns(padded)
+def filled(requests: Sequence[Sequence[int]], padded: bool = True) -> RequestRing[str]:
+    turns: RequestRing[str] = RequestRing(padded)
     for key, sizes in enumerate(requests):
         turns.add(key, [Item(index, size, f"{key}.{index}") for index, size in enumerate(sizes)])
     return turns
@@ -272,20 +272,20 @@ async def test_idle_threads_share_what_waits() -> None:
 
 async def test_a_step_is_alone_only_if_nothing_is_left_for_another_thread() -> None:
     gate = Gate()
-    told: list[tuple[int, bool]] = []
+    reported: list[tuple[int, bool]] = []
     limits = BatchLimits(tokens=4096, items=64, waiting=8, workers=2, padded=False, share=64)
-    batcher = Batcher("two", gate, limits, lambda tokens, alone: told.append((tokens, alone)))
+    batcher = Batcher("two", gate, limits, lambda tokens, alone: reported.append((tokens, alone)))
     batcher.start()
     gate.open.set()
     await batcher.submit(long_items(400, 1))
-    assert told == [(400, True)]
+    assert reported == [(400, True)]
     gate.open.clear()
     while gate.entered.acquire(blocking=False):
         pass
     both = asyncio.create_task(batcher.submit(long_items(50, *range(4))))
     for _ in range(2):
         await asyncio.to_thread(gate.entered.acquire)
-    assert told[1:] == [(100, False), (100, False)]
+    assert reported[1:] == [(100, False), (100, False)]
     gate.open.set()
     await both
     batcher.close()

@@ -20,7 +20,7 @@ class Model(list[SimpleNamespace]):
     max_seq_length: int
 
 
-@pytest.mark.parametrize("said", [10**30, 514, 512, 256])
+@pytest.mark.parametrize("max_length", [10**30, 514, 512, 256])
 @pytest.mark.parametrize(
     ("kind", "positions"),
     [
@@ -34,7 +34,7 @@ class Model(list[SimpleNamespace]):
     ],
 )
 def test_the_padding_takes_positions_in_robertas_kin_whatever_the_tokenizer_says(
-    tmp_path: Path, kind: str, positions: int, said: int
+    tmp_path: Path, kind: str, positions: int, max_length: int
 ) -> None:
     import transformers
 
@@ -43,12 +43,12 @@ def test_the_padding_takes_positions_in_robertas_kin_whatever_the_tokenizer_says
         max_position_embeddings=514, pad_token_id=1, attention_window=2,
     )  # fmt: skip
     model = Model([SimpleNamespace(model=getattr(transformers, f"{kind}Model")(config))])
-    model.max_seq_length = said
-    assert context_of(recipe("embed"), model) == min(said, positions)
+    model.max_seq_length = max_length
+    assert context_of(recipe("embed"), model) == min(max_length, positions)
     assert context_of(recipe("embed", context_length=positions), model) == positions
     with pytest.raises(EngineFailed, match=f"is {positions + 1}, but the model has {positions} positions"):
         context_of(recipe("embed", context_length=positions + 1), model)
 
     config.save_pretrained(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": said}))
-    assert context.context_of(recipe("embed"), tmp_path) == min(said, positions)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": max_length}))
+    assert context.context_of(recipe("embed"), tmp_path) == min(max_length, positions)

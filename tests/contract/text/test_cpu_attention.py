@@ -16,7 +16,7 @@ from models.text.cpu import attention as cpu_attention
 from models.text.cpu import library as cpu_library
 from models.text.cpu import linear as embed_int16
 from models.text.tokens import Ids
-from registry import processor
+from registry.base import processor
 from tests.contract.text.test_packed import network, states
 
 pytestmark = pytest.mark.real
@@ -28,8 +28,10 @@ def expected(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, leng
     parts, ends = [], torch.tensor(lengths).cumsum(0).tolist()
     for i, (end, length) in enumerate(zip(ends, lengths, strict=True)):
         rows = slice(end - length, end)
-        asked = slice(i, i + 1) if len(query) != len(keys) else rows
-        q, k, v = (t.view(len(t), heads, -1).transpose(0, 1).double() for t in (query[asked], keys[rows], values[rows]))
+        requested = slice(i, i + 1) if len(query) != len(keys) else rows
+        q, k, v = (
+            t.view(len(t), heads, -1).transpose(0, 1).double() for t in (query[requested], keys[rows], values[rows])
+        )
         weights = torch.softmax(q @ k.transpose(1, 2) / k.shape[-1] ** 0.5, -1)
         parts.append((weights @ v).transpose(0, 1).flatten(1))
     return torch.cat(parts)
@@ -57,8 +59,8 @@ def test_as_in_float64(lengths: list[int], heads: int, size: int, single: bool, 
         found = cpu_attention.Attention(heads, size)(query, keys, values, lengths)
     finally:
         torch.set_num_threads(before)
-    wanted = expected(query, keys, values, lengths, heads)
-    torch.testing.assert_close(found.double(), wanted, atol=2e-4 * large, rtol=1e-4)
+    expected_ = expected(query, keys, values, lengths, heads)
+    torch.testing.assert_close(found.double(), expected_, atol=2e-4 * large, rtol=1e-4)
     # an input's result does not depend on the inputs beside it
     last = lengths[-1]
     alone = cpu_attention.Attention(heads, size)(
@@ -112,14 +114,14 @@ def test_a_bert_says_the_same_with_it(first_only: bool, rounded: bool) -> None:
     inputs = [Ids([rng.randrange(100) for _ in range(n)]) for n in (5, 1, 17, 17, 64, 2)]
     with torch.inference_mode():
         each = [states(model, given) for given in inputs]
-        wanted = torch.stack([one[0] for one in each]) if first_only else torch.cat(each)
+        expected_ = torch.stack([one[0] for one in each]) if first_only else torch.cat(each)
         bert = Bert(model, first_only)
         assert bert._together is not None
         if rounded:
             assert (embed_int16.to_int16(bert) > 0) == ("avx512_vnni" in processor.features())
         found = bert.states(inputs)
     torch.testing.assert_close(
-        found, wanted, **({"atol": 0.02, "rtol": 0.02} if rounded else {"atol": 2e-5, "rtol": 1e-4})
+        found, expected_, **({"atol": 0.02, "rtol": 0.02} if rounded else {"atol": 2e-5, "rtol": 1e-4})
     )
 
 

@@ -16,7 +16,7 @@ from models.text.cpu import int16 as cpu_int16
 from models.text.cpu import linear as embed_int16
 from models.text.embeddings import EmbeddingEngine
 from models.text.rerank import RerankingEngine
-from registry import processor
+from registry.base import processor
 from registry.errors import EngineFailed
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 from tests.contract.text.test_packed import network
@@ -175,13 +175,13 @@ async def test_embeddings_in_integers_are_those_in_float32() -> None:
     assert smaller < size - 2**24
     assert (found * exact).sum(1).min() > 0.99999
     assert np.abs(found - exact).max() < 1e-3
-    for dtype, flags, wanted in (
+    for dtype, flags, expected in (
         ("auto", {"compute_type": "float32"}, Linear),
         ("float32", {"compute_type": "int16"}, cpu_int16.Int16Linear),
         ("auto", {"packed": False}, None),
     ):
         _, kind, _ = await vectors(dtype, flags)
-        assert kind is wanted
+        assert kind is expected
 
 
 @needs_vnni

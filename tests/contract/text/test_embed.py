@@ -80,9 +80,9 @@ async def test_no_semaphore_is_left_in_shared_memory(engine: EmbeddingEngine) ->
 
 
 async def test_many_requests_at_once_get_their_own(engine: EmbeddingEngine, library: Any) -> None:
-    asked = [[text(1 + number % 23, number), text(number % 5 + 1, number)] for number in range(40)]
-    answers = await asyncio.gather(*(engine.embed(EmbedRequest(inputs=list(texts))) for texts in asked))
-    for texts, (result, _) in zip(asked[::8], answers[::8], strict=True):
+    requested = [[text(1 + number % 23, number), text(number % 5 + 1, number)] for number in range(40)]
+    answers = await asyncio.gather(*(engine.embed(EmbedRequest(inputs=list(texts))) for texts in requested))
+    for texts, (result, _) in zip(requested[::8], answers[::8], strict=True):
         np.testing.assert_allclose(matrix(result), encoded(library, texts), atol=1e-5)
     assert max(usage.batch for _, usage in answers) > 2
 
@@ -150,13 +150,13 @@ async def test_prompts_by_name_left_out_of_the_mean_where_the_model_says_so(tmp_
     library = SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
     engine = EmbeddingEngine()
     await engine.load(recipe("embed"), tmp_path / "model", "cpu", Reports())
-    (plain, _), (asked, _) = await asyncio.gather(
+    (plain, _), (requested, _) = await asyncio.gather(
         engine.embed(EmbedRequest(inputs=["steam", text(9)])),
         engine.embed(EmbedRequest(inputs=["steam", text(9)], prompt_name="query")),
     )
     np.testing.assert_allclose(matrix(plain), encoded(library, ["steam", text(9)]), atol=1e-5)
     expected = encoded(library, ["steam", text(9)], prompt_name="query")
-    np.testing.assert_allclose(matrix(asked), expected, atol=1e-5)
+    np.testing.assert_allclose(matrix(requested), expected, atol=1e-5)
     with pytest.raises(BadRequest, match=r"no prompt 'passage'.*query"):
         await engine.embed(EmbedRequest(inputs=["x"], prompt_name="passage"))
     await engine.close()
@@ -190,9 +190,9 @@ async def test_the_prompt_for_documents_by_whichever_name_the_model_has_for_it(
     monkeypatch.setattr(engine, "_prompts", {"query": "", "document": "", **own})  # as the library fills them up
     for kind, prompt in expected.items():
         found, _ = await engine.embed(EmbeddingsBody(model="m", input="steam", input_type=kind).request())  # type: ignore[arg-type]
-        wanted, _ = await engine.embed(EmbedRequest(inputs=[prompt + "steam"]))
-        assert found.tokens == wanted.tokens
-        np.testing.assert_allclose(matrix(found), matrix(wanted), atol=1e-5)
+        expected_, _ = await engine.embed(EmbedRequest(inputs=[prompt + "steam"]))
+        assert found.tokens == expected_.tokens
+        np.testing.assert_allclose(matrix(found), matrix(expected_), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ class TestEngine:
         assert result.logits[1] == pytest.approx(every.logits[0], abs=1e-4)
 
     async def test_requests_share_batches_and_keep_their_answers(self, engine: RerankingEngine, library: Any) -> None:
-        asked = [[text(2 + number, number), text(9, number)] for number in range(12)]
-        requests = [RerankRequest(query=f"query {n}", documents=documents) for n, documents in enumerate(asked)]
-        expected = {number: predicted(library, f"query {number}", asked[number]) for number in (0, 5, 11)}
+        requested = [[text(2 + number, number), text(9, number)] for number in range(12)]
+        requests = [RerankRequest(query=f"query {n}", documents=documents) for n, documents in enumerate(requested)]
+        expected = {number: predicted(library, f"query {number}", requested[number]) for number in (0, 5, 11)}
         for _ in range(20):  # until they came while a step ran
             answers = await asyncio.gather(*(engine.rerank(request) for request in requests))
             for number in expected:
@@ -172,7 +172,7 @@ class TestEngine:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "single", "same"),
+    ("expected", "found", "single", "same"),
     [
         (11.25, 11.25 - 3 * 2**-4, False, True),  # three steps of bfloat16
         (-24.0, -24.0 + 2 * 2**-3, False, True),
@@ -185,7 +185,7 @@ class TestEngine:
     ],
 )
 async def test_a_logit_may_differ_by_a_few_steps_of_its_type(
-    monkeypatch: pytest.MonkeyPatch, wanted: float, found: float, single: bool, same: bool
+    monkeypatch: pytest.MonkeyPatch, expected: float, found: float, single: bool, same: bool
 ) -> None:
     async def score(_: RerankRequest) -> tuple[list[float], list[list[Ids]], int]:
         return [found], [], 1
@@ -193,7 +193,7 @@ async def test_a_logit_may_differ_by_a_few_steps_of_its_type(
     engine = RerankingEngine()
     monkeypatch.setattr(engine, "_score", score)
     with contextlib.nullcontext() if same else pytest.raises(EngineFailed, match="does not score"):
-        await engine._check([wanted] * len(PROBE), single)
+        await engine._check([expected] * len(PROBE), single)
 
 
 @given(st.integers(0, 3000), st.integers(16, 500))

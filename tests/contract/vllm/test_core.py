@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.chat.vllm import brisk, launch, process
 from models.chat.vllm import core as vllm_core
+from models.chat.vllm import launch, process, step_budget
 from models.chat.vllm.adapters import manager as vllm_manager
 from tenants.classes import ServiceClass
 from tests.contract.vllm.stock import stock
@@ -84,7 +84,7 @@ class _Core:
         return request, 0
 
 
-def test_vllms_own_intake_takes_a_request_for_an_adapter_that_nobody_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllms_own_intake_takes_a_request_for_an_adapter_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker then loads from the request's path within a step, and what that raises ends the engine."""
     from vllm.lora.request import LoRARequest
     from vllm.sampling_params import SamplingParams
@@ -168,14 +168,14 @@ class UniProcExecutor:
 
 
 @pytest.mark.parametrize(
-    ("ends", "wanted"),
+    ("ends", "expected_outcome"),
     [
         (lambda reading: reading.set_result("weights"), ["read"]),
         (lambda reading: reading.set_exception(ValueError("cut short\nand more")), ["failed", "cut short", "and more"]),
         (lambda reading: reading.cancel(), ["failed", "it was dropped while it was read"]),
     ],
 )
-def test_staging_is_answered_when_the_adapter_was_read(ends: Any, wanted: list[str]) -> None:
+def test_staging_is_answered_when_the_adapter_was_read(ends: Any, expected_outcome: list[str]) -> None:
     """vLLM's own dispatcher of utilities holds the answer back until then, and takes the loop nothing."""
     from vllm.v1.engine import UtilityOutput
     from vllm.v1.engine.core import EngineCoreProc
@@ -186,13 +186,13 @@ def test_staging_is_answered_when_the_adapter_was_read(ends: Any, wanted: list[s
     core = _Core({"stage_adapter": ["running"]})
     core.model_executor, core.input_queue = UniProcExecutor(), None
     core.outcomes["reading_adapter"] = reading
-    told: list[Any] = []
+    reported: list[Any] = []
     EngineCoreProc._invoke_utility_method(
-        "stage_adapter", lambda: vllm_core.stage_adapter(core, 1, "/x"), UtilityOutput(1), told.append
+        "stage_adapter", lambda: vllm_core.stage_adapter(core, 1, "/x"), UtilityOutput(1), reported.append
     )
-    assert told == []
+    assert reported == []
     ends(reading)
-    assert [output.result.result for output in told] == [wanted]
+    assert [output.result.result for output in reported] == [expected_outcome]
 
 
 @pytest.mark.parametrize("outcome", [["done"], ["full"]])
@@ -241,7 +241,7 @@ def test_a_file_is_read_while_a_step_runs() -> None:
 
 # --- shorter steps -------------------------------------------------------------------------------------------------
 class _Time:
-    """Of `brisk`: goes on when told."""
+    """Of `step_budget`: goes on when told."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -267,36 +267,36 @@ class _Time:
 
 
 @pytest.fixture
-def brisk_time(monkeypatch: pytest.MonkeyPatch) -> _Time:
+def budget_clock(monkeypatch: pytest.MonkeyPatch) -> _Time:
     found = _Time()
-    monkeypatch.setattr("models.chat.vllm.brisk.threading.Timer", found.timer)
-    monkeypatch.setattr("models.chat.vllm.brisk.time", found)
+    monkeypatch.setattr("models.chat.vllm.step_budget.threading.Timer", found.timer)
+    monkeypatch.setattr("models.chat.vllm.step_budget.time", found)
     for variable in (process.SWAP_TOKENS, process.CRITICAL_TOKENS, process.LOGPROBS_TOKENS):
         monkeypatch.delenv(variable, raising=False)
     return found
 
 
 def test_steps_are_shorter_while_adapters_come_and_as_ever_after(
-    monkeypatch: pytest.MonkeyPatch, brisk_time: _Time
+    monkeypatch: pytest.MonkeyPatch, budget_clock: _Time
 ) -> None:
     core = _Core({"stage_adapter": ["running"]})
     core.scheduler.max_num_scheduled_tokens = 8192
     vllm_core.stage_adapter(core, 5, "/x")
-    assert (core.scheduler.max_num_scheduled_tokens, brisk_time.timers) == (8192, [])
+    assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
     monkeypatch.setenv(process.SWAP_TOKENS, "2048")
     vllm_core.stage_adapter(core, 5, "/x")
-    brisk_time.pass_(brisk.LINGER * 0.9)
+    budget_clock.pass_(step_budget.LINGER * 0.9)
     vllm_core.place_adapter(core, 5, 0)
-    brisk_time.pass_(brisk.LINGER * 0.9)
+    budget_clock.pass_(step_budget.LINGER * 0.9)
     assert core.scheduler.max_num_scheduled_tokens == 2048, "the last one counts"
-    brisk_time.pass_(brisk.LINGER)
-    assert (core.scheduler.max_num_scheduled_tokens, brisk_time.timers) == (8192, [])
+    budget_clock.pass_(step_budget.LINGER)
+    assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
     monkeypatch.setenv(process.SWAP_TOKENS, "20480")
     vllm_core.place_adapter(core, 5, 0)
     assert core.scheduler.max_num_scheduled_tokens == 8192, "never longer ones"
 
 
-def test_steps_are_shorter_while_critical_requests_come(monkeypatch: pytest.MonkeyPatch, brisk_time: _Time) -> None:
+def test_steps_are_shorter_while_critical_requests_come(monkeypatch: pytest.MonkeyPatch, budget_clock: _Time) -> None:
     kind = type("Core", (_Core,), {})
     vllm_core.patch(kind, lambda: None)
     core = kind({})
@@ -310,7 +310,7 @@ def test_steps_are_shorter_while_critical_requests_come(monkeypatch: pytest.Monk
     monkeypatch.setenv(process.SWAP_TOKENS, "2048")
     vllm_core.place_adapter(core, 5, 0)
     assert core.scheduler.max_num_scheduled_tokens == 1024, "the shorter of both"
-    brisk_time.pass_(brisk.LINGER)
+    budget_clock.pass_(step_budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 8192
 
 
@@ -329,7 +329,7 @@ class _Prompt:
 
 @pytest.mark.parametrize("end", ["read", "aborted", "gone"])
 def test_steps_are_shorter_while_logprobs_of_a_prompt_are_worked_out(
-    end: str, monkeypatch: pytest.MonkeyPatch, brisk_time: _Time
+    end: str, monkeypatch: pytest.MonkeyPatch, budget_clock: _Time
 ) -> None:
     """However long that takes: each of a step's tokens takes 12 bytes for each word of the vocabulary meanwhile."""
     monkeypatch.setenv(process.LOGPROBS_TOKENS, "170")
@@ -338,24 +338,24 @@ def test_steps_are_shorter_while_logprobs_of_a_prompt_are_worked_out(
     core = kind({})
     core.scheduler.max_num_scheduled_tokens = 8192
     core.preprocess_add_request(_Prompt(None))
-    assert (core.scheduler.max_num_scheduled_tokens, brisk_time.timers) == (8192, [])
+    assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
     prompt = _Prompt(0)
     core.preprocess_add_request(prompt)
     for computed in (0, 0, 170, 2999):
         prompt.num_computed_tokens = computed
-        brisk_time.pass_(brisk.LINGER)
+        budget_clock.pass_(step_budget.LINGER)
         assert core.scheduler.max_num_scheduled_tokens == 170
     if end == "read":
         prompt.num_computed_tokens = 3000
     prompt.aborted = end == "aborted"
     if end == "gone":
         del prompt
-    brisk_time.pass_(brisk.LINGER)
-    assert (core.scheduler.max_num_scheduled_tokens, brisk_time.timers) == (8192, [])
+    budget_clock.pass_(step_budget.LINGER)
+    assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
 
 
 def test_vllms_own_request_tells_how_much_of_its_prompt_is_read(
-    monkeypatch: pytest.MonkeyPatch, brisk_time: _Time
+    monkeypatch: pytest.MonkeyPatch, budget_clock: _Time
 ) -> None:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
@@ -368,10 +368,10 @@ def test_vllms_own_request_tells_how_much_of_its_prompt_is_read(
     params = SamplingParams(max_tokens=1, prompt_logprobs=0)
     asked = EngineCoreRequest("r", [1, 2], None, params, None, 0.0, None, None, None, priority=1)
     taken, _ = core.preprocess_add_request(asked)
-    brisk_time.pass_(brisk.LINGER)
+    budget_clock.pass_(step_budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 170
     taken.num_computed_tokens = 2
-    brisk_time.pass_(brisk.LINGER)
+    budget_clock.pass_(step_budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 8192
 
 

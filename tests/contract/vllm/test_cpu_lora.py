@@ -35,7 +35,9 @@ def case(seed: int, kinds: tuple[torch.dtype, torch.dtype], rank: int, inputs: i
     return a, b, lambda rows: (some(kinds[0], rows, sum(widths)), some(kinds[0], rows, inputs))
 
 
-def wanted(y: torch.Tensor, x: torch.Tensor, a: Any, b: Any, places: list[int], ranks: dict[int, int]) -> torch.Tensor:
+def reference(
+    y: torch.Tensor, x: torch.Tensor, a: Any, b: Any, places: list[int], ranks: dict[int, int]
+) -> torch.Tensor:
     y = y.double()
     for row, place in enumerate(places):
         if place >= 0:
@@ -78,7 +80,7 @@ def test_each_row_gets_its_own_adapter(
     for place, r in ranks.items():
         for half in (*a, *(b_.transpose(-1, -2) for b_ in b)):
             half[place, 0, r:] = float("nan")
-    expected = wanted(y, x, a, b, places, ranks)
+    expected = reference(y, x, a, b, places, ranks)
     layer = Layer(a, b, widths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "WORK", most * torch.get_num_threads() * layer.work)
@@ -106,7 +108,7 @@ def test_scale_and_rows_of_a_wider_tensor(name: str) -> None:
     wide_y, wide_x = torch.zeros(2, 9), torch.zeros(2, 11)
     wide_y[:, :5], wide_x[:, :6] = y, x
     way(name)(wide_y, wide_x[:, :6], Layer(a, b, (3, 2)), Batch([3, 0], {}, 4), 0.5)
-    expected = y.double() + 0.5 * (wanted(y, x, a, b, [3, 0], {3: 4, 0: 4}) - y.double())
+    expected = y.double() + 0.5 * (reference(y, x, a, b, [3, 0], {3: 4, 0: 4}) - y.double())
     torch.testing.assert_close(wide_y[:, :5].double(), expected, rtol=1e-5, atol=1e-5)
     assert bool((wide_y[:, 5:] == 0).all())
 
@@ -141,7 +143,7 @@ def test_what_is_not_for_the_kernel_is_computed_by_products(kernel: compiled.Ker
         layer = Layer(a, b if turn else (b[0].contiguous(),), (3,))
         assert compiled.fits(layer) is turn
         y, x = rows(3)
-        expected = wanted(y, x, a, b, [3, -1, 0], {3: 4, 0: 4})
+        expected = reference(y, x, a, b, [3, -1, 0], {3: 4, 0: 4})
         kernel(y, x, layer, Batch([3, -1, 0], {}, 4), 1.0)
         torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5)
 

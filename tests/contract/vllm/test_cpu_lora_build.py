@@ -25,13 +25,13 @@ def test_without_a_compiler_or_a_home_products_are_used_and_there_is_a_line_in_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, cache: str
 ) -> None:
     """`cache`: as a user without a home folder has it."""
-    said: list[str] = []
-    monkeypatch.setattr(lora._log, "warning", lambda text, *values: said.append(text % values))
+    stated: list[str] = []
+    monkeypatch.setattr(lora._log, "warning", lambda text, *values: stated.append(text % values))
     monkeypatch.setattr("platformdirs.user_cache_path", lambda _: Path(cache or tmp_path))
     monkeypatch.setenv("CC", compiler)
     assert lora.load.__wrapped__() is products.add
-    assert len(said) == 1
-    assert "mixed batches are slower" in said[0]
+    assert len(stated) == 1
+    assert "mixed batches are slower" in stated[0]
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ MIXES = [[0, 1, 2, 0, 3, 1], [0, 0, 0], [2, 2, 2], [3], [0], [1, 0, 1, 0, 1, 0, 
 @pytest.mark.parametrize("ids", MIXES)
 def test_rows_get_their_own_adapter(ids: list[int], weights: Any) -> None:
     x, y = torch.randn(len(ids), WIDTH), torch.randn(len(ids), sum(SLICES))
-    wanted = expected(y, x, *weights, ids)
+    expected_ = expected(y, x, *weights, ids)
     mapped(ours(), ids).add_lora_linear(y, x, *weights, 1.0, SLICES)
-    torch.testing.assert_close(y, wanted)
+    torch.testing.assert_close(y, expected_)
 
 
 def test_stock_gives_a_row_without_adapter_the_last_place(weights: Any) -> None:

@@ -27,11 +27,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def site() -> Iterator[tuple[str, list[str]]]:
     """An address in this machine's own network, and the paths that were asked for there."""
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Site(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             self.send_response(302 if self.path == "/away" else 404)
             self.send_header("Location", "/secret")
             self.send_header("Content-Length", "0")
@@ -41,7 +41,7 @@ def site() -> Iterator[tuple[str, list[str]]]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", requested
         server.shutdown()
 
 
@@ -65,13 +65,13 @@ def png(width: int, height: int) -> bytes:
 
 
 async def test_nothing_is_fetched_for_a_client(base: Path, site: tuple[str, list[str]]) -> None:
-    url, asked = site
+    url, requested = site
     for of in (f"{url}/x", "http://169.254.169.254/latest/meta-data", "https://user@localhost/x"):
         with pytest.raises(ValueError, match=r"data: URL.*engine\.flags\.allowed_media_domains"):
             await connector(base).fetch_image_async(of)
         with pytest.raises(ValueError, match="data: URL"):
             connector(base).fetch_audio(of)
-    assert asked == []
+    assert requested == []
 
 
 def test_what_a_client_sends_itself_is_taken(base: Path) -> None:
@@ -83,12 +83,12 @@ def test_what_a_client_sends_itself_is_taken(base: Path) -> None:
 async def test_a_recipe_may_name_domains_and_a_redirect_leads_nowhere(
     base: Path, site: tuple[str, list[str]], flag: str
 ) -> None:
-    url, asked = site
+    url, requested = site
     of = connector(base, **{flag: ["127.0.0.1", "example.org"]})
     for path in ("/away", "/missing"):
         with pytest.raises(Exception, match="Failed to"):
             await of.fetch_image_async(url + path)
-    assert asked == ["/away", "/missing"]
+    assert requested == ["/away", "/missing"]
 
 
 def test_a_url_that_fails_is_not_logged() -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real
 BROKEN = {"error": {"message": "it broke", "type": "InternalServerError", "param": None, "code": 500}}
 
 
-async def asked(answer: Any, *, patched: bool = True) -> Any:
+async def converted(answer: Any, *, patched: bool = True) -> Any:
     """What becomes of an answer of Chat Completions."""
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
@@ -51,7 +51,7 @@ def called(arguments: str, finish: str = "length", stop: str | None = None) -> A
     ],
 )
 async def test_a_call_that_was_cut_is_answered(arguments: str, kept: dict[str, str]) -> None:
-    answer = await asked(called(arguments))
+    answer = await converted(called(arguments))
     assert answer.stop_reason == "max_tokens"
     assert [(block.type, block.name, block.input) for block in answer.content] == [("tool_use", "set_light", kept)]
 
@@ -67,17 +67,17 @@ async def test_a_call_that_was_cut_is_answered(arguments: str, kept: dict[str, s
 )
 async def test_so_is_one_that_the_model_chose(arguments: str, kept: dict[str, str], stop: str) -> None:
     """vLLM ends each of them with "tool_calls", also where the tokens ran out."""
-    answer = await asked(called(arguments, "tool_calls"))
+    answer = await converted(called(arguments, "tool_calls"))
     assert answer.stop_reason == stop
     assert [(block.type, block.name, block.input) for block in answer.content] == [("tool_use", "set_light", kept)]
 
 
 @pytest.mark.parametrize("finish", ["stop", "tool_calls"])
 async def test_a_call_that_a_stop_sequence_cut_is_not_to_be_run(finish: str) -> None:
-    answer = await asked(called('{"state": "o', finish, "n"))
+    answer = await converted(called('{"state": "o', finish, "n"))
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "n")
     assert [block.type for block in answer.content] == ["text"]
-    whole = await asked(called('{"state": "on"}', finish, "n"))
+    whole = await converted(called('{"state": "on"}', finish, "n"))
     assert (whole.stop_reason, [block.type for block in whole.content]) == ("tool_use", ["tool_use"])
 
 
@@ -100,8 +100,8 @@ async def passed_on(body: dict[str, Any], *, thinks: bool, harmony: bool = False
     handler.parser_cls = SimpleNamespace(reasoning_parser_cls=object if thinks else None)
     messages.patch(handler)
     await handler.create_messages(AnthropicMessagesRequest.model_validate({"model": "m", "max_tokens": 2048, **body}))
-    (asked,) = came
-    return asked
+    (converted,) = came
+    return converted
 
 
 TEXT = [{"type": "text", "text": "It is "}]
@@ -123,13 +123,13 @@ async def test_an_answer_goes_on_from_its_beginning(
 ) -> None:
     """vLLM began another one after it. A call is none, and of gpt-oss's answers vLLM has no other way."""
 
-    asked = await passed_on({"messages": [{"role": "user", "content": "x"}, last]}, thinks=thinks, harmony=harmony)
-    assert (asked.continue_final_message, asked.add_generation_prompt) == (goes_on, not goes_on)
-    assert asked.reasoning_effort == effort
+    converted = await passed_on({"messages": [{"role": "user", "content": "x"}, last]}, thinks=thinks, harmony=harmony)
+    assert (converted.continue_final_message, converted.add_generation_prompt) == (goes_on, not goes_on)
+    assert converted.reasoning_effort == effort
 
 
 @pytest.mark.parametrize(
-    ("more", "mistral", "told"),
+    ("more", "mistral", "expected_kwargs"),
     [
         ({}, False, None),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, False, {"enable_thinking": True, "thinking": True}),
@@ -142,13 +142,13 @@ async def test_an_answer_goes_on_from_its_beginning(
         ),
     ],
 )
-async def test_thinking_that_is_asked_for_is_switched_on(
-    more: dict[str, Any], mistral: bool, told: dict[str, Any] | None
+async def test_requested_thinking_is_switched_on(
+    more: dict[str, Any], mistral: bool, expected_kwargs: dict[str, Any] | None
 ) -> None:
     """Where a template does not let the model think by itself (Granite, DeepSeek V3.1, small Qwen3.5), vLLM counted the
     tokens of thoughts that were never thought."""
-    asked = await passed_on({"messages": [{"role": "user", "content": "x"}], **more}, thinks=True, mistral=mistral)
-    assert asked.chat_template_kwargs == told
+    converted = await passed_on({"messages": [{"role": "user", "content": "x"}], **more}, thinks=True, mistral=mistral)
+    assert converted.chat_template_kwargs == expected_kwargs
 
 
 async def stream(*more: dict[str, Any]) -> AsyncGenerator[str, None]:
@@ -166,18 +166,18 @@ async def events(answer: Any) -> list[dict[str, Any]]:
 
 async def test_a_stream_that_broke_tells_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        found = await events(await asked(stream(BROKEN)))
+        found = await events(await converted(stream(BROKEN)))
     assert [event["type"] for event in found] == ["message_start", "error"]
     assert found[-1]["error"]["message"] == "it broke"
     assert caplog.records == []
-    assert [event["type"] for event in await events(await asked(stream()))] == ["message_start", "message_stop"]
+    assert [event["type"] for event in await events(await converted(stream()))] == ["message_start", "message_stop"]
 
 
 async def test_what_vllm_does_by_itself() -> None:
     """If it has learnt to do better, our part can go."""
     with pytest.raises(json.JSONDecodeError):
-        await asked(called('{"state": "o'), patched=False)
-    found = await events(await asked(stream(BROKEN), patched=False))
+        await converted(called('{"state": "o'), patched=False)
+    found = await events(await converted(stream(BROKEN), patched=False))
     assert "validation errors" in found[-1]["error"]["message"]
 
 
@@ -185,5 +185,5 @@ async def test_an_error_and_a_model_without_messages_are_left_as_they_are() -> N
     from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
     error = create_error_response("no")
-    assert await asked(error) is error
+    assert await converted(error) is error
     messages.patch(None)

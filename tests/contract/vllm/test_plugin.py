@@ -165,8 +165,8 @@ time.sleep(600)
 def test_the_engine_process_ends_with_its_slot_even_when_it_is_stopped() -> None:
     parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    said = dict(parent.stdout.readline().split() for _ in range(2))
-    stock_child, child = psutil.Process(int(said["0"])), psutil.Process(int(said["1"]))
+    stated = dict(parent.stdout.readline().split() for _ in range(2))
+    stock_child, child = psutil.Process(int(stated["0"])), psutil.Process(int(stated["1"]))
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     try:

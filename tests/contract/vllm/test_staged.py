@@ -136,16 +136,16 @@ def test_what_is_read_is_what_vllm_makes_of_a_mapped_file(
     path = fixtures.write_adapter(tmp_path / "adapter", ranks, seed, dtype, lora_alpha=alpha, alpha_pattern={})
     plain, worker = (fixtures.worker_manager(RANK, place_dtype) for _ in range(2))
     plain._lora_model_cls = stock("vllm.lora.lora_model").LoRAModel
-    wanted = plain._load_adapter(LoRARequest("x", 1, str(path)))
-    plain._adapter_manager._create_merged_loras_inplace(wanted)
+    expected = plain._load_adapter(LoRARequest("x", 1, str(path)))
+    plain._adapter_manager._create_merged_loras_inplace(expected)
     found = read_adapter(worker, 1, str(path)).loras
-    assert found.keys() == wanted.loras.keys()
+    assert found.keys() == expected.loras.keys()
     for name, weights in found.items():
-        for pair, wanted_pair in zip(tensors(weights), tensors(wanted.loras[name]), strict=True):
-            for half, wanted_half in zip(pair, wanted_pair, strict=True):
-                assert (half is None) == (wanted_half is None)
-                if half is not None and wanted_half is not None:
-                    assert torch.equal(bits(half), bits(wanted_half))
+        for pair, expected_pair in zip(tensors(weights), tensors(expected.loras[name]), strict=True):
+            for half, expected_half in zip(pair, expected_pair, strict=True):
+                assert (half is None) == (expected_half is None)
+                if half is not None and expected_half is not None:
+                    assert torch.equal(bits(half), bits(expected_half))
 
 
 @pytest.mark.parametrize("place", [torch.bfloat16, torch.float32])
@@ -159,22 +159,22 @@ def test_what_is_not_finite_is_refused_with_its_module(
     for name in fixtures.names():
         for half, shape in zip("AB", fixtures.shapes(name, 8), strict=True):
             written[f"{name}.lora_{half}"] = torch.ones(shape).bfloat16()
-    wanted = []
+    expected = []
     if bad is not None:
         written["model.layers.0.o_proj.lora_A"][3, 3] = bad
         written["model.layers.1.v_proj.lora_B"][7, 7] = bad
-        wanted = ["model.layers.0.o_proj", "model.layers.1.qkv_proj"]
+        expected = ["model.layers.0.o_proj", "model.layers.1.qkv_proj"]
     elif alpha > 8:
         written["model.layers.1.down_proj.lora_B"][0, 0] = 3e38
-        wanted = ["model.layers.1.down_proj"]
+        expected = ["model.layers.1.down_proj"]
     path = str(fixtures.write_tensors(tmp_path / "adapter", written, r=8, lora_alpha=alpha))
     worker = fixtures.worker_manager(RANK, place)
-    if not wanted:
+    if not expected:
         read_adapter(worker, 1, path)
         return
     with pytest.raises(ValueError, match="not finite") as fault:
         read_adapter(worker, 1, path)
-    assert sorted(str(fault.value).split("\n")) == [f"{name}: values that are not finite" for name in wanted]
+    assert sorted(str(fault.value).split("\n")) == [f"{name}: values that are not finite" for name in expected]
 
 
 def test_one_pair_for_a_layer_of_several_parts_is_parted(tmp_path: Path) -> None:
@@ -302,11 +302,11 @@ def test_places_answer_as_the_adapters_in_them(
         generator = torch.Generator().manual_seed(7)
         inputs = torch.randn(len(ids), module.lora_a_stacked[0].shape[-1], generator=generator)
         for row, number in enumerate(ids):
-            wanted = torch.zeros(sum(module.output_slices), dtype=torch.float64)
+            expected = torch.zeros(sum(module.output_slices), dtype=torch.float64)
             if number:
                 lora = worker.manager.get_adapter(number)
-                wanted = exact(lora, module_name, inputs[row].double(), module.output_slices)
-            torch.testing.assert_close(found[row].double(), wanted, rtol=1e-4, atol=1e-3)
+                expected = exact(lora, module_name, inputs[row].double(), module.output_slices)
+            torch.testing.assert_close(found[row].double(), expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("small", [0, 1 << 30])
@@ -354,7 +354,7 @@ def test_one_that_was_read_takes_effect_when_it_is_placed(tmp_path: Path) -> Non
     assert worker.drop_adapter(2) == ["done"]
 
 
-def test_one_that_was_read_ahead_of_a_drop_puts_nobody_out(tmp_path: Path) -> None:
+def test_one_that_was_read_ahead_of_a_drop_evicts_nothing(tmp_path: Path) -> None:
     """The drop may be refused; vLLM's table would then make room by itself."""
     worker = Worker()
     paths = [fixtures.write_adapter(tmp_path / str(i), ALL, i, torch.bfloat16) for i in range(6)]
@@ -394,10 +394,10 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, manager: Any) -> list[tuple[int, t
 
     def empty(count: int, dtype: torch.dtype, *, pinned: bool) -> torch.Tensor:
         if pinned:
-            told.append((count * dtype.itemsize, dtype))
+            reported.append((count * dtype.itemsize, dtype))
         return torch.empty(count, dtype=dtype)
 
-    told = pinned
+    reported = pinned
     monkeypatch.setattr(file, "_empty", empty)
     manager._adapter_manager.device = SimpleNamespace(type="cuda")
     return pinned
@@ -412,7 +412,7 @@ def test_an_adapter_lies_in_one_pinned_buffer(
     """Also one of q and v alone, of which vLLM pins nothing; and the values are those that vLLM makes."""
     ranks = {name: 8 for name in fixtures.names() if name.rpartition(".")[2] in kept}
     path = fixtures.write_adapter(tmp_path / "adapter", ranks, 3, dtype)
-    wanted = read_adapter(fixtures.worker_manager(RANK, place), 1, str(path)).loras
+    expected = read_adapter(fixtures.worker_manager(RANK, place), 1, str(path)).loras
     worker = fixtures.worker_manager(RANK, place)
     pinned = on_a_gpu(monkeypatch, worker)
     found = read_adapter(worker, 1, str(path)).loras
@@ -421,8 +421,8 @@ def test_an_adapter_lies_in_one_pinned_buffer(
     assert pinned[0][0] == sum(half.nbytes for half in halves)
     assert len({half.untyped_storage().data_ptr() for half in halves}) == 1
     for name, weights in found.items():
-        for pair, wanted_pair in zip(tensors(weights), tensors(wanted[name]), strict=True):
-            for half, other in zip(pair, wanted_pair, strict=True):
+        for pair, expected_pair in zip(tensors(weights), tensors(expected[name]), strict=True):
+            for half, other in zip(pair, expected_pair, strict=True):
                 assert (half is None) == (other is None)
                 if half is not None and other is not None:
                     assert torch.equal(bits(half), bits(other))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from models.chat.vllm import source
-from models.chat.vllm.touches import PARSED, TOUCHES, Touch
+from models.chat.vllm.touches import PARSED, TOUCHES, VllmPatch
 from registry import vllm_source
 from tests.contract.vllm.stock import stock
 
@@ -41,7 +41,7 @@ def is_self(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def missing(touch: Touch) -> str:
+def missing(touch: VllmPatch) -> str:
     """What is not as it was; empty: nothing. In a fresh copy of the module, which nobody has patched."""
     module, _, path = touch.where.partition(":")
     *classes, name = path.split(".")
@@ -67,7 +67,7 @@ def set_in_code_of(module: str, kind: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("touch", TOUCHES, ids=lambda touch: touch.where)
-def test_it_is_as_it_was(touch: Touch) -> None:
+def test_it_is_as_it_was(touch: VllmPatch) -> None:
     assert missing(touch) == ""
     assert (ROOT / touch.test).is_file()
 
@@ -96,10 +96,10 @@ def test_an_architecture_is_found_as_vllm_finds_it() -> None:
 
 def test_what_is_gone_or_changed_is_seen() -> None:
     where = "vllm.lora.model_manager:LoRAModelManager"
-    assert missing(Touch(f"{where}._elsewhere", "", "")) == "no _elsewhere"
-    assert missing(Touch("vllm.lora.model_manager:Nobody.x", "", "")) == "no Nobody"
-    assert "takes" in missing(Touch(f"{where}._create_merged_loras_inplace", "", "", ("self", "other")))
-    assert missing(Touch(f"{where}._last_mapping", "", "")) == ""
+    assert missing(VllmPatch(f"{where}._elsewhere", "", "")) == "no _elsewhere"
+    assert missing(VllmPatch("vllm.lora.model_manager:Nobody.x", "", "")) == "no Nobody"
+    assert "takes" in missing(VllmPatch(f"{where}._create_merged_loras_inplace", "", "", ("self", "other")))
+    assert missing(VllmPatch(f"{where}._last_mapping", "", "")) == ""
 
 
 def test_there_are_few_and_none_outside_of_this_folder() -> None:

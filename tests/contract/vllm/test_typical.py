@@ -19,7 +19,7 @@ from models.chat.vllm.sampling import typical
 from models.chat.vllm.sampling.typical import TypicalSampling, cut
 
 VOCABULARY = 500
-NOBODY: Any = None
+NO_SETTINGS: Any = None
 """Token ids, which these warpers do not look at."""
 
 
@@ -37,7 +37,7 @@ def processor() -> TypicalSampling:
 
 
 def update(size: int, added: Any = (), removed: Any = (), moved: Any = ()) -> BatchUpdate:
-    whole = [(index, asked, None, []) for index, asked in added]
+    whole = [(index, settings, None, []) for index, settings in added]
     return BatchUpdate(batch_size=size, removed=removed, added=whole, moved=moved)
 
 
@@ -45,10 +45,10 @@ def reference(row: torch.Tensor, mass: float, top_p: float, top_k: int) -> torch
     """transformers' warpers in the order of `generate`, which is Text Generation Inference's too."""
     row = row.unsqueeze(0)
     if top_k:
-        row = TopKLogitsWarper(top_k)(NOBODY, row)
+        row = TopKLogitsWarper(top_k)(NO_SETTINGS, row)
     if top_p < 1:
-        row = TopPLogitsWarper(top_p)(NOBODY, row)
-    return TypicalLogitsWarper(mass)(NOBODY, row)[0]
+        row = TopPLogitsWarper(top_p)(NO_SETTINGS, row)
+    return TypicalLogitsWarper(mass)(NO_SETTINGS, row)[0]
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.1, 3.0, 30.0])
@@ -58,7 +58,7 @@ def test_the_cut_is_that_of_transformers(mass: float, spread: float) -> None:
     rows[1, 5:] = float("-inf")  # as a grammar leaves it
     rows[2, 1:] = float("-inf")
     found = cut(rows, torch.full((8,), mass))
-    assert torch.equal(found, TypicalLogitsWarper(mass)(NOBODY, rows))
+    assert torch.equal(found, TypicalLogitsWarper(mass)(NO_SETTINGS, rows))
     assert found.isfinite().any(-1).all()
 
 
@@ -76,14 +76,14 @@ def test_only_the_rows_that_ask_are_cut_each_by_its_own(top_p: float, top_k: int
     rows = scores(4)
     found = sampling.apply(rows.clone())
     assert torch.equal(found[[0, 2]], rows[[0, 2]])
-    wanted = reference(rows[1], 0.3, top_p, min(top_k, VOCABULARY))
-    assert torch.equal(found[1].isneginf(), wanted.isneginf())
+    expected = reference(rows[1], 0.3, top_p, min(top_k, VOCABULARY))
+    assert torch.equal(found[1].isneginf(), expected.isneginf())
     assert torch.equal(found[1][found[1].isfinite()], rows[1][found[1].isfinite()])
     assert torch.equal(found[3], reference(rows[3], 0.9, 1.0, 0))
     assert sampling.is_argmax_invariant()  # so greedy rows keep vLLM's greedy tokens
 
 
-def test_nothing_is_touched_where_nobody_asks() -> None:
+def test_nothing_is_touched_without_such_a_request() -> None:
     sampling, rows = processor(), scores(2)
     sampling.update_state(update(2, [(0, params()), (1, params(1.0))]))
     assert sampling.apply(rows) is rows
@@ -116,18 +116,18 @@ def test_rows_that_move_take_their_wish_along() -> None:
         rows = scores(6, step)
         found = sampling.apply(rows.clone())
         for seat, mass in enumerate(seats):
-            wanted = rows[seat] if mass is None else reference(rows[seat], mass, 1.0, 0)
-            assert torch.equal(found[seat], wanted), (step, seat)
+            expected = rows[seat] if mass is None else reference(rows[seat], mass, 1.0, 0)
+            assert torch.equal(found[seat], expected), (step, seat)
 
 
 @pytest.mark.parametrize("mass", ["0.5", [0.5], 0, 1, 2, -1, True, 2**63])
 def test_values_that_mean_nothing_end_no_step(mass: Any) -> None:
-    assert typical.asked_of(params(mass)) is None
+    assert typical.settings_of(params(mass)) is None
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [("x", "y"), (2**63, 2**63), (-1, -1), (None, None), (0, 2**31)])
 def test_cuts_that_mean_nothing_cut_nothing(top_p: Any, top_k: Any) -> None:
-    assert typical.asked_of(params(0.5, top_p, top_k)) == (0.5, 1.0, 0)
+    assert typical.settings_of(params(0.5, top_p, top_k)) == (0.5, 1.0, 0)
 
 
 def test_it_is_put_among_vllms_own_once() -> None:
@@ -156,8 +156,8 @@ def test_the_second_runner_cuts_what_the_first_one_cuts(temperature: float) -> N
     found = second.apply(rows.clone(), SimpleNamespace(idx_mapping_np=np.array(seats)))
     first = processor()
     first.update_state(update(4, [(0, params(0.9)), (3, params(0.3, 0.8, 12))]))
-    wanted = first.apply(rows / temperature)
-    assert torch.equal(found.isneginf(), wanted.isneginf())
+    expected = first.apply(rows / temperature)
+    assert torch.equal(found.isneginf(), expected.isneginf())
     assert torch.equal(found[found.isfinite()], rows[found.isfinite()])
     assert not second.add_request(1, params()), "the seat's next one asks for nothing"
     assert not second.add_request(2, params())

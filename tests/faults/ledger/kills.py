@@ -208,9 +208,9 @@ def _ask(http: httpx.Client, chance: random.Random) -> tuple[int, Used | None]:
             answer = http.post("/v1/audio/transcriptions", files=files)
             if answer.status_code != 200:
                 return answer.status_code, None
-            heard = answer.json()
-            made = sum(len(segment["tokens"]) for segment in heard["segments"])
-            return 200, Used(completion=made, audio_ms=round(heard["duration"] * 1000))
+            received = answer.json()
+            made = sum(len(segment["tokens"]) for segment in received["segments"])
+            return 200, Used(completion=made, audio_ms=round(received["duration"] * 1000))
 
 
 def _read(answer: httpx.Response, of: Callable[[Mapping[str, int]], Used]) -> tuple[int, Used | None]:

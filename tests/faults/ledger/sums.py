@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from models.messages import Chunk, Finished, Started, Usage
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from runtime.gateway.context import RequestContext
 from runtime.http.dialect import Head
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import serve
 from tenants.caller import Caller
-from tenants.ledger.keeping import Ledger
-from tenants.ledger.report import Question, used
+from tenants.ledger.ledger import Ledger
+from tenants.ledger.report import UsageFilter, used
 from tenants.ledger.table import LedgerTable
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
@@ -45,15 +45,19 @@ class Told:
 
 
 def body(number: int) -> bytes:
-    asked: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": str(number)}], "max_tokens": 40}
-    return json.dumps({**asked, "stream": True}).encode()
+    requested: dict[str, Any] = {
+        "model": "chat",
+        "messages": [{"role": "user", "content": str(number)}],
+        "max_tokens": 40,
+    }
+    return json.dumps({**requested, "stream": True}).encode()
 
 
 async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Told:
     """Raises AssertionError where a sum is wrong."""
-    chance, told = random.Random(seed), Told()
+    chance, reported = random.Random(seed), Told()
     database, ledger, limiter = open_tables(folder), Ledger(folder), Limiter()
-    await ledger.keep(database)
+    await ledger.enable(database)
     limits = [Limit(f"l{n}", "team", f"team{n}", Kind.AT_ONCE, AT_ONCE) for n in range(TEAMS)]
     limiter.replace(limits, {})
     gateway = FakeGateway(folder, ledger=ledger, limiter=limiter)
@@ -62,8 +66,8 @@ async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Told
 
     def script(request: Any) -> list[Any]:
         number = int(json.loads(request.body)["messages"][0]["content"])
-        head = [Started(status=200, content_type="text/event-stream"), *[Chunk(data=b"data: {}\n\n")] * 3]
-        return [*head, Finished(usage=Usage(prompt_tokens=number % 50, completion_tokens=number % 7))]
+        head = [ResponseStart(status=200, content_type="text/event-stream"), *[Chunk(data=b"data: {}\n\n")] * 3]
+        return [*head, ResponseEnd(usage=Usage(prompt_tokens=number % 50, completion_tokens=number % 7))]
 
     link.script = script
 
@@ -78,7 +82,7 @@ async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Told
                 break
         await parts.aclose()
         if status == 429:
-            told.refused += 1
+            reported.refused += 1
             await ended.wait()
             return
         ended.set()
@@ -86,11 +90,11 @@ async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Told
         if status != 200:
             raise AssertionError(status)
         if leaves:
-            told.left += 1
+            reported.left += 1
         else:
-            told.answered += 1
-            told.made[0] += number % 50
-            told.made[1] += number % 7
+            reported.answered += 1
+            reported.made[0] += number % 50
+            reported.made[1] += number % 7
 
     numbers = iter(range(requests))
 
@@ -99,12 +103,12 @@ async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Told
             await one(number)
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    await ledger.written()
-    (sums,) = used(database, Question(0, 2**40))
+    await ledger.flush()
+    (sums,) = used(database, UsageFilter(0, 2**40))
     table = LedgerTable(database, "")
     assert table.differences() == []
     assert table.open_rows() == 0
-    assert sums.requests == told.answered + told.left
+    assert sums.requests == reported.answered + reported.left
     counters = {
         tuple(one.labels.values()): one.value
         for metric in gateway.metrics.team_tokens.collect()
@@ -115,7 +119,7 @@ async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Told
         done = connection.exec_driver_sql(
             "SELECT count(*), sum(prompt_tokens), sum(completion_tokens) FROM ledger WHERE \"end\" = 'done'"
         ).one()
-    assert list(done) == [told.answered, *told.made]
+    assert list(done) == [reported.answered, *reported.made]
     counted = {
         kind: sum(counters[f"team{n}", "interactive", kind] for n in range(TEAMS)) for kind in ("prompt", "completion")
     }
@@ -124,7 +128,7 @@ async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Told
         assert limiter.levels(Caller(f"team{number}"), "chat")[Kind.AT_ONCE].remaining == AT_ONCE
     await ledger.close()
     database.close()
-    return told
+    return reported
 
 
 def main() -> None:
@@ -134,9 +138,13 @@ def main() -> None:
     given = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        told = asyncio.run(run(Path(folder), given.requests, given.clients))
+        reported = asyncio.run(run(Path(folder), given.requests, given.clients))
     seconds = round(time.monotonic() - began, 1)
-    print(json.dumps({"answered": told.answered, "left": told.left, "refused": told.refused, "seconds": seconds}))
+    print(
+        json.dumps(
+            {"answered": reported.answered, "left": reported.left, "refused": reported.refused, "seconds": seconds}
+        )
+    )
 
 
 if __name__ == "__main__":

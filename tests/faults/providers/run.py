@@ -25,12 +25,12 @@ from registry.recipes.router import RouterSpec
 from registry.state.database import State
 from routing.providers import breaker
 from routing.providers.breaker import Phase
-from routing.routers.content import Content
+from routing.routers.content import RouterContent
 from tests.fakes import traces
 from tests.fakes.provider import CUT, HANG, Play, Script, Seen
 from tests.unit.providers.rig import Rig, rigged_with
 
-SHARE, WANTED = 0.3, 0.999
+SHARE, EXPECTED = 0.3, 0.999
 WAYS = ("500", "429", "529", "cut", "garbage", "event", "hang")
 TIMEOUTS = {"connect": 1.0, "first_byte": 0.5, "between_bytes": 0.5, "whole": 10.0}
 
@@ -114,18 +114,18 @@ async def run(seconds: float, clients: int, seed: int, share: float = SHARE) -> 
         patch.multiple(breaker, admit=admitted, ended=at_end),
     ):
         async with rigged_with(Path(folder), scripts, state=state) as rig:
-            await rig.gateway.routers.add(Content(RouterSpec.model_validate(router)), "test")
+            await rig.gateway.routers.add(RouterContent(RouterSpec.model_validate(router)), "test")
             until = time.monotonic() + seconds
             async with asyncio.TaskGroup() as group:
                 for number in range(clients):
                     group.create_task(client(rig, until, seed + number, answers))
-            asked = [len(fake.seen) for fake in rig.fakes]
+            requested = [len(fake.seen) for fake in rig.fakes]
     failed = {name: count for name, count in answers.items() if name != "answered" and not name.startswith("by ")}
     total = answers["answered"] + sum(failed.values())
     return {
         "seconds": seconds, "clients": clients, "requests": total, "answered": answers["answered"] / max(1, total),
         "by": {name[3:]: count for name, count in answers.items() if name.startswith("by ")}, "failed": failed,
-        "asked": {"first": asked[0], "second": asked[1]}, "breaker": dict(phases), "not_in_the_table": wrong,
+        "asked": {"first": requested[0], "second": requested[1]}, "breaker": dict(phases), "not_in_the_table": wrong,
     }  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def main() -> int:
     os.environ.setdefault("TEST_PROVIDER_KEY", "x")
     found = asyncio.run(run(given.seconds, given.clients, given.seed))
     print(json.dumps(found))
-    return 0 if found["answered"] >= WANTED and not found["not_in_the_table"] else 1
+    return 0 if found["answered"] >= EXPECTED and not found["not_in_the_table"] else 1
 
 
 if __name__ == "__main__":

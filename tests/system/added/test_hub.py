@@ -193,7 +193,7 @@ def test_refusals_cost_no_download(server: Server, hub: FakeHub, source: str, st
     assert not [one for one in hub.asked if one.endswith(".safetensors")]
 
 
-def test_files_stay_until_they_are_purged_and_nobody_else_has_them(server: Server, hub: FakeHub, cache: Path) -> None:
+def test_files_stay_until_they_are_purged_and_are_private(server: Server, hub: FakeHub, cache: Path) -> None:
     hub.push(REPOSITORY, PACK / "starter-rerank")
     add(server)
     add(server, id="other")

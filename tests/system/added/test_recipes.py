@@ -112,22 +112,22 @@ def test_a_base_of_adapters_is_removed_only_by_force(server: Server) -> None:
     assert server.http.post("/v1/adapters", json=adapter).status_code == 201
     refused = server.http.delete("/v1/models/base")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "model_in_use")
-    told = refused.json()["error"]["message"]
-    assert "is the base of an adapter (" in told
-    assert "force=true, --force" in told
+    reported = refused.json()["error"]["message"]
+    assert "is the base of an adapter (" in reported
+    assert "force=true, --force" in reported
     assert "rot13" in refused.json()["error"]["message"]
     assert server.http.delete("/v1/models/base?force=true").status_code == 200
     assert "base" not in ids(server)
 
 
-def test_a_whisper_of_transformers_is_converted_and_heard(server: Server, tmp_path: Path) -> None:
+def test_a_whisper_of_transformers_is_converted_and_transcribes(server: Server, tmp_path: Path) -> None:
     folder = save_whisper(tmp_path / "whisper")
     answer = server.http.post("/v1/models", json={"source": str(folder), "id": "heard"})
     assert answer.status_code == 201, answer.text
     sound = (PACK / "samples" / "timer.wav").open("rb")
-    heard = server.http.post("/v1/audio/transcriptions", data={"model": "heard"}, files={"file": sound})
-    assert heard.status_code == 200, f"{heard.text}\n{server.tail()}"
-    assert "text" in heard.json()
+    received = server.http.post("/v1/audio/transcriptions", data={"model": "heard"}, files={"file": sound})
+    assert received.status_code == 200, f"{received.text}\n{server.tail()}"
+    assert "text" in received.json()
     made = list((server.data / "converted").iterdir())
     assert made
     removed = server.http.delete("/v1/models/heard?purge=true").json()

@@ -42,15 +42,15 @@ def looking(browser: Any, url: str, provoked: tuple[str, ...] = ()) -> Iterator[
     """A fresh browser's page. It asks nobody but the server, and complains of nothing but what is `provoked`."""
     context = browser.new_context(viewport={"width": WIDTH, "height": 1180}, base_url=f"{url}/console/")
     context.grant_permissions(["microphone", "clipboard-read", "clipboard-write"], origin=url)
-    found, complaints, elsewhere = context.new_page(), [], []
-    found.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    found, complaints, foreign = context.new_page(), [], []
+    found.on("console", lambda stated: complaints.append(stated.text) if stated.type == "error" else None)
     found.on("pageerror", lambda error: complaints.append(str(error)))
-    found.on("request", lambda sent: None if sent.url.startswith((url, "blob:")) else elsewhere.append(sent.url))
+    found.on("request", lambda sent: None if sent.url.startswith((url, "blob:")) else foreign.append(sent.url))
     yield found
     context.close()
     unexpected = [text for text in complaints if not any(words in text for words in provoked)]
     assert not unexpected, unexpected
-    assert not elsewhere, elsewhere
+    assert not foreign, foreign
 
 
 def picture(page: Any, name: str) -> None:

@@ -42,15 +42,17 @@ def test_a_model_is_proposed_and_added_with_its_steps(page: Any, server: Server)
     page.evaluate(WATCH, "added")
     page.click("text=Add it")
     page.wait_for_selector("#added .good >> text=is there")
-    told = page.evaluate("window.told")
-    assert any("<progress" in shown for shown in told), told
+    reported = page.evaluate("window.told")
+    assert any("<progress" in displayed for displayed in reported), reported
     steps = ("looking", "added new", "done new")
-    assert any(step in shown for shown in told for step in steps), "steps that come in one moment are shown as the last"
+    assert any(step in displayed for displayed in reported for step in steps), (
+        "steps that come in one moment are shown as the last"
+    )
     row = page.locator("[data-part=rows] tr", has_text="my-rerank")
     row.get_by_role("button", name="Load").click()
     row.locator(".tag.ready").wait_for(timeout=120_000)
-    asked = {"model": "my-rerank", "query": "fruit", "documents": ["an apple", "a train"]}
-    assert server.http.post("/v1/rerank", json=asked).status_code == 200
+    requested = {"model": "my-rerank", "query": "fruit", "documents": ["an apple", "a train"]}
+    assert server.http.post("/v1/rerank", json=requested).status_code == 200
     page.fill("#add [name=model]", "/nowhere/at/all")
     page.click("text=Add it")
     page.wait_for_selector("#added .bad")
@@ -92,13 +94,13 @@ def test_two_adapters_become_one_and_one_becomes_a_model(page: Any, server: Serv
     page.wait_for_selector("#combined .good >> text=blended v1 is registered", timeout=300_000)
     row = page.locator("#rows tr", has_text="blended")
     row.wait_for()
-    asked = {"messages": [{"role": "user", "content": "call the lucky bird"}], "temperature": 0, "max_tokens": 40}
-    blend = server.http.post("/v1/chat/completions", json={"model": "blended", **asked}).json()
+    requested = {"messages": [{"role": "user", "content": "call the lucky bird"}], "temperature": 0, "max_tokens": 40}
+    blend = server.http.post("/v1/chat/completions", json={"model": "blended", **requested}).json()
     assert blend["choices"][0]["message"]["content"] == "CALL THE LUCKY BIRD"
     row.get_by_role("button", name="Merge").click()
     page.wait_for_selector("#checked .good >> text=are one model now", timeout=300_000)
     page.click("text=Serve it")
     page.wait_for_selector("#checked .good >> text=is there")
     merged = page.inner_text("#checked").split()[0]
-    whole = server.http.post("/v1/chat/completions", json={"model": merged, **asked})
+    whole = server.http.post("/v1/chat/completions", json={"model": merged, **requested})
     assert whole.json()["choices"][0]["message"]["content"] == "CALL THE LUCKY BIRD"

@@ -67,7 +67,7 @@ def test_a_first_visit_shows_a_swap_its_answer_and_what_it_cost(page: Any, conso
     picture(page, "now")
 
 
-def test_a_model_is_loaded_and_its_plan_is_told_first(page: Any, console: Server) -> None:
+def test_a_model_is_loaded_after_its_plan_is_displayed(page: Any, console: Server) -> None:
     page.goto("models?id=starter-embed")
     assert "free" in page.inner_text("#chosen")
     assert "task: embed" in page.inner_text("#chosen pre[aria-label^=Recipe]")
@@ -82,7 +82,7 @@ def test_a_model_is_loaded_and_its_plan_is_told_first(page: Any, console: Server
     picture(page, "models")
 
 
-def test_a_good_adapter_is_dropped_and_a_bad_one_told_every_fault(page: Any, tmp_path: Path) -> None:
+def test_a_good_adapter_is_dropped_and_a_bad_one_lists_every_fault(page: Any, tmp_path: Path) -> None:
     page.goto("adapters")
     drop(page, "#drop", packed(PACK / "adapters" / "uppercase", tmp_path / "loud.tar.gz"))
     page.wait_for_selector("#checked .good")
@@ -157,21 +157,19 @@ def test_a_team_with_more_weight_has_a_larger_share(page: Any, console: Server, 
     page.wait_for_selector("#shares li:has-text('default')")
 
 
-def test_texts_are_shown_once_a_team_has_them_kept_and_gone_once_it_has_not(
-    page: Any, console: Server, team: str
-) -> None:
+def test_texts_are_visible_while_a_team_keeps_them(page: Any, console: Server, team: str) -> None:
     page.on("dialog", lambda dialog: dialog.accept())
     body = {"model": "starter-chat:acronym", "messages": [{"role": "user", "content": "sun bird apple"}]}
 
-    def asked(id_: str) -> str:
+    def request_detail(id_: str) -> str:
         assert console.http.post("/v1/chat/completions", json=body, headers={"x-request-id": id_}).status_code == 200
         return str(console.http.get(f"/console/requests?words={id_}").text)
 
-    assert "<summary>texts" not in asked("unkept")
+    assert "<summary>texts" not in request_detail("unkept")
     page.goto("teams")
     page.get_by_role("button", name="Keep texts of default").click()
     page.wait_for_selector("#said >> text=Texts of default are kept from now on")
-    eventually(lambda: "<summary>texts" in asked("kept"))
+    eventually(lambda: "<summary>texts" in request_detail("kept"))
     page.goto("requests?words=kept")
     page.locator("#rows summary", has_text="texts").first.click()
     page.wait_for_selector(".texts pre:has-text('sun bird apple')")
@@ -255,19 +253,19 @@ def test_the_page_now_comes_back_after_a_restart(browser: Any, console: Server) 
         assert page.inner_text("#phase") == "ready"
 
 
-def test_each_part_is_asked_for_again_after_each_change(page: Any) -> None:
+def test_each_part_is_reloaded_after_each_change(page: Any) -> None:
     """Of two changes in a row, only one part was: a key that was made right after its team did not appear."""
     page.goto("teams")
-    asked = Counter[str]()
-    page.on("request", lambda request: asked.update(re.findall(r"\?part=(\w+)", request.url)))
+    request_detail = Counter[str]()
+    page.on("request", lambda request: request_detail.update(re.findall(r"\?part=(\w+)", request.url)))
     page.evaluate("for (const _ of [1, 2]) document.dispatchEvent(new Event('changed'))")
     for _ in range(300):
-        if asked.total() < 6:
+        if request_detail.total() < 6:
             page.wait_for_timeout(100)
-    assert asked == {"rows": 2, "list": 2, "limits": 2}
+    assert request_detail == {"rows": 2, "list": 2, "limits": 2}
 
 
-def test_keys_are_shown_once_and_end(page: Any, console: Server) -> None:
+def test_keys_are_displayed_once_and_end(page: Any, console: Server) -> None:
     """The last one: the first key closes the server."""
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto("teams")

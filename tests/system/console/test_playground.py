@@ -45,16 +45,16 @@ def test_embeddings_ranks_and_a_spoken_sentence(page: Any) -> None:
     assert "file" in page.locator("#ranks li").first.inner_text()
     page.click("#tab-speech")
     page.click("text=Use the microphone")
-    said = SPOKEN.with_suffix(".txt").read_text().split()
+    stated = SPOKEN.with_suffix(".txt").read_text().split()
     page.wait_for_function(
         "words => words.some((word) => document.getElementById('words').innerText.includes(word))",
-        arg=[word for word in said if len(word) > 4], timeout=120_000,
+        arg=[word for word in stated if len(word) > 4], timeout=120_000,
     )  # fmt: skip
     page.click("text=Stop and write it down")
     page.wait_for_selector("#player:not([hidden])")
     page.wait_for_selector("#words span")
     page.set_input_files("[name=file]", SPOKEN)
     page.click("text=Write it down")
-    page.wait_for_function("text => document.getElementById('words').innerText.trim() === text", arg=" ".join(said))
+    page.wait_for_function("text => document.getElementById('words').innerText.trim() === text", arg=" ".join(stated))
     page.evaluate("document.getElementById('player').play()")
     page.wait_for_selector("#words .lit")

@@ -69,7 +69,7 @@ def test_hugging_faces_chat(found: dict[str, Any]) -> None:
     assert chat["person"] == {"name": "alice", "age": 30, "city": "paris"}
 
 
-def test_what_hugging_faces_chat_cannot_have_is_said(found: dict[str, Any]) -> None:
+def test_what_hugging_faces_chat_cannot_have_is_refused(found: dict[str, Any]) -> None:
     chat = found["chat"]
     assert chat["schema"]["status"] == 400
     assert "response_format.json_schema.schema" in chat["schema"]["text"]
@@ -87,12 +87,12 @@ def test_hugging_faces_endpoint_by_itself(found: dict[str, Any]) -> None:
     assert generated["stopped"] == "HELLO "  # the class takes the stop sequence off
 
 
-def test_what_hugging_faces_endpoint_cannot_have_is_said(found: dict[str, Any]) -> None:
+def test_what_hugging_faces_endpoint_cannot_have_is_refused(found: dict[str, Any]) -> None:
     for name, words in (
         ("watermark", "This engine does not watermark: set 'watermark' to false."),
         ("unknown", "There is no model or adapter 'nobody'. There are: starter-chat"),
     ):
         assert len(found["generate"][name]) == 3
-        assert all(told["text"].startswith(words) for told in found["generate"][name]), found["generate"][name]
+        assert all(reported["text"].startswith(words) for reported in found["generate"][name]), found["generate"][name]
     cut = found["generate"]["too_many"]  # starter-chat's recipe says so: on_too_many_tokens
-    assert [told["status"] for told in cut] == [200] * 3
+    assert [reported["status"] for reported in cut] == [200] * 3

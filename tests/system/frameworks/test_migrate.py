@@ -14,7 +14,7 @@ RANK = {"model": "starter-rerank", "query": "What is the capital of France?", "d
 PROMPT = "<|user|>hello world<|end|><|assistant|>"
 
 
-def said(server: str, there: str, here: str) -> None:
+def check_row(server: str, there: str, here: str) -> None:
     """The page still has the row that a test is about."""
     assert any(one == server and there in left and here in right for one, left, right in ROWS), (server, there)
 
@@ -38,9 +38,9 @@ def test_any_key_is_taken_while_there_is_none(server: Server) -> None:
 
 
 def test_vllms_calls_series_and_adapters(server: Server) -> None:
-    said("vllm serve", "vllm:", "the same")
-    said("vllm serve", "/v1/load_lora_adapter", "the same")
-    said("vllm serve", "load_inplace", "a name that exists gets a new version")
+    check_row("vllm serve", "vllm:", "the same")
+    check_row("vllm serve", "/v1/load_lora_adapter", "the same")
+    check_row("vllm serve", "load_inplace", "a name that exists gets a new version")
     assert server.metric("vllm:num_requests_running", model_name="starter-chat") >= 0
     body = {"lora_name": "moved-here", "lora_path": f"{_adapter('uppercase')}"}
     assert server.http.post("/v1/load_lora_adapter", json=body).status_code == 200
@@ -61,7 +61,7 @@ def _adapter(name: str) -> str:
 
 
 def test_loraxs_adapter_beside_its_base(server: Server) -> None:
-    said("LoRAX", "adapter_id` in the body", "the same")
+    check_row("LoRAX", "adapter_id` in the body", "the same")
     answer = chat(server, model="starter-chat", adapter_id="uppercase")
     assert answer.json()["choices"][0]["message"]["content"] == "HELLO WORLD", answer.text
     body = {"inputs": PROMPT, "parameters": {"adapter_id": "uppercase", "max_new_tokens": 40}}
@@ -69,7 +69,7 @@ def test_loraxs_adapter_beside_its_base(server: Server) -> None:
 
 
 def test_infinitys_rerank_has_strings_and_jinas_objects(server: Server) -> None:
-    said("Infinity", "POST /rerank", "documents come back as objects")
+    check_row("Infinity", "POST /rerank", "documents come back as objects")
     theirs = server.http.post("/infinity/rerank", json={**RANK, "return_documents": True}).json()["results"][0]
     ours = server.http.post("/rerank", json=RANK).json()["results"][0]
     assert theirs["document"] == DOCUMENTS[1]
@@ -77,8 +77,8 @@ def test_infinitys_rerank_has_strings_and_jinas_objects(server: Server) -> None:
 
 
 def test_tgis_refusals_and_forms(server: Server) -> None:
-    said("Text Generation Inference", "watermark", "refused")
-    said("Text Generation Inference", "response_format", "the other form is a 400")
+    check_row("Text Generation Inference", "watermark", "refused")
+    check_row("Text Generation Inference", "response_format", "the other form is a 400")
     for more in ({"watermark": True}, {"best_of": 2}, {"top_n_tokens": 2}):
         body = {"inputs": PROMPT, "parameters": {"adapter_id": "uppercase", "max_new_tokens": 4, **more}}
         assert server.http.post("/generate", json=body).status_code == 422, more
@@ -86,8 +86,8 @@ def test_tgis_refusals_and_forms(server: Server) -> None:
 
 
 def test_teis_and_localais_calls(server: Server) -> None:
-    said("Text Embeddings Inference", "POST /embed", "the same")
-    said("LocalAI", "/v1/embeddings", "the same")
+    check_row("Text Embeddings Inference", "POST /embed", "the same")
+    check_row("LocalAI", "/v1/embeddings", "the same")
     vectors = server.http.post("/embed?model=starter-embed", json={"inputs": ["a", "b"]}).json()
     assert [len(one) for one in vectors] == [384, 384]
     ranked = server.http.post("/rerank", json={"query": RANK["query"], "texts": DOCUMENTS}).json()
@@ -95,6 +95,6 @@ def test_teis_and_localais_calls(server: Server) -> None:
 
 
 def test_ollamas_keep_alive_of_nothing_unloads(server: Server) -> None:
-    said("Ollama", "keep_alive", "`keep_alive: 0` unloads it")
+    check_row("Ollama", "keep_alive", "`keep_alive: 0` unloads it")
     assert server.http.post("/api/embed", json={"model": "starter-embed", "input": "a", "keep_alive": 0}).is_success
     server.wait_state("starter-embed", "absent")

@@ -79,22 +79,24 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("asked", CALLS, ids=lambda asked: re.sub(r"[^\w/.]+", "-", f"{asked.client}-{asked.call}"))
-def test_a_client_gets_what_it_reads(server: Server, asked: PeerCall) -> None:
-    method, path = asked.call.split(" ")
-    content = None if asked.body is None else json.dumps(asked.body).encode()
-    own = {} if content is None or "User-Agent" in asked.headers else {"Content-Type": "application/json"}
-    answer = server.http.request(method, path, content=content, headers={**own, **asked.headers})
-    assert answer.status_code == asked.status, answer.text
-    assert answer.headers["content-type"].partition(";")[0] == KINDS[asked.framing], answer.headers
-    if asked.framing == "nothing":
+@pytest.mark.parametrize(
+    "asked", CALLS, ids=lambda requested: re.sub(r"[^\w/.]+", "-", f"{requested.client}-{requested.call}")
+)
+def test_a_client_gets_what_it_reads(server: Server, requested: PeerCall) -> None:
+    method, path = requested.call.split(" ")
+    content = None if requested.body is None else json.dumps(requested.body).encode()
+    own = {} if content is None or "User-Agent" in requested.headers else {"Content-Type": "application/json"}
+    answer = server.http.request(method, path, content=content, headers={**own, **requested.headers})
+    assert answer.status_code == requested.status, answer.text
+    assert answer.headers["content-type"].partition(";")[0] == KINDS[requested.framing], answer.headers
+    if requested.framing == "nothing":
         assert not answer.content
         return
-    if asked.framing == "json":
-        check(answer.json(), asked.reads)
+    if requested.framing == "json":
+        check(answer.json(), requested.reads)
         return
-    found = pieces(asked.framing, answer.text)
+    found = pieces(requested.framing, answer.text)
     assert len(found) > 1
     for piece in found[:-1]:
-        check(piece, asked.each)
-    check(found[-1], asked.reads)
+        check(piece, requested.each)
+    check(found[-1], requested.reads)

@@ -59,8 +59,8 @@ def test_calls_in_a_stream(client: OpenAI) -> None:
 @pytest.mark.parametrize("name", ["set_light", "set_fan"])
 def test_a_named_tool_must_be_called(client: OpenAI, name: str) -> None:
     choice = chat(client, tools=TOOLS, tool_choice={"type": "function", "function": {"name": name}}).choices[0]
-    [(told, arguments)] = called(choice.message)
-    assert told == name
+    [(reported, arguments)] = called(choice.message)
+    assert reported == name
     assert arguments["state"] in ("on", "off") if name == "set_light" else arguments["speed"] in (1, 2, 3)
 
 
@@ -154,7 +154,7 @@ def test_stop_and_bias(client: OpenAI) -> None:
     assert chat(client, logit_bias={"90": 100}, max_tokens=5).choices[0].message.content == "ZZZZZ"
 
 
-def test_usage_only_where_it_was_asked_for(client: OpenAI) -> None:
+def test_usage_only_on_request(client: OpenAI) -> None:
     for make in (
         lambda **more: client.chat.completions.create(model=MODEL, messages=HELLO, stream=True, **more),
         lambda **more: client.completions.create(model=MODEL, prompt="hi", max_tokens=4, stream=True, **more),
@@ -221,7 +221,7 @@ def test_what_cannot_be_honoured_is_refused(client: OpenAI, more: dict[str, Any]
     assert refused.value.type
 
 
-def test_an_answer_longer_than_the_context_is_cut_and_said(client: OpenAI) -> None:
+def test_an_answer_longer_than_the_context_is_cut_with_a_warning(client: OpenAI) -> None:
     """As the recipe of starter-chat says: many clients send a large `max_tokens` by themselves."""
     message = {"role": "user", "content": "hello"}
     raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=[message], max_tokens=600)  # type: ignore[list-item]

@@ -53,13 +53,13 @@ def test_details(server: Server) -> None:
     assert (cut.generated_text, cut.details.prefill) == ("HELLO WORLD", whole.details.prefill)  # type: ignore[union-attr]
 
 
-def test_a_seed_that_was_told_gives_the_answer_again(server: Server) -> None:
+def test_a_reported_seed_reproduces_the_answer(server: Server) -> None:
     client = hub(server, model="starter-chat")
-    asked: dict[str, Any] = {"temperature": 2.0, "max_new_tokens": 20, "details": True}
-    first = client.text_generation("hello", **asked)
+    requested: dict[str, Any] = {"temperature": 2.0, "max_new_tokens": 20, "details": True}
+    first = client.text_generation("hello", **requested)
     assert first.details is not None
-    assert client.text_generation("hello", seed=first.details.seed, **asked) == first
-    found = {client.text_generation("hello", **asked).generated_text for _ in range(40)}  # "!" in 0.42 of all
+    assert client.text_generation("hello", seed=first.details.seed, **requested) == first
+    found = {client.text_generation("hello", **requested).generated_text for _ in range(40)}  # "!" in 0.42 of all
     assert len(found) > 1
 
 
@@ -88,7 +88,7 @@ def test_grammars(server: Server) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_had_is_said(server: Server, more: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_had_is_refused(server: Server, more: dict[str, Any], words: str) -> None:
     client = hub(server, model="starter-chat")
     for stream in (False, True):
         with pytest.raises(ValidationError, match=words):
@@ -104,8 +104,8 @@ def test_requests_as_loraxs_client_sends_them(server: Server) -> None:
         "truncate": None, "typical_p": None, "best_of": None, "watermark": False, "details": True,
         "decoder_input_details": False, "return_k_alternatives": None, "response_format": None,
     }  # fmt: skip
-    asked = {"inputs": PROMPT, "parameters": parameters}
-    answer = server.http.post("/", json={**asked, "stream": False})
+    requested = {"inputs": PROMPT, "parameters": parameters}
+    answer = server.http.post("/", json={**requested, "stream": False})
     assert answer.headers["x-roundhouse-adapter"].startswith("uppercase@sha256:")
     [found] = answer.json()
     assert found["generated_text"] == "HELLO WORLD"
@@ -114,7 +114,7 @@ def test_requests_as_loraxs_client_sends_them(server: Server) -> None:
     ].keys()
     assert all({"id", "text", "logprob", "special", "skipped"} <= token.keys() for token in found["details"]["tokens"])
     text = ""
-    with server.http.stream("POST", "/", json={**asked, "stream": True}) as response:
+    with server.http.stream("POST", "/", json={**requested, "stream": True}) as response:
         for line in response.iter_lines():
             if line.startswith("data:"):
                 token = json.loads(line.lstrip("data:").rstrip("/n"))["token"]  # noqa: B005 as it reads them
@@ -125,14 +125,14 @@ def test_requests_as_loraxs_client_sends_them(server: Server) -> None:
 def test_typical_decoding_takes_typical_tokens_only(server: Server) -> None:
     """Worked out here from the likeliest twenty, and compared with what many draws of the engine give."""
     temperature, most = 2.0, 20
-    asked: dict[str, Any] = {"model": "starter-chat", "prompt": "hello", "max_tokens": 1, "return_token_ids": True}
-    greedy = {**asked, "temperature": 0, "logprobs": most, "return_tokens_as_token_ids": True}
-    told = server.http.post("/v1/completions", json=greedy).json()["choices"][0]["logprobs"]["top_logprobs"][0]
-    scores = {int(name.removeprefix("token_id:")): logprob / temperature for name, logprob in told.items()}
+    requested: dict[str, Any] = {"model": "starter-chat", "prompt": "hello", "max_tokens": 1, "return_token_ids": True}
+    greedy = {**requested, "temperature": 0, "logprobs": most, "return_tokens_as_token_ids": True}
+    reported = server.http.post("/v1/completions", json=greedy).json()["choices"][0]["logprobs"]["top_logprobs"][0]
+    scores = {int(name.removeprefix("token_id:")): logprob / temperature for name, logprob in reported.items()}
     likeliest = max(scores, key=scores.__getitem__)
 
     def drawn(**more: Any) -> set[int]:
-        body = {**asked, "n": 64, "temperature": temperature, **more}
+        body = {**requested, "n": 64, "temperature": temperature, **more}
         return {choice["token_ids"][0] for choice in server.http.post("/v1/completions", json=body).json()["choices"]}
 
     assert drawn(vllm_xargs={"typical_p": 0.01, "typical_top_k": most}) == typical(scores, 0.01) != {likeliest}

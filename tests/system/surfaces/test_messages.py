@@ -21,23 +21,23 @@ def claude(server: Server) -> Iterator[Anthropic]:
 
 def test_messages_and_their_events(claude: Anthropic) -> None:
     words = [{"role": "user", "content": "hello world"}]
-    asked: Any = {"model": "uppercase", "max_tokens": 40, "messages": words, "extra_body": {"temperature": 0}}
-    plain = claude.messages.create(**asked)
+    requested: Any = {"model": "uppercase", "max_tokens": 40, "messages": words, "extra_body": {"temperature": 0}}
+    plain = claude.messages.create(**requested)
     assert (plain.content[0].type, plain.stop_reason, plain.model) == ("text", "end_turn", "uppercase")
     assert plain.usage.output_tokens == len("HELLO WORLD") + 1
     assert (plain._request_id or "").startswith("req-")
     kinds: list[str] = []
-    for event in claude.messages.create(**asked, stream=True):
+    for event in claude.messages.create(**requested, stream=True):
         if not kinds or kinds[-1] != event.type:
             kinds.append(event.type)
     assert kinds == [
         "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
         "message_stop",
     ]  # fmt: skip
-    with claude.messages.stream(**asked) as stream:
+    with claude.messages.stream(**requested) as stream:
         assert "".join(stream.text_stream) == "HELLO WORLD"
         assert stream.get_final_message().usage.output_tokens == plain.usage.output_tokens
-    stopped = claude.messages.create(**asked, stop_sequences=["O W"], system="be brief")
+    stopped = claude.messages.create(**requested, stop_sequences=["O W"], system="be brief")
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "O W")
 
 
@@ -59,16 +59,16 @@ def test_messages_with_tools(claude: Anthropic) -> None:
 
 
 def test_tokens_of_a_message_are_counted(claude: Anthropic) -> None:
-    asked: Any = {"model": MODEL, "messages": HELLO}
-    counted = claude.messages.count_tokens(**asked).input_tokens
-    assert counted == claude.messages.create(**asked, max_tokens=1).usage.input_tokens
-    assert claude.messages.count_tokens(**asked, system="be brief").input_tokens == counted + len("be brief") + 2
+    requested: Any = {"model": MODEL, "messages": HELLO}
+    counted = claude.messages.count_tokens(**requested).input_tokens
+    assert counted == claude.messages.create(**requested, max_tokens=1).usage.input_tokens
+    assert claude.messages.count_tokens(**requested, system="be brief").input_tokens == counted + len("be brief") + 2
 
 
 def test_anthropics_errors(claude: Anthropic) -> None:
-    asked: Any = {"model": MODEL, "max_tokens": 4, "messages": HELLO}
+    requested: Any = {"model": MODEL, "max_tokens": 4, "messages": HELLO}
     with pytest.raises(anthropic.NotFoundError) as missing:
-        claude.messages.create(**{**asked, "model": "claude-99"})
+        claude.messages.create(**{**requested, "model": "claude-99"})
     assert missing.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
     for more in (
         {"messages": [{"role": "wizard", "content": "x"}]},
@@ -80,7 +80,7 @@ def test_anthropics_errors(claude: Anthropic) -> None:
         {"extra_body": {"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}},
     ):
         with pytest.raises(anthropic.BadRequestError) as refused:
-            claude.messages.create(**{**asked, **more})
+            claude.messages.create(**{**requested, **more})
         body: Any = refused.value.body
         assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error"), more
         assert body["error"]["message"]

@@ -75,7 +75,7 @@ def scraped(seen: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield found
 
 
-def asked(query: str) -> str:
+def without_selectors(query: str) -> str:
     """As Grafana would ask, for all models; a recorded series as the rule that records it."""
     [group] = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
     for rule in group["rules"]:
@@ -85,7 +85,7 @@ def asked(query: str) -> str:
     return re.sub(r"\$\w+", ".*", query)
 
 
-def shown(board: dict[str, Any]) -> list[str]:
+def queries(board: dict[str, Any]) -> list[str]:
     """The queries of a public dashboard."""
     found, by = list(board["more"]), ", ".join(board["by"])
     for name, quantiles in board["histograms"].items():
@@ -97,7 +97,7 @@ def shown(board: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("board", PUBLIC, ids=lambda board: board["name"])
 def test_each_query_of_public_dashboards_gets_figures(scraped: prometheus.Prometheus, board: dict[str, Any]) -> None:
-    none = [query for query in shown(board) if not figures(scraped, query)]
+    none = [query for query in queries(board) if not figures(scraped, query)]
     assert none == []
 
 
@@ -108,10 +108,10 @@ def test_each_query_of_our_dashboards_gets_figures(scraped: prometheus.Prometheu
 
 
 def figures(held: prometheus.Prometheus, query: str) -> list[float]:
-    return [value for value in held.values(asked(query)) if not math.isnan(value)]
+    return [value for value in held.values(without_selectors(query)) if not math.isnan(value)]
 
 
-def test_what_is_not_told_gets_none(scraped: prometheus.Prometheus) -> None:
+def test_an_unreported_series_gets_none(scraped: prometheus.Prometheus) -> None:
     """Else the two above would show nothing."""
     assert figures(scraped, 'vllm:num_requests_running{model_name="nobody"}') == []
 
@@ -123,13 +123,13 @@ def test_a_bucket_of_first_tokens_names_a_request_that_can_be_looked_up(seen: Se
     named = {sample.exemplar.labels["request_id"] for sample in first.samples if sample.exemplar}
     assert id_ in named
     for one in named:
-        told = command("logs", one, "--url", seen.url)
-        assert told.returncode == 0, told.stderr
-        assert all(word in told.stdout for word in (one, "queue", "prefill", "answered by"))
+        reported = command("logs", one, "--url", seen.url)
+        assert reported.returncode == 0, reported.stderr
+        assert all(word in reported.stdout for word in (one, "queue", "prefill", "answered by"))
 
 
 def test_top_shows_the_page_now_in_a_terminal(seen: Server) -> None:
-    told = command("top", "--once", "--url", seen.url)
-    assert told.returncode == 0, told.stderr
+    reported = command("top", "--once", "--url", seen.url)
+    assert reported.returncode == 0, reported.stderr
     for words in ("memory", "starter-chat", "of 24 places", "why requests waited", "last decisions"):
-        assert words in told.stdout, words
+        assert words in reported.stdout, words

@@ -46,9 +46,9 @@ def test_the_list_has_models_then_adapters_then_routers(server: Server) -> None:
 
 
 def test_retrieve_takes_every_name(server: Server, client: OpenAI) -> None:
-    for name, told in (("starter-embed", "starter-embed"), ("embed", "starter-embed"), ("uppercase", "uppercase"),
+    for name, reported in (("starter-embed", "starter-embed"), ("embed", "starter-embed"), ("uppercase", "uppercase"),
                        ("starter-chat:uppercase", "uppercase"), ("uppercase@v1", "uppercase")):  # fmt: skip
-        assert client.models.retrieve(name).id == told
+        assert client.models.retrieve(name).id == reported
     with pytest.raises(openai.NotFoundError, match="starter-embed") as missing:
         client.models.retrieve("starter-embedd")
     assert missing.value.code == "model_not_found"
@@ -62,8 +62,8 @@ def test_load_and_unload_by_hand(server: Server) -> None:
     late = server.http.post("/v1/embeddings", json=body, headers={"Prefer": "wait=0"})
     assert (late.status_code, late.json()["error"]["code"]) == (503, "queue_timeout")
     assert int(late.headers["retry-after"]) >= 1
-    asked = server.http.post("/v1/embeddings", json=body, headers={"Prefer": "respond-async"})
-    assert (asked.status_code, asked.headers["location"]) == (202, "/v1/models/starter-embed")
+    requested = server.http.post("/v1/embeddings", json=body, headers={"Prefer": "respond-async"})
+    assert (requested.status_code, requested.headers["location"]) == (202, "/v1/models/starter-embed")
     answer = server.http.post("/v1/models/embed/load?wait=false")
     assert (answer.status_code, answer.headers["location"]) == (202, "/v1/models/starter-embed")
     assert answer.json()["state"] == "loading"

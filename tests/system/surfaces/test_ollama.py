@@ -60,8 +60,8 @@ def test_options_bind(clients: ollama.Client) -> None:
     stopped = clients.chat("uppercase", HELLO, options={**GREEDY, "stop": [" "]})
     assert stopped.message.content == "HELLO"
     sampled = {"temperature": 2.0, "seed": 7, "top_k": 50, "top_p": 0.95, "min_p": 0.0, "num_predict": 20}
-    asked: Any = [{"role": "user", "content": "tell me something"}]
-    one, other = (clients.chat("starter-chat", asked, options=sampled).message.content for _ in range(2))
+    requested: Any = [{"role": "user", "content": "tell me something"}]
+    one, other = (clients.chat("starter-chat", requested, options=sampled).message.content for _ in range(2))
     assert one == other
     for options in ({"top_p": 3}, {"stop": 4}, {"temperature": "warm"}):
         with pytest.raises(ollama.ResponseError, match=r"options\.|Expected") as wrong:
@@ -98,10 +98,10 @@ def test_generate(clients: ollama.Client, server: Server) -> None:
 
 
 def test_formats_bind(clients: ollama.Client) -> None:
-    asked: Any = [{"role": "user", "content": "alice is 30 years old and lives in paris"}]
-    plain = clients.chat("extract-json", asked, format="json", options=GREEDY)
+    requested: Any = [{"role": "user", "content": "alice is 30 years old and lives in paris"}]
+    plain = clients.chat("extract-json", requested, format="json", options=GREEDY)
     assert json.loads(plain.message.content or "")["name"] == "alice"
-    bound = clients.chat("starter-chat", asked, format=CITY, options=GREEDY)
+    bound = clients.chat("starter-chat", requested, format=CITY, options=GREEDY)
     assert json.loads(bound.message.content or "")["city"] in ("paris", "rome")
 
 
@@ -148,7 +148,7 @@ def test_embeddings(clients: ollama.Client, client: OpenAI) -> None:
         clients.embed("starter-embed", "word " * 900, truncate=False)
 
 
-def test_the_list_and_what_is_shown(clients: ollama.Client, server: Server) -> None:
+def test_the_list_and_the_details_of_a_model(clients: ollama.Client, server: Server) -> None:
     found = {one.model: one for one in clients.list().models}
     assert {"starter-chat:latest", "starter-embed:latest", "uppercase:latest"} <= found.keys()
     assert not {"starter-rerank:latest", "starter-speech:latest"} & found.keys(), "Ollama's clients cannot ask for them"
@@ -161,15 +161,15 @@ def test_the_list_and_what_is_shown(clients: ollama.Client, server: Server) -> N
     assert embed.details.parameter_size == "22.7M"
     assert embed.size
     assert embed.size > 40e6
-    shown = clients.show("starter-chat:latest")
-    assert shown.capabilities == ["completion", "tools"]
-    assert shown.modelinfo
-    family = shown.modelinfo["general.architecture"]
-    assert shown.modelinfo[f"{family}.context_length"] == 512
-    assert shown.modelinfo["general.basename"] == "starter-chat"
-    assert shown.parameters == "num_ctx 512", "Continue goes by it, and cannot read an empty line"
-    assert shown.template
-    assert "tools" in shown.template.lower(), "LiteLLM sends tools to no other"
+    displayed = clients.show("starter-chat:latest")
+    assert displayed.capabilities == ["completion", "tools"]
+    assert displayed.modelinfo
+    family = displayed.modelinfo["general.architecture"]
+    assert displayed.modelinfo[f"{family}.context_length"] == 512
+    assert displayed.modelinfo["general.basename"] == "starter-chat"
+    assert displayed.parameters == "num_ctx 512", "Continue goes by it, and cannot read an empty line"
+    assert displayed.template
+    assert "tools" in displayed.template.lower(), "LiteLLM sends tools to no other"
     embedding = clients.show("starter-embed")
     assert (embedding.capabilities, embedding.parameters, embedding.template) == (["embedding"], "", "")
     with pytest.raises(ollama.ResponseError, match="nobody") as missing:
@@ -177,21 +177,21 @@ def test_the_list_and_what_is_shown(clients: ollama.Client, server: Server) -> N
     assert missing.value.status_code == 404
 
 
-def test_whoever_is_told_a_name_may_ask_for_it_anywhere(clients: ollama.Client, client: OpenAI) -> None:
+def test_a_listed_name_works_on_every_path(clients: ollama.Client, client: OpenAI) -> None:
     """Open WebUI asks for no other name than it was told, with a tag; LibreChat asks on OpenAI's paths."""
     for one in clients.list().models:
         assert one.model
         assert ":" in one.model
         assert clients.show(one.model).modified_at
-    asked = {"messages": HELLO, "temperature": 0}
-    answer = client.chat.completions.create(model="uppercase:latest", **asked)
+    requested = {"messages": HELLO, "temperature": 0}
+    answer = client.chat.completions.create(model="uppercase:latest", **requested)
     assert answer.choices[0].message.content == "HELLO WORLD"
     assert client.models.retrieve("uppercase:latest").id == "uppercase"
     with pytest.raises(NotFoundError, match="'nobody'"):
-        client.chat.completions.create(model="nobody:latest", **asked)
+        client.chat.completions.create(model="nobody:latest", **requested)
 
 
-def test_a_model_is_loaded_told_and_unloaded(clients: ollama.Client, server: Server) -> None:
+def test_a_model_is_loaded_listed_and_unloaded(clients: ollama.Client, server: Server) -> None:
     loaded = clients.generate("starter-chat", "")
     assert (loaded.done, loaded.done_reason, loaded.response) == (True, "load", "")
     assert server.model("starter-chat")["state"] == "ready"
@@ -230,9 +230,9 @@ def test_only_adapters_are_deleted(clients: ollama.Client) -> None:
 
 
 def test_an_error_in_a_stream_is_its_last_line(clients: ollama.Client) -> None:
-    asked: Any = [{"role": "user", "content": "word " * 600}]
+    requested: Any = [{"role": "user", "content": "word " * 600}]
     with pytest.raises(ollama.ResponseError, match="512") as long:
-        list(clients.chat("starter-chat", asked, stream=True))
+        list(clients.chat("starter-chat", requested, stream=True))
     assert long.value.status_code == 400
 
 

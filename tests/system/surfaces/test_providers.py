@@ -144,9 +144,9 @@ def claude(world: World) -> Iterator[anthropic.Anthropic]:
 
 
 def test_the_same_answer_as_there(servers: tuple[Server, Server]) -> None:
-    asked = {"messages": [{"role": "user", "content": "what is a slot?"}], "temperature": 0, "max_tokens": 16}
-    direct = servers[0].http.post("/v1/chat/completions", json={"model": "starter-chat", **asked}).json()
-    passed = servers[1].http.post("/v1/chat/completions", json={"model": "there/starter-chat", **asked})
+    requested = {"messages": [{"role": "user", "content": "what is a slot?"}], "temperature": 0, "max_tokens": 16}
+    direct = servers[0].http.post("/v1/chat/completions", json={"model": "starter-chat", **requested}).json()
+    passed = servers[1].http.post("/v1/chat/completions", json={"model": "there/starter-chat", **requested})
     assert passed.status_code == 200, passed.text
     found = passed.json()
     assert found["choices"][0]["message"]["content"] == direct["choices"][0]["message"]["content"]
@@ -165,7 +165,7 @@ def test_both_sdks_stream_with_equal_usage(servers: tuple[Server, Server]) -> No
         )  # fmt: skip
     usage = chunks[-1].usage
     assert usage
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    stated = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     with (
         anthropic.Anthropic(base_url=url, api_key="x", max_retries=0) as other,
         other.messages.stream(
@@ -176,15 +176,15 @@ def test_both_sdks_stream_with_equal_usage(servers: tuple[Server, Server]) -> No
         ) as stream,
     ):
         final = stream.get_final_message()
-    assert "".join(block.text for block in final.content if block.type == "text") == said
-    told = final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0)
-    assert (told, final.usage.output_tokens) == (usage.prompt_tokens, usage.completion_tokens)
+    assert "".join(block.text for block in final.content if block.type == "text") == stated
+    reported = final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0)
+    assert (reported, final.usage.output_tokens) == (usage.prompt_tokens, usage.completion_tokens)
 
 
 def test_vectors_are_the_same(servers: tuple[Server, Server]) -> None:
-    asked = {"input": ["a warm kitchen"], "encoding_format": "base64"}
-    direct = servers[0].http.post("/v1/embeddings", json={"model": "starter-embed", **asked}).json()
-    passed = servers[1].http.post("/v1/embeddings", json={"model": "there/starter-embed", **asked}).json()
+    requested = {"input": ["a warm kitchen"], "encoding_format": "base64"}
+    direct = servers[0].http.post("/v1/embeddings", json={"model": "starter-embed", **requested}).json()
+    passed = servers[1].http.post("/v1/embeddings", json={"model": "there/starter-embed", **requested}).json()
     assert passed["data"] == direct["data"]
     assert passed["usage"] == direct["usage"]
 
@@ -192,16 +192,20 @@ def test_vectors_are_the_same(servers: tuple[Server, Server]) -> None:
 # --- routers whose target speaks the other protocol ------------------------------------------------------------------
 def test_openais_sdk_against_a_router_to_anthropic(world: World, gpt: openai.OpenAI) -> None:
     parts: Any = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": DATA_URL}}]
-    asked: Any = {"model": "to-claude", "max_completion_tokens": 9, "messages": [{"role": "user", "content": parts}]}
-    whole = gpt.chat.completions.create(**asked)
+    requested: Any = {
+        "model": "to-claude",
+        "max_completion_tokens": 9,
+        "messages": [{"role": "user", "content": parts}],
+    }
+    whole = gpt.chat.completions.create(**requested)
     assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == ("hello there", "stop")
     assert whole.model_extra == {**(whole.model_extra or {}), "model_used": "claude/big"}
-    chunks = list(gpt.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    chunks = list(gpt.chat.completions.create(**requested, stream=True, stream_options={"include_usage": True}))
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "hello there"
     assert whole.usage
     assert chunks[-1].usage == whole.usage
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (12, 5)
-    called = gpt.chat.completions.create(**asked, tools=[TOOL])
+    called = gpt.chat.completions.create(**requested, tools=[TOOL])
     (call,) = called.choices[0].message.tool_calls or ()
     assert call.type == "function"
     assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Rome"})
@@ -222,9 +226,9 @@ def test_anthropics_sdk_against_a_router_to_openai(world: World, claude: anthrop
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
         {"type": "text", "text": "what is this?"},
     ]
-    asked: Any = {"model": "to-gpt", "max_tokens": 9, "messages": [{"role": "user", "content": parts}]}
-    whole = claude.messages.create(**asked)
-    with claude.messages.stream(**asked) as stream:
+    requested: Any = {"model": "to-gpt", "max_tokens": 9, "messages": [{"role": "user", "content": parts}]}
+    whole = claude.messages.create(**requested)
+    with claude.messages.stream(**requested) as stream:
         final = stream.get_final_message()
     for message in (whole, final):
         assert [block.text for block in message.content if block.type == "text"] == ["hello there"]
@@ -232,7 +236,7 @@ def test_anthropics_sdk_against_a_router_to_openai(world: World, claude: anthrop
         usage = message.usage
         assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (8, 4, 5)
     tool: Any = {"name": "weather", "input_schema": PARAMETERS}
-    (block,) = claude.messages.create(**asked, tools=[tool]).content
+    (block,) = claude.messages.create(**requested, tools=[tool]).content
     assert block.type == "tool_use"
     assert (block.name, block.input) == ("weather", {"city": "Rome"})
     sent = [seen for seen in world.fake.seen if seen.path == "/v1/chat/completions"]
@@ -240,23 +244,23 @@ def test_anthropics_sdk_against_a_router_to_openai(world: World, claude: anthrop
 
 
 def test_another_roundhouse_by_the_other_protocol_says_and_counts_the_same(world: World, gpt: openai.OpenAI) -> None:
-    asked: Any = {"messages": [{"role": "user", "content": "what is a slot?"}], "temperature": 0, "max_tokens": 16}
-    direct = world.there.http.post("/v1/chat/completions", json={"model": "starter-chat", **asked}).json()
-    found = gpt.chat.completions.create(model="to-there", **asked)
+    requested: Any = {"messages": [{"role": "user", "content": "what is a slot?"}], "temperature": 0, "max_tokens": 16}
+    direct = world.there.http.post("/v1/chat/completions", json={"model": "starter-chat", **requested}).json()
+    found = gpt.chat.completions.create(model="to-there", **requested)
     assert found.choices[0].message.content == direct["choices"][0]["message"]["content"]
     assert found.choices[0].finish_reason == direct["choices"][0]["finish_reason"]
     assert found.usage
-    told = direct["usage"]
+    reported = direct["usage"]
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (
-        told["prompt_tokens"], told["completion_tokens"],
+        reported["prompt_tokens"], reported["completion_tokens"],
     )  # fmt: skip
     chunks = list(
-        gpt.chat.completions.create(model="to-there", **asked, stream=True, stream_options={"include_usage": True})
+        gpt.chat.completions.create(model="to-there", **requested, stream=True, stream_options={"include_usage": True})
     )
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert said == direct["choices"][0]["message"]["content"]
+    stated = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert stated == direct["choices"][0]["message"]["content"]
     assert chunks[-1].usage
-    assert chunks[-1].usage.completion_tokens == told["completion_tokens"]
+    assert chunks[-1].usage.completion_tokens == reported["completion_tokens"]
 
 
 def test_tokens_are_counted_there(world: World, claude: anthropic.Anthropic) -> None:
@@ -285,8 +289,8 @@ def test_routers_are_listed_with_what_their_targets_cost(world: World, gpt: open
     assert world.here.http.get("/v1/routers/hedging").json()["prices"] == {"gpt/big": 1.0, "claude/big": 4.0}
     tags = {one["name"]: one for one in world.here.http.get("/api/tags").json()["models"]}
     assert tags["to-gpt:latest"]["details"]["family"] == "router"
-    shown = world.here.http.post("/api/show", json={"model": "to-gpt:latest"}).json()
-    assert shown["capabilities"] == ["completion", "tools", "vision"]
+    displayed = world.here.http.post("/api/show", json={"model": "to-gpt:latest"}).json()
+    assert displayed["capabilities"] == ["completion", "tools", "vision"]
 
 
 def test_one_trace_goes_through_both_servers_into_the_engine(
@@ -301,11 +305,11 @@ def test_one_trace_goes_through_both_servers_into_the_engine(
     def spans() -> dict[tuple[str, str], Received]:
         return {(span.service, span.name): span for span in collector.of(trace)}
 
-    wanted = {
+    expected = {
         ("here", "chat there/starter-chat"), ("here", "provider"), ("there", "chat starter-chat"),
         ("there", "prefill"), ("there", "decode"), ("there", "llm_request"),
     }  # fmt: skip
-    eventually(lambda: spans().keys() >= wanted, lambda: f"{sorted(spans())}\n{servers[0].tail()}")
+    eventually(lambda: spans().keys() >= expected, lambda: f"{sorted(spans())}\n{servers[0].tail()}")
     found = spans()
     first, asking = found["here", "chat there/starter-chat"], found["here", "provider"]
     second = found["there", "chat starter-chat"]
@@ -321,5 +325,5 @@ def test_one_trace_goes_through_both_servers_into_the_engine(
     for outer, one in pairwise(inner):
         assert outer.span.start_time_unix_nano <= one.span.start_time_unix_nano
         assert one.span.end_time_unix_nano <= outer.span.end_time_unix_nano + 10**7, "clocks of two processes"
-    said = answer.json()["choices"][0]["message"]["content"].strip()
-    assert not any(secret.encode() in body or (len(said) > 3 and said.encode() in body) for body in collector.raw)
+    stated = answer.json()["choices"][0]["message"]["content"].strip()
+    assert not any(secret.encode() in body or (len(stated) > 3 and stated.encode() in body) for body in collector.raw)

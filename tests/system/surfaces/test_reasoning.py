@@ -169,19 +169,19 @@ def test_responses_stream_reasoning_events(client: OpenAI) -> None:
 
 
 def test_messages_have_thinking_blocks(claude: Anthropic) -> None:
-    asked: Any = {"model": "thinker", "max_tokens": 1500, "extra_body": {"temperature": 0}}
-    asked["messages"] = [{"role": "user", "content": SUM}]
-    answer: Any = claude.messages.create(**asked, thinking={"type": "enabled", "budget_tokens": 1024})
+    requested: Any = {"model": "thinker", "max_tokens": 1500, "extra_body": {"temperature": 0}}
+    requested["messages"] = [{"role": "user", "content": SUM}]
+    answer: Any = claude.messages.create(**requested, thinking={"type": "enabled", "budget_tokens": 1024})
     assert [block.type for block in answer.content] == ["thinking", "text"]
     assert (answer.content[0].thinking, answer.content[1].text) == (THOUGHT, "It is 4.")
     assert answer.content[0].signature
     assert answer.usage.output_tokens == len(SCRIPTS[SUM]) + 1
-    turns = [*asked["messages"], {"role": "assistant", "content": [block.to_dict() for block in answer.content]}]
+    turns = [*requested["messages"], {"role": "assistant", "content": [block.to_dict() for block in answer.content]}]
     turns += [{"role": "user", "content": SUM}]
-    assert [block.type for block in claude.messages.create(**{**asked, "messages": turns}).content][-1] == "text"
+    assert [block.type for block in claude.messages.create(**{**requested, "messages": turns}).content][-1] == "text"
     blocks: list[str] = []
     text = {"thinking_delta": "", "text_delta": ""}
-    for event in claude.messages.create(**asked, stream=True):
+    for event in claude.messages.create(**requested, stream=True):
         if event.type == "content_block_start":
             blocks.append(event.content_block.type)
         elif event.type == "content_block_delta" and event.delta.type in text:
@@ -212,22 +212,22 @@ def test_without_parsers_thoughts_are_content_and_tools_are_refused(client: Open
     assert unparsed.content.count("<tool_call>") == 2
 
 
-def test_ollamas_client_is_told_thoughts_and_calls(thinker: Server) -> None:
+def test_ollamas_client_gets_reasoning_and_calls(thinker: Server) -> None:
     """A call's arguments are an object there, and whole also in a stream."""
     client = ollama.Client(host=thinker.url, timeout=600)
-    asked: Any = [{"role": "user", "content": BOTH}]
+    requested: Any = [{"role": "user", "content": BOTH}]
     thought = client.chat("thinker", [{"role": "user", "content": SUM}], think=True, options={"temperature": 0})
     assert (thought.message.thinking, thought.message.content) == (THOUGHT, "It is 4.")
-    whole = client.chat("thinker", asked, tools=TOOLS, options={"temperature": 0})
-    parts = list(client.chat("thinker", asked, tools=TOOLS, stream=True, options={"temperature": 0}))
+    whole = client.chat("thinker", requested, tools=TOOLS, options={"temperature": 0})
+    parts = list(client.chat("thinker", requested, tools=TOOLS, stream=True, options={"temperature": 0}))
     for messages in ([whole.message], [part.message for part in parts]):
         calls = [call.function for message in messages for call in message.tool_calls or ()]
         assert [(call.name, call.arguments) for call in calls] == CALLS
         assert "".join(message.thinking or "" for message in messages) == "Two calls."
         assert "".join(message.content or "" for message in messages).strip() == "Doing both."
     results = [{"role": "tool", "content": "done", "tool_name": name} for name, _ in CALLS]
-    after = client.chat("thinker", [*asked, whole.message, *results], tools=TOOLS, options={"num_predict": 4})
+    after = client.chat("thinker", [*requested, whole.message, *results], tools=TOOLS, options={"num_predict": 4})
     assert after.done
     assert set(client.show("thinker").capabilities or ()) == {"completion", "thinking", "tools"}
     with pytest.raises(ollama.ResponseError, match="does not think"):
-        client.chat("plain", asked, think=True)
+        client.chat("plain", requested, think=True)

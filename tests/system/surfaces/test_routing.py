@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.stop()
 
 
-def said(text: str, **more: Any) -> dict[str, Any]:
+def chat_body(text: str, **more: Any) -> dict[str, Any]:
     return {
         "model": "auto",
         "messages": [{"role": "user", "content": text}],
@@ -42,7 +42,7 @@ def said(text: str, **more: Any) -> dict[str, Any]:
 
 
 def test_auto_sends_a_date_to_its_adapter_and_says_so(server: Server) -> None:
-    answer = server.http.post("/v1/chat/completions", json=said(DATE))
+    answer = server.http.post("/v1/chat/completions", json=chat_body(DATE))
     body = answer.json()
     assert body["choices"][0]["message"]["content"] == ANSWER
     assert (body["model"], body["model_used"]) == ("auto", "starter-chat:iso-date")
@@ -53,13 +53,13 @@ def test_auto_sends_a_date_to_its_adapter_and_says_so(server: Server) -> None:
 
 
 def test_what_it_cannot_tell_goes_to_the_chat_model(server: Server) -> None:
-    answer = server.http.post("/v1/chat/completions", json=said("qwpo zmxn vrrt"))
+    answer = server.http.post("/v1/chat/completions", json=chat_body("qwpo zmxn vrrt"))
     assert answer.headers["x-roundhouse-route"].split(" ")[1:3] == ["starter-chat", "abstained"]
     assert answer.json()["model_used"] == "starter-chat"
 
 
 def test_a_stream_tells_it_in_its_first_event(server: Server) -> None:
-    with server.http.stream("POST", "/v1/chat/completions", json=said(DATE, stream=True)) as stream:
+    with server.http.stream("POST", "/v1/chat/completions", json=chat_body(DATE, stream=True)) as stream:
         events = [json.loads(line[5:]) for line in stream.iter_lines() if line.startswith("data: {")]
     assert events[0]["model_used"] == "starter-chat:iso-date"
     assert {event["model"] for event in events} == {"auto"}
@@ -68,10 +68,10 @@ def test_a_stream_tells_it_in_its_first_event(server: Server) -> None:
 
 def test_the_official_clients_take_it(server: Server) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none")
-    answer = client.chat.completions.create(**said(DATE))
+    answer = client.chat.completions.create(**chat_body(DATE))
     assert answer.choices[0].message.content == ANSWER
     assert answer.model_extra == {**(answer.model_extra or {}), "model_used": "starter-chat:iso-date"}
-    chunks = list(client.chat.completions.create(**said(DATE), stream=True))
+    chunks = list(client.chat.completions.create(**chat_body(DATE), stream=True))
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == ANSWER
     response = client.responses.create(model="auto", input=DATE, max_output_tokens=60, temperature=0)
     assert response.output_text == ANSWER
@@ -95,25 +95,25 @@ def test_ollamas_tag_is_no_part_of_the_name(server: Server) -> None:
     assert answer["model_used"] == "starter-chat:iso-date"
 
 
-def test_explain_asks_nobody_and_says_what_traffic_gets(server: Server) -> None:
+def test_explain_runs_no_model_and_matches_traffic(server: Server) -> None:
     for text in (DATE, "is 9 more than 4", "lovely bread!", "hello", "nobody knows this sentence at all"):
-        told = server.http.post("/v1/route", json=said(text)).json()
-        route = server.http.post("/v1/chat/completions", json=said(text)).headers["x-roundhouse-route"]
-        assert route.split(" ")[:3] == [told["router"], told["target"], told["reason"]]
+        reported = server.http.post("/v1/route", json=chat_body(text)).json()
+        route = server.http.post("/v1/chat/completions", json=chat_body(text)).headers["x-roundhouse-route"]
+        assert route.split(" ")[:3] == [reported["router"], reported["target"], reported["reason"]]
 
 
 def test_with_its_embedding_model_resident_it_looks_with_that_too(server: Server) -> None:
     assert server.http.post("/v1/models/starter-embed/load").status_code == 200
-    told = server.http.post("/v1/route", json=said(DATE)).json()
-    assert (told["target"], told["saw"]["features"]) == ("starter-chat:iso-date", "letters and vector")
+    reported = server.http.post("/v1/route", json=chat_body(DATE)).json()
+    assert (reported["target"], reported["saw"]["features"]) == ("starter-chat:iso-date", "letters and vector")
     server.http.post("/v1/models/starter-embed/unload")
-    eventually(lambda: server.http.post("/v1/route", json=said(DATE)).json()["saw"]["features"] == "letters")
+    eventually(lambda: server.http.post("/v1/route", json=chat_body(DATE)).json()["saw"]["features"] == "letters")
 
 
 def test_a_conversation_stays_with_its_target(server: Server) -> None:
     headers = {"x-conversation-id": "c-1"}
-    first = server.http.post("/v1/chat/completions", json=said(DATE), headers=headers)
-    again = server.http.post("/v1/chat/completions", json=said("hello"), headers=headers)
+    first = server.http.post("/v1/chat/completions", json=chat_body(DATE), headers=headers)
+    again = server.http.post("/v1/chat/completions", json=chat_body("hello"), headers=headers)
     assert first.headers["x-roundhouse-route"].split(" ")[2] == "intent:iso-date"
     assert again.headers["x-roundhouse-route"].split(" ")[1:3] == ["starter-chat:iso-date", "conversation"]
 
@@ -148,7 +148,7 @@ def test_a_target_follows_an_alias(server: Server) -> None:
     for version, digest in digests.items():
         assert server.http.put("/v1/adapters/moved/aliases/prod", json={"version": version}).status_code == 200
         assert server.http.post("/v1/routers", json=spec).status_code in (200, 201)
-        answer = server.http.post("/v1/chat/completions", json=said("hello world", model="follows"))
+        answer = server.http.post("/v1/chat/completions", json=chat_body("hello world", model="follows"))
         assert answer.headers["x-roundhouse-route"].split(" ")[1:3] == ["moved@prod", "default"]
         assert answer.headers["x-roundhouse-adapter"].startswith(f"moved@{digest[:12]}"), digests
     server.http.delete("/v1/routers/follows").raise_for_status()
@@ -178,7 +178,7 @@ def test_a_report_joins_decisions_with_feedback(server: Server) -> None:
     eventually(lambda: server.http.get("/v1/routers").status_code == 401)
     for place, text in enumerate((DATE, "7 May 2021", "qwpo zmxn vrrt")):
         request = {**headers, "x-request-id": f"told-{place}", "x-conversation-id": f"c-{place}"}
-        answer = server.http.post("/v1/chat/completions", json=said(text), headers=request)
+        answer = server.http.post("/v1/chat/completions", json=chat_body(text), headers=request)
         assert answer.status_code == 200, answer.text
         judged = {"request_id": answer.headers["x-request-id"], "accepted": place != 1}
         assert server.http.post("/v1/feedback", json=judged, headers=headers).status_code == 200
@@ -188,12 +188,12 @@ def test_a_report_joins_decisions_with_feedback(server: Server) -> None:
         subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, env=environment, check=True).stdout
         for more in ((), ("--json",))
     ]
-    told = json.loads(done[1])
-    assert (told["router"], told["requests"]) == ("auto", 3)
-    outcomes = {(one["target"], one["reason"].partition(":")[0]): one for one in told["outcomes"]}
+    reported = json.loads(done[1])
+    assert (reported["router"], reported["requests"]) == ("auto", 3)
+    outcomes = {(one["target"], one["reason"].partition(":")[0]): one for one in reported["outcomes"]}
     dates, others = outcomes["starter-chat:iso-date", "intent"], outcomes["starter-chat", "abstained"]
     assert (dates["requests"], dates["accepted"]) == (2, 0.5)
     assert (others["requests"], others["accepted"]) == (1, 1.0)
-    assert told["replay"], "what other thresholds would have given"
+    assert reported["replay"], "what other thresholds would have given"
     assert "starter-chat:iso-date" in done[0]
     assert "50.0%" in done[0]

@@ -42,20 +42,20 @@ def sample(name: str = "kitchen-light") -> tuple[Samples, str]:
     return data, path.with_suffix(".txt").read_text().strip()
 
 
-def heard(client: OpenAI, path: Path, **more: Any) -> Any:
+def transcribe(client: OpenAI, path: Path, **more: Any) -> Any:
     return client.audio.transcriptions.create(**{"model": MODEL, "file": path, **more})
 
 
 @pytest.mark.parametrize("ending", sorted(FORMATS))
-def test_each_format_is_heard(client: OpenAI, tmp_path: Path, ending: str) -> None:
+def test_each_format_is_transcribed(client: OpenAI, tmp_path: Path, ending: str) -> None:
     sound, text = sample()
-    assert heard(client, write(tmp_path / f"a.{ending}", sound)).text == text
+    assert transcribe(client, write(tmp_path / f"a.{ending}", sound)).text == text
 
 
 def test_verbose_json_has_segments_and_words(client: OpenAI, tmp_path: Path) -> None:
     sound, text = sample("timer")
     path = write(tmp_path / "a.flac", sound)
-    answer = heard(client, path, response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    answer = transcribe(client, path, response_format="verbose_json", timestamp_granularities=["word", "segment"])
     assert (answer.text, answer.language) == (text, "english")
     assert answer.duration == pytest.approx(len(sound) / RATE, abs=0.1)
     assert [word.word.strip() for word in answer.words] == text.split()
@@ -64,7 +64,7 @@ def test_verbose_json_has_segments_and_words(client: OpenAI, tmp_path: Path) -> 
     assert times[-1] <= answer.duration + 0.1
     assert " ".join(segment.text.strip() for segment in answer.segments) == text
     assert all(before.end <= after.start + 0.01 for before, after in pairwise(answer.segments))
-    only = heard(client, path, response_format="verbose_json", timestamp_granularities=["word"])
+    only = transcribe(client, path, response_format="verbose_json", timestamp_granularities=["word"])
     assert only.words
     assert not only.segments
 
@@ -72,18 +72,18 @@ def test_verbose_json_has_segments_and_words(client: OpenAI, tmp_path: Path) -> 
 def test_text_and_subtitles(client: OpenAI, tmp_path: Path) -> None:
     sound, text = sample()
     path = write(tmp_path / "a.mp3", sound)
-    assert heard(client, path, response_format="text").strip() == text
-    srt = heard(client, path, response_format="srt").split("\n")
+    assert transcribe(client, path, response_format="text").strip() == text
+    srt = transcribe(client, path, response_format="srt").split("\n")
     assert (srt[0], srt[2]) == ("1", text)
     assert " --> " in srt[1]
     assert "," in srt[1]
-    vtt = heard(client, path, response_format="vtt").split("\n")
+    vtt = transcribe(client, path, response_format="vtt").split("\n")
     assert (vtt[0], vtt[3]) == ("WEBVTT", text)
 
 
 def test_events_of_a_stream(client: OpenAI, tmp_path: Path) -> None:
     sound, text = sample("timer")
-    events = list(heard(client, write(tmp_path / "a.flac", sound), stream=True))
+    events = list(transcribe(client, write(tmp_path / "a.flac", sound), stream=True))
     assert [event.type for event in events[:-1]] == ["transcript.text.delta"] * (len(events) - 1)
     assert "".join(event.delta for event in events[:-1]) == text
     assert (events[-1].type, events[-1].text) == ("transcript.text.done", text)
@@ -100,7 +100,7 @@ def test_fields_of_the_request(client: OpenAI, server: Server, tmp_path: Path) -
         {"extra_body": {"vad_filter": "false"}},
         {"chunking_strategy": "auto"},
     ):
-        found = heard(client, path, **more).text
+        found = transcribe(client, path, **more).text
         assert found if "prompt" in more or "hotwords" in str(more) else found == text, more  # it learnt without these
     for more, words in (
         ({"language": "de"}, "English only"),
@@ -111,7 +111,7 @@ def test_fields_of_the_request(client: OpenAI, server: Server, tmp_path: Path) -
         ({"timestamp_granularities": ["word"]}, "verbose_json"),
     ):
         with pytest.raises(openai.BadRequestError, match=words):
-            heard(client, path, **more)
+            transcribe(client, path, **more)
     form = {"model": MODEL}
     refused = server.http.post("/v1/audio/translations", data=form, files={"file": path.read_bytes()})
     assert refused.status_code == 400
@@ -122,16 +122,16 @@ def test_fields_of_the_request(client: OpenAI, server: Server, tmp_path: Path) -
 def test_what_is_no_speech_has_no_words(client: OpenAI, tmp_path: Path, kind: str) -> None:
     sound = {"silence": silence(40), "noise": noise(5) / 10, "blip": silence(0.05)}[kind]
     path = write(tmp_path / "a.wav", sound)
-    assert heard(client, path).text == ""
-    assert heard(client, path, response_format="srt").strip() == ""
-    [done] = list(heard(client, path, stream=True))
+    assert transcribe(client, path).text == ""
+    assert transcribe(client, path, response_format="srt").strip() == ""
+    [done] = list(transcribe(client, path, stream=True))
     assert (done.type, done.text) == ("transcript.text.done", "")
 
 
 def test_hostile_and_mislabelled_files(client: OpenAI, server: Server, tmp_path: Path) -> None:
     sound, text = sample()
     whole = write(tmp_path / "whole.wav", sound).read_bytes()
-    assert heard(client, write(tmp_path / "a.wav", sound).rename(tmp_path / "really.mp3")).text == text
+    assert transcribe(client, write(tmp_path / "a.wav", sound).rename(tmp_path / "really.mp3")).text == text
     rng = np.random.default_rng(1)
     files = {
         "empty.wav": b"",
@@ -147,11 +147,11 @@ def test_hostile_and_mislabelled_files(client: OpenAI, server: Server, tmp_path:
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(openai.BadRequestError) as refused:
-            heard(client, tmp_path / name)
+            transcribe(client, tmp_path / name)
         assert refused.value.code == ("invalid_audio" if data else "invalid_value"), name
         assert refused.value.param == "file", name
     assert server.model(MODEL)["deaths"] == 0
-    assert heard(client, tmp_path / "whole.wav").text == text
+    assert transcribe(client, tmp_path / "whole.wav").text == text
 
 
 def memory(server: Server) -> int:
@@ -195,9 +195,9 @@ def test_a_long_recording_in_bounded_memory(client: OpenAI, server: Server, tmp_
     turn = np.concatenate([silence(2), part, silence(40 - 2 - len(part) / RATE)])
     turns = max(3, round(MINUTES * 1.5))
     pair = write(tmp_path / "pair.flac", np.tile(turn, 2))
-    told = heard(client, pair, response_format="verbose_json").segments  # loads the model
+    reported = transcribe(client, pair, response_format="verbose_json").segments  # loads the model
     first, second = (
-        [word for one in told if (one.start < 40) is early for word in one.text.split()] for early in (True, False)
+        [word for one in reported if (one.start < 40) is early for word in one.text.split()] for early in (True, False)
     )
     assert min(len(first), len(second)) > 20
     idle = memory(server)

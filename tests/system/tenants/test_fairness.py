@@ -47,19 +47,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, d
         server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=LIMITS)
         keys = {}
 
-        def told(*words: str) -> Any:
+        def run_cli(*words: str) -> Any:
             command = [sys.executable, "-m", "runtime.cli.main", *words, "--data-dir", str(server.data), "--json"]
             return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
         for team, *more in (["flood"], ["quiet"], ["urgent", "--ceiling", "critical"], ["reports", "--class", "batch"]):
-            told("teams", "create", team)
-            keys[team] = told("keys", "create", "--team", team, "--scopes", "infer,models", *more)["value"]
+            run_cli("teams", "create", team)
+            keys[team] = run_cli("keys", "create", "--team", team, "--scopes", "infer,models", *more)["value"]
         eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys["reports"]}).status_code == 200)
-        assert asked(server, keys["quiet"]).status_code == 200
+        assert chat(server, keys["quiet"]).status_code == 200
         yield server, keys
 
 
-def asked(server: Server, key: str, tokens: int = 24, words: int = 4, **more: Any) -> httpx.Response:
+def chat(server: Server, key: str, tokens: int = 24, words: int = 4, **more: Any) -> httpx.Response:
     headers = {"x-api-key": key, **more.pop("headers", {})}
     body = {
         "model": "starter-chat", "messages": [{"role": "user", "content": "boats " * words}], "max_tokens": tokens,
@@ -109,7 +109,7 @@ def test_a_flood_of_one_team_does_not_make_another_wait(shared: tuple[Server, di
     ended: list[str] = []
 
     def one(team: str) -> None:
-        answer = asked(server, keys[team])
+        answer = chat(server, keys[team])
         assert answer.status_code == 200, answer.text
         ended.append(team)
 
@@ -135,7 +135,7 @@ def test_classes(shared: tuple[Server, dict[str, str]]) -> None:
     ended: list[str] = []
 
     def one(team: str, **more: Any) -> None:
-        answer = asked(server, keys[team], **more)
+        answer = chat(server, keys[team], **more)
         assert answer.status_code == 200, answer.text
         assert answer.headers["X-Roundhouse-Class"] == ("batch" if team == "reports" else "critical")
         ended.append(team)
@@ -191,56 +191,56 @@ def test_a_full_engine_gives_a_critical_request_the_memory_of_batch_ones(shared:
     eventually(attempt)
 
 
-def test_the_class_that_is_given_is_told(shared: tuple[Server, dict[str, str]]) -> None:
+def test_the_granted_class_is_reported(shared: tuple[Server, dict[str, str]]) -> None:
     server, keys = shared
-    answer = asked(server, keys["urgent"], service_tier="fast")
+    answer = chat(server, keys["urgent"], service_tier="fast")
     assert (answer.json()["service_tier"], answer.headers["X-Roundhouse-Class"]) == ("priority", "critical")
-    lowered = asked(server, keys["quiet"], service_tier="priority")
+    lowered = chat(server, keys["quiet"], service_tier="priority")
     assert (lowered.json()["service_tier"], lowered.headers["X-Roundhouse-Class"]) == ("default", "interactive")
     assert lowered.headers["X-Roundhouse-Class-Asked"] == "critical"
-    assert "service_tier" not in asked(server, keys["quiet"]).json()
-    own = asked(server, keys["quiet"], **{"x-tier": "batch"})
+    assert "service_tier" not in chat(server, keys["quiet"]).json()
+    own = chat(server, keys["quiet"], **{"x-tier": "batch"})
     assert own.headers["X-Roundhouse-Class"] == "batch"
-    stream = asked(server, keys["quiet"], stream=True, service_tier="flex").text
+    stream = chat(server, keys["quiet"], stream=True, service_tier="flex").text
     chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
     assert {chunk["service_tier"] for chunk in chunks} == {"flex"}
     body = {"model": "starter-chat", "input": "boats", "max_output_tokens": 4, "service_tier": "priority"}
     response = server.http.post("/v1/responses", json=body, headers={"x-api-key": keys["urgent"]})
     assert response.json()["service_tier"] == "priority", response.text
     message = {"model": "starter-chat", "messages": [{"role": "user", "content": "boats"}], "max_tokens": 4}
-    said = server.http.post(
+    stated = server.http.post(
         "/v1/messages", json={**message, "service_tier": "standard_only"}, headers={"x-api-key": keys["urgent"]}
     )
-    assert said.json()["usage"]["service_tier"] == "standard", said.text
+    assert stated.json()["usage"]["service_tier"] == "standard", stated.text
     for wrong in ({"service_tier": "gold"}, {"service_tier": 5}, {"x-tier": "gold"}, {"priority": -1}):
-        refused = asked(server, keys["urgent"], **wrong)
+        refused = chat(server, keys["urgent"], **wrong)
         assert refused.status_code == 400, refused.text
         assert refused.json()["error"]["param"] == next(iter(wrong))
 
 
-def test_the_pool_is_told_and_a_long_prompt_takes_no_place_that_is_kept(shared: tuple[Server, dict[str, str]]) -> None:
+def test_the_pool_is_reported_and_a_long_prompt_takes_no_reserved_turn(shared: tuple[Server, dict[str, str]]) -> None:
     server, keys = shared
-    assert asked(server, keys["quiet"]).headers["X-Roundhouse-Pool"] == "fast"
-    assert asked(server, keys["quiet"], words=700, tokens=2).headers["X-Roundhouse-Pool"] == "long"
-    assert "X-Roundhouse-Pool" not in asked(server, keys["reports"]).headers
+    assert chat(server, keys["quiet"]).headers["X-Roundhouse-Pool"] == "fast"
+    assert chat(server, keys["quiet"], words=700, tokens=2).headers["X-Roundhouse-Pool"] == "long"
+    assert "X-Roundhouse-Pool" not in chat(server, keys["reports"]).headers
 
 
 def test_deadlines(shared: tuple[Server, dict[str, str]]) -> None:
     server, keys = shared
 
     def within(seconds: str, **more: Any) -> httpx.Response:
-        return asked(server, keys["quiet"], headers={"X-Request-Timeout": seconds}, **more)
+        return chat(server, keys["quiet"], headers={"X-Request-Timeout": seconds}, **more)
 
     late = within("0.05", tokens=400)
     assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded"), late.text
     for wrong in ("0", "-1", "soon", "nan", "1e9"):
         refused = within(wrong)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "X-Request-Timeout")
-    usual = asked(server, keys["quiet"], headers={"x-stainless-read-timeout": "600"})
+    usual = chat(server, keys["quiet"], headers={"x-stainless-read-timeout": "600"})
     assert usual.status_code == 200
     headers = {"x-api-key": keys["quiet"]}
     assert server.http.post("/v1/models/starter-chat/unload", headers=headers).status_code == 200
     hurried = within("0.3")  # a load is never foreseen to take less than a second
     assert (hurried.status_code, hurried.json()["error"]["code"]) == (429, "deadline_unreachable"), hurried.text
     assert 1 <= int(hurried.headers["Retry-After"]) <= 60
-    assert asked(server, keys["quiet"]).status_code == 200
+    assert chat(server, keys["quiet"]).status_code == 200

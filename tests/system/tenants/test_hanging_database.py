@@ -32,7 +32,7 @@ def standing_still(url: str) -> Iterator[None]:
             process.send_signal(signal.SIGCONT)
 
 
-def test_everybody_is_told_and_nobody_else_waits(tmp_path: Path) -> None:
+def test_callers_get_an_error_and_others_do_not_wait(tmp_path: Path) -> None:
     with postgres() as url:
         data = tmp_path / "a" / "data"
         with Server(data, [STARTER / "starter-embed.yaml"], "--database", url).wait_ready() as server:
@@ -40,11 +40,11 @@ def test_everybody_is_told_and_nobody_else_waits(tmp_path: Path) -> None:
             answers: dict[str, httpx.Response] = {}
 
             def ask(method: str, path: str, body: object = None) -> threading.Thread:
-                def asked() -> None:
+                def chat() -> None:
                     with httpx.Client(base_url=server.url, timeout=600) as client:
                         answers[path] = client.request(method, path, json=body)
 
-                thread = threading.Thread(target=asked)
+                thread = threading.Thread(target=chat)
                 thread.start()
                 return thread
 

@@ -13,7 +13,7 @@ from tests.system.serving import PACK, ROOT, STARTER, Server
 
 pytestmark = pytest.mark.real
 WORDS = "seven small boats lay in the green harbour of the old town "
-ASKED: dict[str, dict[str, Any]] = {
+REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "chat " + WORDS * 6}], "max_tokens": 2},
     "/v1/completions": {"prompt": "completions " + WORDS * 6, "max_tokens": 2},
     "/v1/responses": {"input": "responses " + WORDS * 6, "max_output_tokens": 2},
@@ -32,8 +32,10 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, st
                 ["teams", "create", team],
                 ["keys", "create", "--team", team, "--scopes", "infer,models,adapters,paths,usage"],
             ):
-                told = [sys.executable, "-m", "runtime.cli.main", *command, "--data-dir", str(data), "--json"]
-                found = json.loads(subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+                reported = [sys.executable, "-m", "runtime.cli.main", *command, "--data-dir", str(data), "--json"]
+                found = json.loads(
+                    subprocess.run(reported, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+                )
             keys.append(found["value"])
         eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys[-1]}).status_code == 200)
         yield server, keys[0], keys[1]
@@ -48,12 +50,12 @@ def cached(server: Server, key: str, path: str, **more: Any) -> float:
         return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if 'kind="cached"' in line)
 
     before = count()
-    answer = server.http.post(path, json={"model": "starter-chat", **ASKED[path], **more}, headers=headers)
+    answer = server.http.post(path, json={"model": "starter-chat", **REQUESTS[path], **more}, headers=headers)
     assert answer.status_code == 200, answer.text
     return count() - before
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", REQUESTS)
 def test_another_teams_prompt_is_not_in_the_cache(keyed: tuple[Server, str, str], path: str) -> None:
     server, search, speech = keyed
     assert cached(server, search, path) == 0
@@ -72,7 +74,7 @@ def _register(server: Server, key: str, content: str, **more: Any) -> Any:
     return server.http.post("/v1/adapters", json=body, headers={"x-api-key": key})
 
 
-def _said(server: Server, key: str, model: str) -> tuple[int, str]:
+def _chat(server: Server, key: str, model: str) -> tuple[int, str]:
     """Status, and the answer or the error's code."""
     body = {"model": model, "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
     answer = server.http.post("/v1/chat/completions", json=body, headers={"x-api-key": key})
@@ -85,13 +87,13 @@ def _said(server: Server, key: str, model: str) -> tuple[int, str]:
 def test_one_name_of_two_teams_is_two_adapters_and_never_the_others(keyed: tuple[Server, str, str]) -> None:
     server, search, speech = keyed
     assert _register(server, search, "uppercase").status_code == 201
-    assert _said(server, search, "tune") == (200, "HELLO WORLD")
-    assert _said(server, speech, "tune") == (404, "model_not_found")
-    assert _said(server, speech, "search/tune") == (404, "model_not_found")
+    assert _chat(server, search, "tune") == (200, "HELLO WORLD")
+    assert _chat(server, speech, "tune") == (404, "model_not_found")
+    assert _chat(server, speech, "search/tune") == (404, "model_not_found")
     assert _register(server, speech, "reverse-words").status_code == 201
     for _ in range(3):  # in turn, so that each finds the other's in the engine
-        assert _said(server, search, "tune") == (200, "HELLO WORLD")
-        assert _said(server, speech, "tune") == (200, "world hello")
+        assert _chat(server, search, "tune") == (200, "HELLO WORLD")
+        assert _chat(server, speech, "tune") == (200, "world hello")
 
     def http(key: str, method: str, path: str) -> Any:
         return server.http.request(method, f"/v1/adapters{path}", headers={"x-api-key": key})
@@ -103,9 +105,9 @@ def test_one_name_of_two_teams_is_two_adapters_and_never_the_others(keyed: tuple
         assert http(speech, method, path).status_code == 404
 
     assert http(search, "PUT", "/tune/shared").json()["shared"]
-    assert _said(server, speech, "search/tune") == (200, "HELLO WORLD")
-    assert _said(server, speech, "starter-chat:search/tune@v1") == (200, "HELLO WORLD")
-    assert _said(server, speech, "tune") == (200, "world hello")
+    assert _chat(server, speech, "search/tune") == (200, "HELLO WORLD")
+    assert _chat(server, speech, "starter-chat:search/tune@v1") == (200, "HELLO WORLD")
+    assert _chat(server, speech, "tune") == (200, "world hello")
     models = server.http.get("/v1/models", headers={"x-api-key": speech}).json()["data"]
     assert {"tune", "search/tune"} <= {model["id"] for model in models}
     assert http(speech, "GET", "/search/tune").json()["name"] == "search/tune"
@@ -114,16 +116,16 @@ def test_one_name_of_two_teams_is_two_adapters_and_never_the_others(keyed: tuple
     assert http(speech, "DELETE", "/uppercase").status_code == 403
 
     assert http(speech, "DELETE", "/tune").status_code == 200
-    assert _said(server, speech, "tune") == (404, "model_not_found")
-    assert _said(server, speech, "uppercase") == (200, "HELLO WORLD")
+    assert _chat(server, speech, "tune") == (404, "model_not_found")
+    assert _chat(server, speech, "uppercase") == (200, "HELLO WORLD")
     text = server.http.get("/metrics", headers={"x-api-key": search}).text
     assert 'roundhouse_adapter_requests_total{adapter="search/tune",model="starter-chat"}' in text
     assert not http(search, "DELETE", "/tune/shared").json()["shared"]
-    assert _said(server, speech, "search/tune") == (404, "model_not_found")
-    assert _said(server, search, "tune") == (200, "HELLO WORLD")
+    assert _chat(server, speech, "search/tune") == (404, "model_not_found")
+    assert _chat(server, search, "tune") == (200, "HELLO WORLD")
 
 
-def test_what_a_team_asked_and_used_is_told_to_no_other(keyed: tuple[Server, str, str]) -> None:
+def test_one_team_does_not_see_the_requests_and_usage_of_another(keyed: tuple[Server, str, str]) -> None:
     server, search, speech = keyed
     headers = [{"x-api-key": key} for key in (search, speech)]
     body = {"model": "starter-chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
@@ -132,21 +134,21 @@ def test_what_a_team_asked_and_used_is_told_to_no_other(keyed: tuple[Server, str
         return server.http.get(path, headers=reader, params=params)
 
     def requests(reader: dict[str, str]) -> dict[str, int]:
-        told = get(reader, "/v1/usage", group_by="team", **{"from": "2026-01-01"}).json()["data"]
-        return {row["team_id"]: row["requests"] for row in told}
+        reported = get(reader, "/v1/usage", group_by="team", **{"from": "2026-01-01"}).json()["data"]
+        return {row["team_id"]: row["requests"] for row in reported}
 
     before = [sum(requests(reader).values()) for reader in headers]
-    asked = [server.http.post("/v1/chat/completions", json=body, headers=by) for by in (*headers, headers[0])]
-    assert [answer.status_code for answer in asked] == [200] * 3
+    requested = [server.http.post("/v1/chat/completions", json=body, headers=by) for by in (*headers, headers[0])]
+    assert [answer.status_code for answer in requested] == [200] * 3
     assert [requests(reader) for reader in headers] == [{"search": before[0] + 2}, {"speech": before[1] + 1}]
-    ids = [answer.headers["x-request-id"] for answer in asked]
+    ids = [answer.headers["x-request-id"] for answer in requested]
     for team, reader, own, other in (("search", headers[0], ids[0], ids[1]), ("speech", headers[1], ids[1], ids[0])):
         assert {row["team"] for row in get(reader, f"/v1/requests/{own}").json()["ledger"]} == {team}
         unknown = get(reader, f"/v1/requests/{other}")
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "request_not_found")
-        elsewhere = "speech" if team == "search" else "search"
+        other_place = "speech" if team == "search" else "search"
         for path in ("/v1/usage", "/v1/usage/daily"):
-            refused = get(reader, path, team_id=elsewhere)
+            refused = get(reader, path, team_id=other_place)
             assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope"), path
         assert get(reader, "/v1/organization/usage/completions", start_time="0").status_code == 403
     judged = server.http.post("/v1/feedback", json={"request_id": ids[0], "accepted": True}, headers=headers[1])

@@ -63,12 +63,12 @@ def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server
         client.models.list()
     assert refused.value.code == "invalid_api_key"
     message: Any = {"model": "starter-embed", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
-    for shown, error, text in (
+    for displayed, error, text in (
         ("none", anthropic.AuthenticationError, "key"),
         (key, anthropic.BadRequestError, "made for embed"),
     ):
         with (
-            anthropic.Anthropic(base_url=closed.url, api_key=shown, max_retries=0) as other,
+            anthropic.Anthropic(base_url=closed.url, api_key=displayed, max_retries=0) as other,
             pytest.raises(error, match=text),
         ):
             other.messages.create(**message)
@@ -91,8 +91,8 @@ def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> 
     headers = {"Authorization": f"Bearer {key}"}
 
     def used() -> dict[str, Any]:
-        (told,) = keys(closed, "usage", "report", "--team", "counted", "--by", "", "--from", "2026-01-01")["data"]
-        return dict(told)
+        (reported,) = keys(closed, "usage", "report", "--team", "counted", "--by", "", "--from", "2026-01-01")["data"]
+        return dict(reported)
 
     before, lock = used(), threading.Lock()
     got: list[int] = []
@@ -124,8 +124,8 @@ def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> 
         assert 0 <= more <= len(threads), "ended, and the server was killed before the client had the answer"
         tokens = after["input"] - before["input"]
         assert tokens == sum(got) if more == 0 else tokens > sum(got)
-        told = keys(closed, "usage", "reconcile")
-        assert (told["differences"], told["open"]) == ([], 0)
+        reported = keys(closed, "usage", "reconcile")
+        assert (reported["differences"], reported["open"]) == ([], 0)
         found = again.http.get("/v1/usage", params={"from": "2026-01-01"}, headers=headers).json()
         assert found["data"][0]["requests"] == after["requests"]
     finally:
@@ -137,11 +137,11 @@ def _is_nowhere(server: Server, *texts: str) -> None:
     operator = keys(server, "keys", "create", "--scopes", "models")["value"]
     headers = {"x-api-key": operator}
     eventually(lambda: server.http.get("/metrics", headers=headers).status_code == 200)
-    told = server.http.get("/metrics", headers=headers).text + server.http.get("/v1/status", headers=headers).text
+    reported = server.http.get("/metrics", headers=headers).text + server.http.get("/v1/status", headers=headers).text
     lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
     files = [path.read_bytes() for path in server.data.rglob("*") if path.is_file()]
     for text in (*texts, operator):
         body = text[12:55]
-        assert body not in told
+        assert body not in reported
         assert not any(body in line for line in lines)
         assert not any(body.encode() in data for data in files), "not in the database either"

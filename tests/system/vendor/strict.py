@@ -19,7 +19,7 @@ NULL = {"type": "null"}
 
 def faults(kind: Any, value: object) -> list[str]:
     """Where `value`, read from JSON, is not of this kind, and why."""
-    return sorted(_told(error) for found in _validator(kind).iter_errors(value) for error in _deepest(found))
+    return sorted(_describe(error) for found in _validator(kind).iter_errors(value) for error in _deepest(found))
 
 
 @cache
@@ -61,6 +61,6 @@ def _deepest(error: ValidationError) -> Iterator[ValidationError]:
         yield from _deepest(inner)
 
 
-def _told(error: ValidationError) -> str:
+def _describe(error: ValidationError) -> str:
     schema: Mapping[str, Any] = error.schema if isinstance(error.schema, Mapping) else {}
     return f"{error.json_path} ({schema.get('title', '')}): {error.message[:200]}"

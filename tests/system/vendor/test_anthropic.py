@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real
 MESSAGES = "/v1/messages"
 THINKS = {"model": "thinker", "temperature": 0}
 CALLED = [{"name": function["name"], "input_schema": function["parameters"]} for function in FUNCTIONS]
-ASKED: dict[str, dict[str, Any]] = {
+REQUEST: dict[str, dict[str, Any]] = {
     "plain": {},
     "cut": {"max_tokens": 2},
     "stopped": {"stop_sequences": ["a", "e", "i", "o"]},
@@ -39,9 +39,9 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", REQUEST)
 def test_messages(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
-    body = {"model": MODEL, "messages": HELLO, "max_tokens": 60, **ASKED[name]}
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 60, **REQUEST[name]}
     server: Server = request.getfixturevalue("thinker" if body["model"] == "thinker" else "server")
     if not stream:
         answer = asking.whole(server.http, MESSAGES, body)

@@ -14,7 +14,7 @@ from tests.system.vendor import asking
 
 pytestmark = pytest.mark.real
 NEEDED = {"model", "messages", "prompt", "input"}
-ASKED: dict[str, tuple[type, dict[str, Any]]] = {
+REQUEST: dict[str, tuple[type, dict[str, Any]]] = {
     "/v1/chat/completions": (chats.CompletionCreateParamsNonStreaming, {"messages": HELLO, "max_completion_tokens": 2}),
     "/v1/completions": (texts.CompletionCreateParamsNonStreaming, {"prompt": "hello", "max_tokens": 2}),
     "/v1/responses": (responses.ResponseCreateParamsNonStreaming, {"input": "hello", "max_output_tokens": 2}),
@@ -31,13 +31,13 @@ def nullable(kind: type) -> list[str]:
 
 
 def test_there_are_some() -> None:
-    assert {"background", "service_tier", "truncation"} <= set(nullable(ASKED["/v1/responses"][0]))
-    assert "n" in nullable(ASKED["/v1/completions"][0])
+    assert {"background", "service_tier", "truncation"} <= set(nullable(REQUEST["/v1/responses"][0]))
+    assert "n" in nullable(REQUEST["/v1/completions"][0])
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", REQUEST)
 def test_a_null_is_as_good_as_nothing(server: Server, path: str) -> None:
-    kind, body = ASKED[path]
+    kind, body = REQUEST[path]
     nulls = {name: None for name in nullable(kind) if name not in body}
     answer = asking.whole(server.http, path, {**nulls, "model": MODEL, **body})
     plain = asking.whole(server.http, path, {"model": MODEL, **body})

@@ -42,7 +42,7 @@ TEXTS: dict[str, Body] = {
     "several": {"prompt": ["hello", "good"], "n": 2, "temperature": 1},
     "echo": {"echo": True, "logprobs": 1},
 }
-ASKED: dict[str, Body] = {
+REQUESTS: dict[str, Body] = {
     "plain": {},
     "cut": {"max_output_tokens": 2},
     "logprobs": {"top_logprobs": 2, "include": ["message.output_text.logprobs"]},
@@ -77,11 +77,11 @@ def test_completions(request: pytest.FixtureRequest, name: str, stream: bool) ->
     body = {"model": MODEL, "prompt": "hello", "max_tokens": 5, "temperature": 0, **TEXTS[name]}
     for answer in answers(request, TEXT, body, stream=stream):
         for choice in answer["choices"]:
-            told_by_openai_itself(choice, stream=stream)
+            documented_by_openai(choice, stream=stream)
         assert faults(Completion, answer) == []
 
 
-def told_by_openai_itself(choice: Body, *, stream: bool) -> None:
+def documented_by_openai(choice: Body, *, stream: bool) -> None:
     """Takes out what OpenAI's document does not have and its answers do: no reason before a stream's end, and no
     logprob of the first token of a prompt."""
     if stream and choice["finish_reason"] is None:
@@ -93,9 +93,9 @@ def told_by_openai_itself(choice: Body, *, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", REQUESTS)
 def test_responses(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
-    body = {"model": MODEL, "input": "hello", "max_output_tokens": 100, "temperature": 0, **ASKED[name]}
+    body = {"model": MODEL, "input": "hello", "max_output_tokens": 100, "temperature": 0, **REQUESTS[name]}
     kind: Any = ResponseStreamEvent if stream else Response
     found = answers(request, RESPONSES, body, stream=stream)
     for answer in found:

@@ -17,7 +17,7 @@ from tests.system.vendor.published import JinaRanking, TeiRank
 from tests.system.vendor.strict import faults
 
 pytestmark = pytest.mark.real
-ASKED = {"model": "starter-rerank", "query": "how do I open a file", "documents": ["a tuple", "the open function"]}
+REQUESTS = {"model": "starter-rerank", "query": "how do I open a file", "documents": ["a tuple", "the open function"]}
 SAMPLE = sorted((PACK / "samples").glob("*.wav"))[0]
 
 
@@ -29,8 +29,8 @@ def test_embeddings(server: Server) -> None:
 
 def test_embeddings_in_base64(server: Server) -> None:
     """OpenAI's document has no type for them: its clients make the list of numbers, as here."""
-    asked = {"model": "starter-embed", "input": "a", "encoding_format": "base64"}
-    answer = whole(server.http, "/v1/embeddings", asked)
+    requested = {"model": "starter-embed", "input": "a", "encoding_format": "base64"}
+    answer = whole(server.http, "/v1/embeddings", requested)
     for one in answer["data"]:
         one["embedding"] = np.frombuffer(base64.b64decode(one["embedding"]), "<f4").tolist()
     assert faults(CreateEmbeddingResponse, answer) == []
@@ -47,16 +47,16 @@ def test_embeddings_in_base64(server: Server) -> None:
     ],
 )
 def test_rankings(server: Server, path: str, kind: Any, repeat: bool) -> None:
-    assert faults(kind, whole(server.http, path, {**ASKED, "return_documents": repeat})) == []
+    assert faults(kind, whole(server.http, path, {**REQUESTS, "return_documents": repeat})) == []
 
 
 @pytest.mark.parametrize("repeat", [False, True])
 def test_rankings_of_text_embeddings_inference(server: Server, repeat: bool) -> None:
-    asked = {"query": ASKED["query"], "texts": ASKED["documents"], "return_text": repeat}
-    assert faults(list[TeiRank], whole(server.http, "/rerank", asked)) == []
+    requested = {"query": REQUESTS["query"], "texts": REQUESTS["documents"], "return_text": repeat}
+    assert faults(list[TeiRank], whole(server.http, "/rerank", requested)) == []
 
 
-def heard(server: Server, **more: Any) -> str:
+def transcribe(server: Server, **more: Any) -> str:
     form = {"model": "starter-speech", **more}
     answer = server.http.post("/v1/audio/transcriptions", data=form, files={"file": (SAMPLE.name, SAMPLE.read_bytes())})
     assert answer.status_code == 200, answer.text
@@ -64,15 +64,15 @@ def heard(server: Server, **more: Any) -> str:
 
 
 def test_transcripts(server: Server) -> None:
-    assert faults(Transcription, json.loads(heard(server, response_format="json"))) == []
+    assert faults(Transcription, json.loads(transcribe(server, response_format="json"))) == []
     for granularities in (["word"], ["segment"], ["word", "segment"]):
         form = {"response_format": "verbose_json", "timestamp_granularities[]": granularities}
-        assert faults(TranscriptionVerbose, json.loads(heard(server, **form))) == []
+        assert faults(TranscriptionVerbose, json.loads(transcribe(server, **form))) == []
 
 
 def test_transcripts_in_a_stream(server: Server) -> None:
     kind: Any = TranscriptionStreamEvent
-    lines = heard(server, stream="true").splitlines()
+    lines = transcribe(server, stream="true").splitlines()
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
     assert {event["type"] for event in events} == {"transcript.text.delta", "transcript.text.done"}
     for event in events:

@@ -36,12 +36,12 @@ def write_base(folder: Path, seed: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     weights = {f"{name}.weight": tensor for name, tensor in (tables | norms).items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    told = {
+    reported = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "vocab_size": VOCABULARY,
         "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 256, "tie_word_embeddings": False,
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(told))
+    (folder / "config.json").write_text(json.dumps(reported))
     return folder
 
 

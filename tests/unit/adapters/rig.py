@@ -6,7 +6,7 @@ from adapters.service import AdapterService
 from adapters.types import Base
 from registry.bounds import Bounds
 from registry.recipes.source import PathSource
-from registry.records import AdapterKey, Registered, Version
+from registry.records import AdapterKey, RegisteredVersion, Version
 from registry.state.database import State
 from tests.unit.adapters.makers import write_adapter
 
@@ -20,7 +20,7 @@ class Rig:
         self.state = State(data)
         self.service = AdapterService(data, self.state, leased=self.leases.__contains__, bounds=bounds)
 
-    async def add(self, name: str, folder: Path, seed: int, **options: object) -> Registered:
+    async def add(self, name: str, folder: Path, seed: int, **options: object) -> RegisteredVersion:
         write_adapter(folder / f"{name}-{seed}", seed=seed)
         source = PathSource(path=str(folder / f"{name}-{seed}"))
         return await self.service.register(name, self.base, source, **options)  # type: ignore[arg-type]

@@ -128,7 +128,7 @@ def test_adapters_of_layers_that_see_are_refused_in_words(prefix: str, folder: P
 
 
 @pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", ""])
-def test_names_that_a_wrapper_changed_are_told_in_one_sentence(wrapper: str, folder: Path, base: Base) -> None:
+def test_names_that_a_wrapper_changed_are_reported_in_one_sentence(wrapper: str, folder: Path, base: Base) -> None:
     """DDP's, torch.compile's; '': of a network that was trained without its head."""
     front = f"{wrapper}model." if wrapper else ""
     weights = {name.replace("model.layers.", f"{front}layers."): tensor for name, tensor in tensors().items()}
@@ -162,11 +162,11 @@ def test_layers_that_guess_tokens_ahead_are_none_of_the_bases(folder: Path, tmp_
 
 @pytest.mark.parametrize("told", [{"model_type": "llama4_text"}, {"text_config": {"model_type": "llama4_text"}}])
 def test_adapters_of_layers_whose_rows_are_turned_are_refused(
-    told: dict[str, object], folder: Path, tmp_path: Path
+    reported: dict[str, object], folder: Path, tmp_path: Path
 ) -> None:
     """Llama 4: vLLM turns q and k for its positions. Beside peft the logprobs of such an adapter were off by 3."""
     config = write_base(tmp_path / "base") / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), **told}))
+    config.write_text(json.dumps({**json.loads(config.read_text()), **reported}))
     base = Base("small", config.parent, max_rank=16)
     faults = judge(write_adapter(folder), base).faults
     named = [fault.partition(": LoRA on ") for fault in faults]

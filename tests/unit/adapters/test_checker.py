@@ -112,7 +112,7 @@ async def test_thousands_of_patterns_are_cut_short_as_one_is(checker: Checker, b
     assert "processor time" in refused.value.faults[0]
 
 
-async def test_two_hostile_patterns_keep_nobody_waiting_for_long(base: Base, folder: Path) -> None:
+async def test_two_hostile_patterns_keep_no_one_waiting_for_long(base: Base, folder: Path) -> None:
     """As many as there are processes; the bound is one on processor time, and the default is a few seconds of it."""
     checker = Checker(workers=2)
     await checker.start()
@@ -142,7 +142,7 @@ async def test_too_much_memory_is_refused(checker: Checker, base: Base, folder: 
     assert (await checker.check(folder, base, Bounds())).rank == 8
 
 
-async def test_a_full_disk_is_told(checker: Checker, base: Base, folder: Path, tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported(checker: Checker, base: Base, folder: Path, tmp_path: Path) -> None:
     write_adapter(folder)
     (tmp_path / "out").mkdir()
     with pytest.raises(Unavailable, match="full") as refused:

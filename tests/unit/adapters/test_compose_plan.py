@@ -6,7 +6,7 @@ import pytest
 
 from adapters.compose.model import Needs, check_room
 from adapters.compose.plan import Method, plan
-from registry import control_groups
+from registry.base import control_groups
 from registry.errors import BadRequest, Unavailable
 
 
@@ -39,16 +39,16 @@ def test_a_containers_limit_counts_as_its_memory(tmp_path: Path, monkeypatch: py
     inner, outer = tmp_path / "outer" / "inner", tmp_path / "outer"
     inner.mkdir(parents=True)
     monkeypatch.setattr(control_groups, "folders", lambda _: [inner, outer])
-    wanted = Needs(memory=1 << 20, disk=1)
-    check_room(wanted, tmp_path)
+    expected = Needs(memory=1 << 20, disk=1)
+    check_room(expected, tmp_path)
     (outer / "memory.max").write_text(f"{3 << 20}\n")
     (outer / "memory.current").write_text(f"{5 << 19}\n")
     with pytest.raises(Unavailable, match=r"and 512\.0 KiB are free") as error:
-        check_room(wanted, tmp_path)
+        check_room(expected, tmp_path)
     assert error.value.code == "out_of_memory"
     (outer / "memory.stat").write_text(f"anon 7\ninactive_file {1 << 19}\n")  # the kernel gives it up
-    check_room(wanted, tmp_path)
+    check_room(expected, tmp_path)
     (inner / "memory.limit_in_bytes").write_text(f"{2 << 20}\n")
     (inner / "memory.usage_in_bytes").write_text(f"{3 << 20}\n")
     with pytest.raises(Unavailable, match="and 0 Bytes are free"):
-        check_room(wanted, tmp_path)
+        check_room(expected, tmp_path)

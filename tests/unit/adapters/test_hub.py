@@ -74,14 +74,14 @@ def test_no_message_holds_what_a_mirror_is_signed_in_to_with(
 
 
 @pytest.mark.parametrize("wrong", ["http://me:secret@[hub", "me:secret@hub"])
-def test_an_address_that_is_none_is_told_and_not_what_it_is_signed_in_to_with(
+def test_an_address_that_is_none_is_reported_and_not_what_it_is_signed_in_to_with(
     wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", wrong)
     source = HubSource(hub=REPO, revision="main")
-    with pytest.raises(Unavailable, match="Is HF_ENDPOINT right") as told, hub_errors(source):
+    with pytest.raises(Unavailable, match="Is HF_ENDPOINT right") as reported, hub_errors(source):
         raise ValueError("Invalid URL")
-    assert "secret" not in told.value.message
+    assert "secret" not in reported.value.message
 
 
 def test_a_gated_repository_says_what_to_do(hub: FakeHub, folder: Path, out: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_bad_id_is_the_clients_fault(name: str, hub: FakeHub, out: Path) -> No
     assert not hub.asked
 
 
-def test_a_repository_without_safetensors_is_told_why(hub: FakeHub, folder: Path, out: Path) -> None:
+def test_a_repository_without_safetensors_is_reported_why(hub: FakeHub, folder: Path, out: Path) -> None:
     write_adapter(folder)
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     hub.push(REPO, folder)

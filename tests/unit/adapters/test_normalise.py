@@ -180,7 +180,7 @@ def test_notes_tell_what_was_changed(base: Base, folder: Path) -> None:
         assert words in notes
 
 
-def test_an_untrained_adapter_is_told_to_do_nothing(base: Base, folder: Path) -> None:
+def test_an_untrained_adapter_is_refused_do_nothing(base: Base, folder: Path) -> None:
     write_adapter(folder, weights={k: v * ("lora_A" in k) for k, v in tensors().items()})
     answer = check(Job(source=folder, base=base, bounds=Bounds()))
     assert answer.outcome == "fit"

@@ -178,14 +178,14 @@ async def test_many_registrations(rig: Rig, folder: Path) -> None:
     assert len(rig.on_disk()) == 10
 
 
-async def test_a_state_whose_database_hangs_holds_up_nobody_else(
+async def test_a_state_whose_database_hangs_holds_up_no_one_else(
     rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, answers, write = threading.Event(), threading.Event(), Database.write
+    requested, answers, write = threading.Event(), threading.Event(), Database.write
 
     @contextmanager
     def hanging(database: Database) -> Iterator[sa.Connection]:
-        asked.set()
+        requested.set()
         assert answers.wait(PATIENCE)
         with write(database) as connection:
             yield connection
@@ -202,10 +202,10 @@ async def test_a_state_whose_database_hangs_holds_up_nobody_else(
         with monkeypatch.context() as patch:
             patch.setattr(Database, "write", hanging)
             changing = asyncio.ensure_future(change())
-            assert await asyncio.to_thread(asked.wait, PATIENCE)
+            assert await asyncio.to_thread(requested.wait, PATIENCE)
             assert changes.show(first).key == first
             assert not changing.done()
             answers.set()
             await changing
-            asked.clear()
+            requested.clear()
             answers.clear()

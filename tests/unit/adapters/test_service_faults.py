@@ -20,7 +20,7 @@ from tests.unit.adapters.makers import write_adapter
 from tests.unit.adapters.rig import Rig
 
 
-async def test_lost_files_are_told_and_a_new_registration_heals_them(rig: Rig, folder: Path) -> None:
+async def test_lost_files_are_reported_and_a_new_registration_heals_them(rig: Rig, folder: Path) -> None:
     registered = await rig.add("tune", folder, 0)
     digest = registered.version.digest
     shutil.rmtree(rig.service.store.path(digest))
@@ -63,7 +63,7 @@ async def test_a_caller_that_leaves_leaves_nothing(rig: Rig, folder: Path) -> No
     assert (await rig.add("tune", folder, 0)).created
 
 
-async def test_a_full_disk_is_told_and_nothing_is_left(tmp_path: Path, base: Base, folder: Path) -> None:
+async def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, base: Base, folder: Path) -> None:
     rig = Rig(tmp_path / "data", base, Bounds(unpacked_bytes=50_000))  # as a disk with 50 kB free: writes fail
     await rig.service.start()
     with pytest.raises(Unavailable, match="full") as refused:
@@ -150,7 +150,7 @@ async def test_files_that_the_disk_does_not_let_go_stop_neither_a_deletion_nor_a
     assert not rig.on_disk()
 
 
-async def test_a_data_directory_that_was_moved_is_told_and_nothing_is_made_in_its_place(
+async def test_a_data_directory_that_was_moved_is_reported_and_nothing_is_made_in_its_place(
     rig: Rig, folder: Path, tmp_path: Path
 ) -> None:
     """What is written there would be lost once it is back."""

@@ -152,7 +152,7 @@ def test_removing_twice_is_no_fault(store: Store, digest: str) -> None:
     assert not list(store.root.iterdir())
 
 
-NOBODY = """
+NO_ONE = """
 import os, sys
 from pathlib import Path
 from adapters.content.normalise import digest_of
@@ -188,7 +188,7 @@ def test_who_is_not_root_can_replace_and_remove_too() -> None:
     with tempfile.TemporaryDirectory() as folder:  # and not tmp_path, which only its owner may enter
         os.chmod(folder, 0o777)
         child = subprocess.run(
-            [sys.executable, "-c", NOBODY, folder], capture_output=True, text=True, timeout=200, check=False
+            [sys.executable, "-c", NO_ONE, folder], capture_output=True, text=True, timeout=200, check=False
         )
     assert child.returncode == 0, child.stderr
     assert child.stdout.split() == [str(os.geteuid() or 65534), "[]"]

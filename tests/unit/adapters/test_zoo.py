@@ -27,15 +27,15 @@ def test_the_zoo_is_large_and_its_names_differ() -> None:
     assert len({bad.name for bad in ZOO}) == len(ZOO) >= 30
 
 
-def test_all_faults_are_told_at_once(folder: Path, base: Base) -> None:
+def test_all_faults_are_reported_at_once(folder: Path, base: Base) -> None:
     def spoil(weights: dict[str, "object"]) -> None:
         del weights[name(0, "self_attn.q_proj", "B")]
         weights[name(1, "mlp.up_proj", "A")][0, 0] = float("nan")  # type: ignore[index]
 
     write_adapter(folder, change=spoil, settings={"use_dora": True, "bias": "all"})  # type: ignore[arg-type]
-    told = " ".join(judge(folder, base).faults)
+    reported = " ".join(judge(folder, base).faults)
     for words in ("use_dora", "bias is 'all'", "lora_B is missing", "NaN or infinite"):
-        assert words in told
+        assert words in reported
 
 
 def test_one_fault_in_all_layers_is_one_sentence(folder: Path, base: Base) -> None:
@@ -80,7 +80,7 @@ def test_size_caps(bounds: Bounds, words: str, folder: Path, base: Base) -> None
     assert any(words in fault for fault in answer.faults), answer.faults
 
 
-def test_a_base_of_unknown_shape_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_base_of_unknown_shape_is_reported(folder: Path, tmp_path: Path) -> None:
     write_adapter(folder)
     (tmp_path / "empty").mkdir()
     answer = judge(folder, Base("odd", tmp_path / "empty", 16))

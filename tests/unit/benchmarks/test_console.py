@@ -42,9 +42,9 @@ async def test_a_page_that_is_an_error_is_not_timed() -> None:
             await console._open(page, "http://127.0.0.1:1/console/now")
 
 
-@pytest.mark.parametrize(("told", "failures"), [(b"HTTP/1.1 404\r\n\r\n", 1), (b"event: now\n\n", 0)])
+@pytest.mark.parametrize(("reported", "failures"), [(b"HTTP/1.1 404\r\n\r\n", 1), (b"event: now\n\n", 0)])
 async def test_pages_that_see_nothing_are_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bytes, failures: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: bytes, failures: int
 ) -> None:
     """They cost chat nothing, which is what the benchmark is to show of those that do see something."""
 
@@ -58,7 +58,7 @@ async def test_pages_that_see_nothing_are_a_failure(
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(told)
+        writer.write(reported)
         writer.close()
 
     monkeypatch.setattr(console, "_load", load)

@@ -13,7 +13,7 @@ from benchmarks.load.workload import Workload
 from benchmarks.tenants import sharing
 
 
-async def test_requests_that_failed_while_a_team_was_alone_are_shown(
+async def test_requests_that_failed_while_a_team_was_alone_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands beside the flood is held against them."""

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from benchmarks.gpu import acceptance, large, right
+from benchmarks.gpu import acceptance, correctness, large
+from benchmarks.gpu.correctness import ANSWERS, write_recipes
 from benchmarks.gpu.report import Report
-from benchmarks.gpu.right import ANSWERS, write_recipes
 from benchmarks.gpu.shapes import SHAPES, write_base
 from models import nvml
 from registry.recipes.loading import load_recipes
@@ -49,7 +49,7 @@ def test_with_few_places_there_is_one_model(tmp_path: Path) -> None:
 
 def test_it_runs_again_in_the_folder_of_an_earlier_run(tmp_path: Path) -> None:
     for _ in range(2):
-        right._server(Report(tmp_path / "today.json", "cpu"), tmp_path / "eager", "cpu", graphs=False)
+        correctness._server(Report(tmp_path / "today.json", "cpu"), tmp_path / "eager", "cpu", graphs=False)
 
 
 def test_results_are_there_after_each_step(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_results_are_there_after_each_step(tmp_path: Path) -> None:
     assert report.ok
     report.add("answers", False)
     assert not report.ok
-    found = json.loads(file.read_text())["environment"]
-    assert found["versions"]["litserve"]
-    assert found["command"].startswith("python -m benchmarks.gpu.acceptance")
+    result = json.loads(file.read_text())["environment"]
+    assert result["versions"]["litserve"]
+    assert result["command"].startswith("python -m benchmarks.gpu.acceptance")
 
 
 class Standing:
@@ -80,9 +80,9 @@ class Standing:
         return
 
 
-def answering(answer: Callable[[httpx.Request], httpx.Response], monkeypatch: pytest.MonkeyPatch) -> right.Client:
+def answering(answer: Callable[[httpx.Request], httpx.Response], monkeypatch: pytest.MonkeyPatch) -> correctness.Client:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # is for elsewhere
-    client = right.Client(1)
+    client = correctness.Client(1)
     assert not client._http._mounts
     client._http = httpx.AsyncClient(base_url="http://127.0.0.1:1", transport=httpx.MockTransport(answer))
     return client
@@ -90,13 +90,13 @@ def answering(answer: Callable[[httpx.Request], httpx.Response], monkeypatch: py
 
 async def test_answers_that_are_none_are_not_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(request: httpx.Request) -> httpx.Response:
-        told = {"models": [{"id": name, "bytes": 1} for name in ("starter-chat", "second")]}
-        return httpx.Response(200, json=told) if request.url.path == "/v1/status" else httpx.Response(503)
+        reported = {"models": [{"id": name, "bytes": 1} for name in ("starter-chat", "second")]}
+        return httpx.Response(200, json=reported) if request.url.path == "/v1/status" else httpx.Response(503)
 
     client = answering(refused, monkeypatch)
-    monkeypatch.setattr(right, "Client", lambda _port: client)
-    monkeypatch.setattr(right, "_server", Standing)
-    await right.eager(Report(tmp_path / "today.json", "cpu"), "cpu", tmp_path, 0)
+    monkeypatch.setattr(correctness, "Client", lambda _port: client)
+    monkeypatch.setattr(correctness, "_server", Standing)
+    await correctness.eager(Report(tmp_path / "today.json", "cpu"), "cpu", tmp_path, 0)
     steps = json.loads((tmp_path / "today.json").read_text())["steps"]
     assert [step["ok"] for step in steps.values()] == [False] * 3
 
@@ -107,7 +107,7 @@ async def test_tokens_are_those_that_the_server_counted(monkeypatch: pytest.Monk
     client = answering(lambda _: httpx.Response(200, content=b"\n\n".join(parts)), monkeypatch)
     assert (await client.stream("m", 3))[2] == 3
     parts[1] = b'data: {"error":{"message":"the engine died"}}'
-    with pytest.raises(right.Wrong, match="the engine died"):
+    with pytest.raises(correctness.Wrong, match="the engine died"):
         await client.stream("m", 3)
 
 
@@ -132,10 +132,10 @@ def test_a_base_is_a_file_that_answers_in_letters(tmp_path: Path) -> None:
 
 
 def test_the_large_recipe_bounds_its_steps(tmp_path: Path) -> None:
-    found = large.chat(SHAPES["8b"], tmp_path, tmp_path, device=4, host=16, idle="2s").recipe
-    assert (found.batching.max_tokens, found.batching.tokens_while_swapping) == (8192, 2048)
-    assert (found.memory.adapters.device, found.memory.adapters.max_rank, found.dtype) == (4, 16, "bfloat16")
-    assert found.residency.sleep == "always"
+    result = large.chat(SHAPES["8b"], tmp_path, tmp_path, device=4, host=16, idle="2s").recipe
+    assert (result.batching.max_tokens, result.batching.tokens_while_swapping) == (8192, 2048)
+    assert (result.memory.adapters.device, result.memory.adapters.max_rank, result.dtype) == (4, 16, "bfloat16")
+    assert result.residency.sleep == "always"
 
 
 @pytest.mark.real
@@ -166,7 +166,7 @@ def test_every_step_runs_with_the_tiny_shape(tmp_path: Path) -> None:
     assert all(bar["met"] is not None for bar in steps["large, tiny"]["bars"])
 
 
-def test_the_long_rehearsal_fetches_nothing_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_long_rehearsal_fetches_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROUNDHOUSE_CUDA_REHEARSAL", raising=False)
     done = subprocess.run([root() / "scripts" / "install-cuda-rehearsal"], capture_output=True, text=True)
     assert done.returncode == 1

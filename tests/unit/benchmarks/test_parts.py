@@ -126,8 +126,8 @@ def test_a_kernel_that_pages_idle_memory_out_is_seen(tmp_path: Path) -> None:
 
 def test_no_run_begins_with_what_another_left(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    asked = ["--smoke", "--tiny", "--keep", str(tmp_path), "client_cost"]
-    done = CliRunner().invoke(run.app, asked, env={"COLUMNS": "600"})
+    requested = ["--smoke", "--tiny", "--keep", str(tmp_path), "client_cost"]
+    done = CliRunner().invoke(run.app, requested, env={"COLUMNS": "600"})
     assert (done.exit_code, "is not empty" in done.output) == (2, True)
 
 
@@ -170,7 +170,7 @@ def test_a_process_that_ends_meanwhile_holds_nothing(monkeypatch: pytest.MonkeyP
     assert processes.resident(1) == 7
 
 
-async def test_a_pair_that_began_in_anothers_turn_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pair_that_began_in_anothers_turn_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def busy(_pids: object) -> bool:
         return False
 
@@ -182,5 +182,5 @@ async def test_a_pair_that_began_in_anothers_turn_is_told(tmp_path: Path, monkey
     one, other = (cast(Server, SimpleNamespace(name=name, pid=1)) for name in ("one", "other"))
     bench = Bench("test", RunSettings(quick=True, tiny=True, smoke=True, seed=0, work=tmp_path))
     await in_pairs(bench, "keys", one, other, load, 1)
-    told = [f"a turn of {name} began before the others had come to rest" for name in ("one", "other")]
-    assert bench.notes == told
+    reported = [f"a turn of {name} began before the others had come to rest" for name in ("one", "other")]
+    assert bench.notes == reported

@@ -44,7 +44,7 @@ def run() -> Run:
 
 def model(id: str = "starter-chat", **more: Any) -> dict[str, Any]:
     """A model as the server shows it."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "id": id, "object": "model", "created": 1, "owned_by": "roundhouse", "task": "chat", "state": "ready",
         "tier": "device", "revision": "1f2e", "recipe_version": 1, "engine": "vllm", "aliases": ["chat"],
         "context_length": 512, "pinned": False, "bytes": 3 * 2**20, "host_bytes": 0, "expected_bytes": 4 * 2**20,
@@ -53,7 +53,7 @@ def model(id: str = "starter-chat", **more: Any) -> dict[str, Any]:
         "last_load_seconds": {"weights": 0.5}, "last_used": None, "running": 0, "waiting": 0, "loads": 1, "deaths": 0,
         "progress": None, "failure": None, "problem": None, "adapters": ["uppercase"], "description": "",
     }  # fmt: skip
-    return {**found, **more}
+    return {**result, **more}
 
 
 def adapter(name: str = "legal", **more: Any) -> dict[str, Any]:
@@ -61,10 +61,10 @@ def adapter(name: str = "legal", **more: Any) -> dict[str, Any]:
     version = {
         "version": "v2", "digest": "sha256:" + "ab" * 32, "rank": 8, "bytes": 2048, "created": 1, "source": "/a",
     }  # fmt: skip
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "object": "adapter", "name": name, "base": "starter-chat", "team": "default", "shared": True, **version,
         "versions": [version], "aliases": {"prod": "v2"}, "pinned": False, "tier": "device", "running": 0, "waiting": 0,
         "hits": 3, "misses": 1, "evictions": 0,
         "last_stage_seconds": None, "last_place_seconds": None, "last_used": None,
     }  # fmt: skip
-    return {**found, **more}
+    return {**result, **more}

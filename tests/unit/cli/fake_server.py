@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     method: str
     path: str
     query: str
@@ -20,9 +20,9 @@ class Asked:
 
     @property
     def json(self) -> Json:
-        found = json.loads(self.body)
-        assert isinstance(found, dict)
-        return found
+        result = json.loads(self.body)
+        assert isinstance(result, dict)
+        return result
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Answer:
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
 
-Script = Answer | Callable[[Asked], Answer]
+Script = Answer | Callable[[ReceivedRequest], Answer]
 
 
 class FakeServer:
     """`on` sets the answer of a method and path; what has none is a 404 in the server's own shape."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.received: list[ReceivedRequest] = []
         self._answers: dict[tuple[str, str], Script] = {}
         fake = self
 
@@ -53,9 +53,9 @@ class FakeServer:
                 path, _, query = self.path.partition("?")
                 size = int(self.headers.get("content-length") or 0)
                 body = self.rfile.read(size) if size else self._chunks()
-                asked = Asked(self.command, path, query, dict(self.headers.items()), body)
-                fake.asked.append(asked)
-                answer = fake.answer(asked)
+                received = ReceivedRequest(self.command, path, query, dict(self.headers.items()), body)
+                fake.received.append(received)
+                answer = fake.answer(received)
                 data = answer.encoded()
                 self.send_response(answer.status)
                 for name, value in {"Content-Type": "application/json", **answer.headers}.items():
@@ -86,11 +86,11 @@ class FakeServer:
     def on(self, method: str, path: str, answer: Script | Json) -> None:
         self._answers[method, path] = Answer(answer) if isinstance(answer, dict) else answer
 
-    def answer(self, asked: Asked) -> Answer:
-        script = self._answers.get((asked.method, asked.path))
+    def answer(self, received: ReceivedRequest) -> Answer:
+        script = self._answers.get((received.method, received.path))
         if script is None:
-            return Answer({"error": {"message": f"no {asked.path}", "type": "x", "code": "model_not_found"}}, 404)
-        return script if isinstance(script, Answer) else script(asked)
+            return Answer({"error": {"message": f"no {received.path}", "type": "x", "code": "model_not_found"}}, 404)
+        return script if isinstance(script, Answer) else script(received)
 
     def close(self) -> None:
         self._server.shutdown()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run, adapter
-from tests.unit.cli.fake_server import Answer, Asked, FakeServer
+from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
 
 
 @pytest.fixture
@@ -31,24 +31,24 @@ def test_a_folder_goes_by_its_absolute_path(
     server.on("POST", "/v1/adapters", registered())
     result = run("adapters", "add", "legal", "./legal", "--base", "starter-chat", "--alias", "prod")
     assert result.exit_code == 0, result.stderr
-    assert server.asked[-1].json == {
+    assert server.received[-1].json == {
         "name": "legal", "base": "starter-chat", "source": {"path": str(folder)}, "alias": "prod",
     }  # fmt: skip
     assert "legal: registered, v2 sha256:abababababab" in result.stdout
 
 
-def test_a_failed_probe_is_shown_with_both_texts(server: FakeServer, run: Run) -> None:
+def test_a_failed_probe_prints_both_texts(server: FakeServer, run: Run) -> None:
     probe = {"prompt": "hello", "expected": "HELLO", "state": "failed", "answered": "hi there", "checked_at": 1.0}
     server.on("GET", "/v1/adapters/legal", adapter(probe=probe))
-    shown = run("adapters", "show", "legal").stdout
-    assert all(text in shown for text in ("failed", "'hello'", "'HELLO'", "'hi there'"))
+    displayed = run("adapters", "show", "legal").stdout
+    assert all(text in displayed for text in ("failed", "'hello'", "'HELLO'", "'hi there'"))
 
 
 def test_a_hub_id_is_taken_at_its_revision_or_as_it_is_now(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/adapters", registered())
     for written, revision in (("acme/legal@4f2c", "4f2c"), ("acme/legal", "main")):
         assert run("adapters", "add", "legal", written, "-b", "m").exit_code == 0
-        assert server.asked[-1].json["source"] == {"hub": "acme/legal", "revision": revision}
+        assert server.received[-1].json["source"] == {"hub": "acme/legal", "revision": revision}
     for written in ("acme/legal@", "./legal", "legal", "a/b/c"):
         result = run("adapters", "add", "legal", written, "-b", "m")
         assert result.exit_code == 1
@@ -70,7 +70,7 @@ def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> No
                 tar.add(file, arcname=file.name)
     result = run("adapters", "add", "legal", str(source), "-b", "m", *(["--upload"] if upload else []))
     assert result.exit_code == 0, result.stderr
-    body, kind = server.asked[-1].body, server.asked[-1].headers["Content-Type"]
+    body, kind = server.received[-1].body, server.received[-1].headers["Content-Type"]
     boundary = kind.partition("boundary=")[2].encode()
     parts = body.split(b"--" + boundary)
     assert b'name="name"\r\n\r\nlegal' in parts[1]
@@ -87,8 +87,8 @@ def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> No
 def test_a_folder_that_the_server_may_not_read_is_sent(
     server: FakeServer, run: Run, folder: Path, status: int, code: str
 ) -> None:
-    def answer(asked: Asked) -> Answer:
-        if asked.headers["Content-Type"] != "application/json":
+    def answer(received: ReceivedRequest) -> Answer:
+        if received.headers["Content-Type"] != "application/json":
             return Answer(registered())
         return Answer({"error": {"message": "There is no folder.", "code": code}}, status)
 
@@ -96,7 +96,7 @@ def test_a_folder_that_the_server_may_not_read_is_sent(
     result = run("adapters", "add", "legal", str(folder), "-b", "m")
     assert result.exit_code == 0, result.stderr
     assert "sending it" in result.stderr
-    assert [asked.headers["Content-Type"].partition(";")[0] for asked in server.asked] == [
+    assert [received.headers["Content-Type"].partition(";")[0] for received in server.received] == [
         "application/json", "multipart/form-data",
     ]  # fmt: skip
 
@@ -108,13 +108,13 @@ def test_an_alias_and_a_probe_go_with_the_registration(
     server.on("POST", "/v1/adapters", {**adapter(), "registered": "v2", "new": True})
     options = ["--alias", "prod", "--probe", "hello", "HELLO", *(["--upload"] if upload else [])]
     assert run("adapters", "add", "legal", str(folder), "-b", "m", *options).exit_code == 0
-    (asked,) = server.asked
+    (received,) = server.received
     if upload:
         for field, text in (("alias", "prod"), ("probe_prompt", "hello"), ("probe_expected", "HELLO")):
-            assert f'name="{field}"\r\n\r\n{text}\r\n'.encode() in asked.body
+            assert f'name="{field}"\r\n\r\n{text}\r\n'.encode() in received.body
     else:
-        assert asked.json["alias"] == "prod"
-        assert asked.json["probe"] == {"prompt": "hello", "expected": "HELLO"}
+        assert received.json["alias"] == "prod"
+        assert received.json["probe"] == {"prompt": "hello", "expected": "HELLO"}
 
 
 def test_what_is_no_adapter_is_refused_before_it_is_sent(server: FakeServer, run: Run, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_what_is_no_adapter_is_refused_before_it_is_sent(server: FakeServer, run
     file = tmp_path / "weights.bin"
     file.write_bytes(b"")
     assert "is no archive" in run("adapters", "add", "a", str(file), "-b", "m").stderr
-    assert server.asked == []
+    assert server.received == []
 
 
 def test_validate_tells_every_fault(server: FakeServer, run: Run, folder: Path) -> None:
@@ -130,7 +130,7 @@ def test_validate_tells_every_fault(server: FakeServer, run: Run, folder: Path) 
     error = {"message": "The adapter has 2 faults.", "type": "invalid_request_error", "code": "unfit", "faults": faults}
     server.on("POST", "/v1/adapters", Answer({"error": error}, 422))
     result = run("adapters", "validate", "legal", str(folder), "-b", "m")
-    assert server.asked[-1].query == "dry_run=true"
+    assert server.received[-1].query == "dry_run=true"
     assert result.exit_code == 1
     assert result.stderr.splitlines() == ["error: The adapter has 2 faults.", *(f"  {fault}" for fault in faults)]
 
@@ -138,10 +138,10 @@ def test_validate_tells_every_fault(server: FakeServer, run: Run, folder: Path) 
 def test_errors_are_json_too(server: FakeServer, run: Run) -> None:
     result = run("adapters", "show", "nobody", "--json")
     assert result.exit_code == 1
-    told = json.loads(result.stdout)["error"]
-    assert told["status"] == 404
-    assert told["code"] == "model_not_found"
-    assert told["exit_code"] == 1
+    reported = json.loads(result.stdout)["error"]
+    assert reported["status"] == 404
+    assert reported["code"] == "model_not_found"
+    assert reported["exit_code"] == 1
 
 
 @pytest.mark.parametrize(
@@ -169,15 +169,15 @@ def test_each_command_is_one_call(
     assert result.exit_code == 0, result.stderr
     assert "v2  sha256:abababababab" in result.stdout
     assert "@prod" in result.stdout
-    asked = server.asked[-1]
-    assert (asked.method, asked.path) == (method, f"/v1/adapters/legal{path}")
-    assert (asked.json if asked.body else None) == body
+    received = server.received[-1]
+    assert (received.method, received.path) == (method, f"/v1/adapters/legal{path}")
+    assert (received.json if received.body else None) == body
 
 
 def test_list_and_remove(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/adapters", {"object": "list", "data": [adapter()]})
     assert "legal" in run("adapters", "list", "--base", "m").stdout
-    assert server.asked[-1].query == "base=m"
+    assert server.received[-1].query == "base=m"
     gone = {
         "object": "adapter.deleted",
         "name": "legal",
@@ -188,4 +188,4 @@ def test_list_and_remove(server: FakeServer, run: Run) -> None:
     server.on("DELETE", "/v1/adapters/legal", gone)
     result = run("adapters", "remove", "legal", "--version", "v1", "--force")
     assert result.stdout == "m:legal: removed sha256:cccccccccccc\n"
-    assert server.asked[-1].query == "version=v1&force=true"
+    assert server.received[-1].query == "version=v1&force=true"

@@ -24,7 +24,7 @@ def test_combine_is_one_call(server: FakeServer, run: Run, weights: list[str]) -
     server.on("POST", "/v1/adapters/combine", {**adapter("mixed"), "registered": "v2", "new": True})
     result = run("adapters", "combine", "a", "b@v1", *weights, "--name", "mixed", "--method", "dare", "--seed", "3")
     assert result.exit_code == 0, result.stderr
-    assert server.asked[-1].json == {
+    assert server.received[-1].json == {
         "name": "mixed", "method": "dare", "density": 0.5, "halves": False, "seed": 3,
         "adapters": [{"name": "a", "weight": 0.7}, {"name": "b@v1", "weight": -0.3}],
     }  # fmt: skip
@@ -33,7 +33,7 @@ def test_combine_is_one_call(server: FakeServer, run: Run, weights: list[str]) -
 
 def test_each_adapter_needs_its_weight(server: FakeServer, run: Run) -> None:
     result = run("adapters", "combine", "a", "b", "c", "--weights", "0.7", "0.3", "--name", "mixed")
-    assert (result.exit_code, server.asked) == (2, [])
+    assert (result.exit_code, server.received) == (2, [])
     assert "3 adapters and 2 weights" in result.stderr
 
 
@@ -54,7 +54,9 @@ def data(tmp_path: Path) -> Path:
         ("legal", "Register the adapter again", 4),
     ],
 )
-def test_what_cannot_be_merged_is_told(run: Run, data: Path, name: str, words: str, code: int, tmp_path: Path) -> None:
+def test_a_merge_that_cannot_be_done_is_refused(
+    run: Run, data: Path, name: str, words: str, code: int, tmp_path: Path
+) -> None:
     options = ["--recipes", str(starter_recipes()[0]), "--data-dir", str(data)]
     result = run("adapters", "merge", name, "--output", str(tmp_path / "out"), *options)
     assert result.exit_code == code

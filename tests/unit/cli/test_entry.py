@@ -23,5 +23,5 @@ def test_serve_starts_itself_again_once(arguments: tuple[str, ...], starts: int,
     command = [sys.executable, "-c", CODE, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == code, done.stderr
-    said = [line.split() for line in done.stdout.splitlines() if line.startswith("0 ")]
-    assert [ident == "None" for _, ident in said] == [True, False][:starts]
+    stated = [line.split() for line in done.stdout.splitlines() if line.startswith("0 ")]
+    assert [ident == "None" for _, ident in stated] == [True, False][:starts]

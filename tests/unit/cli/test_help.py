@@ -84,7 +84,7 @@ def test_every_command_speaks_json(path: tuple[str, ...]) -> None:
     assert "--json" in {option for parameter in parameters(ALL[path]) for option in parameter.opts}
 
 
-def test_exit_codes_are_told(run: Run) -> None:
-    told = " ".join(run("--help").stdout.split())
+def test_help_lists_exit_codes(run: Run) -> None:
+    reported = " ".join(run("--help").stdout.split())
     for word in ("0 done", "1 refused", "2 wrong usage", "3 no server", "4 the server failed", "130 interrupted"):
-        assert word in told
+        assert word in reported

@@ -19,10 +19,10 @@ def test_list_shows_models_and_no_adapters(server: FakeServer, run: Run) -> None
 
 
 def test_json_is_the_servers_and_nothing_else(server: FakeServer, run: Run) -> None:
-    told = {"object": "list", "data": [model()]}
-    server.on("GET", "/v1/models", told)
+    reported = {"object": "list", "data": [model()]}
+    server.on("GET", "/v1/models", reported)
     result = run("models", "list", "--json")
-    assert json.loads(result.stdout) == told
+    assert json.loads(result.stdout) == reported
     assert result.stderr == ""
 
 
@@ -44,8 +44,8 @@ def test_residency_by_hand(
     result = run("models", *command)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "m: ready, pinned, 3.0 MiB\n"
-    asked = server.asked[-1]
-    assert (asked.method, asked.path, asked.query) == (method, path, query)
+    received = server.received[-1]
+    assert (received.method, received.path, received.query) == (method, path, query)
 
 
 def test_show_tells_progress_and_problem(server: FakeServer, run: Run) -> None:
@@ -66,10 +66,10 @@ def test_plan(server: FakeServer, run: Run) -> None:
             "bytes_free": 2**20, "budget_bytes": 2**32, "host": None, "victims": [victim], "expected_seconds": 3.25,
         },
     )  # fmt: skip
-    told = run("models", "plan", "m").stdout
-    assert "old (1.0 GiB, 2 running, drain)" in told
-    assert "2.0 GiB" in told
-    assert "3.2 s" in told
+    reported = run("models", "plan", "m").stdout
+    assert "old (1.0 GiB, 2 running, drain)" in reported
+    assert "2.0 GiB" in reported
+    assert "3.2 s" in reported
 
 
 def test_a_plan_with_a_gpu_tells_of_host_memory_and_sleep(server: FakeServer, run: Run) -> None:
@@ -80,25 +80,25 @@ def test_a_plan_with_a_gpu_tells_of_host_memory_and_sleep(server: FakeServer, ru
         "budget_bytes": 2**32, "host": host, "victims": [victim], "expected_seconds": 0.9,
     }  # fmt: skip
     server.on("POST", "/v1/models/m/plan", plan)
-    told = run("models", "plan", "m").stdout
-    assert "old (1.0 GiB, 0 running, sleep)" in told
-    assert "needs 1.0 GiB, 16.0 GiB of 32.0 GiB free" in told
+    reported = run("models", "plan", "m").stdout
+    assert "old (1.0 GiB, 0 running, sleep)" in reported
+    assert "needs 1.0 GiB, 16.0 GiB of 32.0 GiB free" in reported
 
 
-def test_a_key_that_is_not_told_of_the_use_of_others_sees_that(server: FakeServer, run: Run) -> None:
+def test_a_key_that_may_not_see_usage_of_others_reads_so(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/models/starter-chat", Answer(model(running=None, waiting=None)))
-    told = run("models", "show", "starter-chat").stdout
-    assert told.count("not told to this key") == 2
-    assert "None" not in told
+    reported = run("models", "show", "starter-chat").stdout
+    assert reported.count("not told to this key") == 2
+    assert "None" not in reported
 
 
 def test_show_tells_what_a_wake_takes(server: FakeServer, run: Run) -> None:
     sleeping = model("m", state="asleep", tier="host", can_sleep=True, expected_wake_seconds=0.9, wakes=3)
     server.on("GET", "/v1/models/m", sleeping)
-    told = run("models", "show", "m").stdout
-    assert "asleep" in told
-    assert "0.9 s" in told
-    assert "3 wakes" in told
+    reported = run("models", "show", "m").stdout
+    assert "asleep" in reported
+    assert "0.9 s" in reported
+    assert "3 wakes" in reported
 
 
 def test_a_list_tells_who_falls_asleep(server: FakeServer, run: Run) -> None:
@@ -138,12 +138,12 @@ def test_status_is_a_table(server: FakeServer, run: Run) -> None:
     server.on(
         "GET", "/v1/status", {"device": device, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": models}
     )
-    told = run("status").stdout.splitlines()
-    assert told[0].startswith("cpu (cpu): 1.0 MiB of 8.0 GiB used; 1 of 6 slots")
-    assert told[1] == "pre-warmed slots: faster-whisper (140.0 MiB), vllm (690.0 MiB, importing)"
-    assert told[3].split()[:5] == ["starter-chat", "ready", "device", "3.0", "MiB"]
-    assert told[4].split()[:4] == ["cold", "absent", "disk", "-"]
-    assert told[5].split()[:4] == ["warm", "absent", "prewarmed", "-"]
+    reported = run("status").stdout.splitlines()
+    assert reported[0].startswith("cpu (cpu): 1.0 MiB of 8.0 GiB used; 1 of 6 slots")
+    assert reported[1] == "pre-warmed slots: faster-whisper (140.0 MiB), vllm (690.0 MiB, importing)"
+    assert reported[3].split()[:5] == ["starter-chat", "ready", "device", "3.0", "MiB"]
+    assert reported[4].split()[:4] == ["cold", "absent", "disk", "-"]
+    assert reported[5].split()[:4] == ["warm", "absent", "prewarmed", "-"]
 
 
 def test_status_with_a_gpu_shows_the_host_too(server: FakeServer, run: Run) -> None:
@@ -151,8 +151,8 @@ def test_status_with_a_gpu_shows_the_host_too(server: FakeServer, run: Run) -> N
     host = {"total_bytes": 2**37, "budget_bytes": 2**36, "resident_bytes": 2**34, "free_bytes": 2**36 - 2**34}
     slots = {"total": 6, "free": 5, "restarts": 0, "prewarmed": []}
     models = [model("m", state="asleep", tier="host", bytes=2**29, host_bytes=2**34)]
-    told = {"device": device, "host": host, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": models}
-    server.on("GET", "/v1/status", told)
+    reported = {"device": device, "host": host, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": models}
+    server.on("GET", "/v1/status", reported)
     lines = run("status").stdout.splitlines()
     assert lines[1] == "host memory: 16.0 GiB of 64.0 GiB used"
     assert lines[3].split()[:7] == ["m", "asleep", "host", "512.0", "MiB", "16.0", "GiB"]

@@ -45,7 +45,7 @@ def test_only_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
-    with bar(wanted=False) as shown:
+    with bar(enabled=False) as shown:
         shown.show("waking", 0.5)
     assert terminal.getvalue() == ""
     with bar() as shown:

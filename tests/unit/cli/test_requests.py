@@ -27,13 +27,13 @@ def test_chat_prints_the_answer_as_it_comes(server: FakeServer, run: Run) -> Non
     result = run("chat", "hi", "-m", "uppercase", "-s", "Be brief.", "--temperature", "0", "--seed", "1")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "Hello.\n"
-    asked = server.asked[-1]
-    assert asked.json == {
+    received = server.received[-1]
+    assert received.json == {
         "model": "uppercase",
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
         "temperature": 0.0, "seed": 1, "stream": True,
     }  # fmt: skip
-    assert asked.headers["X-Roundhouse-Progress"] == "sse"
+    assert received.headers["X-Roundhouse-Progress"] == "sse"
 
 
 def test_comments_of_a_stream_draw_the_load(server: FakeServer) -> None:
@@ -79,15 +79,15 @@ def test_chat_reads_standard_input_and_finds_the_only_model(server: FakeServer, 
     serves(server, "chat", "embed")
     server.on("POST", CHAT, stream("ok"))
     assert run("chat", stdin="from a pipe\n").stdout == "ok\n"
-    assert server.asked[-1].json["model"] == "chat-0"
-    assert server.asked[-1].json["messages"] == [{"role": "user", "content": "from a pipe"}]
+    assert server.received[-1].json["model"] == "chat-0"
+    assert server.received[-1].json["messages"] == [{"role": "user", "content": "from a pipe"}]
 
 
 def test_a_former_version_is_no_second_model(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/models", {"data": [model("m", task="chat"), model("m@1", task="chat")]})
     server.on("POST", CHAT, stream("ok"))
     assert run("chat", "hi").stdout == "ok\n"
-    assert server.asked[-1].json["model"] == "m"
+    assert server.received[-1].json["model"] == "m"
 
 
 def test_chat_never_guesses_a_model(server: FakeServer, run: Run) -> None:
@@ -107,7 +107,7 @@ def test_an_error_in_mid_stream_ends_the_command(server: FakeServer, run: Run) -
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("reported", "code"),
     [
         ({"type": "invalid_request_error", "code": "context_length_exceeded"}, 1),
         ({"type": "BadRequestError", "code": "invalid_value"}, 1),
@@ -119,20 +119,20 @@ def test_an_error_in_mid_stream_ends_the_command(server: FakeServer, run: Run) -
     ],
 )
 def test_an_error_event_ends_a_command_as_its_status_would(
-    server: FakeServer, run: Run, told: dict[str, object], code: int
+    server: FakeServer, run: Run, reported: dict[str, object], code: int
 ) -> None:
     """A model that was cold tells it in the stream, one that was not by its status."""
-    server.on("POST", CHAT, stream(end=f"data: {json.dumps({'error': {'message': 'So it is.', **told}})}\n\n"))
+    server.on("POST", CHAT, stream(end=f"data: {json.dumps({'error': {'message': 'So it is.', **reported}})}\n\n"))
     result = run("chat", "hi", "-m", "m")
     assert result.exit_code == code
     assert "So it is." in result.stderr
 
 
 def test_chat_json_is_one_answer(server: FakeServer, run: Run) -> None:
-    told = {"choices": [{"message": {"content": "ok"}}]}
-    server.on("POST", CHAT, told)
-    assert json.loads(run("chat", "hi", "-m", "m", "--json").stdout) == told
-    assert "stream" not in server.asked[-1].json
+    reported = {"choices": [{"message": {"content": "ok"}}]}
+    server.on("POST", CHAT, reported)
+    assert json.loads(run("chat", "hi", "-m", "m", "--json").stdout) == reported
+    assert "stream" not in server.received[-1].json
 
 
 def test_a_conversation_remembers(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,20 +151,20 @@ def test_a_conversation_remembers(server: FakeServer, run: Run, monkeypatch: pyt
     monkeypatch.setattr("builtins.input", typed)
     with Client(server.url) as client:
         ChatSession(client, "m", None, {}).interactive()
-    said = [asked.json for asked in server.asked]
-    assert [message["content"] for message in said[1]["messages"]] == ["first", "yes", "second"]
-    assert [message["content"] for message in said[2]["messages"]] == ["third"]
-    assert [body["model"] for body in said] == ["m", "m", "other"]
+    stated = [received.json for received in server.received]
+    assert [message["content"] for message in stated[1]["messages"]] == ["first", "yes", "second"]
+    assert [message["content"] for message in stated[2]["messages"]] == ["third"]
+    assert [body["model"] for body in stated] == ["m", "m", "other"]
 
 
 def test_embed(server: FakeServer, run: Run) -> None:
     rows = [{"embedding": [0.5] * 8, "index": i} for i in range(2)]
     server.on("POST", "/v1/embeddings", {"data": rows})
     result = run("embed", "one", "two", "-m", "m", "--dimensions", "8")
-    assert server.asked[-1].json == {"model": "m", "input": ["one", "two"], "dimensions": 8}
+    assert server.received[-1].json == {"model": "m", "input": ["one", "two"], "dimensions": 8}
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["8", "8"]
     assert run("embed", "-m", "m", stdin="a\n\nb\n").exit_code == 0
-    assert server.asked[-1].json["input"] == ["a", "b"]
+    assert server.received[-1].json["input"] == ["a", "b"]
 
 
 def test_rerank(server: FakeServer, run: Run, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_rerank(server: FakeServer, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "documents.txt"
     file.write_text("from the file\n")
     result = run("rerank", "query", "given", "-f", str(file), "-n", "2", "-m", "m")
-    assert server.asked[-1].json == {
+    assert server.received[-1].json == {
         "model": "m", "query": "query", "documents": ["given", "from the file"], "top_n": 2,
     }  # fmt: skip
     assert "0.9000" in result.stdout.splitlines()[1]
@@ -187,7 +187,7 @@ def test_transcribe(server: FakeServer, run: Run, tmp_path: Path) -> None:
     server.on("POST", "/v1/audio/transcriptions", Answer("turn on the light\n", headers={"Content-Type": "text/plain"}))
     result = run("transcribe", str(sound), "-m", "m", "-l", "en")
     assert result.stdout == "turn on the light\n"
-    body = server.asked[-1].body
+    body = server.received[-1].body
     for field, value in ((b"model", b"m"), (b"response_format", b"text"), (b"language", b"en")):
         assert b'name="' + field + b'"\r\n\r\n' + value in body
     assert b'filename="talk.wav"' in body
@@ -216,7 +216,7 @@ def test_options_that_do_not_go_together(server: FakeServer, run: Run, tmp_path:
     sound = tmp_path / "talk.wav"
     sound.write_bytes(b"")
     assert run("transcribe", str(sound), *options).exit_code == 2
-    assert server.asked == []
+    assert server.received == []
 
 
 def test_a_recording_that_is_not_there(run: Run) -> None:

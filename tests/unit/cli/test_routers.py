@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from routing.intents.files import from_bytes
-from runtime.cli.commands.routers import data
-from runtime.cli.failures import Refused
+from runtime.cli.commands.routers import examples
+from runtime.cli.failures import RefusedError
 from tests.unit.cli.conftest import Run
-from tests.unit.cli.fake_server import Answer, Asked, FakeServer
+from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
 
 WHERE = {"weather": ("rain", "snow", "wind", "sun"), "money": ("euros", "dollars", "bills", "rent")}
 FORMS = ("is there {} today", "tell me of the {}", "{} again", "how much {} is it", "what about {} then", "{} please")
@@ -57,18 +57,18 @@ def test_fit_trains_here_and_sends_the_model(server: FakeServer, run: Run, tmp_p
     assert result.exit_code == 0, result.output
     assert "v2 counts now" in result.stdout
     assert "by letters, on " in result.stdout
-    sent = base64.b64decode(server.asked[-1].json["safetensors"])
+    sent = base64.b64decode(server.received[-1].json["safetensors"])
     model: Any = from_bytes(sent)
-    assert (model.tell("rain again please").label, model.tell("how much rent").label) == ("weather", "money")
+    assert (model.predict("rain again please").label, model.predict("how much rent").label) == ("weather", "money")
     assert picture.read_text().lstrip().startswith("<svg")
 
 
 def test_fit_that_changes_nothing(server: FakeServer, run: Run, tmp_path: Path) -> None:
     result = fitted(server, run, tmp_path, "--dry-run", "--json")
-    told = json.loads(result.stdout)
-    assert (told["kind"], told["version"]) == ("intents", "v1")
-    assert [one["features"] for one in told["measured"]] == ["letters"]
-    assert [asked.method for asked in server.asked] == ["GET"]
+    reported = json.loads(result.stdout)
+    assert (reported["kind"], reported["version"]) == ("intents", "v1")
+    assert [one["features"] for one in reported["measured"]] == ["letters"]
+    assert [received.method for received in server.received] == ["GET"]
 
 
 def test_fit_looks_with_the_servers_embedding_model(server: FakeServer, run: Run, tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_fit_reads_of_long_texts_what_the_server_reads(server: FakeServer, run: 
     server.on("GET", "/v1/routers/support", router())
     server.on("PUT", "/v1/routers/support/fitted/intents", router(version="v2"))
     assert run("routers", "fit", "support", str(file), "--embedding", "vectors").exit_code == 0
-    (asked,) = [asked.json for asked in server.asked if asked.method == "POST"]
-    assert (asked["truncate"], max(map(len, asked["input"]))) == (True, 2000)
+    (received,) = [received.json for received in server.received if received.method == "POST"]
+    assert (received["truncate"], max(map(len, received["input"]))) == (True, 2000)
 
 
 def test_fit_with_another_embedding_model_says_where_it_is_written(
@@ -105,9 +105,9 @@ def test_fit_with_another_embedding_model_says_where_it_is_written(
     )
 
 
-def embed(asked: Asked) -> Answer:
+def embed(received: ReceivedRequest) -> Answer:
     """Of rain and of rent: two directions."""
-    rows = [np.eye(4, dtype="<f4")[sum(w in text for w in WHERE["money"])] for text in asked.json["input"]]
+    rows = [np.eye(4, dtype="<f4")[sum(w in text for w in WHERE["money"])] for text in received.json["input"]]
     return Answer({"data": [{"embedding": base64.b64encode(row.tobytes()).decode()} for row in rows]})
 
 
@@ -134,11 +134,11 @@ def test_fit_of_what_is_good_enough_shows_its_cost(server: FakeServer, run: Run,
     """And chooses a threshold for what it may have to look at: each has its own scale."""
     good_enough(server)
     file = judged(tmp_path)
-    told = json.loads(run("routers", "fit", "support", str(file), "--embedding", "vectors", "--json").stdout)
-    assert told["kind"] == "complexity"
-    model: Any = from_bytes(base64.b64decode(server.asked[-1].json["safetensors"]))
-    letters, both = told["measured"]
-    assert [one["features"] for one in told["measured"]] == ["letters", "letters and vector"]
+    reported = json.loads(run("routers", "fit", "support", str(file), "--embedding", "vectors", "--json").stdout)
+    assert reported["kind"] == "complexity"
+    model: Any = from_bytes(base64.b64decode(server.received[-1].json["safetensors"]))
+    letters, both = reported["measured"]
+    assert [one["features"] for one in reported["measured"]] == ["letters", "letters and vector"]
     for one, threshold in ((letters, model.threshold_for(None)), (both, model.threshold_for(np.eye(4)[0]))):
         points = one["curve"]
         assert all(1.0 <= point["price"] <= 3.0 for point in points), "by the prices that the server told"
@@ -160,7 +160,7 @@ def test_fit_of_what_is_good_enough_looks_at_no_labels(server: FakeServer, run: 
     assert run("routers", "fit", "support", str(file)).exit_code == 0
 
 
-def test_fit_of_what_is_good_enough_holds_out_what_it_is_told_to(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_fit_of_acceptance_holds_out_the_given_examples(server: FakeServer, run: Run, tmp_path: Path) -> None:
     good_enough(server)
     held = tmp_path / "held.jsonl"
     held.write_text(json.dumps({"text": "is there rain today", "accepted": {"small": 0, "big": 0}}))
@@ -177,7 +177,7 @@ def test_fit_refuses_what_only_intents_have(
     result = run("routers", "fit", "support", str(judged(tmp_path)), *option)
     assert result.exit_code == 2
     assert "for examples of intents" in result.stderr
-    assert not server.asked
+    assert not server.received
 
 
 @pytest.mark.parametrize("kind", ["intents", "complexity"])
@@ -190,7 +190,7 @@ def test_fit_for_a_stage_that_is_not_there_says_what_to_add(
     assert result.exit_code == 1
     assert f"has no `{kind}`" in result.stderr
     assert f"Write `{kind}: {{" in result.stderr
-    assert [asked.method for asked in server.asked] == ["GET"], "nothing was trained or sent"
+    assert [received.method for received in server.received] == ["GET"], "nothing was trained or sent"
     assert run("routers", "fit", "support", file, "--dry-run").exit_code == 0
 
 
@@ -230,7 +230,7 @@ def test_fit_refuses_what_is_no_share(server: FakeServer, run: Run, tmp_path: Pa
     result = run("routers", "fit", "support", str(file))
     assert result.exit_code == 1
     assert 'Values of "accepted" are figures from 0 to 1' in result.stderr
-    assert [asked.method for asked in server.asked] == ["GET"]
+    assert [received.method for received in server.received] == ["GET"]
 
 
 def test_fit_of_what_is_good_enough_knows_the_routers_targets(server: FakeServer, run: Run, tmp_path: Path) -> None:
@@ -264,28 +264,28 @@ def test_fit_measures_on_what_belongs_nowhere_alone(server: FakeServer, run: Run
 def test_lines_are_those_of_json_lines(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('\ufeff{"text": "a\u2028b"}\r\n\n{"text": "c"}\n', encoding="utf-8")
-    assert [row["text"] for row in data.rows(file)] == ["a\u2028b", "c"]
+    assert [row["text"] for row in examples.rows(file)] == ["a\u2028b", "c"]
 
 
 def test_more_lines_than_are_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "MAX_LINES", 2)
+    monkeypatch.setattr(examples, "MAX_LINES", 2)
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a"}\n' * 3)
-    with pytest.raises(Refused, match="more than 2 lines"):
-        data.rows(file)
+    with pytest.raises(RefusedError, match="more than 2 lines"):
+        examples.rows(file)
 
 
 def test_eval_decides_here_as_the_server_would(server: FakeServer, run: Run, tmp_path: Path) -> None:
     fitted(server, run, tmp_path)
-    model = server.asked[-1].json["safetensors"]
+    model = server.received[-1].json["safetensors"]
     server.on("GET", "/v1/routers/support", router(models=["intents"]))
     server.on("GET", "/v1/routers/support/fitted/intents", {"safetensors": model})
     result = run("routers", "eval", "support", str(examples(tmp_path)), "--json")
-    told = json.loads(result.stdout)
-    assert told["router"] == "support@v1"
-    assert told["rows"] == 60
-    assert told["right"] > 0.9
-    assert {pair["target"] for pair in told["pairs"]} == {"small", "big"}
+    reported = json.loads(result.stdout)
+    assert reported["router"] == "support@v1"
+    assert reported["rows"] == 60
+    assert reported["right"] > 0.9
+    assert {pair["target"] for pair in reported["pairs"]} == {"small", "big"}
     text = run("routers", "eval", "support", str(examples(tmp_path, target=True))).stdout
     assert "went where they belong" in text
     assert "BELONGS TO" in text
@@ -295,14 +295,14 @@ def test_report_shows_acceptance_and_other_thresholds(server: FakeServer, run: R
     outcome = {"target": "small", "reason": "intent", "requests": 4, "accepted": 0.75, "cost_micro": 1500.0}
     unknown = {**outcome, "target": "big", "accepted": None}
     point = {"threshold": 0.5, "answered": 0.9, "accepted": None, "cost_micro": 2000.0}
-    told = {"router": "support", "days": 1.0, "requests": 8, "outcomes": [outcome, unknown], "replay": [point]}
-    server.on("GET", "/v1/routers/support/report", told)
-    shown = run("routers", "report", "support", "--days", "1").stdout
-    assert server.asked[-1].query == "days=1.0"
-    assert "75.0%" in shown
-    assert "0.001500" in shown
-    assert "another threshold" in shown
-    assert json.loads(run("routers", "report", "support", "--json").stdout) == told
+    reported = {"router": "support", "days": 1.0, "requests": 8, "outcomes": [outcome, unknown], "replay": [point]}
+    server.on("GET", "/v1/routers/support/report", reported)
+    displayed = run("routers", "report", "support", "--days", "1").stdout
+    assert server.received[-1].query == "days=1.0"
+    assert "75.0%" in displayed
+    assert "0.001500" in displayed
+    assert "another threshold" in displayed
+    assert json.loads(run("routers", "report", "support", "--json").stdout) == reported
 
 
 def test_explain_show_alias_and_rollback(server: FakeServer, run: Run) -> None:
@@ -316,7 +316,7 @@ def test_explain_show_alias_and_rollback(server: FakeServer, run: Run) -> None:
     assert "@prod" in run("routers", "show", "support").stdout
     server.on("PUT", "/v1/routers/support/aliases/next", router())
     assert run("routers", "alias", "support", "next").exit_code == 0
-    assert server.asked[-1].json == {"version": "v1"}
+    assert server.received[-1].json == {"version": "v1"}
     server.on("POST", "/v1/routers/support/rollback", router())
     assert run("routers", "rollback", "support", "v1").exit_code == 0
     server.on("GET", "/v1/routers", {"object": "list", "data": [router()]})
@@ -331,14 +331,14 @@ PROVIDER = {"id": "there", "object": "provider", "protocol": "openai", "base_url
 
 def test_providers_show_their_breakers_and_keys(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/providers", {"object": "list", "data": [PROVIDER]})
-    shown = run("providers", "list").stdout
+    displayed = run("providers", "list").stdout
     for word in ("there/big", "open (4 s)", "NOT SET"):
-        assert word in shown
+        assert word in displayed
     assert json.loads(run("providers", "list", "--json").stdout)["data"] == [PROVIDER]
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "word"),
+    ("reported", "code", "word"),
     [
         ({"ok": True, "message": "It has 2 models.", "missing": []}, 0, "It has 2 models."),
         ({"ok": False, "message": "It has 2 models.", "missing": ["big"]}, 1, "It does not have: big."),
@@ -346,22 +346,22 @@ def test_providers_show_their_breakers_and_keys(server: FakeServer, run: Run) ->
     ],
     ids=["well", "one is missing", "nobody there"],
 )
-def test_a_provider_is_tried(server: FakeServer, run: Run, told: dict[str, Any], code: int, word: str) -> None:
-    server.on("POST", "/v1/providers/there/test", {"id": "there", "seconds": 0.1, **told})
+def test_a_provider_is_tried(server: FakeServer, run: Run, reported: dict[str, Any], code: int, word: str) -> None:
+    server.on("POST", "/v1/providers/there/test", {"id": "there", "seconds": 0.1, **reported})
     result = run("providers", "test", "there")
     assert result.exit_code == code
     assert word in result.output
     result = run("providers", "test", "there", "--json")
     assert result.exit_code == code
-    assert json.loads(result.stdout)["message"] == told["message"], "one document"
+    assert json.loads(result.stdout)["message"] == reported["message"], "one document"
 
 
 def test_the_list_of_models_has_what_is_no_model_of_this_machine(server: FakeServer, run: Run) -> None:
-    elsewhere = {"id": "there/big", "owned_by": "there", "task": "chat", "aliases": ["b"], "description": ""}
+    other_place = {"id": "there/big", "owned_by": "there", "task": "chat", "aliases": ["b"], "description": ""}
     card = {"id": "auto", "owned_by": "roundhouse", "kind": "router", "task": "chat", "description": "by intent"}
-    server.on("GET", "/v1/models", {"object": "list", "data": [elsewhere, card]})
-    shown = run("models", "list").stdout
-    assert "elsewhere, at there" in shown
-    assert "router" in shown
+    server.on("GET", "/v1/models", {"object": "list", "data": [other_place, card]})
+    displayed = run("models", "list").stdout
+    assert "elsewhere, at there" in displayed
+    assert "router" in displayed
     server.on("GET", "/v1/models/auto", card)
     assert "by intent" in run("models", "show", "auto").stdout

@@ -12,11 +12,11 @@ import typer
 from rich.text import Text
 
 from runtime.cli import output
-from runtime.cli.commands import added
+from runtime.cli.commands import model_edits
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer
-from tests.unit.cli.test_added import proposal
 from tests.unit.cli.test_help import ALL, parameters
+from tests.unit.cli.test_model_edits import proposal
 
 
 def flat(text: str) -> str:
@@ -25,13 +25,13 @@ def flat(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", [path for path in ALL if any(p.required for p in parameters(ALL[path]))], ids=" ".join)
-def test_what_is_missing_is_told_with_a_command_that_has_it(path: tuple[str, ...], run: Run) -> None:
+def test_a_missing_argument_is_named_with_an_example(path: tuple[str, ...], run: Run) -> None:
     result = run(*path)
     assert result.exit_code == 2
     missing = next(parameter for parameter in parameters(ALL[path]) if parameter.required)
-    told = flat(result.stderr)
-    assert flat(missing.help) in told
-    assert f"Such as: roundhouse {' '.join(path)} " in told
+    reported = flat(result.stderr)
+    assert flat(missing.help) in reported
+    assert f"Such as: roundhouse {' '.join(path)} " in reported
 
 
 def test_the_version_is_an_option_too(run: Run) -> None:
@@ -50,7 +50,7 @@ def test_a_key_goes_into_a_variable(server: FakeServer, run: Run) -> None:
     assert "ROUNDHOUSE_API_KEY" in run("status").stderr
 
 
-def test_when_to_try_again_is_told_once(server: FakeServer, run: Run) -> None:
+def test_retry_after_is_printed_once(server: FakeServer, run: Run) -> None:
     for message in ("The hub is away. Try again later.", "The queue is full."):
         server.on("GET", "/v1/status", Answer({"error": {"message": message}}, 503, {"Retry-After": "30"}))
         assert run("status").stderr.count("again") == 1
@@ -98,12 +98,12 @@ def test_a_narrow_terminal_cuts_no_reason_and_no_key(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "60")
     why = "a CPU computes in 32 bits, and products in 16 bit integers where it can do that"
     found = proposal(choices=[{"key": "batching.max_requests", "value": "x" * 70, "why": why}])
-    added._propose(found)
-    shown = terminal.getvalue()
-    assert "batching.max_requests" in shown
-    assert shown.count("x") >= 70
-    assert "…" not in shown
-    assert all(word in shown for word in why.split())
+    model_edits._propose(found)
+    displayed = terminal.getvalue()
+    assert "batching.max_requests" in displayed
+    assert displayed.count("x") >= 70
+    assert "…" not in displayed
+    assert all(word in displayed for word in why.split())
 
 
 def interrupted(*_: Any) -> None:
@@ -113,8 +113,8 @@ def interrupted(*_: Any) -> None:
 def test_ctrl_c_in_a_download_says_that_it_goes_on(
     server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.on("POST", "/v1/models", lambda asked: Answer(
-        proposal() if asked.json.get("dry_run") else {"id": "mine", "new": True, "model": model("mine")}
+    server.on("POST", "/v1/models", lambda received: Answer(
+        proposal() if received.json.get("dry_run") else {"id": "mine", "new": True, "model": model("mine")}
     ))  # fmt: skip
     progress = {"phase": "fetching", "percent": 10.0, "detail": "1 MiB"}
     server.on("GET", "/v1/models/mine", model("mine", state="loading", progress=progress))
@@ -129,9 +129,9 @@ def test_ctrl_c_at_a_question_changes_nothing(server: FakeServer, run: Run, monk
         raise typer.Abort
 
     server.on("POST", "/v1/models", proposal())
-    monkeypatch.setattr(added, "_ask", left)
+    monkeypatch.setattr(model_edits, "_ask", left)
     assert run("models", "add", "org/name").exit_code == 130
-    assert [asked.json["dry_run"] for asked in server.asked] == [True]
+    assert [received.json["dry_run"] for received in server.received] == [True]
 
 
 def test_json_is_no_yes(server: FakeServer, run: Run) -> None:
@@ -139,7 +139,7 @@ def test_json_is_no_yes(server: FakeServer, run: Run) -> None:
     result = run("models", "add", "org/name", "--json")
     assert result.exit_code == 2
     assert "--yes" in result.stderr
-    assert [asked.json["dry_run"] for asked in server.asked] == [True]
+    assert [received.json["dry_run"] for received in server.received] == [True]
 
 
 def test_a_table_in_a_pipe_is_as_wide_as_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,44 +158,44 @@ def test_a_narrow_terminal_cuts_nothing_of_a_table(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", str(columns))
     patterns = ", ".join(f"starter-{number}" for number in range(12))
     output.table(["KEY", "TEAM", "MODELS", "USED"], [["AZhsQk8d2mPr", "search", patterns, "1234.5"]], right=["USED"])
-    shown = terminal.getvalue()
-    assert "AZhsQk8d2mPr" in shown
-    assert "1234.5" in shown
-    assert "…" not in shown
-    assert all(f"-{number}" in shown for number in range(12))
-    assert max(len(Text.from_ansi(line)) for line in shown.splitlines()) <= columns
+    displayed = terminal.getvalue()
+    assert "AZhsQk8d2mPr" in displayed
+    assert "1234.5" in displayed
+    assert "…" not in displayed
+    assert all(f"-{number}" in displayed for number in range(12))
+    assert max(len(Text.from_ansi(line)) for line in displayed.splitlines()) <= columns
 
 
 @pytest.mark.parametrize("command", [["embed", "-"], ["rerank", "q", "-f", "-"], ["chat", "-"]], ids=" ".join)
-def test_what_is_no_utf_8_is_told(server: FakeServer, command: list[str]) -> None:
+def test_input_that_is_not_utf_8_is_refused(server: FakeServer, command: list[str]) -> None:
     environment = {**os.environ, "ROUNDHOUSE_URL": server.url, "PYTHONUTF8": "0", "LC_ALL": "C.UTF-8"}
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-m", "runtime.cli.main", *command, "--model", "m"],
         input=b"caf\xe9\n", capture_output=True, env=environment, check=False,
     )  # fmt: skip
-    assert told.returncode == 2, told.stderr
-    assert told.stderr.decode() == "error: What was given is no text in UTF-8.\n"
+    assert reported.returncode == 2, reported.stderr
+    assert reported.stderr.decode() == "error: What was given is no text in UTF-8.\n"
 
 
 def test_a_text_ends_where_its_line_does(server: FakeServer, run: Run) -> None:
     rows = [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [1.0]}]
     server.on("POST", "/v1/embeddings", {"data": rows})
     assert run("embed", "-m", "m", stdin="one\u2028still one\x85\r\ntwo\n\n").exit_code == 0
-    assert server.asked[-1].json["input"] == ["one\u2028still one\x85", "two"]
+    assert server.received[-1].json["input"] == ["one\u2028still one\x85", "two"]
 
 
 def test_a_date_in_yaml_stays_the_text_that_it_is(server: FakeServer, run: Run, tmp_path: Path) -> None:
     server.on("PATCH", "/v1/models/m", {"id": "m", "changed": [], "version": 1, "before": 1, "waits": False})
     assert run("models", "edit", "m", "--set", "description=2024-01-01").exit_code == 0
-    assert server.asked[-1].json == {"changes": {"description": "2024-01-01"}}
+    assert server.received[-1].json == {"changes": {"description": "2024-01-01"}}
     file = tmp_path / "r.yaml"
     file.write_text("id: r\ndescription: 2024-01-01\n")
     server.on("POST", "/v1/routers", {"name": "r", "new": True, "version": "v1", "digest": ""})
     assert run("routers", "add", str(file)).exit_code == 0
-    assert server.asked[-1].json == {"id": "r", "description": "2024-01-01"}
+    assert server.received[-1].json == {"id": "r", "description": "2024-01-01"}
     for odd in (".inf", "!!bool foo", "!!int ''", "[" * 3000):
         assert run("models", "edit", "m", "--set", f"description={odd}").exit_code == 0
-        assert server.asked[-1].json == {"changes": {"description": odd}}
+        assert server.received[-1].json == {"changes": {"description": odd}}
     file.write_bytes(b"id: caf\xe9\n")
     assert run("routers", "add", str(file)).exit_code == 1
 

@@ -54,7 +54,7 @@ def now(**more: Any) -> dict[str, Any]:
             {"number": 2, "adapter": "polite", "state": "swap"},
         ],
     }
-    told = {
+    reported = {
         "number": 1,
         "at": 995.0,
         "kind": "swap",
@@ -77,7 +77,7 @@ def now(**more: Any) -> dict[str, Any]:
         "waiting": 2,
         "longest_wait": 0.4,
         "minute": minute,
-        "decisions": [told],
+        "decisions": [reported],
         "shares": {"search": 3.0},
     }
     return {**found, **more}
@@ -88,7 +88,7 @@ def streamed(*looks: dict[str, Any]) -> Answer:
     return Answer(f"retry: 1000\n\n{events}", headers=EVENTS)
 
 
-def test_top_shows_one_look_where_nobody_watches(server: FakeServer, run: Run) -> None:
+def test_top_prints_one_snapshot_without_a_terminal(server: FakeServer, run: Run) -> None:
     server.on("GET", "/console/events", streamed(now(), now(phase="stopping")))
     result = run("top")
     assert result.exit_code == 0, result.stderr
@@ -120,9 +120,9 @@ def test_top_of_a_server_that_decided_nothing(server: FakeServer, run: Run) -> N
     quiet = now(decisions=[], shares=None, rings=[])
     quiet["minute"] |= {"causes": dict.fromkeys(quiet["minute"]["causes"], 0.0), "first_p90": None}
     server.on("GET", "/console/events", streamed(quiet))
-    shown = run("top", "--once").stdout
-    assert "no request ended in the last minute" in shown
-    assert "none yet" in shown
+    displayed = run("top", "--once").stdout
+    assert "no request ended in the last minute" in displayed
+    assert "none yet" in displayed
 
 
 def test_top_says_that_there_is_no_stream(server: FakeServer, run: Run) -> None:
@@ -190,13 +190,13 @@ def test_logs_tells_all_of_one_request(server: FakeServer, run: Run) -> None:
     server.on(
         "GET", "/v1/requests/req-1", Answer({"object": "request", "id": "req-1", "record": RECORD, "ledger": [ROW]})
     )
-    shown = run("logs", "req-1").stdout
+    displayed = run("logs", "req-1").stdout
     for words in ("done 200", "starter-chat:iso-date sha256:abab", "auto@v1", "intent:iso-date 0.998", "also near"):
-        assert words in shown, words
+        assert words in displayed, words
     for words in ("attempt 1", "0.001234", "accepted", "saw features", "7 in (3 cached), 9 out"):
-        assert words in shown, words
+        assert words in displayed, words
     queue, swap, decode = (
-        next(line for line in shown.splitlines() if line.startswith(name)) for name in ("queue", "swap", "decode")
+        next(line for line in displayed.splitlines() if line.startswith(name)) for name in ("queue", "swap", "decode")
     )
     assert queue.index("█") < swap.index("█") < decode.index("█"), "each begins where the one before ended"
     assert decode.count("█") == 24
@@ -210,8 +210,8 @@ def test_logs_as_json_is_the_servers_own(server: FakeServer, run: Run, record: d
     assert run("logs", "a/b").exit_code == 0
 
 
-def test_logs_of_what_nobody_knows(server: FakeServer, run: Run) -> None:
-    told = {"error": {"message": "Nothing is known of a request 'x' of yours.", "code": "request_not_found"}}
-    server.on("GET", "/v1/requests/x", Answer(told, status=404))
+def test_logs_of_an_unknown_request(server: FakeServer, run: Run) -> None:
+    reported = {"error": {"message": "Nothing is known of a request 'x' of yours.", "code": "request_not_found"}}
+    server.on("GET", "/v1/requests/x", Answer(reported, status=404))
     result = run("logs", "x")
     assert (result.exit_code, "Nothing is known" in result.stderr) == (1, True)

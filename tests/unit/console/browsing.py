@@ -18,7 +18,7 @@ Answer = Callable[[Any], Awaitable[None]]
 
 
 @asynccontextmanager
-async def looking(shown: Shown, given: Mapping[str, Answer] | None = None, host: str = HERE) -> AsyncIterator[Any]:
+async def looking(displayed: Shown, given: Mapping[str, Answer] | None = None, host: str = HERE) -> AsyncIterator[Any]:
     """A page of a fresh browser.
 
     Args:
@@ -39,7 +39,7 @@ async def looking(shown: Shown, given: Mapping[str, Answer] | None = None, host:
                 return await answer(route)
         if path.startswith("events"):
             return await route.abort()
-        return await _handed(shown, route)
+        return await _passed(displayed, route)
 
     async with playwright.async_playwright() as started:
         browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *MICROPHONE])
@@ -55,18 +55,18 @@ async def looking(shown: Shown, given: Mapping[str, Answer] | None = None, host:
     assert not faults, faults
 
 
-async def _handed(shown: Shown, route: Any) -> None:
+async def _passed(displayed: Shown, route: Any) -> None:
     sent = route.request
     headers = {name: value for name, value in sent.headers.items() if name in ("accept", "content-type", "hx-request")}
     if sent.method != "GET":
         headers["origin"] = HERE
     path = sent.url.split("/", 3)[3]
-    got = await shown.client.request(sent.method, f"/{path}", headers=headers, content=sent.post_data_buffer)
+    got = await displayed.client.request(sent.method, f"/{path}", headers=headers, content=sent.post_data_buffer)
     kept = {name: value for name, value in got.headers.items() if name not in ("content-length", "content-encoding")}
     await route.fulfill(status=got.status_code, headers=kept, body=got.content)
 
 
-def told(value: Any, status: int = 200, kind: str = "application/json") -> Answer:
+def reported(value: Any, status: int = 200, kind: str = "application/json") -> Answer:
     """The same answer, each time. value: text, or what is JSON."""
 
     async def answer(route: Any) -> None:

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from runtime.http.guard.layers import layers
 from tenants.caller import Caller, Scope
 from tenants.keys import secret
-from tenants.keys.keyring import Keyring, Known
+from tenants.keys.keyring import KeyEntry, Keyring
 from tests.unit.http.fakes import FakeGateway, application
 
 PEPPER = b"p" * 64
@@ -35,10 +35,10 @@ class Shown:
         return response.text
 
 
-def key(team: str, *scopes: Scope) -> tuple[str, Known]:
+def key(team: str, *scopes: Scope) -> tuple[str, KeyEntry]:
     made = secret.make()
     caller = Caller(team, made.id, frozenset(scopes))
-    return made.text, Known(secret.digest(PEPPER, made.text), caller, None, False)
+    return made.text, KeyEntry(secret.digest(PEPPER, made.text), caller, None, False)
 
 
 Console = Callable[..., AbstractAsyncContextManager[Shown]]
@@ -50,7 +50,7 @@ def console(tmp_path: Path) -> Console:
 
     @asynccontextmanager
     async def opened(
-        *keys: tuple[str, Known], root_path: str = "", is_open: bool = False, **given: Any
+        *keys: tuple[str, KeyEntry], root_path: str = "", is_open: bool = False, **given: Any
     ) -> AsyncIterator[Shown]:
         ring = Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=is_open) if keys else None
         gateway = FakeGateway(tmp_path, callers=ring, **given)
@@ -63,6 +63,6 @@ def console(tmp_path: Path) -> Console:
     return opened
 
 
-async def sign_in(shown: Shown, text: str) -> httpx.Response:
+async def sign_in(displayed: Shown, text: str) -> httpx.Response:
     """The cookie stays with the client."""
-    return await shown.client.post("/console/sign-in", json={"key": text}, headers=ORIGIN)
+    return await displayed.client.post("/console/sign-in", json={"key": text}, headers=ORIGIN)

@@ -27,16 +27,16 @@ def bodies(seed: Raw) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("seed", ACTIONS, ids=lambda seed: seed.path)
 async def test_a_body_that_no_page_sends(console: Console, seed: Raw) -> None:
-    async with console() as shown:
+    async with console() as displayed:
         for body in bodies(seed):
             headers = {"Content-Type": "application/json"}
-            answer = await shown.client.post(seed.path, content=body, headers=headers)
+            answer = await displayed.client.post(seed.path, content=body, headers=headers)
             assert answer.status_code < 500, (body[:200], answer.text)
             assert answer.status_code == 200 or answer.json()["error"]["message"], body[:200]
 
 
-async def test_a_part_that_is_not_there_is_told_as_to_every_client(console: Console) -> None:
-    async with console() as shown:
-        answer = await shown.client.get("/console/teams?part=none")
+async def test_a_part_that_is_not_there_is_reported_as_to_every_client(console: Console) -> None:
+    async with console() as displayed:
+        answer = await displayed.client.get("/console/teams?part=none")
         assert (answer.status_code, answer.headers["hx-reswap"]) == (404, "none")
         assert answer.json()["error"]["code"] == "unknown_path"

@@ -21,7 +21,7 @@ REFUSED = {"error": {"message": "Sign in first."}}
 
 async def test_a_keys_text_stays_until_the_page_is_left(console: Console) -> None:
     answers = {"teams/key": told(MADE)}
-    async with console() as shown, looking(shown, answers) as page:
+    async with console() as displayed, looking(displayed, answers) as page:
         await page.goto("teams")
         await page.click("#key button[type=submit]")
         await page.wait_for_selector("#secrets code")
@@ -44,7 +44,7 @@ async def test_a_button_pressed_twice_makes_one_key(console: Console) -> None:
         await go.wait()
         await told(MADE)(route)
 
-    async with console() as shown, looking(shown, {"teams/key": slow}) as page:
+    async with console() as displayed, looking(displayed, {"teams/key": slow}) as page:
         await page.goto("teams")
         await page.focus("#key button[type=submit]")
         for _ in range(3):
@@ -56,9 +56,9 @@ async def test_a_button_pressed_twice_makes_one_key(console: Console) -> None:
     assert asked == 1
 
 
-async def test_a_weight_that_is_none_is_told_and_what_was_made_can_have_a_limit(console: Console) -> None:
+async def test_a_weight_that_is_none_is_reported_and_what_was_made_can_have_a_limit(console: Console) -> None:
     answered = ""
-    async with console() as shown, looking(shown, {"teams/key": told(MADE)}) as page:
+    async with console() as displayed, looking(displayed, {"teams/key": told(MADE)}) as page:
         page.on("dialog", lambda dialog: dialog.accept(answered))
         await page.goto("teams")
         await page.fill("#team [name=id]", "search")
@@ -85,14 +85,14 @@ async def polled(page: Any) -> None:
 
 async def test_who_is_at_a_button_stays_there_while_the_table_of_models_renews_itself(console: Console) -> None:
     answers: dict[str, Answer] = {}
-    async with console() as shown, looking(shown, answers) as page:
+    async with console() as displayed, looking(displayed, answers) as page:
         await page.goto("models")
         await page.locator("tr", has_text="rerank").locator("button").first.focus()
         before = await page.evaluate(FOCUSED)
         assert "v1/models/rerank/" in before
         await polled(page)
         assert await page.evaluate(FOCUSED) == before
-        rows = await shown.page("models?part=rows")
+        rows = await displayed.page("models?part=rows")
         answers["models?part"] = told(
             re.sub(r'<tr id="model-embed">.*?</tr>', "", rows, flags=re.DOTALL), kind="text/html"
         )
@@ -105,45 +105,45 @@ def stream(now: dict[str, Any]) -> Answer:
     return told(f"retry: 200\n\nevent: now\ndata: {json.dumps(now)}\n\n", kind="text/event-stream")
 
 
-def looked(shown: Shown, **other: Any) -> dict[str, Any]:
-    gateway = shown.gateway.gateway
+def looked(displayed: Shown, **other: Any) -> dict[str, Any]:
+    gateway = displayed.gateway.gateway
     return {**json.loads(msgspec.json.encode(gateway.look(gateway.phase))), **other}
 
 
-def with_places(shown: Shown, places: int) -> None:
-    policy = shown.gateway.queues["chat"].policy
+def with_places(displayed: Shown, places: int) -> None:
+    policy = displayed.gateway.queues["chat"].policy
     policy.resize(places, 1, 1)
     policy.reset()
 
 
-async def heard(page: Any) -> None:
+async def received(page: Any) -> None:
     """What the stream told first is drawn once the next one is asked for."""
     for _ in range(3):
         await page.wait_for_event("requestfinished", lambda sent: "events" in sent.url)
 
 
 async def test_who_is_at_a_request_stays_there_while_others_end(console: Console) -> None:
-    async with console() as shown:
-        history = shown.gateway.gateway.console.history
+    async with console() as displayed:
+        history = displayed.gateway.gateway.console.history
         history.take(row(id="mine"))
-        answers = {"events": stream(looked(shown))}
-        async with looking(shown, answers) as page:
+        answers = {"events": stream(looked(displayed))}
+        async with looking(displayed, answers) as page:
             await page.goto("now")
             await page.focus("#last-requests a")
-            await heard(page)
+            await received(page)
             history.take(row(id="slow", total=99.0))
-            answers["events"] = stream(looked(shown))
+            answers["events"] = stream(looked(displayed))
             await page.wait_for_selector("#last-requests a[href$=slow]")
             assert await page.locator("#last-requests tr").count() == 2
             assert await page.evaluate("document.activeElement.getAttribute('href')") == "requests?words=mine"
 
 
 async def test_what_is_read_out_of_a_load_is_its_phase_and_not_each_second(console: Console) -> None:
-    async with console() as shown:
-        now = looked(shown)
+    async with console() as displayed:
+        now = looked(displayed)
         now["models"][0] |= {"state": "loading", "phase": "fetching", "percent": 1.0, "detail": "1 of 9 MiB"}
         answers = {"events": stream(now)}
-        async with looking(shown, answers) as page:
+        async with looking(displayed, answers) as page:
             await page.goto("now")
             await page.wait_for_selector("#loads progress")
             await page.evaluate("""() => { window.told = []; new MutationObserver((all) => {
@@ -163,23 +163,23 @@ async def test_what_is_read_out_of_a_load_is_its_phase_and_not_each_second(conso
 
 
 async def test_a_base_that_has_come_or_gone_has_its_card(console: Console) -> None:
-    async with console() as shown:
-        answers = {"events": stream(looked(shown))}
-        async with looking(shown, answers) as page:
+    async with console() as displayed:
+        answers = {"events": stream(looked(displayed))}
+        async with looking(displayed, answers) as page:
             await page.goto("now")
             await page.wait_for_selector("#rings >> text=No model here takes adapters")
-            with_places(shown, 4)
-            answers["events"] = stream(looked(shown))
+            with_places(displayed, 4)
+            answers["events"] = stream(looked(displayed))
             await page.wait_for_selector("[data-ring=chat] .stall >> nth=3", state="attached")
-            with_places(shown, 0)
-            answers["events"] = stream(looked(shown))
+            with_places(displayed, 0)
+            answers["events"] = stream(looked(displayed))
             await page.wait_for_selector("#rings >> text=No model here takes adapters")
 
 
-async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_asked(console: Console) -> None:
-    async with console() as shown:
-        with_places(shown, 1)
-        async with looking(shown, {"events": stream(looked(shown))}) as page:
+async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_requested(console: Console) -> None:
+    async with console() as displayed:
+        with_places(displayed, 1)
+        async with looking(displayed, {"events": stream(looked(displayed))}) as page:
             await page.goto("now")
             box = await page.locator("path.stall").bounding_box()
             whole = await page.locator("svg.ring").bounding_box()
@@ -188,19 +188,19 @@ async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_
             await page.wait_for_selector("#asked >> text=There is none yet")
 
 
-async def test_after_a_restart_swaps_are_shown_again(console: Console) -> None:
-    async with console() as shown:
-        with_places(shown, 2)
-        now = looked(shown)
+async def test_after_a_restart_swaps_are_displayed_again(console: Console) -> None:
+    async with console() as displayed:
+        with_places(displayed, 2)
+        now = looked(displayed)
         stall = {"number": 1, "adapter": "legal", "state": "held"}
         ring = {**now["rings"][0], "stalls": [stall]}
         swap = {"at": 1.0, "kind": "swap", "model": "chat", "subject": "legal", "words": "comes into a free place"}
         swap |= {"object": "", "more": ""}
         before = {**now, "uptime": 900.0, "rings": [ring], "decisions": [{**swap, "number": 40, "subject": "other"}]}
         answers = {"events": stream(before)}
-        async with looking(shown, answers) as page:
+        async with looking(displayed, answers) as page:
             await page.goto("now")
-            await heard(page)
+            await received(page)
             answers["events"] = stream({**before, "uptime": 1.0, "decisions": [{**swap, "number": 1}]})
             await page.wait_for_selector(".stall.new", state="attached")
 
@@ -218,7 +218,7 @@ class Gate:
         await self.answer(route)
 
 
-def said(text: str) -> Answer:
+def stated(text: str) -> Answer:
     """A model's streamed answer."""
     event = json.dumps({"choices": [{"delta": {"content": text}}]})
     return told(f"data: {event}\n\ndata: [DONE]\n\n", kind="text/event-stream")
@@ -232,8 +232,8 @@ TEXT, BOTH = "#chat-form textarea", "#chat-form button.first"
 
 
 async def test_a_conversation_is_one_question_and_its_answer_after_another(console: Console) -> None:
-    gate = Gate(said("fine"))
-    async with console() as shown, looking(shown, {"v1/chat": gate}) as page:
+    gate = Gate(stated("fine"))
+    async with console() as displayed, looking(displayed, {"v1/chat": gate}) as page:
         await page.goto("playground")
         await page.fill(TEXT, "hello")
         await page.press(TEXT, "Enter")
@@ -247,7 +247,7 @@ async def test_a_conversation_is_one_question_and_its_answer_after_another(conso
         await page.press(TEXT, "Enter")
         await page.wait_for_selector(".turns .bad >> text=too much >> nth=1")
         await page.wait_for_selector(f"{BOTH}:enabled")
-        gate.answer = said("again")
+        gate.answer = stated("again")
         await page.press(TEXT, "Enter")
         await page.wait_for_selector(".turns >> text=again >> nth=1")
     expected = ["user: hello", "assistant: fine", "user: hello"]
@@ -255,8 +255,8 @@ async def test_a_conversation_is_one_question_and_its_answer_after_another(conso
 
 
 async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(console: Console) -> None:
-    gate = Gate(said("late"))
-    async with console() as shown, looking(shown, {"v1/chat": gate}) as page:
+    gate = Gate(stated("late"))
+    async with console() as displayed, looking(displayed, {"v1/chat": gate}) as page:
         await page.goto("playground")
         await page.click(BOTH)
         await page.wait_for_selector(f"{BOTH}:disabled")
@@ -270,9 +270,9 @@ async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(
     assert [messages(body) for body in gate.asked[-2:]] == [["user: hello"]] * 2
 
 
-async def test_all_documents_are_ordered_and_who_waits_is_told(console: Console) -> None:
+async def test_all_documents_are_ordered_and_who_waits_is_reported(console: Console) -> None:
     gate = Gate(told({"results": [{"index": 19, "relevance_score": 0.9}]}))
-    async with console() as shown, looking(shown, {"v1/rerank": gate}) as page:
+    async with console() as displayed, looking(displayed, {"v1/rerank": gate}) as page:
         await page.goto("playground#rerank")
         await page.fill("#rerank-form textarea", "\n".join(f"document {number}" for number in range(20)))
         await page.click("#rerank-form button")
@@ -284,10 +284,10 @@ async def test_all_documents_are_ordered_and_who_waits_is_told(console: Console)
     assert [len(body["documents"]) for body in gate.asked] == [20]
 
 
-async def test_texts_that_a_matrix_cannot_hold_are_told(console: Console) -> None:
+async def test_texts_that_a_matrix_cannot_hold_are_reported(console: Console) -> None:
     gate = Gate(told({"data": [{"embedding": [1.0, 0.0]}] * 12}))
     gate.opened.set()
-    async with console() as shown, looking(shown, {"v1/embeddings": gate}) as page:
+    async with console() as displayed, looking(displayed, {"v1/embeddings": gate}) as page:
         await page.goto("playground#embed")
         await page.fill("#embed-form textarea", "\n".join(f"text {number}" for number in range(20)))
         await page.click("#embed-form button")
@@ -296,9 +296,9 @@ async def test_texts_that_a_matrix_cannot_hold_are_told(console: Console) -> Non
     assert [len(body["input"]) for body in gate.asked] == [12]
 
 
-async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_told(console: Console) -> None:
+async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_reported(console: Console) -> None:
     answers: dict[str, Answer] = {}
-    async with console() as shown, looking(shown, answers) as page:
+    async with console() as displayed, looking(displayed, answers) as page:
         await page.goto("models")
         for away in (told("<h1>502 Bad Gateway</h1>", 502, "text/html"), lambda route: route.abort()):
             answers["models?part"] = away
@@ -311,19 +311,19 @@ async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_to
             await page.wait_for_selector("#dot:not(.off)")
 
 
-async def test_who_was_signed_out_elsewhere_comes_to_sign_in(console: Console) -> None:
+async def test_who_was_signed_out_on_another_server_comes_to_sign_in(console: Console) -> None:
     admin = key("ops", *SCOPES)
-    async with console(admin) as shown, looking(shown) as page:
-        await sign_in(shown, admin[0])
+    async with console(admin) as displayed, looking(displayed) as page:
+        await sign_in(displayed, admin[0])
         await page.goto("models")
-        await shown.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
         await page.wait_for_selector("#sign-in")
 
 
 @pytest.mark.parametrize("host", [HERE, "http://roundhouse.lan"])
 async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(console: Console, host: str) -> None:
-    async with console() as shown, looking(shown, host=host) as page:
-        shown.gateway.gateway.console.history.take(row(id="req-to-copy"))
+    async with console() as displayed, looking(displayed, host=host) as page:
+        displayed.gateway.gateway.console.history.take(row(id="req-to-copy"))
         await page.goto("requests")
         button = page.locator("button.id")
         for _ in range(2):
@@ -335,10 +335,10 @@ async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(
         assert await page.input_value("[name=words]") == "req-to-copy"
 
 
-async def test_a_call_is_shown_as_a_shell_takes_it_with_a_key_where_one_is_needed(console: Console) -> None:
+async def test_a_call_is_displayed_as_a_shell_takes_it_with_a_key_where_one_is_needed(console: Console) -> None:
     mine = key("ops", *SCOPES)
-    async with console(mine) as shown, looking(shown, {"v1/": told({"results": [], "text": ""})}) as page:
-        await sign_in(shown, mine[0])
+    async with console(mine) as displayed, looking(displayed, {"v1/": told({"results": [], "text": ""})}) as page:
+        await sign_in(displayed, mine[0])
         await page.goto("playground#speech")
         name = 'it\'s "my" file.wav'
         await page.set_input_files("[name=file]", {"name": name, "mimeType": "audio/wav", "buffer": b"RIFF"})
@@ -351,10 +351,10 @@ async def test_a_call_is_shown_as_a_shell_takes_it_with_a_key_where_one_is_neede
         assert 'headers={"Authorization": ' in await page.text_content("[data-call-of=rerank] [data-python]")
 
 
-async def test_what_was_asked_last_of_two_recordings_is_what_stands_there(console: Console) -> None:
+async def test_what_was_requested_last_of_two_recordings_is_what_stands_there(console: Console) -> None:
     late, finished = asyncio.Event(), 0
 
-    async def heard_as(route: Any) -> None:
+    async def received_as(route: Any) -> None:
         nonlocal finished
         is_spoken = b"microphone.webm" in route.request.post_data_buffer
         if is_spoken:
@@ -362,7 +362,7 @@ async def test_what_was_asked_last_of_two_recordings_is_what_stands_there(consol
         await told({"text": "spoken" if is_spoken else "from the file"})(route)
         finished += is_spoken
 
-    async with console() as shown, looking(shown, {"v1/audio": heard_as}) as page:
+    async with console() as displayed, looking(displayed, {"v1/audio": received_as}) as page:
         await page.goto("playground#speech")
         await page.click("#record")
         await page.wait_for_selector("#recording >> text=recording, 1 s")

@@ -69,9 +69,11 @@ def test_each_folder_is_a_page_in_its_order() -> None:
 
 
 @pytest.mark.parametrize("slug", SLUGS)
-async def test_a_page_runs_nothing_of_its_own_and_loads_nothing_from_elsewhere(console: Console, slug: str) -> None:
-    async with console() as shown:
-        response = await shown.client.get(f"/console/{slug}", headers=HTML)
+async def test_a_page_runs_nothing_of_its_own_and_loads_nothing_from_on_another_server(
+    console: Console, slug: str
+) -> None:
+    async with console() as displayed:
+        response = await displayed.client.get(f"/console/{slug}", headers=HTML)
         policy, found = response.headers["content-security-policy"], Reader(response.text)
         assert response.status_code == 200
         assert "script-src 'self'" in policy
@@ -84,30 +86,30 @@ async def test_a_page_runs_nothing_of_its_own_and_loads_nothing_from_elsewhere(c
         assert 'lang="en"' in response.text
         assert 'name="viewport"' in response.text
         for path in found.loads:
-            assert (await shown.client.get(f"/console/{path}")).status_code == 200, path
+            assert (await displayed.client.get(f"/console/{path}")).status_code == 200, path
 
 
 @pytest.mark.parametrize("slug", SLUGS)
 async def test_a_first_paint_is_small(console: Console, slug: str) -> None:
-    async with console() as shown:
-        answer = await shown.client.get(f"/console/{slug}", headers=HTML)
+    async with console() as displayed:
+        answer = await displayed.client.get(f"/console/{slug}", headers=HTML)
         page, size = answer.text, int(answer.headers["content-length"])
         assert answer.headers["content-encoding"] == "gzip"
         imported = {"static/ring.js", "static/tabs.js"}
         for path in {*Reader(page).loads, *imported}:
-            size += int((await shown.client.get(f"/console/{path}")).headers["content-length"])
+            size += int((await displayed.client.get(f"/console/{path}")).headers["content-length"])
         assert size <= WIRE, f"{slug} brings {size} bytes"
 
 
 @pytest.mark.parametrize("slug", SLUGS)
 async def test_the_shell_says_the_same(console: Console, slug: str) -> None:
-    async with console() as shown:
-        assert "roundhouse " in await shown.page(slug) or slug == "playground"
+    async with console() as displayed:
+        assert "roundhouse " in await displayed.page(slug) or slug == "playground"
 
 
 async def test_now_tells_what_is_where_before_any_script_runs(console: Console) -> None:
-    async with console() as shown:
-        page = await shown.page("now")
+    async with console() as displayed:
+        page = await displayed.page("now")
         first = re.search(r'<script type="application/json" id="first-look">(.*?)</script>', page, re.DOTALL)
         assert first is not None
         now = json.loads(first[1])
@@ -116,37 +118,37 @@ async def test_now_tells_what_is_where_before_any_script_runs(console: Console) 
 
 
 async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> None:
-    async with console() as shown:
-        history = shown.gateway.gateway.console.history
+    async with console() as displayed:
+        history = displayed.gateway.gateway.console.history
         history.take(row(id="req-slow", adapter="legal", code="queue_full", end="refused", status=429))
         history.take(row(id="req-quick"))
-        page = await shown.page("requests")
+        page = await displayed.page("requests")
         assert page.index("req-quick") < page.index("req-slow"), "newest first"
         assert page.count('class="fall"') == 2
         assert "swap 2.0 ms" in page
-        part = await shown.page("requests?part=rows&words=legal 429")
+        part = await displayed.page("requests?part=rows&words=legal 429")
         assert "req-slow" in part
         assert "req-quick" not in part
         assert "<html" not in part
 
 
 async def test_older_requests_follow_though_new_ones_come_between(console: Console) -> None:
-    async with console() as shown:
-        history = shown.gateway.gateway.console.history
+    async with console() as displayed:
+        history = displayed.gateway.gateway.console.history
         for number in range(100):
             history.take(row(id=f"req-{number:03}'", team="ours" if number % 2 else "default", at=float(number)))
-        seen, part = [], await shown.page("requests")
+        seen, part = [], await displayed.page("requests")
         while more := re.search(r"hx-vals='({\"after\".*?})'", part):
             seen += re.findall(r'data-copy="(req-\d+)', part)
             history.take(row(id=f"new-{len(seen)}"))
-            part = await shown.page("requests?part=rows&" + urlencode(json.loads(more[1])))
+            part = await displayed.page("requests?part=rows&" + urlencode(json.loads(more[1])))
         seen += re.findall(r'data-copy="(req-\d+)', part)
         assert seen == [f"req-{number:03}" for number in reversed(range(100))]
-        gone = await shown.page("requests?part=rows&after=1.0 nobody")
+        gone = await displayed.page("requests?part=rows&after=1.0 nobody")
         assert "no longer kept" in gone
 
 
-async def test_why_it_was_routed_there_and_who_answered_elsewhere(console: Console) -> None:
+async def test_why_it_was_routed_there_and_who_answered_on_another_server(console: Console) -> None:
     route = Route(
         router="auto@v1",
         target="there/large",
@@ -156,63 +158,63 @@ async def test_why_it_was_routed_there_and_who_answered_elsewhere(console: Conso
         alternatives=["chat"],
         saw={"features": "letters"},
     )
-    async with console() as shown:
-        history = shown.gateway.gateway.console.history
+    async with console() as displayed:
+        history = displayed.gateway.gateway.console.history
         history.take(row(model="there/large", provider="there", route=route, causes={"queue": 0.01, "provider": 0.4}))
-        page = await shown.page("requests")
+        page = await displayed.page("requests")
         for words in ("why: intent:legal", "auto@v1 chose there/large, score 0.970", "Also near: chat", "at there"):
             assert words in page, words
         assert "provider 400 ms" in page
         assert MARKUP not in page
-        assert "req-1" in await shown.page("requests?part=rows&words=auto@v1 there")
+        assert "req-1" in await displayed.page("requests?part=rows&words=auto@v1 there")
 
 
 async def test_a_real_request_leaves_a_row_without_its_text(console: Console) -> None:
-    async with console() as shown:
+    async with console() as displayed:
         body = {"model": "chat", "messages": [{"role": "user", "content": "a secret sentence"}]}
-        await shown.client.post("/v1/chat/completions", json=body, headers={"X-Request-Id": "mine"})
-        [one] = shown.gateway.gateway.console.history.rows()
+        await displayed.client.post("/v1/chat/completions", json=body, headers={"X-Request-Id": "mine"})
+        [one] = displayed.gateway.gateway.console.history.rows()
         assert (one.id, one.model, one.team) == ("mine", "chat", "default")
         assert "secret sentence" not in repr(one)
 
 
 async def test_a_models_plan_and_pages_without_one(console: Console) -> None:
-    async with console() as shown:
-        missing = await shown.client.get("/console/models?id=none", headers=HTML)
+    async with console() as displayed:
+        missing = await displayed.client.get("/console/models?id=none", headers=HTML)
         assert missing.status_code == 404
         assert "<h1>Not found</h1>" in missing.text
-        unknown = await shown.client.get("/console/nothing", headers=HTML)
+        unknown = await displayed.client.get("/console/nothing", headers=HTML)
         assert unknown.status_code == 404
-        assert (await shown.client.get("/console/now?part=../layout")).status_code == 404
+        assert (await displayed.client.get("/console/now?part=../layout")).status_code == 404
 
 
 async def test_a_page_is_written_beside_the_event_loop(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[int] = set()
     monkeypatch.setitem(templates.filters, "ago", lambda value: seen.add(threading.get_ident()) or "now")
-    async with console() as shown:
-        assert "now" in await shown.page("models")
-        await shown.page("models?part=rows")
+    async with console() as displayed:
+        assert "now" in await displayed.page("models")
+        await displayed.page("models?part=rows")
     assert seen
     assert threading.get_ident() not in seen
 
 
 async def test_it_works_below_a_prefix(console: Console) -> None:
-    async with console(root_path="/tools/roundhouse") as shown:
-        first = await shown.client.get("/tools/roundhouse/console/", headers=HTML)
+    async with console(root_path="/tools/roundhouse") as displayed:
+        first = await displayed.client.get("/tools/roundhouse/console/", headers=HTML)
         assert first.headers["location"] == "now"
-        page = await shown.client.get("/tools/roundhouse/console/now", headers=HTML)
+        page = await displayed.client.get("/tools/roundhouse/console/now", headers=HTML)
         assert page.status_code == 200
         assert "curl -s http://127.0.0.1/tools/roundhouse/metrics" in page.text
 
 
 async def test_static_files_are_packed_tagged_and_nothing_else(console: Console) -> None:
-    async with console() as shown:
-        one = await shown.client.get("/console/static/console.css", headers={"Accept-Encoding": "identity"})
+    async with console() as displayed:
+        one = await displayed.client.get("/console/static/console.css", headers={"Accept-Encoding": "identity"})
         assert one.text.startswith("/* Tokens first")
         again = {"If-None-Match": one.headers["etag"]}
-        assert (await shown.client.get("/console/static/console.css", headers=again)).status_code == 304
+        assert (await displayed.client.get("/console/static/console.css", headers=again)).status_code == 304
         for path in ("../web.py", "%2e%2e/web.py", "pages/now.py", "vendor/../../web.py", ""):
-            assert (await shown.client.get(f"/console/static/{path}")).status_code == 404, path
+            assert (await displayed.client.get(f"/console/static/{path}")).status_code == 404, path
     assert set(files()) > {"console.css", "act.js", "pages/now.js", "vendor/htmx.min.js"}
 
 

@@ -50,14 +50,14 @@ def test_teams_beyond_the_bound_are_one() -> None:
     assert OTHER in history.shares()
 
 
-def test_decisions_are_bounded_newest_first_and_heard() -> None:
-    heard: list[bool] = []
-    decisions = Decisions(lambda: heard.append(True), lambda: 1.0)
+def test_decisions_are_bounded_newest_first_and_announced() -> None:
+    received: list[bool] = []
+    decisions = Decisions(lambda: received.append(True), lambda: 1.0)
     for number in range(LAST + 5):
-        decisions.told("swap", "chat", f"a{number}", "comes into a free place")
+        decisions.record("swap", "chat", f"a{number}", "comes into a free place")
     assert len(decisions.last()) == LAST
     assert [one.subject for one in decisions.last(2)] == [f"a{LAST + 4}", f"a{LAST + 3}"]
-    assert len(heard) == LAST + 5
+    assert len(received) == LAST + 5
 
 
 def event(text: bytes) -> Any:
@@ -66,8 +66,8 @@ def event(text: bytes) -> Any:
 
 
 async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Console) -> None:
-    async with console() as shown:
-        gateway, looks = shown.gateway.gateway, 0
+    async with console() as displayed:
+        gateway, looks = displayed.gateway.gateway, 0
 
         def look() -> Any:
             nonlocal looks
@@ -76,7 +76,7 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
 
         gateway.console.history.take(row(id="ours", team="ours"))
         gateway.console.history.take(row(id="theirs", team="theirs"))
-        live = Live(gateway.console.seen_by, every=3600.0, least=0.0)
+        live = Live(gateway.console.view_for, every=3600.0, least=0.0)
         streams = [live.events(look, team) for team in ("ours", None, "ours", None)]
         for stream in streams:
             assert await anext(stream) == b"retry: 1000\n\n"
@@ -96,9 +96,9 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
 
 
 async def test_streams_end_when_the_server_stops_and_are_bounded(console: Console) -> None:
-    async with console() as shown:
-        gateway = shown.gateway.gateway
-        live = Live(gateway.console.seen_by, most=64, every=3600.0)
+    async with console() as displayed:
+        gateway = displayed.gateway.gateway
+        live = Live(gateway.console.view_for, most=64, every=3600.0)
         stream = live.events(lambda: gateway.look("ready"), None)
         await anext(stream)
         await anext(stream)
@@ -110,11 +110,11 @@ async def test_streams_end_when_the_server_stops_and_are_bounded(console: Consol
 
 async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(console: Console) -> None:
     """Of 2,000 that came at once 100 were let in, and 36 of those broke off after their 200."""
-    async with console() as shown:
-        gateway = shown.gateway.gateway
-        live = Live(gateway.console.seen_by, most=2, every=3600.0)
-        coming = [live.opened(lambda: gateway.look("ready"), None, lambda: True) for _ in range(5)]
-        found = await asyncio.gather(*coming, return_exceptions=True)
+    async with console() as displayed:
+        gateway = displayed.gateway.gateway
+        live = Live(gateway.console.view_for, most=2, every=3600.0)
+        incoming = [live.opened(lambda: gateway.look("ready"), None, lambda: True) for _ in range(5)]
+        found = await asyncio.gather(*incoming, return_exceptions=True)
         refused, streams = found[2:], found[:2]
         assert [type(one) for one in refused] == [QueueFull] * 3
         assert live.viewers == 2
@@ -132,10 +132,10 @@ async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(co
 
 
 async def test_what_a_request_waited_for_is_a_metric(console: Console) -> None:
-    async with console() as shown:
+    async with console() as displayed:
         body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
-        await shown.client.post("/v1/chat/completions", json=body)
-        text = (await shown.client.get("/metrics")).text
+        await displayed.client.post("/v1/chat/completions", json=body)
+        text = (await displayed.client.get("/metrics")).text
         for cause in set(CAUSES) - {"provider"}:
             assert f'roundhouse_wait_seconds_total{{cause="{cause}",model="chat"}}' in text
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Message
 
 from console.sessions import MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions
-from models.messages import Chunk, Started
+from models.messages import Chunk, ResponseStart
 from registry.state.database import State
 from tenants.caller import SCOPES, Scope
 from tests.unit.console.conftest import HTML, ORIGIN, Console, Shown, key, sign_in
@@ -30,117 +30,117 @@ MARKUP = "<script>alert(1)</script>"
 
 
 async def test_without_a_key_a_page_leads_to_signing_in(console: Console) -> None:
-    async with console(ADMIN) as shown:
-        page = await shown.client.get("/console/models", headers=HTML)
+    async with console(ADMIN) as displayed:
+        page = await displayed.client.get("/console/models", headers=HTML)
         assert (page.status_code, page.headers["location"]) == (303, "sign-in?next=models")
-        part = await shown.client.get("/console/models?part=rows", headers=HTML)
+        part = await displayed.client.get("/console/models?part=rows", headers=HTML)
         assert (part.status_code, part.headers["hx-redirect"]) == (401, "sign-in?next=models")
         assert part.json()["error"]["code"] == "missing_api_key"
-        assert (await shown.client.get("/console/events")).status_code == 403
-        assert (await shown.client.post("/console/teams/key", json={}, headers=ORIGIN)).status_code == 401
-        form = await shown.page("sign-in?next=models")
+        assert (await displayed.client.get("/console/events")).status_code == 403
+        assert (await displayed.client.post("/console/teams/key", json={}, headers=ORIGIN)).status_code == 401
+        form = await displayed.page("sign-in?next=models")
         assert 'data-next="models"' in form
-        assert 'data-next="."' in await shown.page("sign-in?next=https://elsewhere.example"), "never to elsewhere"
+        assert 'data-next="."' in await displayed.page("sign-in?next=https://elsewhere.example"), "never to elsewhere"
 
 
 async def test_on_an_open_server_with_keys_a_key_opens_what_asking_models_does_not(console: Console) -> None:
-    async with console(ADMIN, is_open=True) as shown:
-        first = await shown.client.get("/console/", headers=HTML)
-        page = await shown.page(first.headers["location"])
+    async with console(ADMIN, is_open=True) as displayed:
+        first = await displayed.client.get("/console/", headers=HTML)
+        page = await displayed.page(first.headers["location"])
         assert 'href="sign-in"' in page
         assert "no key needed" not in page
-        refused = await shown.client.get("/console/teams", headers=HTML)
+        refused = await displayed.client.get("/console/teams", headers=HTML)
         assert (refused.status_code, refused.headers["location"]) == (303, "sign-in?next=teams")
-        assert (await shown.client.post("/console/teams/team", json={"id": "x"}, headers=ORIGIN)).status_code == 401
-        assert 'data-next="teams"' in await shown.page("sign-in?next=teams")
-        wrong = await sign_in(shown, "sk-of-somebody-else")
+        assert (await displayed.client.post("/console/teams/team", json={"id": "x"}, headers=ORIGIN)).status_code == 401
+        assert 'data-next="teams"' in await displayed.page("sign-in?next=teams")
+        wrong = await sign_in(displayed, "sk-of-somebody-else")
         assert (wrong.status_code, "begin with 'rh-'" in wrong.text) == (400, True)
-        assert (await sign_in(shown, ADMIN[0])).status_code == 200
-        assert "team <b>ops</b>" in await shown.page("teams")
+        assert (await sign_in(displayed, ADMIN[0])).status_code == 200
+        assert "team <b>ops</b>" in await displayed.page("teams")
 
 
 async def test_a_key_becomes_a_cookie_that_no_script_reads(console: Console) -> None:
-    async with console(ADMIN) as shown:
-        response = await sign_in(shown, ADMIN[0])
+    async with console(ADMIN) as displayed:
+        response = await sign_in(displayed, ADMIN[0])
         cookie = response.headers["set-cookie"]
         assert response.status_code == 200
         assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={SECONDS}"))
         assert ADMIN[0] not in cookie
         assert "Secure" not in cookie
-        assert "team <b>ops</b>" in await shown.page("now")
-        assert (await shown.client.get("/v1/status")).status_code == 200, "the pages call the API with the session"
-        ended = await shown.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        assert "team <b>ops</b>" in await displayed.page("now")
+        assert (await displayed.client.get("/v1/status")).status_code == 200, "the pages call the API with the session"
+        ended = await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
         assert ended.status_code == 200
-        shown.client.cookies.set(COOKIE, cookie.split("=", 1)[1].split(";")[0])
-        assert (await shown.client.get("/console/now", headers=HTML)).status_code == 303, (
+        displayed.client.cookies.set(COOKIE, cookie.split("=", 1)[1].split(";")[0])
+        assert (await displayed.client.get("/console/now", headers=HTML)).status_code == 303, (
             "the session is gone, not hidden"
         )
 
 
 async def test_servers_on_two_ports_of_a_host_leave_each_others_sessions_alone(console: Console) -> None:
     """A browser sends a host's cookies to all of its ports: with one name, each sign-in ended the other server's."""
-    async with console(ADMIN, port=8001) as shown:
+    async with console(ADMIN, port=8001) as displayed:
         other = Sessions(PORT).begin(ADMIN[0])
-        shown.client.cookies.set(COOKIE, other)
-        assert (await shown.client.get("/v1/status")).status_code == 401
-        await sign_in(shown, ADMIN[0])
-        assert dict(shown.client.cookies).keys() == {COOKIE, "roundhouse_session_8001"}
-        assert (await shown.client.get("/v1/status")).status_code == 200
-        await shown.client.post("/console/sign-out", json={}, headers=ORIGIN)
-        assert dict(shown.client.cookies) == {COOKIE: other}
+        displayed.client.cookies.set(COOKIE, other)
+        assert (await displayed.client.get("/v1/status")).status_code == 401
+        await sign_in(displayed, ADMIN[0])
+        assert dict(displayed.client.cookies).keys() == {COOKIE, "roundhouse_session_8001"}
+        assert (await displayed.client.get("/v1/status")).status_code == 200
+        await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        assert dict(displayed.client.cookies) == {COOKIE: other}
 
 
 @pytest.mark.parametrize("proxies", ["https", "HTTPS", "https, http", "https,http"])
 async def test_behind_tls_the_cookie_is_secure(console: Console, proxies: str) -> None:
-    async with console(ADMIN) as shown:
+    async with console(ADMIN) as displayed:
         headers = {**ORIGIN, "X-Forwarded-Proto": proxies}
-        response = await shown.client.post("/console/sign-in", json={"key": ADMIN[0]}, headers=headers)
+        response = await displayed.client.post("/console/sign-in", json={"key": ADMIN[0]}, headers=headers)
         assert "Secure" in response.headers["set-cookie"]
 
 
 @pytest.mark.parametrize("body", [{}, {"key": 1}, {"key": "short"}, {"key": "x" * 600}, [], "text"])
 async def test_what_is_no_key_is_refused(console: Console, body: object) -> None:
-    async with console(ADMIN) as shown:
-        response = await shown.client.post("/console/sign-in", json=body, headers=ORIGIN)
+    async with console(ADMIN) as displayed:
+        response = await displayed.client.post("/console/sign-in", json=body, headers=ORIGIN)
         assert response.status_code == 400
         assert "set-cookie" not in response.headers
 
 
 async def test_a_wrong_key_is_a_401_and_a_revoked_one_ends_its_session(console: Console) -> None:
-    async with console(ADMIN) as shown:
-        assert (await sign_in(shown, ADMIN[0][:-6] + "000000")).status_code == 401
-        await sign_in(shown, ADMIN[0])
-        assert (await shown.client.get("/v1/status")).status_code == 200
-        shown.gateway.gateway.callers._known = {}  # type: ignore[attr-defined]
-        assert (await shown.client.get("/v1/status")).status_code == 401
+    async with console(ADMIN) as displayed:
+        assert (await sign_in(displayed, ADMIN[0][:-6] + "000000")).status_code == 401
+        await sign_in(displayed, ADMIN[0])
+        assert (await displayed.client.get("/v1/status")).status_code == 200
+        displayed.gateway.gateway.callers._known = {}  # type: ignore[attr-defined]
+        assert (await displayed.client.get("/v1/status")).status_code == 401
 
 
 @pytest.mark.parametrize("end", ["revoked", "signed out", "without the scope"])
 async def test_a_stream_ends_with_what_let_its_viewer_in(console: Console, end: str) -> None:
-    async with console(OPERATOR) as shown:
-        await sign_in(shown, OPERATOR[0])
-        heard: asyncio.Queue[bytes] = asyncio.Queue()
-        over = watching(shown, heard)
-        while b"event: now" not in await heard.get():
+    async with console(OPERATOR) as displayed:
+        await sign_in(displayed, OPERATOR[0])
+        received: asyncio.Queue[bytes] = asyncio.Queue()
+        over = watching(displayed, received)
+        while b"event: now" not in await received.get():
             pass
         assert not over.done()
-        callers = cast(Any, shown.gateway.gateway.callers)
+        callers = cast(Any, displayed.gateway.gateway.callers)
         if end == "revoked":
             callers._known = {}
         elif end == "signed out":
-            await shown.client.post("/console/sign-out", json={}, headers=ORIGIN)
+            await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
         else:
             [(id_, known)] = callers._known.items()
             callers._known = {id_: replace(known, caller=replace(known.caller, scopes=frozenset((Scope.INFER,))))}
-        while not heard.empty():
-            heard.get_nowait()
+        while not received.empty():
+            received.get_nowait()
         await over
-        assert [heard.get_nowait() for _ in range(heard.qsize())] == [b""], "it ends, and nothing more was told"
+        assert [received.get_nowait() for _ in range(received.qsize())] == [b""], "it ends, and nothing more was told"
 
 
-def watching(shown: Shown, heard: asyncio.Queue[bytes]) -> asyncio.Task[None]:
+def watching(displayed: Shown, received: asyncio.Queue[bytes]) -> asyncio.Task[None]:
     """Look at the stream of events as a browser does, which httpx cannot before it has ended."""
-    request = shown.client.build_request("GET", "/console/events")
+    request = displayed.client.build_request("GET", "/console/events")
     scope = {
         "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "query_string": b"", "root_path": "",
         "path": request.url.path, "raw_path": request.url.raw_path,
@@ -150,126 +150,128 @@ def watching(shown: Shown, heard: asyncio.Queue[bytes]) -> asyncio.Task[None]:
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.body":
-            heard.put_nowait(message["body"])
+            received.put_nowait(message["body"])
 
     async def receive() -> Message:
         await asyncio.Event().wait()
         raise AssertionError("never")
 
-    return asyncio.ensure_future(cast(Any, shown.app(scope, receive, send)))
+    return asyncio.ensure_future(cast(Any, displayed.app(scope, receive, send)))
 
 
 async def test_a_forged_origin_changes_nothing(console: Console) -> None:
-    async with console(ADMIN) as shown:
-        await sign_in(shown, ADMIN[0])
+    async with console(ADMIN) as displayed:
+        await sign_in(displayed, ADMIN[0])
         for origin in ("http://elsewhere.example", "http://127.0.0.1:9000", "null"):
             for path in ("/console/teams/team", "/console/sign-out", "/v1/models/chat/unload"):
-                response = await shown.client.post(path, json={"id": "x"}, headers={"Origin": origin})
+                response = await displayed.client.post(path, json={"id": "x"}, headers={"Origin": origin})
                 assert (response.status_code, response.json()["error"]["code"]) == (403, "origin_not_allowed"), path
         form = {"Content-Type": "application/x-www-form-urlencoded"}
-        sent = await shown.client.post("/console/teams/team", content=b"id=x", headers=form)
+        sent = await displayed.client.post("/console/teams/team", content=b"id=x", headers=form)
         assert sent.status_code == 415, "a page's plain form cannot be one of ours"
 
 
-async def test_what_a_key_is_not_told_is_a_dash(console: Console) -> None:
-    async with console(OPERATOR, SEARCH) as shown:
-        for who, told in ((SEARCH, False), (OPERATOR, True)):
-            await sign_in(shown, who[0])
-            page = await shown.page("models")
+async def test_what_a_key_is_not_reported_is_a_dash(console: Console) -> None:
+    async with console(OPERATOR, SEARCH) as displayed:
+        for who, reported in ((SEARCH, False), (OPERATOR, True)):
+            await sign_in(displayed, who[0])
+            page = await displayed.page("models")
             assert "None" not in page
-            assert ("0 / 0" in page) is told
+            assert ("0 / 0" in page) is reported
 
 
 async def test_scopes_decide_what_is_there(console: Console) -> None:
-    async with console(ADMIN, OPERATOR, SEARCH) as shown:
-        await sign_in(shown, SEARCH[0])
-        assert (await shown.client.get("/console/", headers=HTML)).headers["location"] == "models"
-        page = await shown.page("models")
+    async with console(ADMIN, OPERATOR, SEARCH) as displayed:
+        await sign_in(displayed, SEARCH[0])
+        assert (await displayed.client.get("/console/", headers=HTML)).headers["location"] == "models"
+        page = await displayed.page("models")
         assert ">Playground</a>" in page
         assert ">Teams</a>" not in page
         assert "data-call" not in page, "what it may not do is not offered"
         for slug in ("now", "teams", "adapters"):
-            refused = await shown.client.get(f"/console/{slug}", headers=HTML)
+            refused = await displayed.client.get(f"/console/{slug}", headers=HTML)
             assert refused.status_code == 403
             assert "needs the scope" in refused.text
-        assert (await shown.client.get("/console/events")).status_code == 403
-        action = await shown.client.post("/console/teams/team", json={"id": "x"}, headers=ORIGIN)
+        assert (await displayed.client.get("/console/events")).status_code == 403
+        action = await displayed.client.post("/console/teams/team", json={"id": "x"}, headers=ORIGIN)
         assert action.status_code == 403
 
 
 async def test_the_playground_offers_the_routers_that_the_key_may_use(console: Console, tmp_path: Path) -> None:
     text, known = key("growth", Scope.INFER)
-    elsewhere = (text, replace(known, caller=replace(known.caller, models=("other",))))
+    other_place = (text, replace(known, caller=replace(known.caller, models=("other",))))
     router, recipes = {"id": "auto", "targets": [{"name": "chat"}]}, [recipe("chat", "chat"), recipe("other", "chat")]
     with State(tmp_path / "state") as state:
-        async with console(ADMIN, SEARCH, elsewhere, state=state, recipes=recipes) as shown:
-            made = await shown.client.post("/v1/routers", json=router, headers={"Authorization": f"Bearer {ADMIN[0]}"})
+        async with console(ADMIN, SEARCH, other_place, state=state, recipes=recipes) as displayed:
+            made = await displayed.client.post(
+                "/v1/routers", json=router, headers={"Authorization": f"Bearer {ADMIN[0]}"}
+            )
             assert made.status_code == 201, made.text
-            for text, sees in ((SEARCH[0], True), (elsewhere[0], False)):
-                await sign_in(shown, text)
-                assert ("<option>auto</option>" in await shown.page("playground")) is sees
-                names = [one["id"] for one in (await shown.client.get("/v1/models")).json()["data"]]
+            for text, sees in ((SEARCH[0], True), (other_place[0], False)):
+                await sign_in(displayed, text)
+                assert ("<option>auto</option>" in await displayed.page("playground")) is sees
+                names = [one["id"] for one in (await displayed.client.get("/v1/models")).json()["data"]]
                 assert ("auto" in names) is sees, "as the API has it"
 
 
 async def test_a_team_sees_its_own_requests(console: Console) -> None:
-    async with console(ADMIN, SEARCH, USER) as shown:
+    async with console(ADMIN, SEARCH, USER) as displayed:
         for team in ("search", "growth"):
-            shown.gateway.gateway.console.history.take(row(id=f"req-of-{team}", team=team))
-        await sign_in(shown, SEARCH[0])
-        page = await shown.page("requests")
+            displayed.gateway.gateway.console.history.take(row(id=f"req-of-{team}", team=team))
+        await sign_in(displayed, SEARCH[0])
+        page = await displayed.page("requests")
         assert "req-of-search" in page
         assert "growth" not in page
-        await sign_in(shown, ADMIN[0])
-        assert "req-of-growth" in await shown.page("requests")
+        await sign_in(displayed, ADMIN[0])
+        assert "req-of-growth" in await displayed.page("requests")
 
 
 async def test_who_may_not_see_other_teams_hears_no_shares(console: Console) -> None:
-    async with console(ADMIN, OPERATOR) as shown:
-        shown.gateway.gateway.console.history.take(row(team="secret-team"))
-        await sign_in(shown, OPERATOR[0])
-        assert "secret-team" not in await shown.page("now")
-        await sign_in(shown, ADMIN[0])
-        assert "secret-team" in await shown.page("now")
+    async with console(ADMIN, OPERATOR) as displayed:
+        displayed.gateway.gateway.console.history.take(row(team="secret-team"))
+        await sign_in(displayed, OPERATOR[0])
+        assert "secret-team" not in await displayed.page("now")
+        await sign_in(displayed, ADMIN[0])
+        assert "secret-team" in await displayed.page("now")
 
 
 async def test_markup_in_names_stays_text(console: Console) -> None:
-    async with console() as shown:
-        console_ = shown.gateway.gateway.console
+    async with console() as displayed:
+        console_ = displayed.gateway.gateway.console
         console_.history.take(row(id=MARKUP, adapter=MARKUP, team=MARKUP, code=MARKUP))
-        console_.decisions.told("swap", "chat", MARKUP, "takes the place of", MARKUP)
+        console_.decisions.record("swap", "chat", MARKUP, "takes the place of", MARKUP)
         for slug in ("now", "requests", f"requests?words={MARKUP}", f"sign-in?next={MARKUP}"):
-            assert "<script>alert" not in await shown.page(slug), slug
-        missing = await shown.client.get(f"/console/models?id={MARKUP}", headers=HTML)
+            assert "<script>alert" not in await displayed.page(slug), slug
+        missing = await displayed.client.get(f"/console/models?id={MARKUP}", headers=HTML)
         assert "<script>alert" not in missing.text
 
 
 async def test_a_models_answer_with_markup_is_json_and_never_a_page(console: Console) -> None:
-    async with console() as shown:
-        shown.gateway.links["chat"].script = lambda _: [
-            Started(200, "application/json"), Chunk(f'{{"x": "{MARKUP}"}}'.encode()),
+    async with console() as displayed:
+        displayed.gateway.links["chat"].script = lambda _: [
+            ResponseStart(200, "application/json"), Chunk(f'{{"x": "{MARKUP}"}}'.encode()),
         ]  # fmt: skip
         body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
-        answer = await shown.client.post("/v1/chat/completions", json=body)
+        answer = await displayed.client.post("/v1/chat/completions", json=body)
         assert MARKUP in answer.text
         for slug in ("now", "requests", "playground"):
-            assert MARKUP not in await shown.page(slug)
+            assert MARKUP not in await displayed.page(slug)
 
 
 @pytest.mark.parametrize("filler", ["\\" * 60_000, "\\134" * 15_000, " " * 60_000, ";" * 60_000, "=" * 60_000])
 async def test_no_application_reads_a_cookie_that_is_not_ours(console: Console, filler: str) -> None:
     """Python's own reader took 10 s for the first of them, who sends it needs no key, and FastAPI asks it each time."""
     seen: list[Mapping[str, str]] = []
-    async with console() as shown:
+    async with console() as displayed:
 
         async def look(request: Request) -> Response:
             seen.append(dict(request.cookies))
             return Response()
 
-        shown.app.router.routes.insert(0, Route("/v1/models", look))
+        displayed.app.router.routes.insert(0, Route("/v1/models", look))
         began = time.process_time()
         for cookie in (f'{COOKIE}="{filler}"', f"{COOKIE}={filler}", f'a="{filler}"; {COOKIE}=x'):
-            answer = await shown.client.get("/v1/models", headers={"Cookie": cookie})
+            answer = await displayed.client.get("/v1/models", headers={"Cookie": cookie})
             assert answer.status_code == 200
         assert seen == [{}, {}, {COOKIE: "x"}]
         assert time.process_time() - began < 5

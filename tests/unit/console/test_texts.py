@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from console.texts import KEPT, LONGEST, MAX_CHARACTERS, Texts, TextStore
-from models.messages import Chunk, Finished, Started, Usage
+from console.texts import LONGEST, MAX_CHARACTERS, MAX_TRANSCRIPTS, Transcript, TranscriptStore
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from tenants.caller import Scope
 from tests.unit.console.conftest import HTML, Console, key, sign_in
 
@@ -27,8 +27,8 @@ TALE = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
         ([1], ""),
     ],
 )
-def test_what_was_asked_is_its_words(body: Any, asked: str) -> None:
-    assert Texts(json.dumps(body).encode()).asked == asked
+def test_what_was_requested_is_its_words(body: Any, prompt: str) -> None:
+    assert Transcript(json.dumps(body).encode()).prompt == prompt
 
 
 def sse(*events: Any) -> bytes:
@@ -67,81 +67,81 @@ STREAM, NDJSON = "text/event-stream; charset=utf-8", "application/x-ndjson"
 )  # fmt: skip
 @pytest.mark.parametrize("cut", [1, 7, 1 << 16])
 def test_what_was_answered_is_its_words_however_they_come(kind: str, data: bytes, cut: int) -> None:
-    texts = Texts()
+    texts = Transcript()
     texts.begin(kind)
     for start in range(0, len(data), cut):
         texts.feed(data[start : start + cut])
     texts.end()
-    assert texts.answered == "Good day"
+    assert texts.answer == "Good day"
 
 
 def test_an_attempt_that_failed_and_bytes_before_a_head_are_no_answer() -> None:
-    texts = Texts()
+    texts = Transcript()
     texts.feed(b"nothing")
     texts.begin("text/plain")
     texts.feed(b"the first")
     texts.begin("text/plain")
     texts.feed(b"the second")
     texts.end()
-    assert texts.answered == "the second"
+    assert texts.answer == "the second"
 
 
 def test_how_much_is_kept_is_bounded() -> None:
-    texts = Texts(json.dumps({"prompt": "a" * 3 * MAX_CHARACTERS}).encode())
-    assert texts.asked == "a" * MAX_CHARACTERS + " …"
+    texts = Transcript(json.dumps({"prompt": "a" * 3 * MAX_CHARACTERS}).encode())
+    assert texts.prompt == "a" * MAX_CHARACTERS + " …"
     texts.begin(STREAM)
     for _ in range(3):
         texts.feed(sse({"choices": [{"text": "b" * MAX_CHARACTERS}]}))
-    assert texts.answered == "b" * MAX_CHARACTERS + " …"
-    whole = Texts(b"x" * (LONGEST + 1))
+    assert texts.answer == "b" * MAX_CHARACTERS + " …"
+    whole = Transcript(b"x" * (LONGEST + 1))
     whole.begin("application/json")
     for _ in range(3):
         whole.feed(b"y" * LONGEST)
     whole.end()
-    assert (whole.asked, whole.answered) == ("", "")
-    store = TextStore()
-    store.allow(["ours"])
-    for number in range(KEPT + 1):
-        store.keep("ours", f"r{number}", 1.0, texts)
-    assert (store.find("ours", "r0", 1.0), store.find("ours", f"r{KEPT}", 1.0)) == (None, texts)
+    assert (whole.prompt, whole.answer) == ("", "")
+    store = TranscriptStore()
+    store.set_teams(["ours"])
+    for number in range(MAX_TRANSCRIPTS + 1):
+        store.add("ours", f"r{number}", 1.0, texts)
+    assert (store.find("ours", "r0", 1.0), store.find("ours", f"r{MAX_TRANSCRIPTS}", 1.0)) == (None, texts)
 
 
 def test_only_teams_that_have_them_kept_and_no_longer_than_that() -> None:
-    store, texts = TextStore(), Texts()
-    store.keep("ours", "r", 1.0, texts)
-    assert not store.keeps("ours")
-    store.allow(["ours", "theirs"])
+    store, texts = TranscriptStore(), Transcript()
+    store.add("ours", "r", 1.0, texts)
+    assert not store.is_enabled("ours")
+    store.set_teams(["ours", "theirs"])
     for team in ("ours", "theirs"):
         assert store.find(team, "r", 1.0) is None
-        store.keep(team, "r", 1.0, texts)
-    store.allow(["theirs"])
+        store.add(team, "r", 1.0, texts)
+    store.set_teams(["theirs"])
     assert (store.find("ours", "r", 1.0), store.find("theirs", "r", 1.0)) == (None, texts)
 
 
 async def test_a_teams_texts_are_for_its_keys_and_admins(console: Console) -> None:
     ours, theirs, admin = key("ours", Scope.INFER), key("theirs", Scope.INFER), key("ops", Scope.ADMIN)
-    async with console(ours, theirs, admin) as shown:
-        texts = shown.gateway.gateway.console.texts
-        texts.allow(["ours"])
-        said = json.dumps({"choices": [{"message": {"content": "<i>and its answer</i>"}}]}).encode()
-        events = [Started(200, "application/json"), Chunk(said), Finished(usage=Usage())]
-        shown.gateway.links["chat"].script = lambda _: events
+    async with console(ours, theirs, admin) as displayed:
+        texts = displayed.gateway.gateway.console.texts
+        texts.set_teams(["ours"])
+        stated = json.dumps({"choices": [{"message": {"content": "<i>and its answer</i>"}}]}).encode()
+        events = [ResponseStart(200, "application/json"), Chunk(stated), ResponseEnd(usage=Usage())]
+        displayed.gateway.links["chat"].script = lambda _: events
         body = {"model": "chat", "messages": [{"role": "user", "content": "<b>the secret</b>"}]}
         for text, id_ in ((ours[0], "kept"), (theirs[0], "unkept")):
             headers = {"Authorization": f"Bearer {text}", "x-request-id": id_}
-            assert (await shown.client.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
-        [(team, id_, at)] = texts._kept
+            assert (await displayed.client.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+        [(team, id_, at)] = texts._transcripts
         assert (team, id_) == ("ours", "kept")
         where = f"/console/requests?part=texts&team=ours&id=kept&at={at}"
         for text, sees in ((ours[0], True), (admin[0], True), (theirs[0], False)):
-            await sign_in(shown, text)
-            answer = await shown.client.get(where, headers=HTML)
+            await sign_in(displayed, text)
+            answer = await displayed.client.get(where, headers=HTML)
             assert ("&lt;b&gt;the secret&lt;/b&gt;" in answer.text) is sees
             assert ("&lt;i&gt;and its answer&lt;/i&gt;" in answer.text) is sees
             assert "<b>the secret" not in answer.text
-            assert ("<summary>texts" in await shown.page("requests")) is sees
-        told = await shown.client.get("/v1/requests/kept", headers={"Authorization": f"Bearer {ours[0]}"})
-        assert "secret" not in told.text, "the console alone shows them"
-        assert (await shown.client.get(where.partition("&at")[0], headers=HTML)).status_code == 400
-        texts.allow([])
-        assert "no longer kept" in (await shown.client.get(where, headers=HTML)).text
+            assert ("<summary>texts" in await displayed.page("requests")) is sees
+        reported = await displayed.client.get("/v1/requests/kept", headers={"Authorization": f"Bearer {ours[0]}"})
+        assert "secret" not in reported.text, "the console alone shows them"
+        assert (await displayed.client.get(where.partition("&at")[0], headers=HTML)).status_code == 400
+        texts.set_teams([])
+        assert "no longer kept" in (await displayed.client.get(where, headers=HTML)).text

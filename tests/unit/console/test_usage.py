@@ -12,7 +12,7 @@ from console.host import Visit
 from console.pages.usage import page
 from console.pages.usage.page import BY, SPANS, added, context
 from tenants.keys.keyring import OPEN
-from tenants.ledger.keeping import Ledger
+from tenants.ledger.ledger import Ledger
 from tenants.ledger.table import SUMS
 from tenants.ledger.view import UsageReport
 from tenants.storage.opening import open_tables
@@ -52,15 +52,15 @@ def report(tmp_path: Path, now: int) -> UsageReport:
     return UsageReport(cast(Ledger, SimpleNamespace(database=database, written=written)))
 
 
-async def shown(report: UsageReport, **asked: str) -> Any:
-    request, host = SimpleNamespace(query_params=asked), SimpleNamespace(usage=report, caller=OPEN.who([]))
+async def displayed(report: UsageReport, **requested: str) -> Any:
+    request, host = SimpleNamespace(query_params=requested), SimpleNamespace(usage=report, caller=OPEN.identify([]))
     return await context(Visit(cast(Any, request), cast(Any, host)))
 
 
 @pytest.mark.parametrize("span", SPANS)
 @pytest.mark.parametrize("by", BY)
 async def test_table_curve_and_sum_agree(report: UsageReport, now: int, span: str, by: str) -> None:
-    found = await shown(report, span=span, by=by)
+    found = await displayed(report, span=span, by=by)
     moments, requests, tokens_in, _ = json.loads(found["series"])
     hours = SPANS[span][0] // 3600
     assert found["total"].requests == sum(requests) == 2 * 4 * hours // 3
@@ -76,4 +76,4 @@ async def test_table_curve_and_sum_agree(report: UsageReport, now: int, span: st
 async def test_a_time_without_use_is_a_sum_of_nothing(report: UsageReport) -> None:
     assert added([]).requests == 0
     assert added([]).cost_per_accepted is None
-    assert re.fullmatch(r"\[.*\]", (await shown(report, span="bogus"))["series"])
+    assert re.fullmatch(r"\[.*\]", (await displayed(report, span="bogus"))["series"])

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from models.messages import Chunk, Started
+from models.messages import Chunk, ResponseStart
 from runtime.http.guard import protocol
-from runtime.http.guard.layers import more_files
-from runtime.http.guard.protocol import Guarded
+from runtime.http.guard.layers import raise_file_limit
+from runtime.http.guard.protocol import GuardedConnection
 from tests.unit.guard.serving import HOST, INTERIM, JSON, PATIENCE, Wire, served
 
 CHAT = b"/v1/chat/completions"
 BODY = b'{"model": "chat", "messages": []}'
-ASKED = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+REQUESTED = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 READ = b"GET /health/live HTTP/1.1\r\n" + HOST
 
 
@@ -38,17 +38,17 @@ async def test_a_usual_request_and_the_next_one_on_the_same_connection(tmp_path:
 async def test_headers_without_an_end_are_cut(tmp_path: Path, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser joins what comes: it must not be given more than the bound and one read."""
     taken = 0
-    feed = Guarded.data_received
-    seen: list[Guarded] = []
+    feed = GuardedConnection.data_received
+    seen: list[GuardedConnection] = []
 
-    def spy(self: Guarded, data: bytes) -> None:
+    def spy(self: GuardedConnection, data: bytes) -> None:
         nonlocal taken
         seen.append(self)
         if not self._refused:
             taken += len(data)
         feed(self, data)
 
-    monkeypatch.setattr(Guarded, "data_received", spy)
+    monkeypatch.setattr(GuardedConnection, "data_received", spy)
     filler = {b"\r\n\r\n": b"\r\n" * 1024, b"GET / HTTP/1.1\r\n": b"a: b\r\n" * 300}.get(head, b"a" * 2048)
     async with served(tmp_path, header_seconds=PATIENCE) as server:
         wire = await server.connect()
@@ -98,10 +98,10 @@ async def test_slow_headers_are_ended(tmp_path: Path) -> None:
             await wire.send(b"GET /health/live HTTP/1.1\r\nHost: loc")
         inside = server.server.server_state.connections
         async with asyncio.timeout(PATIENCE):
-            while sum(c._begun for c in inside if isinstance(c, Guarded)) < len(wires):
+            while sum(c._begun for c in inside if isinstance(c, GuardedConnection)) < len(wires):
                 await asyncio.sleep(0.01)
         for connection in tuple(inside):
-            assert isinstance(connection, Guarded)
+            assert isinstance(connection, GuardedConnection)
             assert connection._deadline is not None
             connection._over()  # as its timer does
         for wire in wires:
@@ -144,7 +144,7 @@ async def test_a_connection_that_asks_no_more_is_closed(tmp_path: Path, sent: by
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "prefix"),
     [
         (CHAT, b'{"error":{"message":"The body came too slowly.'),
         (b"/v1/embeddings", b'{"error":{"message":"The body came too slowly.'),
@@ -154,7 +154,7 @@ async def test_a_connection_that_asks_no_more_is_closed(tmp_path: Path, sent: by
         (b"/embed", b'{"error":"The body'),
     ],
 )
-async def test_slow_bodies_are_ended(tmp_path: Path, path: bytes, told: bytes) -> None:
+async def test_slow_bodies_are_ended(tmp_path: Path, path: bytes, prefix: bytes) -> None:
     head = b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 1000\r\n\r\n{"
     async with served(tmp_path, body_seconds=0.05) as server:
         wires = [await server.connect() for _ in range(200 if path == CHAT else 10)]
@@ -162,7 +162,7 @@ async def test_slow_bodies_are_ended(tmp_path: Path, path: bytes, told: bytes) -
             await wire.send(head)
         for wire in wires:
             answer = await wire.answer()
-            assert (answer.status, answer.body[: len(told)]) == (408, told)
+            assert (answer.status, answer.body[: len(prefix)]) == (408, prefix)
             wire.close()
         assert not server.gateway.released
 
@@ -186,7 +186,7 @@ async def test_a_body_over_the_bound_is_refused_where_the_framework_reads_it(tmp
         await pouring
 
 
-async def test_a_body_that_nobody_reads_holds_no_connection(tmp_path: Path) -> None:
+async def test_an_unread_body_holds_no_connection(tmp_path: Path) -> None:
     head = b"POST /nowhere HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 1000\r\n\r\n{"
 
     async def case(seconds: float) -> None:
@@ -201,7 +201,7 @@ async def test_a_body_that_nobody_reads_holds_no_connection(tmp_path: Path) -> N
 
 
 async def test_two_thousand_idle_connections_leave_room_for_the_next(tmp_path: Path) -> None:
-    more_files()
+    raise_file_limit()
     async with served(tmp_path, max_idle_per_address=500, header_seconds=PATIENCE) as server:
         first = await server.connect()
         await first.send(READ + b"\r\n")
@@ -285,23 +285,23 @@ async def test_who_would_rather_speak_http_2_is_answered(tmp_path: Path, is_chun
     wish = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
     sent = (b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + wish + framed) * 2 + READ + b"\r\n"
     async with served(tmp_path) as server:
-        server.gateway.links["chat"].script = lambda _: (Started(200, "application/json"), Chunk(data=b"{}"))
+        server.gateway.links["chat"].script = lambda _: (ResponseStart(200, "application/json"), Chunk(data=b"{}"))
         wire = await server.connect()
         for at in range(0, len(sent), pieces):
             await wire.send(sent[at : at + pieces])
         assert [(await wire.answer()).body for _ in range(3)] == [b"{}", b"{}", b'{"status":"live"}']
-        asked = [json.loads(request.body) for request in server.gateway.links["chat"].requests]
-        assert [one["messages"][0]["content"] for one in asked] == ["x" * 99] * 2
+        requested = [json.loads(request.body) for request in server.gateway.links["chat"].requests]
+        assert [one["messages"][0]["content"] for one in requested] == ["x" * 99] * 2
         wire.close()
 
 
-async def test_a_stream_that_nobody_reads_is_cut_and_its_lease_given_back(tmp_path: Path) -> None:
+async def test_an_unread_stream_is_cut_and_its_lease_returned(tmp_path: Path) -> None:
     """64 MiB: more than sockets take. The link stops the engine at 16 MiB, and the connection ends at its deadline."""
     body = b'{"model": "chat", "messages": [], "stream": true}'
     head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % len(body)
     async with served(tmp_path, unread_seconds=0.05) as server:
         server.gateway.links["chat"].script = lambda _: (
-            Started(status=200, content_type="text/event-stream"),
+            ResponseStart(status=200, content_type="text/event-stream"),
             *[Chunk(data=b"data: " + b"a" * 2**20 + b"\n\n")] * 64,
         )
         wire = await server.connect(limit=1024)
@@ -315,7 +315,7 @@ async def test_a_stream_that_nobody_reads_is_cut_and_its_lease_given_back(tmp_pa
         wire.close()
 
 
-async def test_an_answer_that_nobody_reads_does_not_keep_a_connection_that_is_closed(
+async def test_an_unread_answer_does_not_keep_a_closed_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runtime.http.guard.protocol.LINGER", 0.05)
@@ -327,7 +327,7 @@ async def test_an_answer_that_nobody_reads_does_not_keep_a_connection_that_is_cl
             while server.server.server_state.total_requests < 1:
                 await asyncio.sleep(0.01)
         for connection in tuple(server.server.server_state.connections):
-            assert isinstance(connection, Guarded)
+            assert isinstance(connection, GuardedConnection)
             connection.leave()
         async with asyncio.timeout(PATIENCE):
             while server.server.server_state.connections:
@@ -340,14 +340,14 @@ async def test_requests_that_are_sent_ahead_are_answered_in_order_and_have_a_bou
 ) -> None:
     """uvicorn reads on whenever one was answered: a client that never reads made the gateway grow by 230 MiB."""
     most = 0
-    begin = Guarded.on_message_begin
+    begin = GuardedConnection.on_message_begin
 
-    def spy(self: Guarded) -> None:
+    def spy(self: GuardedConnection) -> None:
         nonlocal most
         most = max(most, len(self.pipeline))
         begin(self)
 
-    monkeypatch.setattr(Guarded, "on_message_begin", spy)
+    monkeypatch.setattr(GuardedConnection, "on_message_begin", spy)
     async with served(tmp_path, header_seconds=PATIENCE, bounds=("pipelined=100",)) as server:
         wire = await server.connect()
         await wire.send((READ + b"\r\n") * 100)
@@ -387,17 +387,17 @@ async def test_a_last_answer_is_not_destroyed_by_the_rest_of_its_body(tmp_path: 
 @pytest.mark.parametrize("path", [b"/health", b"/api/tags", b"/api/version", b"/v1/models", b"/docs", b"/v1/nothing"])
 async def test_head_is_what_get_is_without_its_body(tmp_path: Path, path: bytes) -> None:
     """Load balancers ask so for /health, and Ollama's clients for two of its paths."""
-    told = []
+    prefix = []
     async with served(tmp_path) as server:
         for method in (b"GET", b"HEAD"):
             wire = await server.connect()
             await wire.send(method + b" " + path + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
             head, _, body = (await wire.ended()).partition(b"\r\n\r\n")
             lines = head.lower().split(b"\r\n")
-            told.append({line for line in lines if not line.startswith((b"date:", b"x-request-id:"))})
+            prefix.append({line for line in lines if not line.startswith((b"date:", b"x-request-id:"))})
             assert bool(body) == (method == b"GET")
             wire.close()
-    assert told[0] == told[1]
+    assert prefix[0] == prefix[1]
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
@@ -419,9 +419,9 @@ async def test_who_half_closes_waits_for_a_long_answer(
     async with served(tmp_path) as server:
         gate = server.gateway.links["chat"].gate
         gate.clear()
-        server.gateway.links["chat"].script = lambda _: (Started(200, "application/json"), Chunk(data=b"{}"))
+        server.gateway.links["chat"].script = lambda _: (ResponseStart(200, "application/json"), Chunk(data=b"{}"))
         wire = await server.connect()
-        await wire.send(ASKED * requests)
+        await wire.send(REQUESTED * requests)
         wire.writer.write_eof()
         for _ in range(3 if requests == 1 else 0):
             assert await wire.reader.readuntil(b"\r\n\r\n") == INTERIM
@@ -440,7 +440,7 @@ async def test_who_closes_both_ways_ends_the_work(
     async with served(tmp_path) as server:
         server.gateway.links["chat"].gate.clear()
         wire = await server.connect()
-        await wire.send(ASKED.replace(b"1.1", version))
+        await wire.send(REQUESTED.replace(b"1.1", version))
         async with asyncio.timeout(PATIENCE):
             while not server.gateway.links["chat"].requests:
                 await asyncio.sleep(0.01)
@@ -474,7 +474,7 @@ async def test_only_chunked_alone_is_read_as_chunked(
     head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON
     head += b"".join(b"Transfer-Encoding: %s\r\n" % coding for coding in codings)
     async with served(tmp_path) as server:
-        server.gateway.links["chat"].script = lambda _: (Started(200, "application/json"), Chunk(data=b"{}"))
+        server.gateway.links["chat"].script = lambda _: (ResponseStart(200, "application/json"), Chunk(data=b"{}"))
         answer = await server.ask(head, b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY))
         assert answer.status == status
         assert status == 200 or answer.error()["code"] == code

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from runtime.http.guard.idle import Idle
+from runtime.http.guard.idle import IdleConnections
 
 
 @dataclass(eq=False)
@@ -15,7 +15,7 @@ class Fake:
 
 
 def test_the_longest_idle_one_of_an_address_goes_and_then_of_all() -> None:
-    idle = Idle(most=4, per_address=2)
+    idle = IdleConnections(most=4, per_address=2)
     gone: list[str] = []
     a1, a2, a3, b1, b2, c1 = (Fake(name, gone) for name in ("a1", "a2", "a3", "b1", "b2", "c1"))
     for one in (a1, a2):
@@ -33,6 +33,6 @@ def test_the_longest_idle_one_of_an_address_goes_and_then_of_all() -> None:
 
 
 def test_one_that_is_not_idle_is_removed_without_harm() -> None:
-    idle = Idle(most=1, per_address=1)
+    idle = IdleConnections(most=1, per_address=1)
     idle.remove(Fake("x"))
     assert len(idle) == 0

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from registry.errors import NotFound, Unavailable
-from runtime.http.guard.access import PUBLIC, needed
-from runtime.http.guard.keys import shown
+from runtime.http.guard.access import PUBLIC, required_scopes
+from runtime.http.guard.keys import presented_keys
 from runtime.http.routes import routes
 from tenants.caller import SCOPES, Caller, Scope
 from tenants.keys import secret
-from tenants.keys.keyring import Keyring, Known
+from tenants.keys.keyring import KeyEntry, Keyring
 from tests.unit.guard.serving import HOST, JSON, Served, served
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -166,13 +166,13 @@ WRONG = _FORGED + secret._checksum(_FORGED)
 
 def keyring(*, is_open: bool = False) -> Keyring:
     known = {
-        key.id: Known(secret.digest(PEPPER, key.text), Caller("t", key.id, frozenset((scope,))), None, False)
+        key.id: KeyEntry(secret.digest(PEPPER, key.text), Caller("t", key.id, frozenset((scope,))), None, False)
         for scope, key in KEYS.items()
     }
     limited = Caller("t", LIMITED.id, frozenset(INFER), ("embed", "gone-*"))
-    known[LIMITED.id] = Known(secret.digest(PEPPER, LIMITED.text), limited, None, False)
-    known[EXPIRED.id] = Known(secret.digest(PEPPER, EXPIRED.text), limited, 1.0, False)
-    known[REVOKED.id] = Known(secret.digest(PEPPER, REVOKED.text), limited, None, True)
+    known[LIMITED.id] = KeyEntry(secret.digest(PEPPER, LIMITED.text), limited, None, False)
+    known[EXPIRED.id] = KeyEntry(secret.digest(PEPPER, EXPIRED.text), limited, 1.0, False)
+    known[REVOKED.id] = KeyEntry(secret.digest(PEPPER, REVOKED.text), limited, None, True)
     return Keyring(known, PEPPER, is_open=is_open)
 
 
@@ -207,13 +207,13 @@ def test_the_rule_of_a_route(route: str) -> None:
     method, path = route.split()
     for name in ("x", "a/b", "metrics"):
         real = path.replace("{model:path}", name).replace("{alias:path}", name)
-        assert needed(method, real.replace("{name}", "x").replace("{alias}", "y")) == ROUTES[route]
+        assert required_scopes(method, real.replace("{name}", "x").replace("{alias}", "y")) == ROUTES[route]
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/new", "/v1/modelsx", "/v1/chat", "/healthx", "//v1/models", "/metricsx"])
 def test_a_path_without_a_rule_is_not_there(path: str) -> None:
     with pytest.raises(NotFound):
-        needed("GET", path)
+        required_scopes("GET", path)
 
 
 @pytest.mark.parametrize("route", [route for route, scopes in ROUTES.items() if scopes is not None])
@@ -242,7 +242,7 @@ async def test_who_shows_no_key_hears_nothing_of_what_is_here(server: Served) ->
     assert b"chat" not in (await ask(server, "GET /console/now")).body
 
 
-async def test_whoever_asks_is_told_whether_a_key_is_wanted(server: Served, tmp_path: Path) -> None:
+async def test_clients_can_ask_whether_a_key_is_needed(server: Served, tmp_path: Path) -> None:
     """Xinference's client shows its key only then."""
     assert json.loads((await ask(server, "GET /v1/cluster/auth")).body) == {"auth": True}
     async with served(tmp_path / "open") as other:
@@ -260,13 +260,13 @@ async def test_ollamas_lists_hold_what_a_key_may_use(server: Served) -> None:
 async def test_ollamas_unloading_needs_the_scope_of_models(server: Served, nothing: dict[str, Any]) -> None:
     """It was taken for a wish to load the model, which may cost another one its place."""
     path = "/api/chat" if "messages" in nothing else "/api/generate"
-    asked = {"model": "chat", "keep_alive": 0, **nothing}
-    found = await ask(server, f"POST {path}", bearer(KEYS[Scope.INFER]), asked)
+    requested = {"model": "chat", "keep_alive": 0, **nothing}
+    found = await ask(server, f"POST {path}", bearer(KEYS[Scope.INFER]), requested)
     assert found.status == 403
     assert "'models'" in json.loads(found.body)["error"]
     (record,) = server.gateway.records.all
     assert (record.code, server.gateway.released) == ("insufficient_scope", []), "no turn was asked for"
-    stays = await ask(server, f"POST {path}", bearer(KEYS[Scope.INFER]), {**asked, "keep_alive": "5m"})
+    stays = await ask(server, f"POST {path}", bearer(KEYS[Scope.INFER]), {**requested, "keep_alive": "5m"})
     assert stays.status == 200
 
 
@@ -290,7 +290,7 @@ async def test_ways_to_show_a_key(server: Served, header: str) -> None:
 
 
 def test_what_is_no_bearer_is_no_key() -> None:
-    assert shown([(b"authorization", b"Basic dTpw"), (b"cookie", b"rh-x"), (b"x-api-key", b"a")]) == ["a"]
+    assert presented_keys([(b"authorization", b"Basic dTpw"), (b"cookie", b"rh-x"), (b"x-api-key", b"a")]) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -353,9 +353,9 @@ async def test_an_unknown_path_is_no_secret_and_needs_a_key(server: Served) -> N
     assert (await ask(server, "GET /v1/nothing", bearer(KEYS[Scope.ADMIN]))).status == 404
 
 
-async def test_a_server_that_cannot_read_its_keys_lives_and_lets_nobody_in(tmp_path: Path) -> None:
+async def test_a_server_that_cannot_read_its_keys_lives_and_refuses_requests(tmp_path: Path) -> None:
     class Unreadable:
-        def who(self, shown: Sequence[str]) -> Caller:
+        def identify(self, presented_keys: Sequence[str]) -> Caller:
             raise Unavailable("They cannot be read.", code="keys_unreadable", retry_after=5)
 
     async with served(tmp_path, callers=Unreadable()) as server:
@@ -384,11 +384,11 @@ async def test_an_open_server_with_keys(tmp_path: Path) -> None:
         assert (await ask(server, "GET /v1/nothing")).status == 404
 
 
-async def test_pages_elsewhere_can_read_why_they_are_refused(tmp_path: Path) -> None:
+async def test_foreign_pages_can_read_why_they_are_refused(tmp_path: Path) -> None:
     origin = b"Origin: https://chat.example\r\n"
     async with served(tmp_path, callers=keyring(), cors_origins=("https://chat.example",)) as server:
-        asked = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n"
-        before = await ask(server, "OPTIONS /v1/embeddings", origin + asked)
+        requested = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n"
+        before = await ask(server, "OPTIONS /v1/embeddings", origin + requested)
         assert before.status == 200, "a browser asks first, without the key"
         assert "authorization" in before.headers["access-control-allow-headers"]
         found = await ask(server, "POST /v1/embeddings", origin, {"model": "embed", "input": "a"})

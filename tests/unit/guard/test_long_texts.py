@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from models.messages import Chunk, Finished, Started, Usage
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
+from registry.base.wording import cut
 from registry.errors import BadRequest, Unfit
-from registry.wording import cut
 from runtime.http import errors as http_errors
 from runtime.http.errors import Dialect
 from tests.unit.http.fakes import FakeGateway, application
@@ -48,9 +48,9 @@ async def test_what_an_engine_repeats_is_cut_too(tmp_path: Path, path: str, kind
     refusal = {"error": {"message": "no " + "x" * 4_600_000, "type": "BadRequestError", "param": "p", "code": 400}}
     gateway = FakeGateway(tmp_path)
     gateway.links["chat"].script = lambda _: (
-        Started(status=400, content_type="application/json"),
+        ResponseStart(status=400, content_type="application/json"),
         Chunk(data=json.dumps(refusal).encode()),
-        Finished(usage=Usage()),
+        ResponseEnd(usage=Usage()),
     )
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from registry.errors import QueueFull
 from runtime.http.guard.memory import SHARES, Body, BodyMemory, Group, Owner, choose_victims, owners_of
-from tenants.caller import EVERYBODY, NOBODY, VISITOR, Caller
+from tenants.caller import ANONYMOUS, EVERYBODY, VISITOR, Caller
 
 MOST, SLACK, RATE = 1600, 2.0, 100.0
-callers = st.sampled_from([EVERYBODY, NOBODY, *(Caller(team, f"{team}{n}") for team in "ab" for n in "12")])
+callers = st.sampled_from([EVERYBODY, ANONYMOUS, *(Caller(team, f"{team}{n}") for team in "ab" for n in "12")])
 pieces = st.lists(
     st.tuples(
         st.integers(0, 9), callers, st.sampled_from(["x", "y"]), st.integers(0, 400), st.floats(0, 5), st.booleans()
@@ -79,9 +79,9 @@ def test_one_key_cannot_fill_what_all_have() -> None:
 
 def test_without_a_key_a_sixteenth_is_there_together_and_an_open_server_has_a_teams_share() -> None:
     memory = BodyMemory(MOST, 10)
-    memory.add(body(NOBODY), MOST // 16, 0.0)
+    memory.add(body(ANONYMOUS), MOST // 16, 0.0)
     with pytest.raises(QueueFull, match="without a key"):
-        memory.add(body(NOBODY, "y"), 1, 0.0)
+        memory.add(body(ANONYMOUS, "y"), 1, 0.0)
     for caller in (EVERYBODY, VISITOR):
         assert (Group.TEAM, "default") in owners_of(caller, "x")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from registry.errors import Forbidden, RoundhouseError
-from runtime.http.guard.origin import Allowed
+from runtime.http.guard.origin import OriginPolicy
 from tests.unit.guard.serving import HOST, JSON, served
 
-LOCAL = Allowed.of("127.0.0.1", (), ())
-OPEN = Allowed.of("0.0.0.0", ("Models.Example:443", "::ffff"), ("https://chat.example/",))
+LOCAL = OriginPolicy.of("127.0.0.1", (), ())
+OPEN = OriginPolicy.of("0.0.0.0", ("Models.Example:443", "::ffff"), ("https://chat.example/",))
 BODY = b'{"model": "embed", "input": "a"}'
 
 
@@ -36,7 +36,7 @@ def test_a_server_for_all_answers_to_addresses_and_named_hosts_but_to_no_other_n
     assert OPEN.host("[fe80::1]")
     assert OPEN.host("models.example")
     assert not OPEN.host("evil.example")
-    assert Allowed.of("127.0.0.1", ("*",), ()).host("evil.example")
+    assert OriginPolicy.of("127.0.0.1", ("*",), ()).host("evil.example")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ async def test_json_without_its_type_is_refused(tmp_path: Path) -> None:
         assert "application/json" in answer.error()["message"]
 
 
-async def test_a_recording_without_v1_is_told_where_to_go(tmp_path: Path) -> None:
+async def test_a_recording_without_v1_is_pointed_to_the_right_path(tmp_path: Path) -> None:
     """It was told to be JSON."""
     async with served(tmp_path) as server:
         head = b"POST /audio/transcriptions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n" % len(BODY)
@@ -190,11 +190,11 @@ async def test_a_recording_without_v1_is_told_where_to_go(tmp_path: Path) -> Non
 
 async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Path) -> None:
     page = b"Origin: https://chat.example\r\n"
-    wanted = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n"
+    expected = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n"
     body = b'{"model": "nothing", "input": "a"}'
     head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n" % len(body)
     async with served(tmp_path, cors_origins=("https://chat.example",)) as server:
-        first = await server.ask(b"OPTIONS /v1/embeddings HTTP/1.1\r\n" + HOST + page + wanted)
+        first = await server.ask(b"OPTIONS /v1/embeddings HTTP/1.1\r\n" + HOST + page + expected)
         assert (first.status, first.headers["access-control-allow-origin"]) == (200, "https://chat.example")
         answer = await server.ask(head + page + b"Sec-Fetch-Site: cross-site\r\n", body)
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (404, "https://chat.example")

@@ -24,9 +24,9 @@ _NAMED = re.compile(r"(?<![\w/])/[a-z0-9_]+(?:/[a-z0-9_]+)*")
     ],
 )
 def test_where_the_call_is_that_was_meant(path: str, near: str | None) -> None:
-    told = unknown(path).message
-    assert repr(path) in told
-    assert f"It is at {near}. " in told if near else "See /docs." in told
+    reported = unknown(path).message
+    assert repr(path) in reported
+    assert f"It is at {near}. " in reported if near else "See /docs." in reported
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_where_the_call_is_that_was_meant(path: str, near: str | None) -> None:
     ],
 )  # fmt: skip
 def test_what_there_is_instead_of_another_servers_call(path: str) -> None:
-    told = unknown(path).message
-    assert "See /docs." not in told
-    assert "It is at" not in told
+    reported = unknown(path).message
+    assert "See /docs." not in reported
+    assert "It is at" not in reported
 
 
 def test_paths_that_are_named_instead_are_here() -> None:
-    for _, told in INSTEAD:
-        assert set(_NAMED.findall(told.replace("docs/models.md", ""))) <= PATHS, told
+    for _, reported in INSTEAD:
+        assert set(_NAMED.findall(reported.replace("docs/models.md", ""))) <= PATHS, reported

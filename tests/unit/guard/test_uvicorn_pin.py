@@ -9,7 +9,7 @@ import uvicorn
 from httptools.parser.errors import HttpParserCallbackError, HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from runtime.http.guard.protocol import Guarded
+from runtime.http.guard.protocol import GuardedConnection
 
 
 def test_the_version_is_the_one_that_was_read() -> None:
@@ -17,7 +17,9 @@ def test_the_version_is_the_one_that_was_read() -> None:
 
 
 def test_all_that_we_override_is_there_and_is_called() -> None:
-    ours = {name for name, value in vars(Guarded).items() if callable(value) and hasattr(HttpToolsProtocol, name)}
+    ours = {
+        name for name, value in vars(GuardedConnection).items() if callable(value) and hasattr(HttpToolsProtocol, name)
+    }
     assert ours >= {
         "connection_made", "connection_lost", "data_received", "on_message_begin", "on_url", "on_header",
         "on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "send_400_response",
@@ -39,7 +41,7 @@ def test_the_cycle_keeps_the_scope_of_its_request() -> None:
 
 
 def test_uvicorn_takes_anything_that_makes_a_connection() -> None:
-    made = partial(Guarded, None)
+    made = partial(GuardedConnection, None)
     config = uvicorn.Config(lambda: None, http=made, ws="none", log_config=None)  # type: ignore[arg-type]
     config.load()
     assert config.http_protocol_class is made

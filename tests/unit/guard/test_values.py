@@ -61,7 +61,7 @@ def test_a_text_is_one_value_whatever_is_in_it(size: int) -> None:
     "item", [b"[],", b"{},", b"[[[[", b'"",', b'{"role":"user","content":"x"},', b'{"a":', b"1e308,", b"-1E+308,"]
 )
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "prefix"),
     [
         (b"/v1/chat/completions", b'{"error":{"message":"This body holds more than 65536 '),
         (b"/v1/messages", b'{"type":"error","error":{"type":"request_too_large","message":"This body holds'),
@@ -72,7 +72,7 @@ def test_a_text_is_one_value_whatever_is_in_it(size: int) -> None:
         (b"/v1/load_lora_adapter", b'{"error":{"message":"This body holds'),
     ],
 )
-async def test_it_is_refused_before_its_end_has_come(tmp_path: Path, item: bytes, path: bytes, told: bytes) -> None:
+async def test_it_is_refused_before_its_end_has_come(tmp_path: Path, item: bytes, path: bytes, prefix: bytes) -> None:
     """The client never sends the rest: whoever waited for it, or decoded it, would not answer."""
     body = b'{"model": "chat", "messages": [' + item * (400_000 // len(item) + 66_000)
     head = b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % (len(body) + 1)
@@ -80,7 +80,7 @@ async def test_it_is_refused_before_its_end_has_come(tmp_path: Path, item: bytes
         wire = await server.connect()
         await wire.send(head + body)
         answer = await wire.answer()
-        assert (answer.status, answer.body[: len(told)]) == (413, told)
+        assert (answer.status, answer.body[: len(prefix)]) == (413, prefix)
         assert not server.gateway.released
         wire.close()
 

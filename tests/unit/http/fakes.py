@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from adapters.types import StoredAdapter
-from launch.shelf import Shelf, Shelved
+from launch.recipe_store import RecipeStore, StoredRecipes
 from models.messages import Chunk, Event, Request
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
@@ -23,24 +23,24 @@ from runtime.gateway.backend import Backend
 from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
-from runtime.gateway.launch.adding import Additions
-from runtime.gateway.launch.editing import Editor
-from runtime.gateway.launch.reloading import Reloading
-from runtime.gateway.launch.roster import Roster
+from runtime.gateway.launch.additions import Additions
+from runtime.gateway.launch.editor import Editor
+from runtime.gateway.launch.model_set import ModelSet
+from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.local.backend import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.providers.backend import ProviderBackend
-from runtime.gateway.providers.directory import Directory
+from runtime.gateway.providers.index import ProviderIndex
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import RequestRecord, Sink
-from runtime.gateway.routing.keeper import Keeper
+from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.teams import TeamMetrics
-from runtime.gateway.tracing.starting import Tracing
+from runtime.gateway.tracing.setup import Tracing
 from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
 from runtime.http.guard.access import dialect_of
@@ -58,7 +58,7 @@ from runtime.slots.call import FrameCall
 from runtime.slots.link import SlotLink
 from tenants.administration import Administration
 from tenants.keys.keyring import OPEN, Callers
-from tenants.ledger.keeping import Ledger
+from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
 from tenants.watch import KeyWatch
@@ -111,11 +111,11 @@ class ScriptedLink:
             if number >= self.free:
                 await self.gate.wait()
             if isinstance(event, RoundhouseError):
-                call.put(frames.Failed.of(call.uid, event))
+                call.put(frames.CallFailed.of(call.uid, event))
                 return
             call.put(frames.Emit(call.uid, event, self.tokens if isinstance(event, Chunk) else None))
         await self.gate.wait()
-        call.put(frames.Done(call.uid))
+        call.put(frames.CallDone(call.uid))
 
     async def counted(self, timeout: float) -> bytes:
         return b""
@@ -123,7 +123,7 @@ class ScriptedLink:
     def cancel(self, uid: int) -> None:
         """As a slot does: the call ends as soon as its work has left the engine, here at once."""
         self.cancelled.append(uid)
-        self.calls[uid].put(frames.Done(uid))
+        self.calls[uid].put(frames.CallDone(uid))
 
     def forget(self, uid: int) -> None:
         pass
@@ -179,7 +179,7 @@ class FakeGateway:
         self.released: list[bool] = []
         self.refuse: RoundhouseError | None = None
         self.queues = {
-            r.id: ModelQueue(r, self.bounds, self._want, lambda: self.released.append(True)) for r in recipes
+            r.id: ModelQueue(r, self.bounds, self._request_load, lambda: self.released.append(True)) for r in recipes
         }
         self.entries = {
             r.id: ModelEntry(
@@ -193,7 +193,7 @@ class FakeGateway:
             entries=self.entries,
             get=self.entries.__getitem__,
             next_to_leave=lambda: (),
-            want=lambda _entry: self._want(),
+            request_load=lambda _entry: self._request_load(),
             expected_wait=lambda entry: entry.remaining_load_seconds,
             unload=lambda _entry, _force: nothing(),
             exchanger=SimpleNamespace(waiting=lambda _: None, forget=lambda _: None),
@@ -205,14 +205,14 @@ class FakeGateway:
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
         kept = ledger or Ledger(folder)
-        self.routers = Keeper(folder / "routers", self.state, self.names, self.settings.bounds)
+        self.routers = RouterStore(folder / "routers", self.state, self.names, self.settings.bounds)
         adapters = Adapters(self.names, residency, self.service)
-        roster = Roster(
-            recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency,
-            lambda r: ModelQueue(r, self.bounds, self._want, self._gave_back), files, self.state, self.metrics,
-            adapters.register_of,
+        model_set = ModelSet(
+            recipes, RecipeStore(folder / "recipes"), StoredRecipes((), ()), self.names, residency,
+            lambda r: ModelQueue(r, self.bounds, self._request_load, self._gave_back), files, self.state, self.metrics,
+            adapters.register_from_recipe,
         )  # fmt: skip
-        self.providers = Directory(self.names, providers, self.metrics.provider_attempt)
+        self.providers = ProviderIndex(self.names, providers, self.metrics.provider_attempt)
         self.gateway = Gateway(
             settings=self.settings,
             names=self.names,
@@ -226,9 +226,9 @@ class FakeGateway:
             models=models,
             adapters=adapters,
             combiner=Combiner(self.names, self.service, adapters),
-            additions=Additions(roster, self.names, residency, device),
-            editor=Editor(roster, self.names, residency, self.state, adapters, files, device),
-            reloading=Reloading(roster, (), self.routers.open, self.providers.serve),
+            additions=Additions(model_set, self.names, residency, device),
+            editor=Editor(model_set, self.names, residency, self.state, adapters, files, device),
+            reloading=RecipeReloader(model_set, (), self.routers.open, self.providers.serve),
             overview=Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics),
             callers=callers or OPEN,
             ledger=LedgerSink(kept),
@@ -237,7 +237,7 @@ class FakeGateway:
             administration=Administration(watch or KeyWatch(self.settings.keys)),
             routers=self.routers,
             providers=self.providers,
-            elsewhere=Providers(self.providers, self.metrics),
+            provider_models=Providers(self.providers, self.metrics),
             tracing=tracing,
         )
 
@@ -247,7 +247,7 @@ class FakeGateway:
     def _gave_back(self) -> None:
         self.released.append(True)
 
-    def _want(self) -> None:
+    def _request_load(self) -> None:
         if self.refuse is not None:
             raise self.refuse
 

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.messages import Chunk, EmbedResult, Event, Finished, HttpCall, Started, Usage
+from models.messages import Chunk, EmbedResult, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import QueueFull
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import Caller
 from tenants.classes import ServiceClass
+from tests.unit.http.answering import Answered, answer
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.http.rerank.script import answer as rerank
-from tests.unit.http.whole import Answered, answer
 
 CONTEXT = RequestContext("line-7", Caller("team-a"), ServiceClass.BATCH, source="batch")
 
@@ -26,15 +26,15 @@ CONTEXT = RequestContext("line-7", Caller("team-a"), ServiceClass.BATCH, source=
 async def gateway(tmp_path: Path) -> FakeGateway:
     gateway = FakeGateway(tmp_path)
     chat: list[Event] = [
-        Started(status=200, content_type="application/json"),
+        ResponseStart(status=200, content_type="application/json"),
         Chunk(data=b'{"id":"1",'),
         Chunk(data=b'"object":"chat.completion"}'),
-        Finished(usage=Usage(prompt_tokens=5, completion_tokens=2)),
+        ResponseEnd(usage=Usage(prompt_tokens=5, completion_tokens=2)),
     ]
     gateway.links["chat"].script = lambda _: chat
     gateway.links["embed"].script = lambda r: [
         EmbedResult(vectors=np.ones((1, 2), "<f4").tobytes(), dimensions=2, tokens=[3]),
-        Finished(usage=Usage(prompt_tokens=3)),
+        ResponseEnd(usage=Usage(prompt_tokens=3)),
     ]
     gateway.links["rerank"].script = rerank
     return gateway
@@ -69,7 +69,7 @@ async def test_rerank(gateway: FakeGateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "told"),
+    ("path", "body", "status", "field"),
     [
         ("/v1/chat/completions", {"model": "nobody"}, 404, {"error": {"code": "model_not_found"}}),
         ("/v1/messages", {"model": "embed"}, 400, {"type": "error"}),
@@ -79,11 +79,11 @@ async def test_rerank(gateway: FakeGateway) -> None:
     ],
 )
 async def test_errors_are_answers_of_the_dialect(
-    gateway: FakeGateway, path: str, body: dict[str, Any], status: int, told: dict[str, Any]
+    gateway: FakeGateway, path: str, body: dict[str, Any], status: int, field: dict[str, Any]
 ) -> None:
     found, error = await ask(gateway, path, body)
     assert found.status == status
-    for key, value in told.items():
+    for key, value in field.items():
         assert (error[key].items() >= value.items()) if isinstance(value, dict) else error[key] == value
 
 
@@ -97,8 +97,8 @@ async def test_each_line_leaves_a_record_with_its_context(gateway: FakeGateway) 
     await ask(gateway, "/v1/chat/completions", {"model": "chat", "messages": []})
     await ask(gateway, "/v1/chat/completions", {"model": "nobody", "messages": []})
     done, refused = gateway.records.all
-    assert replace(done.context, asked=CONTEXT.asked) == CONTEXT
-    assert done.context.asked.size > 0
+    assert replace(done.context, hints=CONTEXT.hints) == CONTEXT
+    assert done.context.hints.size > 0
     assert done.target is not None
     assert (done.end, done.target.model, done.usage.completion_tokens) == (End.DONE, "chat", 2)
     assert (refused.end, refused.target, refused.status, refused.code) == (End.REFUSED, None, 404, "model_not_found")

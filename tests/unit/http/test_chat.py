@@ -10,16 +10,16 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
+from models.messages import Chunk, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import Conflict, DeadlineExceeded, EngineFailed
 from tests.unit.http.fakes import FakeGateway, Wire, application, left, recipe
 
-ASKED = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
+REQUEST = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
 
 
 def answers(gateway: FakeGateway, status: int, *parts: bytes) -> None:
-    events: Sequence[Event] = [Started(status=status, content_type="application/json"), *map(_chunk, parts)]
-    gateway.links["chat"].script = lambda _: [*events, Finished(usage=Usage())]
+    events: Sequence[Event] = [ResponseStart(status=status, content_type="application/json"), *map(_chunk, parts)]
+    gateway.links["chat"].script = lambda _: [*events, ResponseEnd(usage=Usage())]
 
 
 def _chunk(part: bytes) -> Chunk:
@@ -34,7 +34,7 @@ async def test_vllms_errors_are_anthropics_on_its_paths(
 ) -> None:
     answers(gateway, status, b'{"error":{"message":"too ', b'big","type":"Bad Request","param":null,"code":400}}')
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
-        response = await client.post(path, json=ASKED)
+        response = await client.post(path, json=REQUEST)
         assert response.status_code == status
         error = {"type": kind, "message": "too big"}
         assert response.json() == {"type": "error", "error": error, "request_id": None}
@@ -49,32 +49,32 @@ async def test_errors_of_messages_have_anthropics_types(client: httpx.AsyncClien
         (EngineFailed("it broke"), "api_error"),
     ):
         gateway.links["chat"].script = lambda _, error=error: [error]  # type: ignore[misc]
-        assert (await client.post("/v1/messages", json=ASKED)).json()["error"]["type"] == kind
+        assert (await client.post("/v1/messages", json=REQUEST)).json()["error"]["type"] == kind
 
 
 async def test_vllms_errors_have_openais_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     answers(gateway, 400, b'{"error":{"message":"m","code":400}}')
     error = {"message": "m", "type": "invalid_request_error", "param": None, "code": "invalid_value"}
-    assert (await client.post("/v1/chat/completions", json=ASKED)).json() == {"error": error}
+    assert (await client.post("/v1/chat/completions", json=REQUEST)).json() == {"error": error}
     answers(gateway, 404, b'{"error":{"message":"m","type":"NotFoundError","param":"p","code":404}}')
     error = {"message": "m", "type": "invalid_request_error", "param": "p", "code": "model_not_found"}
-    assert (await client.post("/v1/responses", json=ASKED)).json() == {"error": error}
+    assert (await client.post("/v1/responses", json=REQUEST)).json() == {"error": error}
 
 
 async def test_what_is_no_error_body_is_passed_on(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     answers(gateway, 400, b"plain words")
-    assert (await client.post("/v1/messages", json=ASKED)).content == b"plain words"
+    assert (await client.post("/v1/messages", json=REQUEST)).content == b"plain words"
     answers(gateway, 200, b'{"error":', b"1}")
-    assert (await client.post("/v1/messages", json=ASKED)).json() == {"error": 1}
+    assert (await client.post("/v1/messages", json=REQUEST)).json() == {"error": 1}
 
 
 async def test_the_body_is_passed_on_with_the_engines_name(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     answers(gateway, 200, b"{}")
-    sent: dict[str, Any] = {**ASKED, "logit_bias": {"1": 2.5}, "anything": [None, {"x": 1}]}
+    sent: dict[str, Any] = {**REQUEST, "logit_bias": {"1": 2.5}, "anything": [None, {"x": 1}]}
     assert (await client.post("/v1/chat/completions", json=sent)).status_code == 200
     request = gateway.links["chat"].requests[-1]
     assert isinstance(request, HttpCall)
-    assert (request.path, request.served, request.shown) == ("/v1/chat/completions", "chat", "chat")
+    assert (request.path, request.served, request.display_name) == ("/v1/chat/completions", "chat", "chat")
     assert httpx.Response(200, content=request.body).json() == sent
 
 
@@ -84,7 +84,7 @@ async def test_an_adapter_apart_from_its_model(client: httpx.AsyncClient) -> Non
         ({"adapter_id": 3}, 400, "invalid_value"),
         ({"adapter_id": "nobody", "model": "embed"}, 400, "wrong_task"),
     ):
-        response = await client.post("/v1/chat/completions", json={**ASKED, **more})
+        response = await client.post("/v1/chat/completions", json={**REQUEST, **more})
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
 
 
@@ -98,9 +98,9 @@ async def test_an_adapter_apart_from_its_model(client: httpx.AsyncClient) -> Non
 async def test_an_error_in_mid_stream_is_its_last_event(
     client: httpx.AsyncClient, gateway: FakeGateway, path: str, event: bytes
 ) -> None:
-    started = Started(status=200, content_type="text/event-stream")
+    started = ResponseStart(status=200, content_type="text/event-stream")
     gateway.links["chat"].script = lambda _: [started, Chunk(data=b"data: {}\n\n"), EngineFailed("it broke")]
-    response = await client.post(path, json={**ASKED, "stream": True})
+    response = await client.post(path, json={**REQUEST, "stream": True})
     assert response.status_code == 200
     assert response.content.startswith(b"data: {}\n\n" + event)
     assert response.content.endswith(b"\n\n")
@@ -119,8 +119,8 @@ async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient, path: str) 
             assert error["code"] == code
 
 
-async def test_a_compressed_body_is_told_as_that(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    body = json.dumps(ASKED).encode()
+async def test_a_compressed_body_is_refused_as_such(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    body = json.dumps(REQUEST).encode()
     refused = await client.post(
         "/v1/chat/completions", content=gzip.compress(body), headers={"Content-Encoding": "gzip"}
     )
@@ -134,7 +134,7 @@ async def test_a_compressed_body_is_told_as_that(client: httpx.AsyncClient, gate
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, stream: bool) -> None:
     answers(gateway, 200, b"{}")
-    wire = Wire(app, "/v1/chat/completions", [json.dumps({**ASKED, "stream": stream}).encode()])
+    wire = Wire(app, "/v1/chat/completions", [json.dumps({**REQUEST, "stream": stream}).encode()])
     await left(wire, gateway, "chat")
     assert gateway.outcomes() == {("chat", "/v1/chat/completions", "cancelled"): 1.0}
 
@@ -148,7 +148,7 @@ async def test_names_that_clients_make_up_are_answered_only_as_aliases(tmp_path:
         transport = httpx.ASGITransport(app=application(gateway))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             for name in ("dummy", "tgi"):
-                response = await client.post("/v1/chat/completions", json={**ASKED, "model": name})
+                response = await client.post("/v1/chat/completions", json={**REQUEST, "model": name})
                 assert response.status_code == status
                 if status == 200:
                     assert response.headers["x-roundhouse-model"] == "chat@rev"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.http.dialect import end_of
+from runtime.http.dialect import last_event_start
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ from runtime.http.dialect import end_of
     ],
 )
 def test_the_last_event_of_an_answer(before: bytes, last: bytes) -> None:
-    assert end_of(before + last) == len(before)
+    assert last_event_start(before + last) == len(before)

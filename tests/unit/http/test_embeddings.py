@@ -11,7 +11,7 @@ import openai
 import pytest
 from fastapi import FastAPI
 
-from models.messages import EmbedRequest, EmbedResult, Event, Finished, Usage
+from models.messages import EmbedRequest, EmbedResult, Event, ResponseEnd, Usage
 from registry.errors import BadRequest, ContextLengthExceeded, QueueFull
 from tests.unit.http.fakes import FakeGateway, Wire, application, left, recipe
 
@@ -27,7 +27,7 @@ def vectors(request: EmbedRequest) -> "np.ndarray[Any, Any]":
 def answer(request: EmbedRequest) -> list[Event]:
     tokens = [len(item) for item in request.inputs]
     found = EmbedResult(vectors=vectors(request).tobytes(), dimensions=DIMENSIONS, tokens=tokens)
-    return [found, Finished(usage=Usage(prompt_tokens=sum(tokens), batch=len(tokens)))]
+    return [found, ResponseEnd(usage=Usage(prompt_tokens=sum(tokens), batch=len(tokens)))]
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def scripted(gateway: FakeGateway) -> None:
     gateway.links["embed"].script = answer
 
 
-def asked(gateway: FakeGateway) -> EmbedRequest:
+def engine_request(gateway: FakeGateway) -> EmbedRequest:
     request = gateway.links["embed"].requests[-1]
     assert isinstance(request, EmbedRequest)
     return request
@@ -50,7 +50,7 @@ async def test_the_answer_is_openais(client: httpx.AsyncClient, gateway: FakeGat
     assert [item["index"] for item in body["data"]] == [0, 1]
     assert {item["object"] for item in body["data"]} == {"embedding"}
     got = np.array([item["embedding"] for item in body["data"]], dtype="<f4")
-    assert got.tobytes() == vectors(asked(gateway)).tobytes()
+    assert got.tobytes() == vectors(engine_request(gateway)).tobytes()
     assert response.headers["x-roundhouse-model"] == "embed@rev"
     assert "first;dur=" in response.headers["server-timing"]
     assert response.headers["x-request-id"]
@@ -75,7 +75,7 @@ async def test_large_answers_are_written_in_slices_and_in_order(
     body = (await client.post("/v1/embeddings", json={"model": "embed", "input": ["x"] * 7})).json()
     assert [item["index"] for item in body["data"]] == list(range(7))
     got = np.array([item["embedding"] for item in body["data"]], dtype="<f4")
-    assert got.tobytes() == vectors(asked(gateway)).tobytes()
+    assert got.tobytes() == vectors(engine_request(gateway)).tobytes()
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ async def test_inputs_reach_the_engine(
 ) -> None:
     for path, name in (("/v1/embeddings", "input"), ("/embed", "inputs")):
         assert (await client.post(path, json={"model": "embed", name: given})).status_code == 200
-        assert asked(gateway).inputs == inputs
-        assert asked(gateway).normalize
-        assert not asked(gateway).truncate
+        assert engine_request(gateway).inputs == inputs
+        assert engine_request(gateway).normalize
+        assert not engine_request(gateway).truncate
 
 
 async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
@@ -107,14 +107,18 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
         "user": "u",
     }
     assert (await client.post("/v1/embeddings", json=body)).status_code == 200
-    assert (asked(gateway).dimensions, asked(gateway).prompt_name, asked(gateway).truncate) == (2, "query", True)
+    assert (
+        engine_request(gateway).dimensions,
+        engine_request(gateway).prompt_name,
+        engine_request(gateway).truncate,
+    ) == (2, "query", True)
     body = {"model": "embed", "input": "x", "truncate_prompt_tokens": -1, "input_type": "passage", "dimensions": None}
     assert (await client.post("/v1/embeddings", json=body)).status_code == 200
-    assert (asked(gateway).prompt_name, asked(gateway).truncate) == ("passage", True)
+    assert (engine_request(gateway).prompt_name, engine_request(gateway).truncate) == ("passage", True)
 
 
 @pytest.mark.parametrize(
-    ("said", "names"),
+    ("message", "names"),
     [
         ("query", ["query", "search_query"]),
         ("search_query", ["query", "search_query"]),
@@ -125,10 +129,10 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
     ],
 )
 async def test_models_call_their_prompts_by_several_names(
-    client: httpx.AsyncClient, gateway: FakeGateway, said: str | None, names: list[str | None]
+    client: httpx.AsyncClient, gateway: FakeGateway, message: str | None, names: list[str | None]
 ) -> None:
-    await client.post("/v1/embeddings", json={"model": "embed", "input": "x", "input_type": said})
-    assert [asked(gateway).prompt_name, *asked(gateway).prompt_instead] == names
+    await client.post("/v1/embeddings", json={"model": "embed", "input": "x", "input_type": message})
+    assert [engine_request(gateway).prompt_name, *engine_request(gateway).prompt_fallbacks] == names
 
 
 @pytest.mark.parametrize(
@@ -235,7 +239,7 @@ async def test_a_full_queue_is_429_with_retry_after(client: httpx.AsyncClient, g
 async def test_an_engine_that_answers_nonsense_is_500(
     client: httpx.AsyncClient, gateway: FakeGateway, broken: EmbedResult
 ) -> None:
-    gateway.links["embed"].script = lambda _: [broken, Finished(usage=Usage())]
+    gateway.links["embed"].script = lambda _: [broken, ResponseEnd(usage=Usage())]
     response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["a", "b"]})
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "engine_failed"
@@ -252,7 +256,7 @@ async def test_openais_client(openai_client: openai.AsyncOpenAI, gateway: FakeGa
     """It asks for base64 by itself and reads it back."""
     found = await openai_client.embeddings.create(model="embed", input=["a", "b"])
     assert found.usage.total_tokens == 2
-    assert np.array(found.data[1].embedding, "<f4").tobytes() == vectors(asked(gateway))[1].tobytes()
+    assert np.array(found.data[1].embedding, "<f4").tobytes() == vectors(engine_request(gateway))[1].tobytes()
     with pytest.raises(openai.BadRequestError) as caught:
         await openai_client.embeddings.create(model="embed", input="")
     assert caught.value.param == "input"
@@ -263,7 +267,7 @@ async def test_openais_client(openai_client: openai.AsyncOpenAI, gateway: FakeGa
 # --- TEI -----------------------------------------------------------------------------------------------------------
 async def test_teis_answer_is_a_bare_list(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     response = await client.post("/embed", json={"inputs": ["a", "b"], "anything": "else"})
-    assert np.array(response.json(), "<f4").tobytes() == vectors(asked(gateway)).tobytes()
+    assert np.array(response.json(), "<f4").tobytes() == vectors(engine_request(gateway)).tobytes()
     assert len((await client.post("/embed", json={"inputs": "a"})).json()) == 1
 
 
@@ -273,7 +277,7 @@ async def test_teis_options(client: httpx.AsyncClient, gateway: FakeGateway) -> 
         "dimensions": 8,
     }  # fmt: skip
     assert (await client.post("/embed", json=body)).status_code == 200
-    got = asked(gateway)
+    got = engine_request(gateway)
     assert (got.normalize, got.truncate, got.prompt_name, got.dimensions) == (False, True, "query", 8)
 
 

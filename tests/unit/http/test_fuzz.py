@@ -21,11 +21,11 @@ from models.messages import (
     EmbedRequest,
     EmbedResult,
     Event,
-    Finished,
     HttpCall,
     RerankRequest,
     RerankResult,
-    Started,
+    ResponseEnd,
+    ResponseStart,
     TranscriptInfo,
     Usage,
 )
@@ -43,7 +43,7 @@ MODELS = (
     | {f"/v1/audio/{name}": "speech" for name in ("transcriptions", "translations")}
 )
 PATHS = [*MODELS, "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score"]
-END = Finished(usage=Usage())
+END = ResponseEnd(usage=Usage())
 
 
 def embed(request: EmbedRequest) -> list[Event]:
@@ -63,8 +63,8 @@ def generate(request: HttpCall) -> list[Event]:
         choice = {"delta": {"content": "a"}, "message": {"content": "a"}, "finish_reason": "stop"}
     data = json.dumps({"choices": [choice]}).encode()
     if json.loads(request.body)["stream"]:
-        return [Started(status=200, content_type="text/event-stream"), Chunk(data=b"data: %s\n\n" % data), END]
-    return [Started(status=200, content_type="application/json"), Chunk(data=data), END]
+        return [ResponseStart(status=200, content_type="text/event-stream"), Chunk(data=b"data: %s\n\n" % data), END]
+    return [ResponseStart(status=200, content_type="application/json"), Chunk(data=data), END]
 
 
 @pytest.fixture(scope="module")

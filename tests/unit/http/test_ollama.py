@@ -10,21 +10,21 @@ import httpx
 import msgspec
 import pytest
 
-from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
+from models.messages import Chunk, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import BadRequest, EngineFailed, RoundhouseError
 from registry.files.abilities import Ability, abilities_of
 from registry.recipes.definition import EngineSpec, Recipe
 from runtime.http.dialect import Head
 from runtime.http.ollama import models
 from runtime.http.ollama.answers import Timings
-from runtime.http.ollama.asking import chat
 from runtime.http.ollama.bodies import OllamaChatBody
 from runtime.http.ollama.endpoints import ENDPOINTS
-from runtime.http.ollama.views import OllamaModel, listed
+from runtime.http.ollama.translation import chat
+from runtime.http.ollama.views import OllamaModel, model_entry
 from tests.unit.http.fakes import FakeGateway, application, recipe
 
 MESSAGES = [{"role": "user", "content": "hi"}]
-ASKED = {"model": "chat", "messages": MESSAGES}
+REQUEST = {"model": "chat", "messages": MESSAGES}
 SENT = {"model": "chat", "messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True}}
 SCHEMA = {"type": "object"}
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2}
@@ -43,8 +43,8 @@ def streams(
 ) -> None:
     lines = b"".join(b"data: %s\n\n" % json.dumps({"choices": [choice]}).encode() for choice in choices)
     lines += b"data: %s\n\ndata: [DONE]\n\n" % json.dumps({"choices": [], "usage": USAGE}).encode()
-    events: list[Event | RoundhouseError] = [Started(200, "text/event-stream", warning)]
-    gateway.links["chat"].script = lambda _: [*events, Chunk(data=lines), end or Finished(usage=Usage())]
+    events: list[Event | RoundhouseError] = [ResponseStart(200, "text/event-stream", warning)]
+    gateway.links["chat"].script = lambda _: [*events, Chunk(data=lines), end or ResponseEnd(usage=Usage())]
 
 
 def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def call(at: int, arguments: str, name: str | None = None) -> dict[str, Any]:
     return delta(tool_calls=[{"index": at, "function": {"name": name, "arguments": arguments}}])
 
 
-async def asked(gateway: FakeGateway, path: str, body: Any) -> httpx.Response:
+async def post(gateway: FakeGateway, path: str, body: Any) -> httpx.Response:
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         return await client.post(path, json=body)
@@ -76,7 +76,7 @@ def sent(gateway: FakeGateway, path: str = "/v1/chat/completions") -> dict[str, 
 
 # --- the request ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("more", "wanted"),
+    ("more", "expected"),
     [
         ({}, {}),
         ({"model": "chat:latest"}, {}),
@@ -114,55 +114,55 @@ def sent(gateway: FakeGateway, path: str = "/v1/chat/completions") -> dict[str, 
     ],
     ids=str,
 )
-async def test_a_chat_as_vllm_gets_it(tmp_path: Path, more: Any, wanted: Any) -> None:
+async def test_a_chat_as_vllm_gets_it(tmp_path: Path, more: Any, expected: Any) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes", reasoning_parser="qwen3")
     streams(gateway, delta(content="a", finish="stop"))
-    response = await asked(gateway, "/api/chat", {**ASKED, **more})
+    response = await post(gateway, "/api/chat", {**REQUEST, **more})
     assert response.status_code == 200, response.text
-    assert sent(gateway) == {**SENT, **wanted}
+    assert sent(gateway) == {**SENT, **expected}
 
 
-async def test_a_shorter_context_is_told_once_of_the_target_that_answers() -> None:
+async def test_a_shorter_context_is_reported_once_for_the_target_that_answers() -> None:
     """A router's fall-back may have a longer one than the target that failed."""
     path = {endpoint.path: endpoint for endpoint in ENDPOINTS}["/api/chat"]
-    parsed = path.parse(json.dumps({**ASKED, "options": {"num_ctx": 1000, "mirostat": 1}}).encode(), {})
+    parsed = path.parse(json.dumps({**REQUEST, "options": {"num_ctx": 1000, "mirostat": 1}}).encode(), {})
     target: Any = SimpleNamespace(model="chat", abilities=frozenset(Ability))
 
     async def events() -> AsyncIterator[Event]:
-        yield Started(200, "text/event-stream")
+        yield ResponseStart(200, "text/event-stream")
         yield Chunk(data=b"data: %s\n\n" % json.dumps({"choices": [delta(content="a", finish="stop")]}).encode())
 
-    told = []
+    reported = []
     for context in (None, 400, 500, 2000):
         parsed.calls(context)
         head = await anext(parsed.render(target, events()))
         assert isinstance(head, Head)
-        told.append(head.headers["X-Roundhouse-Warning"])
+        reported.append(head.headers["X-Roundhouse-Warning"])
     other = "mirostat: not an option here"
     short = [f"{other}; num_ctx: the model's context has {context} tokens" for context in (400, 500)]
-    assert told == [other, *short, other]
+    assert reported == [other, *short, other]
 
 
 async def test_a_name_of_no_option_fits_into_a_header(gateway: FakeGateway) -> None:
     streams(gateway, delta(content="a", finish="stop"))
     for odd in ("\u0100", "a\r\nSet-Cookie: x", "x" * 5000):
-        response = await asked(gateway, "/api/chat", {**ASKED, "options": {odd: 1, "mirostat": 1}})
+        response = await post(gateway, "/api/chat", {**REQUEST, "options": {odd: 1, "mirostat": 1}})
         assert response.status_code == 200
-        told = response.headers["X-Roundhouse-Warning"]
-        assert "mirostat" in told
-        assert "a name of no option" in told
+        reported = response.headers["X-Roundhouse-Warning"]
+        assert "mirostat" in reported
+        assert "a name of no option" in reported
 
 
 async def test_messages_as_vllm_gets_them(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes")
     streams(gateway, delta(content="a", finish="stop"))
-    said = [
+    stated = [
         {"role": "user", "content": "look", "images": ["aGk="]},
         {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [CALL, {**CALL, "id": "own"}]},
         {"role": "tool", "content": "one", "tool_name": "set_fan"},
         {"role": "tool", "content": "two"},
     ]
-    assert (await asked(gateway, "/api/chat", {"model": "chat", "messages": said})).status_code == 200
+    assert (await post(gateway, "/api/chat", {"model": "chat", "messages": stated})).status_code == 200
     user, assistant, one, two = sent(gateway)["messages"]
     assert user["content"] == [
         {"type": "text", "text": "look"},
@@ -187,19 +187,19 @@ def test_results_find_their_calls_however_many_there_are() -> None:
             return str.__eq__(self, other)  # type: ignore[no-any-return]
 
     calls, results = [{"function": {"name": "f"}}] * 1000, [{"role": "tool", "tool_name": "g"}] * 1000
-    said = [{"role": "assistant", "tool_calls": calls}, *results]
-    asked = msgspec.convert({"model": "m", "messages": said}, OllamaChatBody)
-    for message in asked.messages[1:]:
+    stated = [{"role": "assistant", "tool_calls": calls}, *results]
+    post = msgspec.convert({"model": "m", "messages": stated}, OllamaChatBody)
+    for message in post.messages[1:]:
         message.tool_name = Name("g")
-    assert chat(asked)["messages"][-1]["tool_call_id"] == "call_g"
+    assert chat(post)["messages"][-1]["tool_call_id"] == "call_g"
     assert compared <= 3 * len(results)
 
 
 async def test_a_generation_as_vllm_gets_it(gateway: FakeGateway) -> None:
     streams(gateway, {"text": "a", "delta": {"content": "a"}, "finish_reason": "stop"})
-    await asked(gateway, "/api/generate", {"model": "chat", "prompt": "hi", "system": "brief"})
+    await post(gateway, "/api/generate", {"model": "chat", "prompt": "hi", "system": "brief"})
     assert sent(gateway) == {**SENT, "messages": [{"role": "system", "content": "brief"}, *MESSAGES]}
-    await asked(gateway, "/api/generate", {"model": "chat", "prompt": "hi", "raw": True, "think": False})
+    await post(gateway, "/api/generate", {"model": "chat", "prompt": "hi", "raw": True, "think": False})
     raw = sent(gateway, "/v1/completions")
     assert raw == {"prompt": "hi", **{name: value for name, value in SENT.items() if name != "messages"}}
 
@@ -211,7 +211,7 @@ async def test_a_raw_prompt_is_answered_until_the_context_ends(
     """vLLM's completions end after 16 tokens where no number is named. Of one that nobody named there is no warning."""
     gateway = FakeGateway(tmp_path, [recipe("chat", "chat").model_copy(update={"context_length": 512})])
     streams(gateway, {"text": "a", "finish_reason": "stop"}, warning="max_tokens was cut from 512 to 500")
-    response = await asked(gateway, "/api/generate", {"model": "chat", "prompt": "a", "raw": True, "options": options})
+    response = await post(gateway, "/api/generate", {"model": "chat", "prompt": "a", "raw": True, "options": options})
     assert sent(gateway, "/v1/completions")["max_tokens"] == most
     warning = "num_predict was cut from 512 to 500" if most == 7 else None
     assert response.headers.get("X-Roundhouse-Warning") == warning
@@ -220,11 +220,11 @@ async def test_a_raw_prompt_is_answered_until_the_context_ends(
 @pytest.mark.parametrize(
     ("path", "body", "word"),
     [
-        ("/api/chat", {**ASKED, "tools": [{}]}, "tool_call_parser"),
-        ("/api/chat", {**ASKED, "think": True}, "reasoning_parser"),
+        ("/api/chat", {**REQUEST, "tools": [{}]}, "tool_call_parser"),
+        ("/api/chat", {**REQUEST, "think": True}, "reasoning_parser"),
         ("/api/chat", {"model": "chat", "messages": [{**MESSAGES[0], "images": ["aGk="]}]}, "images"),
-        ("/api/chat", {**ASKED, "format": "yaml"}, "format"),
-        ("/api/chat", {**ASKED, "options": {"top_p": 2}}, "top_p"),
+        ("/api/chat", {**REQUEST, "format": "yaml"}, "format"),
+        ("/api/chat", {**REQUEST, "options": {"top_p": 2}}, "top_p"),
         ("/api/chat", {"messages": MESSAGES}, "model"),
         ("/api/generate", {"model": "chat", "prompt": "a", "suffix": "b"}, "suffix"),
         ("/api/generate", {"model": "chat", "prompt": "a", "raw": True, "images": ["aGk="]}, "raw"),
@@ -236,7 +236,7 @@ async def test_a_raw_prompt_is_answered_until_the_context_ends(
     ids=str,
 )
 async def test_a_refusal_says_what_to_do(gateway: FakeGateway, path: str, body: Any, word: str) -> None:
-    response = await asked(gateway, path, body)
+    response = await post(gateway, path, body)
     assert response.status_code == 400
     assert response.json().keys() == {"error"}
     assert word in response.json()["error"]
@@ -244,7 +244,7 @@ async def test_a_refusal_says_what_to_do(gateway: FakeGateway, path: str, body: 
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "reported"),
     [
         ("Unrecognized argument: reasoning_effort. Leave it out.", "Unrecognized argument: think. Leave it out."),
         ("max_tokens=9 is over 'max_model_len'=8.", "num_predict=9 is over 'max_model_len'=8."),
@@ -252,23 +252,23 @@ async def test_a_refusal_says_what_to_do(gateway: FakeGateway, path: str, body: 
 )
 @pytest.mark.parametrize("stream", [True, False])
 async def test_what_the_engine_tells_has_ollamas_names(
-    gateway: FakeGateway, message: str, told: str, stream: bool
+    gateway: FakeGateway, message: str, reported: str, stream: bool
 ) -> None:
     body = json.dumps({"error": {"message": message, "code": 400}}).encode()
-    for events in ([BadRequest(message)], [Started(400, "application/json"), Chunk(data=body)]):
+    for events in ([BadRequest(message)], [ResponseStart(400, "application/json"), Chunk(data=body)]):
         gateway.links["chat"].script = lambda _, events=events: events  # type: ignore[misc]
-        response = await asked(gateway, "/api/chat", {**ASKED, "stream": stream})
-        assert (response.status_code, response.json()) == (400, {"error": told})
+        response = await post(gateway, "/api/chat", {**REQUEST, "stream": stream})
+        assert (response.status_code, response.json()) == (400, {"error": reported})
 
 
 # --- the answer ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-async def test_thoughts_are_told_by_whichever_name_they_come(tmp_path: Path, name: str) -> None:
+async def test_reasoning_is_passed_on_under_either_name(tmp_path: Path, name: str) -> None:
     """A provider's are translated into the second."""
     gateway = able(tmp_path, reasoning_parser="qwen3")
     streams(gateway, delta(**{name: "hm"}), delta(content="so"), delta(finish="stop"))
-    thought, said, _ = lines(await asked(gateway, "/api/chat", ASKED))
-    assert (thought["message"]["thinking"], said["message"]["content"]) == ("hm", "so")
+    thought, stated, _ = lines(await post(gateway, "/api/chat", REQUEST))
+    assert (thought["message"]["thinking"], stated["message"]["content"]) == ("hm", "so")
 
 
 async def test_calls_come_whole_though_the_engine_tells_them_in_pieces(tmp_path: Path) -> None:
@@ -278,8 +278,8 @@ async def test_calls_come_whole_though_the_engine_tells_them_in_pieces(tmp_path:
         call(0, "", "set_fan"), call(0, '{"spe'), call(1, '{"state": "on"}', "set_light"), call(0, 'ed": 2}'),
         delta(finish="tool_calls"),
     )  # fmt: skip
-    thought, said, called, last = lines(await asked(gateway, "/api/chat", {**ASKED, "tools": [{}]}))
-    assert (thought["message"]["thinking"], said["message"]["content"]) == ("hm", "so")
+    thought, stated, called, last = lines(await post(gateway, "/api/chat", {**REQUEST, "tools": [{}]}))
+    assert (thought["message"]["thinking"], stated["message"]["content"]) == ("hm", "so")
     assert [(one["function"]["name"], one["function"]["arguments"]) for one in called["message"]["tool_calls"]] == [
         ("set_fan", {"speed": 2}), ("set_light", {"state": "on"}),
     ]  # fmt: skip
@@ -290,24 +290,24 @@ async def test_calls_come_whole_though_the_engine_tells_them_in_pieces(tmp_path:
 async def test_a_call_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes")
     streams(gateway, call(0, '{"spe', "set_fan"), delta(finish="length"))
-    found = lines(await asked(gateway, "/api/chat", {**ASKED, "tools": [{}]}))
+    found = lines(await post(gateway, "/api/chat", {**REQUEST, "tools": [{}]}))
     assert [one["message"].get("tool_calls") for one in found] == [None, None]
     assert found[-1]["done_reason"] == "length"
 
 
 async def test_an_error_ends_a_stream_as_its_last_line(gateway: FakeGateway) -> None:
     streams(gateway, delta(content="a"), end=EngineFailed("It broke."))
-    assert lines(await asked(gateway, "/api/chat", ASKED))[-1] == {"error": "It broke."}
+    assert lines(await post(gateway, "/api/chat", REQUEST))[-1] == {"error": "It broke."}
     streams(gateway, delta(content="a"))
-    assert "before it was complete" in lines(await asked(gateway, "/api/chat", ASKED))[-1]["error"]
+    assert "before it was complete" in lines(await post(gateway, "/api/chat", REQUEST))[-1]["error"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_engines_refusal_keeps_its_status(gateway: FakeGateway, stream: bool) -> None:
     data = json.dumps({"error": {"message": "too long", "code": 400}}).encode()
-    told: list[Event] = [Started(status=400, content_type="application/json"), Chunk(data=data)]
-    gateway.links["chat"].script = lambda _: [*told, Finished(usage=Usage())]
-    response = await asked(gateway, "/api/chat", {**ASKED, "stream": stream})
+    reported: list[Event] = [ResponseStart(status=400, content_type="application/json"), Chunk(data=data)]
+    gateway.links["chat"].script = lambda _: [*reported, ResponseEnd(usage=Usage())]
+    response = await post(gateway, "/api/chat", {**REQUEST, "stream": stream})
     assert (response.status_code, response.json()) == (400, {"error": "too long"})
 
 
@@ -340,9 +340,9 @@ async def test_a_model_that_leaves_while_the_list_is_made_is_still_in_it(
 ) -> None:
     """Files are read beside the loop, on which a model may be removed meanwhile: that was a 500."""
 
-    def listed_and_gone(*told: Any) -> OllamaModel:
+    def listed_and_gone(*reported: Any) -> OllamaModel:
         gateway.entries.clear()
-        return listed(*told)
+        return model_entry(*reported)
 
     monkeypatch.setattr(models, "listed", listed_and_gone)
     transport = httpx.ASGITransport(app=application(gateway), raise_app_exceptions=False)

@@ -10,9 +10,9 @@ from registry.errors import NotFound
 from registry.recipes.definition import Task
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
-from runtime.gateway.names import Wanted
+from runtime.gateway.names import ModelRef
 from runtime.http.dialect import Parts
-from runtime.http.ollama import alive
+from runtime.http.ollama import keep_alive
 from tenants.caller import EVERYBODY, Caller
 from tests.unit.http.admin.test_pins import Service
 from tests.unit.http.fakes import FakeGateway, application
@@ -50,14 +50,14 @@ async def test_latest_is_a_tag_where_it_is_no_adapter_of_the_team(
     gateway: FakeGateway, name: str, caller: Caller, adapter: str | None
 ) -> None:
     """The base answered in place of a team's adapter of this name."""
-    assert gateway.gateway.resolve(Wanted(Task.CHAT, name), caller).adapter == adapter
+    assert gateway.gateway.resolve(ModelRef(Task.CHAT, name), caller).adapter == adapter
 
 
 async def test_the_base_does_not_answer_for_an_adapter_that_was_called_latest(gateway: FakeGateway) -> None:
     gateway.state.adapters.delete(AdapterKey("small", "latest"))
     gateway.names.refresh()
     with pytest.raises(NotFound, match="no adapter 'latest'"):
-        gateway.gateway.resolve(Wanted(Task.CHAT, "small:latest"), EVERYBODY)
+        gateway.gateway.resolve(ModelRef(Task.CHAT, "small:latest"), EVERYBODY)
 
 
 async def nothing() -> Parts:
@@ -77,7 +77,7 @@ async def test_the_model_leaves_whose_adapter_the_team_means(
 
     monkeypatch.setattr(gateway.gateway.models, "unload", unload)
     body = b'{"model": "legal", "keep_alive": 0, "messages": %s}' % messages.encode()
-    async for _ in alive.around("/api/chat", gateway.gateway, caller, body, nothing()):
+    async for _ in keep_alive.apply_keep_alive("/api/chat", gateway.gateway, caller, body, nothing()):
         pass
     assert left == [model]
 

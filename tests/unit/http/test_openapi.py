@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from models.messages import EmbedResult, Finished, RerankResult, Segment, TranscriptInfo, Usage, Word
+from models.messages import EmbedResult, RerankResult, ResponseEnd, Segment, TranscriptInfo, Usage, Word
 from registry.errors import BadRequest, QueueFull, Unfit, Unreachable
 from registry.recipes.loading import Documents
 from runtime.gateway.views.values import adapter_card, adapter_view, plan_view, version_view
@@ -175,11 +175,11 @@ def scripted(gateway: FakeGateway) -> None:
     vectors = np.zeros((2, 3), "<f4").tobytes()
     gateway.links["embed"].script = lambda r: [
         EmbedResult(vectors=vectors[: 12 * len(r.inputs)], dimensions=3, tokens=[1] * len(r.inputs)),
-        Finished(usage=Usage()),
+        ResponseEnd(usage=Usage()),
     ]
     gateway.links["rerank"].script = lambda r: [
         RerankResult(logits=[0.5, 1.0], chunks=[1, 3], tokens=[1, 1]),
-        Finished(usage=Usage()),
+        ResponseEnd(usage=Usage()),
     ]
     word = Word(start=0, end=1, word=" a", probability=0.5)
     segment = Segment(
@@ -187,12 +187,12 @@ def scripted(gateway: FakeGateway) -> None:
         no_speech_prob=0, words=[word],
     )  # fmt: skip
     info = TranscriptInfo(language="en", language_probability=1, duration=1.5, duration_after_vad=1)
-    gateway.links["speech"].script = lambda _: [info, segment, Finished(usage=Usage())]
+    gateway.links["speech"].script = lambda _: [info, segment, ResponseEnd(usage=Usage())]
 
 
 @pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize(
-    ("path", "wanted"),
+    ("path", "body"),
     [
         ("/v1/embeddings", {"model": "embed", "input": DOCUMENTS}),
         ("/v1/embeddings", {"model": "embed", "input": DOCUMENTS, "encoding_format": "base64"}),
@@ -205,11 +205,11 @@ def scripted(gateway: FakeGateway) -> None:
     ],
 )
 async def test_answers_fit_their_schemas(
-    client: httpx.AsyncClient, found: dict[str, Any], path: str, wanted: Any
+    client: httpx.AsyncClient, found: dict[str, Any], path: str, body: Any
 ) -> None:
     operation = found["paths"][path]["post"]
-    check(found, operation["requestBody"]["content"]["application/json"]["schema"], wanted)
-    response = await client.post(path, json=wanted)
+    check(found, operation["requestBody"]["content"]["application/json"]["schema"], body)
+    response = await client.post(path, json=body)
     assert response.status_code == 200
     check(found, operation["responses"]["200"]["content"]["application/json"]["schema"], response.json())
     assert all(name.lower() in response.headers for name in ("X-Request-Id", "X-Roundhouse-Model", "Server-Timing"))
@@ -222,11 +222,11 @@ async def test_transcripts_fit_their_schemas(
     client: httpx.AsyncClient, found: dict[str, Any], path: str, format_: str
 ) -> None:
     more = {"timestamp_granularities[]": ["word", "segment"]} if format_ == "verbose_json" else {}
-    wanted = {"model": "speech", "response_format": format_, **more}
+    body = {"model": "speech", "response_format": format_, **more}
     operation = found["paths"][path]["post"]
     form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
-    check(found, form, {**wanted, "file": "RIFF"})
-    response = await client.post(path, data=wanted, files=AUDIO)
+    check(found, form, {**body, "file": "RIFF"})
+    response = await client.post(path, data=body, files=AUDIO)
     media = response.headers["content-type"].partition(";")[0]
     schema = operation["responses"]["200"]["content"][media]["schema"]
     check(found, schema, response.json() if media.endswith("json") else response.text)

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from runtime.http.openapi import document
 from tests.unit.http.fakes import FakeGateway, Wire
 
-ELSEWHERE = re.compile(r"""(?:src|href|url)\s*[=(:]\s*["']?(?:https?:)?//(?!test)""")
+FOREIGN_ADDRESS = re.compile(r"""(?:src|href|url)\s*[=(:]\s*["']?(?:https?:)?//(?!test)""")
 
 
 async def test_the_first_page_leads_a_browser_to_the_console(client: httpx.AsyncClient) -> None:
@@ -20,20 +20,20 @@ async def test_the_first_page_leads_a_browser_to_the_console(client: httpx.Async
 
 
 async def test_a_program_hears_what_this_is_and_nothing_of_what_is_here(client: httpx.AsyncClient) -> None:
-    told = (await client.get("/")).json()
-    assert told["name"] == "Roundhouse"
-    assert (told["docs"], told["console"]) == ("/docs", "/console")
-    assert "chat" not in str(told)
+    reported = (await client.get("/")).json()
+    assert reported["name"] == "Roundhouse"
+    assert (reported["docs"], reported["console"]) == ("/docs", "/console")
+    assert "chat" not in str(reported)
 
 
-async def test_the_reference_loads_nothing_from_elsewhere(
+async def test_the_reference_loads_nothing_from_other_hosts(
     app: FastAPI, client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
     document(app, gateway.recipes)
     page = await client.get("/docs")
     assets = set(re.findall(r"/docs/assets/[\w.-]+", page.text))
     assert len(assets) == 3
-    assert not ELSEWHERE.search(page.text)
+    assert not FOREIGN_ADDRESS.search(page.text)
     assert not re.findall(r"""(?:src|href|url)\s*[=:]\s*["']/""", page.text), "any prefix before it is right"
     for asset in assets:
         assert (await client.get(asset)).status_code == 200
@@ -85,7 +85,7 @@ async def test_a_slash_too_many_leads_to_the_right_path_by_the_name_that_the_cli
     """Behind a proxy its scheme, its host and what stands before the path are not ours."""
     answer = await client.get(path)
     assert (answer.status_code, answer.headers["location"]) == (307, location)
-    asked = await client.post("/v1/embeddings/", json={"model": "embed", "input": "x"}, follow_redirects=True)
-    assert asked.url.path == "/v1/embeddings"
+    requested = await client.post("/v1/embeddings/", json={"model": "embed", "input": "x"}, follow_redirects=True)
+    assert requested.url.path == "/v1/embeddings"
     for unknown in ("/nothing/", "/nothing"):
         assert (await client.get(unknown)).status_code == 404, unknown

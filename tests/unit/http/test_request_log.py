@@ -8,16 +8,16 @@ from typing import Any
 
 import httpx
 
-from models.messages import Chunk, Finished, Started, Usage
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
 from runtime.gateway.sinks.log import RequestLog, log
 from runtime.server.logs import handler
 from tests.unit.http.fakes import FakeGateway, application
 
-ASKED = {"model": "chat", "messages": []}
+REQUEST = {"model": "chat", "messages": []}
 ANSWER = [
-    Started(status=200, content_type="application/json"), Chunk(data=b"{}"),
-    Finished(usage=Usage(prompt_tokens=7, completion_tokens=3)),
+    ResponseStart(status=200, content_type="application/json"), Chunk(data=b"{}"),
+    ResponseEnd(usage=Usage(prompt_tokens=7, completion_tokens=3)),
 ]  # fmt: skip
 
 
@@ -29,8 +29,8 @@ class Terminal(io.StringIO):
 async def logged(folder: Path, stream: io.StringIO, *bodies: Any, script: Any = ANSWER) -> list[str]:
     gateway = FakeGateway(folder, sinks=[RequestLog()])
     gateway.links["chat"].script = lambda _: script
-    shown = handler(stream)
-    log.addHandler(shown)
+    displayed = handler(stream)
+    log.addHandler(displayed)
     level, log.level = log.level, logging.INFO
     try:
         transport = httpx.ASGITransport(app=application(gateway))
@@ -38,13 +38,13 @@ async def logged(folder: Path, stream: io.StringIO, *bodies: Any, script: Any = 
             for number, body in enumerate(bodies):
                 await client.post("/v1/chat/completions", json=body, headers={"X-Request-Id": f"r-{number}"})
     finally:
-        log.removeHandler(shown)
+        log.removeHandler(displayed)
         log.level = level
     return stream.getvalue().splitlines()
 
 
 async def test_a_line_of_json_with_what_happened(tmp_path: Path) -> None:
-    done, refused = map(json.loads, await logged(tmp_path, io.StringIO(), ASKED, {"model": "nobody", "messages": []}))
+    done, refused = map(json.loads, await logged(tmp_path, io.StringIO(), REQUEST, {"model": "nobody", "messages": []}))
     assert (done["level"], done["request_id"], done["endpoint"]) == ("info", "r-0", "/v1/chat/completions")
     assert (done["model"], done["status"], done["end"]) == ("chat", 200, "done")
     assert (done["prompt_tokens"], done["completion_tokens"]) == (7, 3)
@@ -54,17 +54,17 @@ async def test_a_line_of_json_with_what_happened(tmp_path: Path) -> None:
 
 
 async def test_a_line_for_people_on_a_terminal(tmp_path: Path) -> None:
-    [line] = await logged(tmp_path, Terminal(), ASKED)
+    [line] = await logged(tmp_path, Terminal(), REQUEST)
     assert not line.startswith("{")
     assert all(part in line for part in ("INFO", "request_id=r-0", "model=chat", "status=200", "completion_tokens=3"))
 
 
 async def test_what_the_server_did_wrong_is_a_warning(tmp_path: Path) -> None:
-    lines = await logged(tmp_path, io.StringIO(), ASKED, script=[EngineFailed("It broke.")])
+    lines = await logged(tmp_path, io.StringIO(), REQUEST, script=[EngineFailed("It broke.")])
     assert [json.loads(line)["level"] for line in lines] == ["warning"]
 
 
 async def test_nothing_of_the_body_is_logged(tmp_path: Path) -> None:
     secret = "my secret text"
-    body = {**ASKED, "messages": [{"role": "user", "content": secret}], "user": secret}
+    body = {**REQUEST, "messages": [{"role": "user", "content": secret}], "user": secret}
     assert secret not in "".join(await logged(tmp_path, io.StringIO(), body))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from fastapi import FastAPI
 
-from models.messages import Chunk, Event, Finished, Started, Usage
+from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
 from registry.errors import BadRequest, EngineFailed, RoundhouseError, Unavailable
 from runtime.gateway.context import Preference, RequestContext
 from runtime.gateway.record import End, RequestRecord
@@ -18,15 +18,18 @@ from runtime.http.routes import ENDPOINTS
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.link import SlotLink
+from tests.unit.http.answering import Answered, answer
 from tests.unit.http.fakes import FakeGateway, Wire, application
 from tests.unit.http.rerank.script import DOCUMENTS
 from tests.unit.http.rerank.script import answer as rerank
-from tests.unit.http.whole import Answered, answer
 
 PATH = "/v1/chat/completions"
 BODY = {"model": "chat", "messages": [], "stream": True}
-START = Started(status=200, content_type="text/event-stream")
-CHUNK, END = Chunk(data=b"data: {}\n\n"), Finished(usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4))
+START = ResponseStart(status=200, content_type="text/event-stream")
+CHUNK, END = (
+    Chunk(data=b"data: {}\n\n"),
+    ResponseEnd(usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4)),
+)
 DIED = Unavailable("The engine died while it was answering.", code="engine_died")
 
 
@@ -69,15 +72,15 @@ async def test_only_the_first_that_wants_a_model_causes_its_load(gateway: FakeGa
     gateway.links["chat"].script = lambda _: [START, CHUNK, END]
 
     def ask(name: str) -> asyncio.Task[Answered]:
-        asked = answer(gateway.gateway, RequestContext(name), ENDPOINTS[PATH], json.dumps(BODY).encode())
-        return asyncio.create_task(asked)
+        requested = answer(gateway.gateway, RequestContext(name), ENDPOINTS[PATH], json.dumps(BODY).encode())
+        return asyncio.create_task(requested)
 
     first = ask("first")
     await eventually_waits(queue, 1)
-    entry.wanted_since = 0.0
+    entry.requested_since = 0.0
     second = ask("second")
     await eventually_waits(queue, 2)
-    entry.state, entry.wanted_since = ModelState.READY, None
+    entry.state, entry.requested_since = ModelState.READY, None
     queue.open(cast(SlotLink, gateway.links["chat"]))
     await asyncio.gather(first, second)
     cold = {record.context.id: record.seconds["cold"] for record in gateway.records.all}
@@ -122,7 +125,7 @@ async def test_refused_for_now(gateway: FakeGateway) -> None:
 
 
 async def test_refused_by_the_engine(gateway: FakeGateway) -> None:
-    record = await recorded(gateway, Started(status=400, content_type="application/json"), Chunk(data=b"{}"), END)
+    record = await recorded(gateway, ResponseStart(status=400, content_type="application/json"), Chunk(data=b"{}"), END)
     assert (record.end, record.status) == (End.REFUSED, 400)
     gateway.records.all.clear()
     record = await recorded(gateway, BadRequest("too long"))
@@ -231,7 +234,7 @@ async def test_many_queries_in_one_request_are_one_record(gateway: FakeGateway) 
 
 async def test_only_streams_tell_the_time_between_tokens(gateway: FakeGateway) -> None:
     """A whole answer's first byte comes with its last: they told 0 seconds a token."""
-    whole = Started(status=200, content_type="application/json")
+    whole = ResponseStart(status=200, content_type="application/json")
     await recorded(gateway, whole, CHUNK, END, body={**BODY, "stream": False})
     assert not list(gateway.metrics.per_token.collect()[0].samples)
     gateway.records.all.clear()

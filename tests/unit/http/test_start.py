@@ -28,10 +28,10 @@ async def test_what_keeps_it_from_starting_is_one_line(error: Exception) -> None
     async def send(message: Message) -> None:
         sent.append(message)
 
-    def nobody_asks(*_: object) -> Any:
+    def no_request(*_: object) -> Any:
         raise AssertionError("there is no request")
 
-    app = ContextMiddleware(Starlette(), nobody_asks, nobody_asks, start, stop)
+    app = ContextMiddleware(Starlette(), no_request, no_request, start, stop)
     with pytest.raises(type(error)):  # uvicorn's to take: it has been told
         await app({"type": "lifespan", "state": {}}, receive, send)
     assert sent == [{"type": "lifespan.startup.failed", "message": str(error)}]

@@ -22,7 +22,7 @@ ROUTER = {"type": "sentence_transformers.models.Router", "path": "2_Router"}
 COLBERT = "pylate.models.Dense.Dense"
 
 
-def test_files_that_no_model_has_are_told_of_a_recipes_folder(tmp_path: Path) -> None:
+def test_files_that_no_model_has_are_reported_a_recipes_folder(tmp_path: Path) -> None:
     """`validate` and the start ended with them."""
     (tmp_path / "model.safetensors").write_bytes(bytes(9))
     for config, words in (
@@ -155,7 +155,7 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
           "config_sentence_transformers.json": {"model_type": "CrossEncoder"}}, WEIGHTS, "is_classifier", "3 labels"),
     ],
 )  # fmt: skip
-def test_what_is_refused_is_told_what_would_work(
+def test_what_is_refused_is_given_advice_what_would_work(
     small: dict[str, object], large: dict[str, int], code: str, words: str
 ) -> None:
     with pytest.raises(Unfit, match="a/model") as refused:
@@ -192,7 +192,7 @@ def test_a_chat_model_is_one_model(small: dict[str, object], large: dict[str, in
     assert words in refused.value.message
 
 
-def test_a_chat_model_that_ranks_is_said_to_be_no_reranker_here() -> None:
+def test_a_chat_model_that_ranks_is_described_to_be_no_reranker_here() -> None:
     """Qwen3-Reranker and mxbai-rerank v2 became chat models without a word."""
     small = {
         "config.json": {"architectures": ["Qwen3ForCausalLM"]},
@@ -218,7 +218,7 @@ def test_a_checkpoint_inside_a_repository_is_fetched_first(where: str, words: st
     assert refused.value.message.endswith(words)
 
 
-def test_a_checkpoint_is_fetched_at_the_revision_that_was_asked_for() -> None:
+def test_a_checkpoint_is_fetched_at_the_revision_that_was_requested() -> None:
     """The advice fetched that of the main branch, where there may be none, or another."""
     listing = replace(listing_of({}, {"checkpoint-9/model.safetensors": 1}, "org/run"), revision="v2")
     with pytest.raises(Unfit, match=r"hf download org/run --revision v2 --include"):

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from launch.proposal.context import longest_context
-from launch.proposal.draft import ASKED, Machine
+from launch.proposal.draft import REQUESTED, Machine
 from launch.proposal.propose import Proposal, propose
 from launch.request import ModelRequest, WorkingSet
 from launch.source import parse_source, proposed_id
 from launch.writing import changed, plain, recipe_text
+from registry.base.processor import features
 from registry.errors import BadRequest, Unfit
-from registry.processor import features
 from registry.recipes.loading import load_recipes
 from registry.recipes.source import HubSource, PackageSource, PathSource, Source
 from tests.unit.launch.listings import listing_of
@@ -24,11 +24,11 @@ GPU, CPU = Machine("cuda", 68 * GIB, 90), Machine("cpu", 16 * GIB)
 TOOLS = templates.TOOLS
 
 
-def chat(name: str, machine: Machine = GPU, template: str = TOOLS, more: Any = None, **wanted: Any) -> Proposal:
+def chat(name: str, machine: Machine = GPU, template: str = TOOLS, more: Any = None, **expected: Any) -> Proposal:
     known = KNOWN[name]
     small = {"config.json": {**known.config, **(more or {})}, "chat_template.jinja": template}
     listing = listing_of(small, {"model.safetensors": known.parameters * 2})
-    return propose(listing, HubSource(hub=f"org/{name}", revision="0" * 40), ModelRequest("x", **wanted), machine)
+    return propose(listing, HubSource(hub=f"org/{name}", revision="0" * 40), ModelRequest("x", **expected), machine)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_products_of_8_bits_on_a_cpu_leave_no_places(machine: Machine, form: str
     assert chat("Qwen2.5-1.5B-Instruct", machine, more=quantized).recipe.memory.adapters.device == places
 
 
-def test_places_that_are_asked_for_where_vllm_has_no_lora_are_refused() -> None:
+def test_places_that_are_requested_where_vllm_has_no_lora_are_refused() -> None:
     """It was told that memory.adapters.host must be at least device."""
     with pytest.raises(Unfit, match=r"vLLM has no LoRA for GPT2LMHeadModel: leave memory\.adapters\.device out"):
         chat("gpt2", overrides={"memory.adapters.device": 2})
@@ -105,7 +105,7 @@ def test_a_template_that_speaks_of_tools_may_show_none() -> None:
         assert any("shows the model no tools" in note for note in found.notes)
 
 
-def test_calls_that_nobody_here_can_read_are_told_of() -> None:
+def test_calls_that_no_one_here_can_read_are_reported() -> None:
     found = chat("Falcon3-7B-Instruct", template=TOOLS)
     assert "tool_call_parser" not in found.recipe.engine.flags
     assert any("no parser here is known" in note for note in found.notes)
@@ -194,14 +194,14 @@ def test_a_tokenizer_that_only_mistral_reads_right_is_read_by_theirs(files: dict
     assert not any("no chat template" in note for note in found.notes)
 
 
-def test_what_was_asked_for_wins_and_is_said_so() -> None:
+def test_what_was_requested_wins_and_is_explained() -> None:
     found = chat("Qwen3-8B", overrides={"context_length": 8192, "memory.kv_cache": "3GiB", "dtype": "float16",
                                         "engine.flags.seed": 7, "description": "mine"}, id="mine")  # fmt: skip
     recipe = found.recipe
     assert (recipe.id, recipe.context_length, recipe.dtype, recipe.description) == ("mine", 8192, "float16", "mine")
     assert recipe.memory.kv_cache == 3 * GIB
     assert recipe.engine.flags["seed"] == 7
-    assert {c.key for c in found.choices if c.why == ASKED} >= {"id", "context_length", "memory.kv_cache", "dtype"}
+    assert {c.key for c in found.choices if c.why == REQUESTED} >= {"id", "context_length", "memory.kv_cache", "dtype"}
 
 
 def test_the_cache_is_sized_for_the_working_set() -> None:
@@ -217,7 +217,7 @@ def test_the_cache_is_sized_for_the_working_set() -> None:
     assert "what the budget leaves" in reason
 
 
-def test_the_context_fits_into_the_cache_that_was_asked_for() -> None:
+def test_the_context_fits_into_the_cache_that_was_requested() -> None:
     """vLLM loads no model whose cache does not hold one context."""
     for machine in (GPU, CPU):
         found = chat("Qwen3-8B", machine, overrides={"memory.kv_cache": "1GiB", "memory.adapters.device": 0})
@@ -236,7 +236,7 @@ def test_a_config_that_does_not_tell_its_context_is_sized_for_what_fits() -> Non
 
 
 @pytest.mark.parametrize("machine", [GPU, Machine("cpu", 2 * GIB)])
-def test_places_for_adapters_that_are_asked_for_can_be_had(machine: Machine) -> None:
+def test_places_for_adapters_that_are_requested_can_be_had(machine: Machine) -> None:
     """What is in a place is staged: with fewer staged ones the recipe was refused, with another key to set."""
     for device in (1, 2, 32):
         found = chat("Qwen3-8B", machine, overrides={"memory.adapters.device": device})
@@ -311,7 +311,7 @@ def test_a_context_may_be_stretched_as_the_refusal_says(flag: str) -> None:
 
 @pytest.mark.parametrize("overrides", [{"memory.kv_cash": 1}, {"dtype": "wide"}, {"id..x": 1}, {"dtype.x": 1},
                                        {"engine.flags.tool_call_parser": "hermess"}])  # fmt: skip
-def test_faults_of_overrides_are_told_as_those_of_recipes(overrides: dict[str, object]) -> None:
+def test_faults_of_overrides_are_reported_as_those_of_recipes(overrides: dict[str, object]) -> None:
     with pytest.raises(Unfit) as refused:
         chat("Qwen3-8B", overrides=overrides)
     assert refused.value.code == "bad_recipe"
@@ -324,7 +324,7 @@ def test_the_source_and_the_version_are_not_overridden(overrides: dict[str, obje
 
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
-def test_the_dtype_may_be_told_of_the_language_half_alone(key: str) -> None:
+def test_the_dtype_may_be_reported_the_language_half_alone(key: str) -> None:
     """Without it 16 bits were taken for 32, and half of the weights were expected."""
     config = KNOWN["Qwen3-8B"].config
     text = {name: value for name, value in config.items() if name not in ("architectures", "dtype", "torch_dtype")}
@@ -372,7 +372,7 @@ def test_what_is_written_is_read_as_the_same_recipe(name: str, tmp_path: Any) ->
     assert changed(plain(read), plain(found.recipe)) == []
 
 
-def test_what_is_said_of_a_model_is_written_whatever_its_files_hold(tmp_path: Any) -> None:
+def test_what_is_stated_of_a_model_is_written_whatever_its_files_hold(tmp_path: Any) -> None:
     """Its reasons are comments: with a control character in one the whole file could not be read."""
     file = tmp_path / "a.yaml"
     file.write_text(recipe_text(chat("gpt2").recipe, (), ["Prompts: a\x07b\x1bc \ud800\ufffe, größer"]))
@@ -406,7 +406,7 @@ def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
         ("https://hub/a/b", "org/name of a hub.$"),
     ],
 )
-def test_what_people_write_who_come_from_ollama_is_told_what_to_write(text: str, words: str) -> None:
+def test_what_people_write_who_come_from_ollama_is_given_advice_what_to_write(text: str, words: str) -> None:
     with pytest.raises(BadRequest, match=words):
         parse_source(text)
 

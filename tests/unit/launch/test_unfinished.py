@@ -10,7 +10,7 @@ import pytest
 
 from launch.conversion.process import _convert
 from launch.conversion.whisper import Conversions
-from models.sources.answers import FetchFailed
+from models.sources.fetch_messages import FetchFailed
 
 
 def test_what_a_killed_server_left_half_goes_with_the_next_start(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_what_a_killed_server_left_half_goes_with_the_next_start(tmp_path: Path)
 
 @pytest.mark.parametrize(("free", "told"), [(0, (503, "disk_full")), (2**30, (422, "conversion_failed"))])
 def test_a_full_disk_is_no_fault_of_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, told: tuple[int, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, reported: tuple[int, str]
 ) -> None:
     """Tokenizers are written in Rust, whose errors have no number: the model counted as broken."""
 
@@ -44,4 +44,4 @@ def test_a_full_disk_is_no_fault_of_the_checkpoint(
     (tmp_path / "model.safetensors").write_bytes(b"x")
     answer = _convert(tmp_path, tmp_path / "out")
     assert isinstance(answer, FetchFailed)
-    assert (answer.status, answer.code) == told
+    assert (answer.status, answer.code) == reported

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 
 from models.sources import fetching, repository
 from models.sources.fetching import Downloads
-from models.sources.large_files import bring
+from models.sources.large_files import fetch_large_files
 from models.sources.resolve import resolve
 from registry.errors import NotFound, Unavailable
 from registry.recipes.source import HubSource
@@ -24,7 +24,7 @@ from tests.unit.adapters.fake_hub import FakeHub, serve
 WEIGHTS = "model.safetensors"
 
 
-def nobody(_come: int, _whole: int | None) -> None: ...
+def ignore_progress(_come: int, _whole: int | None) -> None: ...
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def test_two_who_want_the_same_share_one_process(hub: FakeHub, source: Hub
     others = children()
     hub.gate = threading.Event()
     downloads = Downloads()
-    both = [asyncio.create_task(downloads.fetch(source, nobody)) for _ in range(2)]
+    both = [asyncio.create_task(downloads.fetch(source, ignore_progress)) for _ in range(2)]
     await until_half(hub, tmp_path)
     assert len(running("fetch_process", others)) == 1
     hub.gate.set()
@@ -75,7 +75,7 @@ async def test_two_who_want_the_same_share_one_process(hub: FakeHub, source: Hub
 async def test_one_who_leaves_does_not_end_it_for_the_other(hub: FakeHub, source: HubSource, tmp_path: Path) -> None:
     hub.gate = threading.Event()
     downloads = Downloads()
-    leaves, stays = (asyncio.create_task(downloads.fetch(source, nobody)) for _ in range(2))
+    leaves, stays = (asyncio.create_task(downloads.fetch(source, ignore_progress)) for _ in range(2))
     await until_half(hub, tmp_path)
     leaves.cancel()
     hub.gate.set()
@@ -89,19 +89,19 @@ async def test_the_last_one_who_leaves_ends_it_and_the_next_try_goes_on(
     others = children()
     hub.gate = threading.Event()
     downloads = Downloads()
-    task = asyncio.create_task(downloads.fetch(source, nobody))
+    task = asyncio.create_task(downloads.fetch(source, ignore_progress))
     await until_half(hub, tmp_path)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not running("fetch_process", others)
     hub.gate.set()
-    folder = await downloads.fetch(source, nobody)
+    folder = await downloads.fetch(source, ignore_progress)
     assert (folder / WEIGHTS).read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
     assert any(one.startswith("from ") for one in hub.asked)
 
 
-async def test_one_that_takes_a_while_to_end_takes_the_next_one_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_takes_a_while_to_end_does_not_take_the_next_one_away(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ends = 0, asyncio.Event()
 
     async def run(*_: object) -> Path:
@@ -114,10 +114,10 @@ async def test_one_that_takes_a_while_to_end_takes_the_next_one_from_nobody(monk
         raise AssertionError
 
     monkeypatch.setattr(fetching._Download, "_run", run)
-    downloads, wanted = Downloads(), HubSource(hub="a/model", revision="main")
+    downloads, expected = Downloads(), HubSource(hub="a/model", revision="main")
 
     async def begin(count: int) -> asyncio.Task[Path]:
-        task = asyncio.create_task(downloads.fetch(wanted, nobody))
+        task = asyncio.create_task(downloads.fetch(expected, ignore_progress))
         while begun < count:
             await asyncio.sleep(0)
         return task
@@ -137,13 +137,13 @@ async def test_one_that_takes_a_while_to_end_takes_the_next_one_from_nobody(monk
     await asyncio.wait({second, third})
 
 
-async def test_a_process_that_is_killed_is_told_and_the_next_one_goes_on(
+async def test_a_killed_process_is_reported_and_the_next_one_goes_on(
     hub: FakeHub, source: HubSource, tmp_path: Path
 ) -> None:
     others = children()
     hub.gate = threading.Event()
     downloads = Downloads()
-    task = asyncio.create_task(downloads.fetch(source, nobody))
+    task = asyncio.create_task(downloads.fetch(source, ignore_progress))
     await until_half(hub, tmp_path)
     for process in running("fetch_process", others):
         process.kill()
@@ -151,16 +151,16 @@ async def test_a_process_that_is_killed_is_told_and_the_next_one_goes_on(
         await task
     assert refused.value.code == "download_ended"
     hub.gate.set()
-    assert (await downloads.fetch(source, nobody) / WEIGHTS).is_file()
+    assert (await downloads.fetch(source, ignore_progress) / WEIGHTS).is_file()
 
 
 async def test_other_bytes_than_the_hub_tells_of_are_thrown_away(hub: FakeHub, source: HubSource) -> None:
     hub.spoil = True
     with pytest.raises(Unavailable) as refused:
-        await Downloads().fetch(source, nobody)
+        await Downloads().fetch(source, ignore_progress)
     assert refused.value.code == "bad_download"
     hub.spoil = False
-    assert (await Downloads().fetch(source, nobody) / WEIGHTS).is_file()
+    assert (await Downloads().fetch(source, ignore_progress) / WEIGHTS).is_file()
 
 
 async def test_a_branch_that_moves_meanwhile_is_fetched_as_it_was(
@@ -168,7 +168,7 @@ async def test_a_branch_that_moves_meanwhile_is_fetched_as_it_was(
 ) -> None:
     """Else all of it came twice, and what had come newly was thrown away as other than the hub had said."""
     hub.gate, branch = threading.Event(), HubSource(hub=source.hub, revision="main")
-    task = asyncio.create_task(Downloads().fetch(branch, nobody))
+    task = asyncio.create_task(Downloads().fetch(branch, ignore_progress))
     await until_half(hub, tmp_path)
     (tmp_path / "model" / "config.json").write_text('{"newer": 1}')
     assert hub.push("a/model", tmp_path / "model") != source.revision
@@ -179,33 +179,33 @@ async def test_a_branch_that_moves_meanwhile_is_fetched_as_it_was(
     assert resolve(branch, tmp_path, download=False) == folder, "also by its name, without the hub"
 
 
-async def test_what_is_wrong_with_one_file_is_told_while_others_still_come(
+async def test_a_fault_of_one_file_is_reported_while_others_still_download(
     hub: FakeHub, source: HubSource, tmp_path: Path
 ) -> None:
     """They may take hours, for nothing."""
     commit = hub.push("a/model", tmp_path / "model", more={"beside.safetensors": b"x" * 2**20})
     hub.gate, hub.spoil = threading.Event(), True
-    wanted = HubSource(hub=source.hub, revision=commit)
+    expected = HubSource(hub=source.hub, revision=commit)
     try:
         with pytest.raises(Unavailable, match=r"beside\.safetensors"):
-            await asyncio.wait_for(Downloads().fetch(wanted, nobody), PATIENCE)
+            await asyncio.wait_for(Downloads().fetch(expected, ignore_progress), PATIENCE)
     finally:
         hub.gate.set()
 
 
 async def test_errors_of_the_hub_come_through(hub: FakeHub, source: HubSource) -> None:
     with pytest.raises(NotFound, match="no revision"):
-        await Downloads().fetch(HubSource(hub=source.hub, revision="nowhere"), nobody)
+        await Downloads().fetch(HubSource(hub=source.hub, revision="nowhere"), ignore_progress)
     hub.fail_with = 503
     with pytest.raises(Unavailable, match=r"did not deliver.*status 503") as refused:
-        await Downloads().fetch(source, nobody)
+        await Downloads().fetch(source, ignore_progress)
     assert refused.value.code == "hub_unavailable"
 
 
-async def test_where_nothing_can_be_stored_it_is_said_what_to_do(source: HubSource, tmp_path: Path) -> None:
+async def test_the_error_where_nothing_can_be_stored_says_what_to_do(source: HubSource, tmp_path: Path) -> None:
     (tmp_path / "hf").write_text("no folder")
     with pytest.raises(Unavailable, match=r"could not be stored: .* point HF_HOME to another disk") as refused:
-        await Downloads().fetch(source, nobody)
+        await Downloads().fetch(source, ignore_progress)
     assert refused.value.code == "source_not_stored"
 
 
@@ -217,7 +217,7 @@ def test_what_has_its_digest_for_a_name_is_on_the_disk(
     replace = os.replace
     monkeypatch.setattr(os, "fsync", lambda file: done.append(Path(os.readlink(f"/proc/self/fd/{file}")).suffix))
     monkeypatch.setattr(os, "replace", lambda part, blob: (done.append("named"), replace(part, blob)))
-    bring(source, repository.files_of(source), nobody)
+    fetch_large_files(source, repository.files_of(source), ignore_progress)
     assert done == [".part", "named"]
 
 

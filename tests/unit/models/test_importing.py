@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from models.importing import quickly
+from models.importing import fast_imports
 
 
 def test_the_collector_comes_back_also_after_an_error() -> None:
     def fail() -> None:
-        with quickly():
-            with quickly():  # one import takes another along
+        with fast_imports():
+            with fast_imports():  # one import takes another along
                 pass
             seen.append(gc.isenabled())
             raise ImportError
@@ -27,10 +27,10 @@ def test_one_thread_at_a_time() -> None:
     inside = threading.Event()
 
     def other() -> None:
-        with quickly():
+        with fast_imports():
             inside.set()
 
-    with quickly():
+    with fast_imports():
         thread = threading.Thread(target=other)
         thread.start()
         assert not inside.wait(0.05)

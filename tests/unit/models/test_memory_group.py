@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from models import memory_group
-from models.memory_group import LOADS, SERVES, Expendable, Kills, limit
+from models.memory_group import LOADS, SERVES, OomKills, OomPriority, limit
 
 
 def made(root: Path, *names: str) -> list[Path]:
@@ -42,12 +42,12 @@ def test_the_least_limit_counts(group: Path) -> None:
 def test_only_kills_since_the_last_look_count(group: Path, file: str, text: str) -> None:
     (group.parent / file).write_text(text.format(100))
     (group / file).write_text(text.format(3))
-    kills = Kills()
-    assert not kills.risen()
+    kills = OomKills()
+    assert not kills.has_killed()
     (group / file).write_text(text.format(4))
-    assert kills.risen()
-    kills.look()
-    assert not kills.risen()
+    assert kills.has_killed()
+    kills.reset()
+    assert not kills.has_killed()
 
 
 def test_a_slot_that_loads_is_ended_before_one_that_serves_and_before_the_gateway() -> None:
@@ -57,8 +57,8 @@ def test_a_slot_that_loads_is_ended_before_one_that_serves_and_before_the_gatewa
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
-        expendable, seen = Expendable(), []
-        expendable.serves()
+        expendable, seen = OomPriority(), []
+        expendable.mark_serving()
         seen.append(Path("/proc/self/oom_score_adj").read_text().strip())
         with expendable.loads():
             seen.append(Path("/proc/self/oom_score_adj").read_text().strip())

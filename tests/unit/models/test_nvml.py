@@ -112,7 +112,7 @@ def test_bytes_are_those_of_the_processes(driver: Nvml) -> None:
     assert nvml.used_by("cuda:0", [4]) is None
 
 
-def test_no_driver_and_no_package_are_said(driver: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_and_a_missing_package_are_named(driver: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvml.driver() == "580.65.06"
     driver.broken = True
     with pytest.raises(nvml.NoGpu, match="Driver Not Loaded"):
@@ -122,7 +122,7 @@ def test_no_driver_and_no_package_are_said(driver: Nvml, monkeypatch: pytest.Mon
         nvml.gpu("cuda:0")
 
 
-def test_a_gpu_that_cannot_be_used_is_told_and_one_that_is_not_there_is_not(
+def test_an_unusable_gpu_is_reported_and_an_absent_one_is_not(
     driver: Nvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "roundhouse.device")  # whatever a test before has said of all of ours

@@ -38,7 +38,7 @@ def source(revision: str, hub: str = "org/m") -> HubSource:
 
 
 @pytest.mark.parametrize("gone", ["main", COMMIT])
-def test_what_nobody_has_goes_with_what_had_come(repository: Path, gone: str) -> None:
+def test_unused_files_are_deleted_with_partial_downloads(repository: Path, gone: str) -> None:
     assert purge([source(gone)], [source("main", "org/other")]) == SIZE + 3
     assert not list(repository.parent.rglob("*.safetensors"))
     assert not list(repository.parent.rglob("*.part"))

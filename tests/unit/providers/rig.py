@@ -11,7 +11,7 @@ import httpx2
 import openai
 
 from registry.recipes.provider import Provider
-from runtime.gateway.tracing.starting import Tracing
+from runtime.gateway.tracing.setup import Tracing
 from tenants.limits.limiter import Limiter
 from tests.fakes.provider import ProviderFake, Script, provider_fake
 from tests.unit.http.fakes import FakeGateway, application

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from httpx import Response
 
-from models.messages import Chunk, Finished, Started, Usage
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from routing.providers.breaker import RUN, Phase
 from tests.fakes import traces
 from tests.fakes.provider import GATE, HANG, Play
@@ -62,7 +62,7 @@ async def test_how_long_an_overloaded_one_is_left_alone(
         assert (found.phase, found.until) == (Phase.OPEN, 100.0 + seconds)
 
 
-async def test_a_probe_that_streams_holds_nobody_back(tmp_path: Path) -> None:
+async def test_a_probe_that_streams_holds_no_one_back(tmp_path: Path) -> None:
     plays = [*[traces.error(500)] * RUN, stream(*WORDS, GATE, *EVENTS[2:]), traces.chat("big")]
     async with rigged(tmp_path, lambda seen: plays[len(rig.fake.seen) - 1], timeouts=LONG) as rig:
         upstream, now = rig.gateway.providers.upstreams["there"], [0.0]
@@ -115,7 +115,7 @@ async def test_other_traffic_is_unaffected(tmp_path: Path) -> None:
     }  # fmt: skip
     async with rigged_with(tmp_path, scripts) as rig:
         rig.gateway.links["chat"].script = lambda _: [
-            Started(200, "application/json"), Chunk(b'{"model":"chat"}'), Finished(Usage()),
+            ResponseStart(200, "application/json"), Chunk(b'{"model":"chat"}'), ResponseEnd(Usage()),
         ]  # fmt: skip
         rig.fake.gate.set()
         faults = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.messages import Chunk, Event, Finished, Started, Usage
+from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
 from registry.errors import ProviderFailed, QueueFull, RoundhouseError, Unavailable
 from routing.providers.breaker import RUN, Phase
 from runtime.gateway.backend import Target
@@ -18,7 +18,7 @@ from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.recorder import Recorder
 from runtime.gateway.sinks.limits import cost_of
 from runtime.http import serving
-from runtime.http.attempts.again import attempts
+from runtime.http.attempts.retries import attempts
 from runtime.http.dialect import Head, Parts
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import EVERYBODY
@@ -26,14 +26,14 @@ from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
 from tests.fakes import traces
 from tests.fakes.provider import HANG, Play
-from tests.unit.http.whole import Answered, answer
+from tests.unit.http.answering import Answered, answer
 from tests.unit.providers.rig import Rig, rigged, rigged_with
 
 SHORT = {"first_byte": 0.3, "between_bytes": 0.3, "whole": 5.0}
 LOCAL: list[Event] = [
-    Started(status=200, content_type="application/json"),
+    ResponseStart(status=200, content_type="application/json"),
     Chunk(data=b'{"model":"chat"}'),
-    Finished(usage=Usage(prompt_tokens=5, completion_tokens=2)),
+    ResponseEnd(usage=Usage(prompt_tokens=5, completion_tokens=2)),
 ]
 
 
@@ -131,7 +131,7 @@ async def test_a_budget_reserves_what_fits_into_a_providers_context(tmp_path: Pa
             assert (await rig.chat(messages=prompt, max_tokens=1)).status_code == status
 
 
-async def test_what_runs_elsewhere_takes_nothing_of_this_machines_time(tmp_path: Path) -> None:
+async def test_a_providers_work_takes_nothing_of_this_machines_time(tmp_path: Path) -> None:
     scripts: Any = {"there": (lambda _: traces.chat("big"), "openai", {})}
     async with rigged_with(tmp_path, scripts) as rig:
         rig.gateway.links["chat"].script = lambda _: LOCAL
@@ -176,7 +176,11 @@ async def test_what_fails_on_this_machine_goes_to_a_provider(tmp_path: Path, rou
         for error in (QueueFull("full"), Unavailable("loading")):
             rig.gateway.links["chat"].script = lambda _, e=error: [e]
             assert (await rig.chat("chat")).headers["x-roundhouse-model"] == "second/big@v1"
-        rig.gateway.links["chat"].script = lambda _: [Started(500, "application/json"), Chunk(b"{}"), Finished(Usage())]
+        rig.gateway.links["chat"].script = lambda _: [
+            ResponseStart(500, "application/json"),
+            Chunk(b"{}"),
+            ResponseEnd(Usage()),
+        ]
         assert (await rig.chat("chat")).status_code == 200
 
 
@@ -186,7 +190,7 @@ async def test_a_model_that_was_named_never_becomes_another(tmp_path: Path) -> N
         assert not rig.fakes[1].seen
 
 
-async def test_the_clients_fault_is_nobody_elses(tmp_path: Path, routed: list[str]) -> None:
+async def test_a_client_error_is_not_retried(tmp_path: Path, routed: list[str]) -> None:
     routed.append("second/big")
     async with rigged_with(tmp_path, two(traces.error(422), traces.message("big"))) as rig:
         assert (await rig.chat("first/big")).status_code == 422
@@ -212,7 +216,9 @@ async def test_a_fallback_that_refuses_the_request_is_passed_over(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_if_the_others_refuse_it_the_first_error_is_told(tmp_path: Path, routed: list[str], name: str) -> None:
+async def test_if_the_others_refuse_it_the_first_error_is_reported(
+    tmp_path: Path, routed: list[str], name: str
+) -> None:
     more, play = REFUSED[name]
     routed.append("second/big")
     async with rigged_with(tmp_path, two(traces.error(500), play)) as rig:
@@ -256,7 +262,7 @@ async def test_after_the_first_word_there_is_no_other(tmp_path: Path, routed: li
         assert not rig.fakes[1].seen
 
 
-async def test_before_it_a_stream_begins_elsewhere(tmp_path: Path, routed: list[str]) -> None:
+async def test_before_the_first_byte_a_stream_falls_back(tmp_path: Path, routed: list[str]) -> None:
     routed.append("second/big")
     play = Play([traces.chat_events("big")[0], HANG], content_type=traces.EVENTS)
     async with rigged_with(tmp_path, two(play, traces.message_stream("big"))) as rig:
@@ -308,8 +314,8 @@ async def test_each_attempt_is_a_row_of_its_own(
             rig.gateway.gateway, "_sinks", [rig.gateway.gateway._ledger, *rig.gateway.gateway._sinks[1:]]
         )
         await rig.chat("first/big")
-    told = [(row.context.attempt, row.target and row.target.model, row.end, row.code) for row in rows]
-    assert told == [(1, "first/big", End.FAILED, "provider_failed"), (2, "second/big", End.DONE, None)]
+    reported = [(row.context.attempt, row.target and row.target.model, row.end, row.code) for row in rows]
+    assert reported == [(1, "first/big", End.FAILED, "provider_failed"), (2, "second/big", End.DONE, None)]
 
 
 async def test_a_failed_attempts_cost_is_in_its_row(
@@ -339,8 +345,8 @@ async def test_a_failed_attempts_cost_is_in_its_row(
     )
     spent = [s.value for m in metrics.team_cost.collect() for s in m.samples if s.name.endswith("_total")]
     assert spent == [pytest.approx((cost_of(failed) + cost_of(done)) / 1e6)]
-    asked = [s.value for m in metrics.team_requests.collect() for s in m.samples if s.name.endswith("_total")]
-    assert asked == [1]
+    requested = [s.value for m in metrics.team_requests.collect() for s in m.samples if s.name.endswith("_total")]
+    assert requested == [1]
     assert (failed.code, failed.usage.prompt_tokens, failed.usage.cached_tokens) == ("provider_overloaded", 12, 4)
     assert cost_of(failed) == 8 * 2 + 4 * 1 + failed.usage.completion_tokens * 6
     assert cost_of(done) == 8 * 2 + 4 * 1 + 5 * 6

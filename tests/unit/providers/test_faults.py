@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from models.messages import Usage
-from routing.providers.attempt import INLINE_TOKENS, estimated
-from routing.providers.passing import another
+from routing.providers.call import INLINE_TOKENS, estimated
+from routing.providers.pass_through import is_other_model
 from runtime.gateway.record import End
 from tests.fakes import traces
 from tests.fakes.provider import CUT, HANG, Play, Seen
@@ -53,7 +53,7 @@ async def test_a_stream_that_fails_before_its_first_words_has_a_status(tmp_path:
 async def test_a_stream_that_fails_in_its_middle_ends_with_an_error_event(tmp_path: Path, name: str) -> None:
     play, code = AFTER[name]
     async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code, first_byte=30.0), max_answer=8 * 2**20) as rig:
-        wire = Wire(rig.app, "/v1/chat/completions", [asked(True)], {"content-type": "application/json"})
+        wire = Wire(rig.app, "/v1/chat/completions", [requested(True)], {"content-type": "application/json"})
         async with asyncio.timeout(60):
             task = asyncio.create_task(wire.run())
             await wire.first.wait()
@@ -81,7 +81,7 @@ async def test_what_comes_after_the_end_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_an_error_in_a_200_is_that_error_where_a_stream_was_asked_for_too(
+async def test_an_error_in_a_200_is_that_error_where_a_stream_was_requested_too(
     tmp_path: Path, is_stream: bool
 ) -> None:
     """A stream's was taken for garbage, and counted by the breaker."""
@@ -97,14 +97,17 @@ async def test_an_error_in_a_200_is_that_error_where_a_stream_was_asked_for_too(
     [("embeddings", {"model": "there/embed", "input": "x"}),
      ("rerank", {"model": "there/rerank", "query": "x", "documents": ["y"]})],
 )  # fmt: skip
-async def test_an_error_in_a_200_of_the_other_tasks(tmp_path: Path, path: str, asked: dict[str, Any]) -> None:
+async def test_an_error_in_a_200_of_the_other_tasks(tmp_path: Path, path: str, requested: dict[str, Any]) -> None:
     """It was a breaker's failure, and its words were lost."""
-    told = [b'{"error": {"message": "slow down", "code": 429}}', b'{"object": "error", "message": "no", "code": 400}']
-    async with rigged(tmp_path, lambda seen: Play([told[len(rig.fake.seen) - 1]])) as rig:
-        found = [await rig.http.post(f"/v1/{path}", json=asked) for _ in told]
+    reported = [
+        b'{"error": {"message": "slow down", "code": 429}}',
+        b'{"object": "error", "message": "no", "code": 400}',
+    ]
+    async with rigged(tmp_path, lambda seen: Play([reported[len(rig.fake.seen) - 1]])) as rig:
+        found = [await rig.http.post(f"/v1/{path}", json=requested) for _ in reported]
         assert [one.status_code for one in found] == [429, 400]
         assert "slow down" in found[0].text
-        assert rig.gateway.providers.upstreams["there"].breakers[asked["model"][6:]].run == 0
+        assert rig.gateway.providers.upstreams["there"].breakers[requested["model"][6:]].run == 0
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
@@ -129,17 +132,19 @@ async def test_a_refusal_in_a_200_is_the_clients_fault(tmp_path: Path, is_stream
         ("anthropic", "messages/count_tokens", {}),
     ],
 )
-async def test_what_says_nothing_is_no_answer(tmp_path: Path, protocol: str, path: str, asked: dict[str, Any]) -> None:
+async def test_what_says_nothing_is_no_answer(
+    tmp_path: Path, protocol: str, path: str, requested: dict[str, Any]
+) -> None:
     """It was passed on with a 200, or made an empty message of, and was charged."""
     async with rigged(tmp_path, lambda seen: Play([b'{"message": "forbidden"}']), protocol) as rig:
-        body = {"model": "there/big", "messages": [{"role": "user", "content": "hi"}], **asked}
+        body = {"model": "there/big", "messages": [{"role": "user", "content": "hi"}], **requested}
         found = await rig.http.post(f"/v1/{path}", json=body)
         assert found.status_code == 502, found.text
         assert "forbidden" in found.json()["error"]["message"]
         assert rig.gateway.records.all[0].usage == Usage()
 
 
-async def test_an_answer_that_is_compressed_though_nobody_asked(tmp_path: Path) -> None:
+async def test_an_answer_that_is_compressed_though_no_one_requested(tmp_path: Path) -> None:
     """It was no JSON, and of a refusal the words were lost."""
 
     def script(seen: Seen) -> Play:
@@ -158,7 +163,7 @@ async def test_an_answer_that_is_compressed_though_nobody_asked(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, "provider_answer"), (429, "provider_busy"), (400, None)])
-async def test_an_answer_that_nobody_here_can_unpack(tmp_path: Path, status: int, code: str | None) -> None:
+async def test_an_answer_that_no_one_here_can_unpack(tmp_path: Path, status: int, code: str | None) -> None:
     """Its status is known all the same."""
     play = Play([b"\x0b\x02\x80{}\x03"], status, headers={"content-encoding": "br"})
     async with rigged(tmp_path, lambda seen: play) as rig:
@@ -220,24 +225,24 @@ async def test_a_large_body_is_not_kept(tmp_path: Path) -> None:
         "org/big:free",
     ],
 )
-async def test_a_version_of_the_same_model_is_that_model(tmp_path: Path, said: str) -> None:
-    async with rigged(tmp_path, lambda seen: traces.chat(said)) as rig:
+async def test_a_version_of_the_same_model_is_that_model(tmp_path: Path, stated: str) -> None:
+    async with rigged(tmp_path, lambda seen: traces.chat(stated)) as rig:
         found = await rig.chat()
         assert found.status_code == 200
         assert "x-roundhouse-warning" not in found.headers
 
 
 @pytest.mark.parametrize(("said", "status"), [("big-20261101", 200), ("big-latest", 200), ("big-mini", 502)])
-async def test_the_latest_of_a_model_answers_under_its_date(tmp_path: Path, said: str, status: int) -> None:
+async def test_the_latest_of_a_model_answers_under_its_date(tmp_path: Path, stated: str, status: int) -> None:
     """As Anthropic's do."""
     models = [{"name": "big-latest", "exact": True}]
-    async with rigged(tmp_path, lambda seen: traces.chat(said), models=models) as rig:
+    async with rigged(tmp_path, lambda seen: traces.chat(stated), models=models) as rig:
         assert (await rig.chat("there/big-latest")).status_code == status
 
 
 @pytest.mark.parametrize("said", ["big-mini", "big-32k", "big-1", "big-1-20261101", "bigger", "mini-big"])
-async def test_another_model_of_its_family_is_another_one(tmp_path: Path, said: str) -> None:
-    async with rigged(tmp_path, lambda seen: traces.chat(said), models=[{"name": "big", "exact": True}]) as rig:
+async def test_another_model_of_its_family_is_another_one(tmp_path: Path, stated: str) -> None:
+    async with rigged(tmp_path, lambda seen: traces.chat(stated), models=[{"name": "big", "exact": True}]) as rig:
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
 
@@ -245,7 +250,7 @@ async def test_another_model_of_its_family_is_another_one(tmp_path: Path, said: 
 def test_a_long_name_is_read_once() -> None:
     """Each date in it is also a number and a shorter date."""
     began = time.process_time()
-    assert another("big", "big" + "-2026-11-01" * 1000 + "x")
+    assert is_other_model("big", "big" + "-2026-11-01" * 1000 + "x")
     assert time.process_time() - began < 1
 
 
@@ -274,12 +279,12 @@ TASKS: dict[str, tuple[str, dict[str, Any], Any]] = {
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("path", TASKS)
 async def test_another_models_name_of_the_other_tasks(tmp_path: Path, path: str, exact: bool) -> None:
-    task, body, told = TASKS[path]
+    task, body, reported = TASKS[path]
     sent: dict[str, Any] = {"json": {"model": f"there/{task}", **body}}
     if task == "transcribe":
         sent = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.wav", b"RIFFdata")}}
     models = [{"name": task, "task": task, "exact": exact}]
-    async with rigged(tmp_path, lambda seen: Play([json.dumps(told).encode()]), models=models) as rig:
+    async with rigged(tmp_path, lambda seen: Play([json.dumps(reported).encode()]), models=models) as rig:
         found = await rig.http.post(path, **sent)
         if exact:
             assert found.status_code == 502, found.text
@@ -287,7 +292,7 @@ async def test_another_models_name_of_the_other_tasks(tmp_path: Path, path: str,
             assert found.headers["x-roundhouse-warning"] == "the provider says that model tiny answered"
 
 
-async def test_a_recording_that_is_longer_than_any_is_told_of_none(tmp_path: Path) -> None:
+async def test_a_recording_that_is_longer_than_any_is_reported_none(tmp_path: Path) -> None:
     """Of such a number no sink could count milliseconds: what the request had reserved was held for ever."""
     play = Play([b'{"text": "two words", "duration": 1e308}'])
     async with rigged(tmp_path, lambda seen: play) as rig:
@@ -309,7 +314,7 @@ async def test_private_addresses_only_where_the_recipe_says_so(tmp_path: Path, u
         assert not rig.fake.seen
 
 
-async def test_nobody_listens_there(tmp_path: Path) -> None:
+async def test_no_one_listens_there(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: traces.chat("big"), base_url="http://127.0.0.1:9/v1") as rig:
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_unreachable")
@@ -386,12 +391,12 @@ async def test_an_answer_without_usage_is_not_free(tmp_path: Path, usage: dict[s
     """Budgets never bound what a whole answer, or vectors, of such a server cost."""
 
     def script(seen: Seen) -> Play:
-        told: dict[str, Any] = {"model": "big", **usage}
+        reported: dict[str, Any] = {"model": "big", **usage}
         if seen.path.endswith("embeddings"):
-            told["data"] = [{"embedding": [1.0, 0.0]}]
+            reported["data"] = [{"embedding": [1.0, 0.0]}]
         else:
-            told["choices"] = [{"delta" if is_stream else "message": {"content": "hello"}, "finish_reason": "stop"}]
-        data = json.dumps(told).encode()
+            reported["choices"] = [{"delta" if is_stream else "message": {"content": "hello"}, "finish_reason": "stop"}]
+        data = json.dumps(reported).encode()
         return stream(b"data: " + data + b"\n\n", EVENTS[-1]) if seen.body.get("stream") else Play([data])
 
     async with rigged(tmp_path, script) as rig:
@@ -417,7 +422,7 @@ async def test_what_never_arrived_costs_nothing(tmp_path: Path) -> None:
 
 
 # --- who leaves, and who is too many ---------------------------------------------------------------------------------
-def asked(is_stream: bool) -> bytes:
+def requested(is_stream: bool) -> bytes:
     return json.dumps({"model": "there/big", "stream": is_stream, "messages": []}).encode()
 
 
@@ -427,7 +432,7 @@ def asked(is_stream: bool) -> bytes:
 async def test_a_client_that_leaves_cancels_the_provider(tmp_path: Path, is_stream: bool, play: Play) -> None:
     async with rigged(tmp_path, lambda seen: play) as rig:
         headers = {"content-type": "application/json"}
-        wire = Wire(rig.app, "/v1/chat/completions", [asked(is_stream)], headers)
+        wire = Wire(rig.app, "/v1/chat/completions", [requested(is_stream)], headers)
         task = asyncio.create_task(wire.run())
         await (wire.first if is_stream else rig.fake.arrived).wait()
         wire.leave.set()
@@ -452,11 +457,11 @@ async def test_more_than_its_connections_is_a_429(tmp_path: Path) -> None:
 async def test_the_clients_own_deadline_is_its_own(tmp_path: Path) -> None:
     from runtime.gateway.context import RequestContext
     from runtime.http.routes import ENDPOINTS
-    from tests.unit.http.whole import answer
+    from tests.unit.http.answering import answer
 
     async with rigged(tmp_path, lambda seen: Play([HANG])) as rig:
         loop = asyncio.get_running_loop()
         context = RequestContext("x", deadline=loop.time() + 0.2)
-        found = await answer(rig.gateway.gateway, context, ENDPOINTS["/v1/chat/completions"], asked(False))
+        found = await answer(rig.gateway.gateway, context, ENDPOINTS["/v1/chat/completions"], requested(False))
         assert found.status == 504
         assert json.loads(found.body)["error"]["code"] == "deadline_exceeded"

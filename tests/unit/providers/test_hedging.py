@@ -13,11 +13,11 @@ from registry.errors import ProviderFailed
 from registry.recipes.router import RouterSpec
 from routing.decision import Decision
 from routing.providers.breaker import Phase
-from runtime.gateway.backend import Routed, Target
+from runtime.gateway.backend import RouteChoice, Target
 from runtime.gateway.record import RequestRecord
 from runtime.http import serving
 from runtime.http.attempts import hedging
-from runtime.http.attempts.again import attempts
+from runtime.http.attempts.retries import attempts
 from runtime.http.dialect import Parts
 from tenants.caller import EVERYBODY
 from tenants.limits.limiter import Limiter
@@ -37,7 +37,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found = [SOON]
 
     def attempted(gateway: Any, recorder: Any, target: Target, _none: Sequence[str], *more: Any) -> Parts:
-        chosen = Routed("r@v1", Decision("first/big", "state", hedge_after=found[0]))
+        chosen = RouteChoice("r@v1", Decision("first/big", "state", hedge_after=found[0]))
         return attempts(gateway, recorder, replace(target, routed=chosen), ["nowhere/at-all", "second/big"], *more)
 
     monkeypatch.setattr(serving, "attempts", attempted)
@@ -100,11 +100,11 @@ async def test_limits_are_charged_both_and_count_one_request(tmp_path: Path, sec
     scripts = {"first": (looks, "openai", {}), "second": (answers, "anthropic", {})}
     async with rigged_with(tmp_path, scripts, limiter=limiter) as rig:
         seconds[0] = NEVER
-        asked = asyncio.create_task(rig.chat("first/big", max_tokens=10))
+        requested = asyncio.create_task(rig.chat("first/big", max_tokens=10))
         while not reserved:
             await asyncio.sleep(0.001)
-        asked.cancel()
-        await asyncio.wait({asked})
+        requested.cancel()
+        await asyncio.wait({requested})
         ((one, at_once, requests),) = reserved
         given_up = used()[0]
         assert (at_once, requests, used()) == (1, 1, [given_up, 0, 1])
@@ -132,11 +132,11 @@ async def test_the_first_one_may_still_be_first(tmp_path: Path, seconds: list[fl
     late = Play([GATE, *answer.parts], content_type=answer.content_type)  # type: ignore[misc]
     async with two(tmp_path, late, Play([b"", HANG])) as (rig, rows):
 
-        def asked(seen: Seen) -> Play:
+        def requested(seen: Seen) -> Play:
             rig.fakes[0].gate.set()
             return HANGS
 
-        rig.fakes[1].script = asked
+        rig.fakes[1].script = requested
         found = await rig.chat("first/big", stream=stream)
         assert "there" in found.text
         assert found.headers["x-roundhouse-model"] == "first/big@v1"
@@ -157,16 +157,16 @@ async def test_one_of_them_fails(tmp_path: Path, seconds: list[float]) -> None:
         assert (await rig.chat("first/big")).status_code == 200
         assert rows[-1] == (2, "second/big", "done", None)
     async with two(tmp_path / "b", Play([GATE, *traces.chat("big").parts]), traces.error(500)) as (rig, rows):  # type: ignore[misc]
-        ended = rig.gateway.gateway.failed_attempt
+        ended = rig.gateway.gateway.end_attempt
 
         def failed(recorder: Any, error: Any) -> None:
             ended(recorder, error)
             rig.fakes[0].gate.set()
 
-        rig.gateway.gateway.failed_attempt = failed  # type: ignore[method-assign]
+        rig.gateway.gateway.end_attempt = failed  # type: ignore[method-assign]
         assert (await rig.chat("first/big")).headers["x-roundhouse-model"] == "first/big@v1"
-        told = [(model, end, code) for _, model, end, code in rows]
-        assert told == [("second/big", "failed", "provider_failed"), ("first/big", "done", None)]
+        reported = [(model, end, code) for _, model, end, code in rows]
+        assert reported == [("second/big", "failed", "provider_failed"), ("first/big", "done", None)]
 
 
 def vectors() -> Play:
@@ -179,7 +179,7 @@ async def test_an_answer_that_is_whole_at_once_is_the_second_ones(
     """It is complete before it is known that it counts: what is told of its end is told of its own row."""
 
     def attempted(gateway: Any, recorder: Any, target: Target, _none: Sequence[str], *more: Any) -> Parts:
-        chosen = Routed("r@v1", Decision("first/embed", "state", hedge_after=SOON))
+        chosen = RouteChoice("r@v1", Decision("first/embed", "state", hedge_after=SOON))
         return attempts(gateway, recorder, replace(target, routed=chosen), ["second/embed"], *more)
 
     monkeypatch.setattr(serving, "attempts", attempted)
@@ -202,7 +202,7 @@ async def test_both_fail(tmp_path: Path, seconds: list[float]) -> None:
         ]  # fmt: skip
 
 
-async def test_a_model_that_was_named_itself_is_asked_twice_by_its_provider(tmp_path: Path) -> None:
+async def test_a_model_that_was_named_itself_is_queried_twice_by_its_provider(tmp_path: Path) -> None:
     plays = [HANGS, traces.chat("big")]
     async with rigged(tmp_path, lambda seen: plays.pop(0), hedge_after=SOON) as rig:
         found = await rig.chat()
@@ -224,11 +224,11 @@ async def test_at_most_a_tenth_get_a_second_one(tmp_path: Path) -> None:
         assert not upstream.spare(model), "its breaker is open"
 
 
-async def test_a_fallback_without_other_traffic_is_asked_more_than_once(
+async def test_a_fallback_without_other_traffic_is_queried_more_than_once(
     tmp_path: Path, seconds: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of thirty requests is late: it answers once it is decided whether another one is asked."""
-    made, other = [], hedging._other
+    made, other = [], hedging._hedge_target
     async with two(tmp_path, Play([GATE, *traces.chat("big").parts]), traces.message("big")) as (rig, _):  # type: ignore[misc]
 
         def decided(*given: Any) -> Target | None:
@@ -237,7 +237,7 @@ async def test_a_fallback_without_other_traffic_is_asked_more_than_once(
             rig.fakes[0].gate.set()
             return found
 
-        monkeypatch.setattr(hedging, "_other", decided)
+        monkeypatch.setattr(hedging, "_hedge_target", decided)
         for _ in range(30):
             rig.fakes[0].gate.clear()
             assert (await rig.chat("first/big")).status_code == 200

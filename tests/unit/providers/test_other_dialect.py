@@ -38,15 +38,15 @@ def counted(rig: Rig) -> set[tuple[int, int, int]]:
 
 async def test_an_end_without_an_answer(tmp_path: Path) -> None:
     play = Play([b"data: [DONE]\n\n"], content_type=traces.EVENTS)
-    asked = {"model": "there/big", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    requested = {"model": "there/big", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     async with rigged(tmp_path, lambda seen: play) as rig:
-        found = await rig.http.post("/v1/messages", json=asked)
+        found = await rig.http.post("/v1/messages", json=requested)
         assert (found.status_code, found.json()["error"]["type"]) == (502, "api_error")
 
 
 # --- OpenAI's SDK, Anthropic's provider ------------------------------------------------------------------------------
 async def test_openais_client_and_anthropics_provider(tmp_path: Path) -> None:
-    asked: Any = {
+    requested: Any = {
         "model": "there/big",
         "max_completion_tokens": 9,
         "stop": "END",
@@ -64,14 +64,14 @@ async def test_openais_client_and_anthropics_provider(tmp_path: Path) -> None:
         ],
     }
     async with rigged(tmp_path, messages, "anthropic") as rig, rig.openai() as client:
-        found = await client.chat.completions.create(**asked)
+        found = await client.chat.completions.create(**requested)
         assert found.choices[0].message.content == "hello there"
         assert (found.model, found.choices[0].finish_reason) == ("there/big", "stop")
         assert found.usage
         assert (found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.total_tokens) == (12, 5, 17)
         assert found.usage.prompt_tokens_details
         assert found.usage.prompt_tokens_details.cached_tokens == 4
-        stream = await client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+        stream = await client.chat.completions.create(**requested, stream=True, stream_options={"include_usage": True})
         chunks = [chunk async for chunk in stream]
         assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "hello there"
         assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
@@ -101,7 +101,7 @@ async def test_openais_client_and_anthropics_provider(tmp_path: Path) -> None:
 
 async def test_openais_tools_at_anthropics_provider(tmp_path: Path) -> None:
     call = {"id": "toolu_0", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
-    asked: Any = {
+    requested: Any = {
         "model": "there/big",
         "tools": [TOOL],
         "tool_choice": "required",
@@ -114,13 +114,13 @@ async def test_openais_tools_at_anthropics_provider(tmp_path: Path) -> None:
         ],
     }
     async with rigged(tmp_path, messages, "anthropic") as rig, rig.openai() as client:
-        found = await client.chat.completions.create(**asked)
+        found = await client.chat.completions.create(**requested)
         (made,) = found.choices[0].message.tool_calls or ()
         assert made.type == "function"
         assert (made.id, made.function.name) == ("toolu_1", "weather")
         assert json.loads(made.function.arguments) == {"city": "Rome"}
         assert found.choices[0].finish_reason == "tool_calls"
-        async with client.chat.completions.stream(**asked) as stream:
+        async with client.chat.completions.stream(**requested) as stream:
             async for _ in stream:
                 pass
             final = await stream.get_final_completion()
@@ -141,10 +141,10 @@ async def test_a_call_without_arguments_is_an_object_without_fields(tmp_path: Pa
         made = traces.message_stream if seen.body.get("stream") else traces.message
         return made("big", tool=True, arguments="")
 
-    asked: Any = {"model": "there/big", "tools": [TOOL], "messages": [{"role": "user", "content": "weather?"}]}
+    requested: Any = {"model": "there/big", "tools": [TOOL], "messages": [{"role": "user", "content": "weather?"}]}
     async with rigged(tmp_path, script, "anthropic") as rig, rig.openai() as client:
-        found = await client.chat.completions.create(**asked)
-        async with client.chat.completions.stream(**asked) as stream:
+        found = await client.chat.completions.create(**requested)
+        async with client.chat.completions.stream(**requested) as stream:
             async for _ in stream:
                 pass
             final = await stream.get_final_completion()
@@ -166,19 +166,19 @@ async def test_tokens_that_were_written_into_a_cache_have_their_price(tmp_path: 
         return Play([json.dumps({**json.loads(data), "usage": usage}).encode()])
 
     price = {"input": 4, "cached_input": 1, "written_input": 5, "output": 6}
-    asked: Any = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    requested: Any = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     async with rigged(tmp_path, script, "anthropic", models=[{"name": "big", "price": price}]) as rig:
-        found = await rig.chat(**asked)
-        told = json.loads(found.text.split("data: ")[-2]) if stream else found.json()
+        found = await rig.chat(**requested)
+        reported = json.loads(found.text.split("data: ")[-2]) if stream else found.json()
         (record,) = rig.gateway.records.all
-    assert told["usage"]["prompt_tokens"] == 112
-    assert told["usage"]["prompt_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 100}
+    assert reported["usage"]["prompt_tokens"] == 112
+    assert reported["usage"]["prompt_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 100}
     assert cost_of(record) == 8 * 4 + 4 * 1 + 100 * 5 + 5 * 6
 
 
 # --- Anthropic's SDK, OpenAI's provider ------------------------------------------------------------------------------
 async def test_anthropics_client_and_openais_provider(tmp_path: Path) -> None:
-    asked: Any = {
+    requested: Any = {
         "model": "there/big",
         "max_tokens": 9,
         "system": [{"type": "text", "text": "be short", "cache_control": {"type": "ephemeral"}}],
@@ -197,15 +197,15 @@ async def test_anthropics_client_and_openais_provider(tmp_path: Path) -> None:
         ],
     }  # fmt: skip
     async with rigged(tmp_path, chat) as rig, rig.anthropic() as client:
-        found = await client.messages.create(**asked)
+        found = await client.messages.create(**requested)
         assert (found.model, found.stop_reason, found.type) == ("there/big", "end_turn", "message")
         assert [block.text for block in found.content if block.type == "text"] == ["hello there"]
         usage = found.usage
         assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (8, 4, 5)
-        async with client.messages.stream(**asked) as stream:
-            said = [text async for text in stream.text_stream]
+        async with client.messages.stream(**requested) as stream:
+            stated = [text async for text in stream.text_stream]
             final = await stream.get_final_message()
-        assert said == ["hello", " there"]
+        assert stated == ["hello", " there"]
         assert (final.stop_reason, final.usage.input_tokens, final.usage.output_tokens) == ("end_turn", 8, 5)
         assert counted(rig) == {(12, 5, 4)}
         sent = rig.fake.seen[0]
@@ -232,7 +232,7 @@ async def test_anthropics_client_and_openais_provider(tmp_path: Path) -> None:
 async def test_anthropics_tools_at_openais_provider(tmp_path: Path) -> None:
     use = {"type": "tool_use", "id": "call_0", "name": "weather", "input": {"city": "Oslo"}}
     result = {"type": "tool_result", "tool_use_id": "call_0", "content": "no station", "is_error": True}
-    asked: Any = {
+    requested: Any = {
         "model": "there/big",
         "max_tokens": 9,
         "tools": [CLAUDE_TOOL],
@@ -244,7 +244,7 @@ async def test_anthropics_tools_at_openais_provider(tmp_path: Path) -> None:
         ],
     }
     async with rigged(tmp_path, chat) as rig, rig.anthropic() as client:
-        found = await client.messages.create(**asked)
+        found = await client.messages.create(**requested)
         (made,) = found.content
         assert made.type == "tool_use"
         assert (made.id, made.name, made.input, found.stop_reason) == (
@@ -253,7 +253,7 @@ async def test_anthropics_tools_at_openais_provider(tmp_path: Path) -> None:
             {"city": "Rome"},
             "tool_use",
         )
-        async with client.messages.stream(**asked) as stream:
+        async with client.messages.stream(**requested) as stream:
             final = await stream.get_final_message()
         (streamed,) = final.content
         assert streamed.type == "tool_use"
@@ -274,7 +274,7 @@ async def test_a_forced_call_after_which_the_server_says_stop(tmp_path: Path) ->
         made = traces.chat_stream if seen.body.get("stream") else traces.chat
         return made("big", tool=True, finish="stop")
 
-    asked: Any = {
+    requested: Any = {
         "model": "there/big",
         "max_tokens": 9,
         "tools": [CLAUDE_TOOL],
@@ -282,8 +282,8 @@ async def test_a_forced_call_after_which_the_server_says_stop(tmp_path: Path) ->
         "messages": [{"role": "user", "content": "weather?"}],
     }
     async with rigged(tmp_path, script) as rig, rig.anthropic() as client:
-        found = await client.messages.create(**asked)
-        async with client.messages.stream(**asked) as stream:
+        found = await client.messages.create(**requested)
+        async with client.messages.stream(**requested) as stream:
             final = await stream.get_final_message()
     assert [(answer.content[0].type, answer.stop_reason) for answer in (found, final)] == [("tool_use", "tool_use")] * 2
 
@@ -324,8 +324,8 @@ async def test_what_anthropics_messages_have_no_word_for(tmp_path: Path, more: d
 )
 async def test_what_chat_completions_have_no_word_for(tmp_path: Path, more: dict[str, Any], field: str) -> None:
     async with rigged(tmp_path, chat) as rig:
-        asked = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **more}
-        found = await rig.http.post("/v1/messages", json=asked)
+        requested = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **more}
+        found = await rig.http.post("/v1/messages", json=requested)
         assert found.status_code == 400
         assert found.json()["error"]["message"].startswith(f"'{field}' cannot be carried")
         assert not rig.fake.seen

@@ -20,7 +20,7 @@ THERE: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "chat": (chat, "openai", {"speaks": ["chat/completions", "embeddings", "rerank", "audio/transcriptions"]}),
 }
 there = pytest.mark.parametrize("there", THERE)
-ASKED: dict[str, Any] = {
+REQUESTED: dict[str, Any] = {
     "model": "there/big",
     "instructions": "be short",
     "max_output_tokens": 9,
@@ -46,15 +46,15 @@ async def events_of(rig: Rig, body: dict[str, Any]) -> list[dict[str, Any]]:
 async def test_an_answer_and_a_stream(tmp_path: Path, there: str) -> None:
     script, protocol, more = THERE[there]
     async with rigged(tmp_path, script, protocol, **more) as rig, rig.openai() as client:
-        found = await client.responses.create(**ASKED)
+        found = await client.responses.create(**REQUESTED)
         assert (found.output_text, found.model, found.status) == ("hello there", "there/big", "completed")
         assert found.usage
-        told = (found.usage.input_tokens, found.usage.output_tokens, found.usage.input_tokens_details.cached_tokens)
-        assert told == (12, 5, 4)
-        async with client.responses.stream(**ASKED) as stream:
-            said = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        reported = (found.usage.input_tokens, found.usage.output_tokens, found.usage.input_tokens_details.cached_tokens)
+        assert reported == (12, 5, 4)
+        async with client.responses.stream(**REQUESTED) as stream:
+            stated = [event.delta async for event in stream if event.type == "response.output_text.delta"]
             final = await stream.get_final_response()
-        assert said == ["hello", " there"]
+        assert stated == ["hello", " there"]
         assert (final.output_text, final.usage) == (found.output_text, found.usage)
         assert counted(rig) == {(12, 5, 4)}
         assert (found.instructions, found.max_output_tokens) == ("be short", 9)
@@ -64,10 +64,10 @@ async def test_an_answer_and_a_stream(tmp_path: Path, there: str) -> None:
 async def test_each_answer_and_event_is_of_openais_type(tmp_path: Path, there: str) -> None:
     script, protocol, more = THERE[there]
     async with rigged(tmp_path, script, protocol, **more) as rig:
-        for asked in (ASKED, {**ASKED, "tools": [TOOL]}):
-            whole = (await rig.http.post("/v1/responses", json=asked)).json()
+        for requested in (REQUESTED, {**REQUESTED, "tools": [TOOL]}):
+            whole = (await rig.http.post("/v1/responses", json=requested)).json()
             assert faults(Response, whole) == []
-            events = await events_of(rig, asked)
+            events = await events_of(rig, requested)
             assert [faults(ResponseStreamEvent, event) for event in events] == [[]] * len(events)
             assert [event["sequence_number"] for event in events] == list(range(len(events)))
             assert [event["type"] for event in events][:2] == ["response.created", "response.in_progress"]
@@ -78,7 +78,7 @@ async def test_each_answer_and_event_is_of_openais_type(tmp_path: Path, there: s
 async def test_tools(tmp_path: Path, there: str) -> None:
     script, protocol, more = THERE[there]
     call = {"type": "function_call", "call_id": "toolu_0", "name": "weather", "arguments": '{"city": "Oslo"}'}
-    asked: Any = {
+    requested: Any = {
         "model": "there/big",
         "tools": [TOOL],
         "tool_choice": {"type": "function", "name": "weather"},
@@ -92,8 +92,8 @@ async def test_tools(tmp_path: Path, there: str) -> None:
         ],
     }
     async with rigged(tmp_path, script, protocol, **more) as rig, rig.openai() as client:
-        found = await client.responses.create(**asked)
-        async with client.responses.stream(**asked) as stream:
+        found = await client.responses.create(**requested)
+        async with client.responses.stream(**requested) as stream:
             async for _ in stream:
                 pass
             final = await stream.get_final_response()
@@ -128,22 +128,22 @@ async def test_a_call_without_arguments_is_an_object_without_fields(tmp_path: Pa
         )
         return (stream if seen.body.get("stream") else whole)("big", tool=True, arguments="")
 
-    asked: Any = {"model": "there/big", "tools": [TOOL], "input": "weather?"}
+    requested: Any = {"model": "there/big", "tools": [TOOL], "input": "weather?"}
     async with rigged(tmp_path, script, protocol, **more) as rig, rig.openai() as client:
-        found = await client.responses.create(**asked)
-        async with client.responses.stream(**asked) as stream:
-            said = [event.delta async for event in stream if event.type == "response.function_call_arguments.delta"]
+        found = await client.responses.create(**requested)
+        async with client.responses.stream(**requested) as stream:
+            stated = [event.delta async for event in stream if event.type == "response.function_call_arguments.delta"]
             final = await stream.get_final_response()
     answers: list[Any] = [found, final]
     assert [answer.output[0].arguments for answer in answers] == ["{}", "{}"]
-    assert "".join(said) == "{}"
+    assert "".join(stated) == "{}"
 
 
 async def test_thoughts_and_an_answer_that_was_cut(tmp_path: Path) -> None:
     def script(seen: Seen) -> Play:
         thinks = {"type": "thinking", "thinking": "hm", "signature": "s"}
-        said = {"type": "text", "text": "so"}
-        body = {"id": "msg_1", "type": "message", "role": "assistant", "model": "big", "content": [thinks, said],
+        stated = {"type": "text", "text": "so"}
+        body = {"id": "msg_1", "type": "message", "role": "assistant", "model": "big", "content": [thinks, stated],
                 "stop_reason": "max_tokens", "stop_sequence": None, "usage": traces.MESSAGE_USAGE}  # fmt: skip
         return Play([json.dumps(body).encode()])
 
@@ -194,8 +194,8 @@ async def test_tokens_are_counted_by_the_provider(tmp_path: Path) -> None:
         return Play([b'{"input_tokens": 7}'])
 
     async with rigged(tmp_path, script, "anthropic") as rig, rig.anthropic() as client:
-        asked: Any = [{"role": "user", "content": "hi"}]
-        found = await client.messages.count_tokens(model="there/big", messages=asked)
+        requested: Any = [{"role": "user", "content": "hi"}]
+        found = await client.messages.count_tokens(model="there/big", messages=requested)
         assert found.input_tokens == 7
         (seen,) = rig.fake.seen
-        assert (seen.path, seen.body) == ("/v1/messages/count_tokens", {"model": "big", "messages": asked})
+        assert (seen.path, seen.body) == ("/v1/messages/count_tokens", {"model": "big", "messages": requested})

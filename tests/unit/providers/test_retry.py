@@ -11,7 +11,7 @@ from routing.providers.faults import failure, is_the_clients
 from routing.providers.faults import retry_after as read_after
 from routing.providers.upstream import Upstream
 from runtime.http import serving
-from runtime.http.attempts.again import attempts
+from runtime.http.attempts.retries import attempts
 from runtime.http.dialect import Parts
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
@@ -42,11 +42,11 @@ def test_how_long_until_the_next(
 def test_a_tenth_of_the_traffic() -> None:
     budget, taken = retry.RetryBudget(), 0
     for _ in range(1000):
-        budget.asked()
+        budget.record_request()
         taken += budget.take()
     assert taken <= 1000 * retry.SHARE + 1
     for _ in range(1000):
-        budget.asked()
+        budget.record_request()
     assert sum(budget.take() for _ in range(1000)) == retry.SAVED
 
 
@@ -160,7 +160,7 @@ async def test_a_tenth_of_what_arrives_at_a_provider(
     assert requests * 1.08 < arrived <= requests * 1.1 + 1
 
 
-async def test_attempts_elsewhere_are_none_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attempts_at_a_fallback_do_not_count_as_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A last fall-back may be asked again as often as its own recipe says."""
     monkeypatch.setattr(retry, "FIRST_SECONDS", 0.0)
     fall_back_to(monkeypatch, "second/big", "there/big")

@@ -8,11 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from models.messages import Chunk, Event, Finished, Started, Usage
+from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
 from registry.recipes.router import RouterSpec
 from registry.state.database import State
-from routing.routers.content import Content
-from tenants.ledger.keeping import Ledger
+from routing.routers.content import RouterContent
+from tenants.ledger.ledger import Ledger
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
 from tenants.storage.opening import open_tables
@@ -23,7 +23,7 @@ from tests.unit.providers.rig import Rig, rigged_with
 
 TARGETS = [{"name": "first/big"}, {"name": "second/big"}]
 SHORT = {"timeouts": {"first_byte": 0.3, "between_bytes": 0.3, "whole": 5.0}}
-LOCAL: list[Event] = [Started(200, "application/json"), Chunk(b'{"model":"chat"}'), Finished(Usage(5, 2))]
+LOCAL: list[Event] = [ResponseStart(200, "application/json"), Chunk(b'{"model":"chat"}'), ResponseEnd(Usage(5, 2))]
 
 
 @asynccontextmanager
@@ -31,7 +31,7 @@ async def routed(folder: Path, first: Play, second: Play, **router: Any) -> Asyn
     """A gateway with the router `auto`, whose default is `first/big`; and the ledger's rows, once it has ended."""
     database, rows = open_tables(folder / "data"), list[Any]()
     ledger = Ledger(folder / "data")
-    await ledger.keep(database)
+    await ledger.enable(database)
     scripts: dict[str, Any] = {
         "first": (lambda seen: first, "openai", SHORT),
         "second": (lambda seen: second, "anthropic", {}),
@@ -39,7 +39,7 @@ async def routed(folder: Path, first: Play, second: Play, **router: Any) -> Asyn
     with State(folder / "state") as state:
         async with rigged_with(folder, scripts, state=state, ledger=ledger) as rig:
             spec = {"id": "auto", "targets": TARGETS, "default": "first/big", **router}
-            await rig.gateway.routers.add(Content(RouterSpec.model_validate(spec)), "test")
+            await rig.gateway.routers.add(RouterContent(RouterSpec.model_validate(spec)), "test")
             yield rig, rows
             await rig.gateway.gateway.kept()
     with database.read() as connection:
@@ -112,16 +112,16 @@ async def test_who_has_spent_its_budget_is_sent_to_what_is_free(tmp_path: Path) 
             rig.gateway.links["chat"].script = lambda _: LOCAL
             targets = [{"name": "first/big", "price": 0}, {"name": "chat", "price": 1}]
             spec = RouterSpec.model_validate({"id": "auto", "targets": targets})
-            await rig.gateway.routers.add(Content(spec), "test")
+            await rig.gateway.routers.add(RouterContent(spec), "test")
             gave = [(await rig.chat("auto", max_tokens=10)).json()["model_used"] for _ in range(4)]
             assert gave == ["first/big", "first/big", "first/big", "chat"], "with 5 left, 10 could be too many"
             assert (await rig.chat("auto", max_tokens=5)).json()["model_used"] == "first/big"
-            told = await rig.http.post("/v1/route", json={"model": "auto", "messages": [], "max_tokens": 1})
-            assert (told.json()["target"], told.json()["reason"]) == ("chat", "state"), told.text
+            reported = await rig.http.post("/v1/route", json={"model": "auto", "messages": [], "max_tokens": 1})
+            assert (reported.json()["target"], reported.json()["reason"]) == ("chat", "state"), reported.text
             assert (await rig.chat("first/big", max_tokens=5)).status_code == 429, "by its own name it has no other"
 
 
-async def test_a_router_elsewhere_says_no_second_name(tmp_path: Path) -> None:
+async def test_a_providers_router_reports_no_second_name(tmp_path: Path) -> None:
     """Another Roundhouse's router tells `model_used` of its own: here it is the model of this server that answered."""
     answer = json.loads(bytes(traces.chat("auto").parts[0]))  # type: ignore[index,arg-type]
     whole = Play([json.dumps({"model_used": "theirs", **answer}).encode()])
@@ -130,7 +130,7 @@ async def test_a_router_elsewhere_says_no_second_name(tmp_path: Path) -> None:
         assert (found.count("model_used"), json.loads(found)["model_used"]) == (1, "first/big")
         assert "model_used" not in (await rig.chat("first/big")).text, "no router of this server's"
         start, *rest = traces.chat_events("auto")
-        told = start.replace(b"data: {", b'data: {"model_used": "theirs", ', 1)
-        rig.fakes[0].script = lambda _: Play([told, *rest], content_type=traces.EVENTS)
+        reported = start.replace(b"data: {", b'data: {"model_used": "theirs", ', 1)
+        rig.fakes[0].script = lambda _: Play([reported, *rest], content_type=traces.EVENTS)
         stream = (await rig.chat("auto", stream=True)).text
         assert (stream.count("model_used"), "theirs" in stream) == (1, False)

@@ -40,9 +40,9 @@ async def test_a_whole_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-async def test_a_stream_is_passed_on(tmp_path: Path, wanted: bool) -> None:
+async def test_a_stream_is_passed_on(tmp_path: Path, expected: bool) -> None:
     """Usage is always asked for; whoever did not want it does not see its chunk."""
-    options = {"stream_options": {"include_usage": True}} if wanted else {}
+    options = {"stream_options": {"include_usage": True}} if expected else {}
     async with rigged(tmp_path, scripted) as rig:
         found = await rig.chat(stream=True, **options)
         events = [line[6:] for line in found.text.split("\n\n") if line]
@@ -50,7 +50,7 @@ async def test_a_stream_is_passed_on(tmp_path: Path, wanted: bool) -> None:
         assert events[-1] == "[DONE]"
         assert {chunk["model"] for chunk in chunks} == {"there/big"}
         assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"]) == "hello there"
-        assert ("usage" in chunks[-1]) is wanted
+        assert ("usage" in chunks[-1]) is expected
         assert rig.fake.seen[0].body["stream_options"] == {"include_usage": True}
         assert rig.gateway.records.all[0].usage.completion_tokens == 5
 
@@ -65,8 +65,8 @@ async def test_words_in_parts_are_words(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: play) as rig:
         found = await rig.chat(stream=True)
         assert found.status_code == 200, found.text
-        told = [json.loads(line[6:]) for line in found.text.split("\n\n")[:2]]
-        assert [one["choices"][0]["delta"] for one in told] == deltas
+        reported = [json.loads(line[6:]) for line in found.text.split("\n\n")[:2]]
+        assert [one["choices"][0]["delta"] for one in reported] == deltas
         assert rig.gateway.records.all[0].usage.completion_tokens == 2
 
 
@@ -103,10 +103,10 @@ async def test_messages_of_a_provider_of_messages(tmp_path: Path) -> None:
         return traces.message_stream("big") if seen.body.get("stream") else traces.message("big")
 
     async with rigged(tmp_path, script, "anthropic") as rig, rig.anthropic() as client:
-        asked: Any = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-        found = await client.messages.create(**asked)
+        requested: Any = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        found = await client.messages.create(**requested)
         assert (found.model, found.content[0].type, found.usage.output_tokens) == ("there/big", "text", 5)
-        async with client.messages.stream(**asked) as stream:
+        async with client.messages.stream(**requested) as stream:
             final = await stream.get_final_message()
         assert (final.model, final.usage.input_tokens, final.usage.output_tokens) == ("there/big", 8, 5)
         assert rig.fake.seen[0].headers["x-api-key"] == KEY
@@ -117,7 +117,7 @@ async def test_messages_of_a_provider_of_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-async def test_a_stream_counts_as_many_tokens_as_its_provider_told(tmp_path: Path, protocol: str) -> None:
+async def test_a_stream_counts_as_many_tokens_as_its_provider_reported(tmp_path: Path, protocol: str) -> None:
     """Its events were counted where they were more: of a short answer of Anthropic's five tokens and not two."""
 
     def script(seen: Seen) -> Play:
@@ -126,30 +126,30 @@ async def test_a_stream_counts_as_many_tokens_as_its_provider_told(tmp_path: Pat
             (b'"output_tokens": 5', b'"output_tokens": 2'),
             (b'"completion_tokens": 5, "total_tokens": 17', b'"completion_tokens": 2'),
         )
-        for told, fewer in tokens:
-            play.parts = [part.replace(told, fewer) for part in list(play.parts)]  # type: ignore[call-overload]
+        for reported, fewer in tokens:
+            play.parts = [part.replace(reported, fewer) for part in list(play.parts)]  # type: ignore[call-overload]
         return play
 
     async with rigged(tmp_path, script, protocol) as rig, rig.anthropic() as client:
-        asked: Any = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-        async with client.messages.stream(**asked) as stream:
+        requested: Any = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        async with client.messages.stream(**requested) as stream:
             assert (await stream.get_final_message()).usage.output_tokens == 2
         assert rig.gateway.records.all[0].usage.completion_tokens == 2
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-async def test_anthropic_is_told_what_its_client_tries(tmp_path: Path, protocol: str) -> None:
+async def test_anthropic_is_given_advice_what_its_client_tries(tmp_path: Path, protocol: str) -> None:
     """Claude Code's requests were refused: they have fields that are only taken with this header."""
 
     def script(seen: Seen) -> Play:
         return traces.message("big") if seen.path.endswith("messages") else traces.chat("big")
 
     async with rigged(tmp_path, script, protocol) as rig, rig.anthropic() as client:
-        asked: Any = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-        await client.beta.messages.create(**asked, betas=["context-management-2025-06-27", "other-2026-01-01"])
-        await client.messages.create(**asked)
-        told = [seen.headers.get("anthropic-beta") for seen in rig.fake.seen]
-        assert told == ["context-management-2025-06-27,other-2026-01-01" if protocol == "anthropic" else None, None]
+        requested: Any = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        await client.beta.messages.create(**requested, betas=["context-management-2025-06-27", "other-2026-01-01"])
+        await client.messages.create(**requested)
+        reported = [seen.headers.get("anthropic-beta") for seen in rig.fake.seen]
+        assert reported == ["context-management-2025-06-27,other-2026-01-01" if protocol == "anthropic" else None, None]
 
 
 @pytest.mark.parametrize("given", ["numbers", "base64"])
@@ -157,8 +157,8 @@ async def test_embeddings(tmp_path: Path, given: str) -> None:
     rows = np.array([[1.0, 0.0], [0.6, 0.8]], "<f4")
 
     def script(seen: Seen) -> Play:
-        told = [row.tolist() if given == "numbers" else base64.b64encode(row.tobytes()).decode() for row in rows]
-        data = [{"object": "embedding", "index": i, "embedding": v} for i, v in reversed(list(enumerate(told)))]
+        reported = [row.tolist() if given == "numbers" else base64.b64encode(row.tobytes()).decode() for row in rows]
+        data = [{"object": "embedding", "index": i, "embedding": v} for i, v in reversed(list(enumerate(reported)))]
         usage = {"prompt_tokens": 7, "total_tokens": 7}
         return Play([json.dumps({"object": "list", "data": data, "model": "embed", "usage": usage}).encode()])
 
@@ -171,8 +171,8 @@ async def test_embeddings(tmp_path: Path, given: str) -> None:
         ollamas = await rig.http.post("/api/embed", json={"model": "there/embed", "input": ["a", "b"]})
         assert ollamas.status_code == 200, ollamas.text
         assert rig.fake.seen[-1].body == {"model": "embed", "input": ["a", "b"], "encoding_format": "base64"}
-        for said, sent in (("search_query", "query"), ("search_document", "document"), ("passage", "document")):
-            body = {"model": "there/embed", "input": ["a", "b"], "input_type": said}
+        for stated, sent in (("search_query", "query"), ("search_document", "document"), ("passage", "document")):
+            body = {"model": "there/embed", "input": ["a", "b"], "input_type": stated}
             await rig.http.post("/v1/embeddings", json=body)
             assert rig.fake.seen[-1].body["input_type"] == sent
 
@@ -182,12 +182,12 @@ async def test_rerank(tmp_path: Path) -> None:
     results = [{"index": i, "relevance_score": s} for i, s in enumerate(scores)]
     answer = json.dumps({"results": results, "usage": {"total_tokens": 9}}).encode()
     async with rigged(tmp_path, lambda seen: Play([answer])) as rig:
-        asked = {"model": "there/rerank", "query": "q", "documents": ["a", "b", "c"]}
-        found = (await rig.http.post("/v1/rerank", json=asked)).json()
+        requested = {"model": "there/rerank", "query": "q", "documents": ["a", "b", "c"]}
+        found = (await rig.http.post("/v1/rerank", json=requested)).json()
         assert [item["index"] for item in found["results"]] == [1, 0, 2]
-        told = [item["relevance_score"] for item in found["results"]]
-        assert all(math.isclose(a, b, abs_tol=1e-12) for a, b in zip(told, [0.999, 0.25, 0.0], strict=True))
-        refused = await rig.http.post("/v1/rerank", json={**asked, "max_tokens_per_doc": 5})
+        reported = [item["relevance_score"] for item in found["results"]]
+        assert all(math.isclose(a, b, abs_tol=1e-12) for a, b in zip(reported, [0.999, 0.25, 0.0], strict=True))
+        refused = await rig.http.post("/v1/rerank", json={**requested, "max_tokens_per_doc": 5})
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_value")
 
 
@@ -201,12 +201,12 @@ async def test_rerank(tmp_path: Path) -> None:
     ],
     ids=["Jina", "Voyage", "SiliconFlow", "null"],
 )
-async def test_rankings_as_others_write_them(tmp_path: Path, told: dict[str, Any]) -> None:
+async def test_rankings_as_others_write_them(tmp_path: Path, reported: dict[str, Any]) -> None:
     rows = [{"index": 1, "relevance_score": 0.75}, {"index": 0, "relevance_score": 0.25}]
-    answer = {name: rows if value is None else value for name, value in told.items()}
+    answer = {name: rows if value is None else value for name, value in reported.items()}
     async with rigged(tmp_path, lambda seen: Play([json.dumps(answer).encode()])) as rig:
-        asked = {"model": "there/rerank", "query": "q", "documents": ["a", "b"]}
-        found = (await rig.http.post("/v1/rerank", json=asked)).json()
+        requested = {"model": "there/rerank", "query": "q", "documents": ["a", "b"]}
+        found = (await rig.http.post("/v1/rerank", json=requested)).json()
         assert [item["index"] for item in found["results"]] == [1, 0]
         assert rig.gateway.records.all[0].usage.prompt_tokens == 9
 
@@ -221,16 +221,18 @@ async def test_rankings_as_others_write_them(tmp_path: Path, told: dict[str, Any
     ],
     ids=["logits", "huge", "one is missing", "infinite"],
 )
-async def test_rerank_by_one_that_scores_in_logits(tmp_path: Path, scores: list[Any], told: list[float] | None) -> None:
+async def test_rerank_by_one_that_scores_in_logits(
+    tmp_path: Path, scores: list[Any], reported: list[float] | None
+) -> None:
     rows = ", ".join(f'{{"index": {i}, "relevance_score": {score}}}' for i, score in enumerate(scores))
     async with rigged(tmp_path, lambda seen: Play([f'{{"results": [{rows}]}}'.encode()])) as rig:
-        asked = {"model": "there/rerank", "query": "q", "documents": ["a", "b", "c"]}
-        found = await rig.http.post("/v1/rerank", json=asked)
-        if told is None:
+        requested = {"model": "there/rerank", "query": "q", "documents": ["a", "b", "c"]}
+        found = await rig.http.post("/v1/rerank", json=requested)
+        if reported is None:
             assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
         else:
             by_index = {item["index"]: item["relevance_score"] for item in found.json()["results"]}
-            assert [by_index[index] for index in range(3)] == pytest.approx(told, abs=1e-12)
+            assert [by_index[index] for index in range(3)] == pytest.approx(reported, abs=1e-12)
 
 
 async def test_a_reranker_of_text_embeddings_inference(tmp_path: Path) -> None:
@@ -240,12 +242,12 @@ async def test_a_reranker_of_text_embeddings_inference(tmp_path: Path) -> None:
     async with rigged(
         tmp_path, lambda seen: Play([json.dumps(rows).encode()]), models=models, speaks=["rerank"]
     ) as rig:
-        asked = {"model": "there/bge", "query": "q", "documents": ["a", "b"]}
-        found = (await rig.http.post("/v1/rerank", json={**asked, "truncate": True})).json()
+        requested = {"model": "there/bge", "query": "q", "documents": ["a", "b"]}
+        found = (await rig.http.post("/v1/rerank", json={**requested, "truncate": True})).json()
         assert [item["index"] for item in found["results"]] == [1, 0]
         assert [item["relevance_score"] for item in found["results"]] == pytest.approx([0.75, 0.25])
         assert rig.fake.seen[-1].body == {"query": "q", "texts": ["a", "b"], "truncate": True}
-        refused = await rig.http.post("/v1/rerank", json={**asked, "max_tokens_per_doc": 5})
+        refused = await rig.http.post("/v1/rerank", json={**requested, "max_tokens_per_doc": 5})
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_value")
 
 
@@ -275,8 +277,8 @@ TIMED = [{"word": " two", "start": 0.0, "end": 0.7, "probability": 0.9}, {"word"
     ],
     ids=["vLLM", "older ones", "whisper.cpp"],
 )
-async def test_transcripts_as_others_write_them(tmp_path: Path, told: dict[str, Any], words: list[str]) -> None:
-    async with rigged(tmp_path, lambda seen: Play([json.dumps({"text": "two words", **told}).encode()])) as rig:
+async def test_transcripts_as_others_write_them(tmp_path: Path, reported: dict[str, Any], words: list[str]) -> None:
+    async with rigged(tmp_path, lambda seen: Play([json.dumps({"text": "two words", **reported}).encode()])) as rig:
         form = {"model": "there/transcribe", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
         found = await rig.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFFdata")})
         assert found.status_code == 200, found.text
@@ -322,32 +324,32 @@ TOKENS = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_toke
     ids=["tokens", "nothing", "both", "segments"],
 )  # fmt: skip
 async def test_what_a_transcription_has_used(
-    tmp_path: Path, told: dict[str, Any], usage: dict[str, Any] | None, counted: Usage
+    tmp_path: Path, reported: dict[str, Any], usage: dict[str, Any] | None, counted: Usage
 ) -> None:
     """By time or by tokens. Where the length is not told that counts which was reserved: 1,000 bytes can be 2 s."""
-    async with rigged(tmp_path, lambda seen: Play([json.dumps({"text": "two words", **told}).encode()])) as rig:
-        asked: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.ogg", bytes(1000))}}
-        found = await rig.http.post("/v1/audio/transcriptions", **asked)
+    async with rigged(tmp_path, lambda seen: Play([json.dumps({"text": "two words", **reported}).encode()])) as rig:
+        requested: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.ogg", bytes(1000))}}
+        found = await rig.http.post("/v1/audio/transcriptions", **requested)
         assert found.json() == {"text": "two words", **({} if usage is None else {"usage": usage})}
         assert rig.gateway.records.all[-1].usage == counted
 
 
-async def test_a_translation_is_asked_of_who_translates(tmp_path: Path) -> None:
+async def test_a_translation_is_queried_of_who_translates(tmp_path: Path) -> None:
     speaks = ["chat/completions", "embeddings", "rerank", "audio/transcriptions"]
     answer = Play([json.dumps({"text": "two words", "duration": 1.5}).encode()])
-    asked: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.wav", b"RIFFdata")}}
+    requested: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.wav", b"RIFFdata")}}
     async with rigged(tmp_path, lambda seen: answer) as rig:
-        assert (await rig.http.post("/v1/audio/translations", **asked)).status_code == 200
+        assert (await rig.http.post("/v1/audio/translations", **requested)).status_code == 200
         assert [seen.path for seen in rig.fake.seen] == ["/v1/audio/translations"]
     async with rigged(tmp_path, lambda seen: answer, speaks=speaks) as rig:
-        error = (refused := await rig.http.post("/v1/audio/translations", **asked)).json()["error"]
+        error = (refused := await rig.http.post("/v1/audio/translations", **requested)).json()["error"]
         assert (refused.status_code, error["code"]) == (400, "unsupported_endpoint")
         assert "does not answer /v1/audio/translations" in error["message"]
         assert rig.fake.seen == []
-        assert (await rig.http.post("/v1/audio/transcriptions", **asked)).status_code == 200
+        assert (await rig.http.post("/v1/audio/transcriptions", **requested)).status_code == 200
 
 
-async def test_the_clients_own_fault_is_told_in_its_dialect(tmp_path: Path) -> None:
+async def test_the_clients_own_fault_is_reported_in_its_dialect(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: traces.error(400, "invalid_request_error", "too_long")) as rig:
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (400, "too_long")
@@ -368,16 +370,16 @@ async def test_the_clients_own_fault_is_told_in_its_dialect(tmp_path: Path) -> N
     ],
     ids=["OpenAI", "SGLang", "FastAPI", "FastAPI's list", "Mistral", "a text", "Google", "Anthropic"],
 )
-async def test_an_error_is_told_however_its_provider_writes_it(tmp_path: Path, body: Any) -> None:
-    told = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    async with rigged(tmp_path, lambda seen: Play([told], status=400)) as rig:
+async def test_an_error_is_reported_however_its_provider_writes_it(tmp_path: Path, body: Any) -> None:
+    reported = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    async with rigged(tmp_path, lambda seen: Play([reported], status=400)) as rig:
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["message"]) == (400, "too long")
         assert found.json()["error"]["type"]
-        asked = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-        found = await rig.http.post("/v1/messages", json=asked)
+        requested = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        found = await rig.http.post("/v1/messages", json=requested)
         assert (found.json()["type"], found.json()["error"]["message"]) == ("error", "too long")
-        found = await rig.http.post("/api/chat", json=asked)
+        found = await rig.http.post("/api/chat", json=requested)
         assert (found.status_code, found.json()) == (400, {"error": "too long"})
 
 

@@ -14,7 +14,7 @@ from tests.fakes.provider import Play
 from tests.unit.providers.rig import rigged
 
 FALSE = 10**15
-TOLD = {"prompt_tokens": FALSE, "completion_tokens": FALSE, "total_tokens": 2 * FALSE}
+REPORTED = {"prompt_tokens": FALSE, "completion_tokens": FALSE, "total_tokens": 2 * FALSE}
 CHOICE = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
 
 
@@ -22,10 +22,10 @@ CHOICE = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_
 async def test_one_false_answer_does_not_end_a_month(
     tmp_path: Path, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = Play([json.dumps({"model": "big", "choices": [CHOICE], "usage": TOLD}).encode()])
+    whole = Play([json.dumps({"model": "big", "choices": [CHOICE], "usage": REPORTED}).encode()])
     chunks: list[Any] = [
         {"model": "big", "choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]},
-        {"model": "big", "choices": [], "usage": TOLD},
+        {"model": "big", "choices": [], "usage": REPORTED},
     ]
     events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
     streamed = Play([*events, b"data: [DONE]\n\n"], content_type="text/event-stream")
@@ -82,6 +82,6 @@ def test_the_most_of_other_tasks(tmp_path: Path) -> None:
     assert of_task(ranked, b"x" * 40) == UsageBounds(40 + 10 + OVERHEAD)
     recording = tmp_path / "a"
     recording.write_bytes(b"0" * 5000)
-    heard = of_task(TranscribeRequest(path=str(recording), max_seconds=60.0), b"")
-    assert heard.audio_seconds == 10 + ROUNDING
-    assert heard.cut(Usage(audio_seconds=1e9)).audio_seconds == 20.0
+    received = of_task(TranscribeRequest(path=str(recording), max_seconds=60.0), b"")
+    assert received.audio_seconds == 10 + ROUNDING
+    assert received.cut(Usage(audio_seconds=1e9)).audio_seconds == 20.0

@@ -45,7 +45,7 @@ async def test_a_name_of_megabytes_is_compared_by_its_beginning(
     assert max(lengths) < 100
 
 
-async def test_state_is_told_and_no_key(tmp_path: Path) -> None:
+async def test_state_is_reported_and_no_key(tmp_path: Path) -> None:
     async with rigged(tmp_path, script) as rig:
         for _ in range(5):
             await rig.chat()
@@ -56,8 +56,8 @@ async def test_state_is_told_and_no_key(tmp_path: Path) -> None:
         assert one["key_is_set"] is True
         metrics = (await rig.http.get("/metrics")).text
         assert 'roundhouse_provider_breaker{name="big",provider="there"} 1.0' in metrics
-        told = 'roundhouse_provider_attempts_total{name="big",outcome="provider_failed",provider="there"} 5.0'
-        assert told in metrics
+        reported = 'roundhouse_provider_attempts_total{name="big",outcome="provider_failed",provider="there"} 5.0'
+        assert reported in metrics
         assert KEY not in found.text + metrics
 
 
@@ -107,11 +107,11 @@ async def test_a_changed_document_counts_and_another_keeps_its_breakers(tmp_path
 async def test_a_provider_that_was_left_behind_ends_with_the_server(tmp_path: Path) -> None:
     """Its connections were open for as long as the process, and what was under way went on."""
     async with rigged(tmp_path, lambda seen: Play([HANG])) as rig:
-        asked = asyncio.create_task(rig.chat())
+        requested = asyncio.create_task(rig.chat())
         await rig.fake.arrived.wait()
         before = rig.gateway.providers.upstreams["there"]
         rig.gateway.providers.serve([])
         await asyncio.sleep(0)
         await rig.gateway.providers.close()
         assert before.connection._session.closed
-        assert (await asked).status_code == 502
+        assert (await requested).status_code == 502

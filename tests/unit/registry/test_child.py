@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from registry.child import Child
+from registry.base.child import Child
 
 UNDER_UVLOOP = """
 import asyncio, os, sys
 from pathlib import Path
 import uvloop
-from registry.child import Child
+from registry.base.child import Child
 
 os.register_at_fork(before=lambda: os._exit(3))  # what OpenBLAS does there may never end
 
@@ -30,7 +30,7 @@ print("not forked")
 """
 
 
-async def test_it_is_told_answers_and_ends(tmp_path: Path) -> None:
+async def test_it_is_reported_answers_and_ends(tmp_path: Path) -> None:
     script = "import os, sys; print(sys.stdin.readline().strip(), os.getcwd(), os.environ['SAID']); sys.exit(7)"
     child = await Child.start(sys.executable, "-c", script, cwd=tmp_path, env={"SAID": "so"})
     child.stdin.write(b"heard\n")

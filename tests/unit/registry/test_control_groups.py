@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from registry import control_groups
-from registry.control_groups import nested
-from registry.processor import cores
+from registry.base import control_groups
+from registry.base.control_groups import nested
+from registry.base.processor import cores
 
 V1 = "9:name=systemd:/\n4:memory:/a/b\n0::/elsewhere\n"
 V2 = "0::/user.slice/it.service\n"

@@ -16,7 +16,7 @@ def folder(path: Path, size: int) -> Path:
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """What a model's dtype becomes."""
 
     def settled(size: int = 1000, kind: str = "cpu", *, native: bool = False, **fields: object) -> str:
@@ -26,9 +26,9 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return settled
 
 
-def test_small_chat_models_compute_in_32_bits_where_16_are_emulated(told: Callable[..., str]) -> None:
-    assert told() == "float32"
-    assert told(dtypes.SMALL_WEIGHTS) == "float32"
+def test_small_chat_models_compute_in_32_bits_where_16_are_emulated(reported: Callable[..., str]) -> None:
+    assert reported() == "float32"
+    assert reported(dtypes.SMALL_WEIGHTS) == "float32"
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_small_chat_models_compute_in_32_bits_where_16_are_emulated(told: Callab
         {"task": "embed", "engine": {"name": "sentence-transformers"}},
     ],
 )
-def test_all_others_are_left_to_the_engine(told: Callable[..., str], other: dict[str, object]) -> None:
-    assert told(**other) == "auto"
+def test_all_others_are_left_to_the_engine(reported: Callable[..., str], other: dict[str, object]) -> None:
+    assert reported(**other) == "auto"
 
 
-def test_what_a_recipe_says_stands(told: Callable[..., str]) -> None:
-    assert told(dtype="bfloat16") == "bfloat16"
+def test_what_a_recipe_says_stands(reported: Callable[..., str]) -> None:
+    assert reported(dtype="bfloat16") == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_a_recipe_says_stands(told: Callable[..., str]) -> None:
         ("", True),
     ],
 )
-def test_the_processor_is_asked(monkeypatch: pytest.MonkeyPatch, features: str, native: bool) -> None:
+def test_the_processor_is_queried(monkeypatch: pytest.MonkeyPatch, features: str, native: bool) -> None:
     monkeypatch.setattr(dtypes, "features", lambda: frozenset(features.split()))
     assert dtypes.native_bfloat16() is native
 

@@ -93,7 +93,7 @@ def test_an_8b_llama(llama_8b: Path) -> None:
     assert 58 * GIB < found.total < 64 * GIB, "it fits on 80 GB with room for the other three"
 
 
-def test_the_sum_is_said(llama_8b: Path) -> None:
+def test_the_sum_is_stated(llama_8b: Path) -> None:
     model = recipe("m", memory={"kv_cache": "1GiB", "adapters": {"device": 1, "host": 2, "max_rank": 8}},
                    batching={"max_requests": 8, "max_tokens": 2048})  # fmt: skip
     assert estimate(model, llama_8b, "cuda").explain() == (
@@ -188,9 +188,9 @@ def test_a_ctranslate2_model(speech: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", ["many", "5", 0, True, 2.5])
-def test_a_number_of_beams_that_is_none_is_the_models_fault_alone(speech: Path, asked: object) -> None:
+def test_a_number_of_beams_that_is_none_is_the_models_fault_alone(speech: Path, requested: object) -> None:
     """Not the server's: it did not start with such a recipe."""
-    odd = recipe("w", "transcribe", engine={"name": "faster-whisper", "flags": {"beam_size": asked}})
+    odd = recipe("w", "transcribe", engine={"name": "faster-whisper", "flags": {"beam_size": requested}})
     with pytest.raises(Unfit, match=r"beam_size.* must be"):
         estimate(odd, speech, "cpu")
 
@@ -203,7 +203,7 @@ def test_a_number_of_beams_that_is_none_is_the_models_fault_alone(speech: Path, 
         ("embed", "sentence-transformers", {"threads": "two"}),
     ],
 )
-def test_a_flag_that_the_engine_does_not_take_is_told_before_a_load(
+def test_a_flag_that_the_engine_does_not_take_is_reported_before_a_load(
     llama_8b: Path, speech: Path, task: str, engine: str, flags: dict[str, object]
 ) -> None:
     folder = speech if task == "transcribe" else llama_8b
@@ -212,7 +212,7 @@ def test_a_flag_that_the_engine_does_not_take_is_told_before_a_load(
     assert refused.value.code == "bad_recipe"
 
 
-def test_files_that_say_what_no_models_say_are_told_as_such(tmp_path: Path) -> None:
+def test_files_that_say_what_no_models_say_are_reported_as_such(tmp_path: Path) -> None:
     config = {"hidden_size": 256, "num_hidden_layers": 0, "num_attention_heads": 4, "vocab_size": 512}
     write_sparse(tmp_path / "model.safetensors", {"x": [2, 2]})
     (tmp_path / "config.json").write_text(json.dumps(config))

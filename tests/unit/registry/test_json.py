@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from registry.json import NOT_JSON
+from registry.base.json import NOT_JSON
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("runtime", "console", "tenants", "routing", "launch", "models", "adapters")
@@ -15,12 +15,12 @@ APART = {"runtime/slots/frames.py", "models/chat/grammars/sizes.py", "models/cha
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'"\xb6"', b"[" * 100_000, b'{"a": 1}', b"9" * 5000])
-def test_what_is_no_json_as_asked(data: bytes) -> None:
+def test_what_is_no_json_as_requested(data: bytes) -> None:
     with pytest.raises(NOT_JSON):
         msgspec.json.decode(data, type=list[dict[str, str] | str])
 
 
-def test_nobody_catches_a_part_of_it() -> None:
+def test_no_one_catches_a_part_of_it() -> None:
     files = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
     partly = re.compile(r"(except|suppress)\b.*\bmsgspec\.(Decode|Msgspec)Error")
     found = {str(file.relative_to(ROOT)) for file in files if partly.search(file.read_text(encoding="utf-8"))}

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.learning import HALF_LIFE, after_load, faded, learnt, most
+from registry.learning import HALF_LIFE, after_load, decayed_margin, learn_margin, most
 
 BYTES = st.integers(0, 1 << 50)
 
@@ -26,20 +26,24 @@ def test_a_load_that_held_too_much_is_forgotten_by_those_after_it(before: int, h
 def test_no_row_of_peaks_teaches_more_than_the_bound(working_margin: int, after: int, seen: list[int]) -> None:
     margin = 0
     for held in seen:
-        before, margin = margin, learnt(margin, after, held, working_margin)
+        before, margin = margin, learn_margin(margin, after, held, working_margin)
         assert before <= margin <= most(after, working_margin)
         assert margin >= min(held - after, most(after, working_margin))
 
 
 @given(BYTES, st.floats(0, 1e9), st.floats(0, 1e9))
 def test_a_margin_only_fades(margin: int, age: float, more: float) -> None:
-    assert 0 <= faded(margin, age + more) <= faded(margin, age) <= margin
+    assert 0 <= decayed_margin(margin, age + more) <= decayed_margin(margin, age) <= margin
 
 
 def test_half_of_a_margin_is_left_after_its_half_life() -> None:
-    assert (faded(1000, 0.0), faded(1000, HALF_LIFE), faded(1000, 10 * HALF_LIFE)) == (1000, 500, 0)
-    assert faded(1000, -5.0) == 1000
+    assert (decayed_margin(1000, 0.0), decayed_margin(1000, HALF_LIFE), decayed_margin(1000, 10 * HALF_LIFE)) == (
+        1000,
+        500,
+        0,
+    )
+    assert decayed_margin(1000, -5.0) == 1000
 
 
 def test_a_runaway_of_seven_gigabytes_teaches_a_gibibyte() -> None:
-    assert learnt(0, 900 << 20, 7_300_640_768) == 1 << 30
+    assert learn_margin(0, 900 << 20, 7_300_640_768) == 1 << 30

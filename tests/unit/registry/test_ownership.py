@@ -62,7 +62,7 @@ def test_a_bare_name_is_the_teams_own_before_it_is_everybodys(adapters: list[Ada
 
 
 @given(ADAPTERS, st.sampled_from(TEAMS))
-def test_what_is_listed_can_be_asked_for_by_the_name_it_is_listed_with(adapters: list[Adapter], team: str) -> None:
+def test_what_is_listed_can_be_requested_by_the_name_it_is_listed_with(adapters: list[Adapter], team: str) -> None:
     seen = catalog(*adapters).of(team)
     for one in seen.adapters():
         assert means(seen, f"{one.key.base}:{seen.spelled(one.key)}") == one.key

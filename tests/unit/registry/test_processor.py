@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from registry import processor
+from registry.base import processor
 
 X86 = "processor\t: 0\nmodel name\t: Some CPU @ 2.00GHz\nflags\t\t: fpu avx2\n\nprocessor\t: 1\nflags\t\t: fpu\n"
 

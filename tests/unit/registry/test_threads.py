@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
+from registry.base.threads import Threads
 from registry.errors import QueueFull
-from registry.threads import Threads
 from tests.eventually import PATIENCE
 
 
-async def test_a_hub_that_does_not_answer_holds_nobody_elses_thread() -> None:
+async def test_a_hub_that_does_not_answer_holds_no_one_elses_thread() -> None:
     threads, answers = Threads("hub", count=2, waiting=30), threading.Event()
     calls = [asyncio.create_task(threads.run(answers.wait, PATIENCE)) for _ in range(32)]
     await asyncio.sleep(0)

@@ -29,9 +29,9 @@ def test_configs(tmp_path: Path) -> None:
         write({"text_config": {**base, "head_dim": 16, "num_key_value_heads": 2}})
     ).kv_values_per_token == (2 * 2 * 2 * 16)
     assert read_shape(write({**base, "kv_lora_rank": 512, "qk_rope_head_dim": 64})).latent == 576
-    for bad, said in (({**base, "hidden_size": "big"}, "is no model's config"), ({"vocab_size": 1}, "does not tell"),
+    for bad, stated in (({**base, "hidden_size": "big"}, "is no model's config"), ({"vocab_size": 1}, "does not tell"),
                       ([1], "is no model's config")):  # fmt: skip
-        with pytest.raises(Unfit, match=said):
+        with pytest.raises(Unfit, match=stated):
             read_shape(write(bad))
     with pytest.raises(Unfit, match="cannot be read"):
         read_shape(tmp_path / "none")
@@ -111,13 +111,13 @@ def test_a_model_that_lost_one_of_several_weights_that_are_packed_is_refused(los
 def test_a_chat_model_whose_config_is_anothers_is_refused(changed: str, tmp_path: Path) -> None:
     """Of layers that are larger than it says vLLM took the first rows or columns."""
     write_base(tmp_path)
-    told = {**json.loads((tmp_path / "config.json").read_text()), "head_dim": 32}
-    (tmp_path / "config.json").write_text(json.dumps(told))
+    reported = {**json.loads((tmp_path / "config.json").read_text()), "head_dim": 32}
+    (tmp_path / "config.json").write_text(json.dumps(reported))
     assert read_weights(tmp_path).parameters > 0
-    (tmp_path / "config.json").write_text(json.dumps({**told, changed: told[changed] // 2}))
+    (tmp_path / "config.json").write_text(json.dumps({**reported, changed: reported[changed] // 2}))
     with pytest.raises(Unfit, match=r"has model\.layers\.0\..*_proj\.weight of shape \[.*where config.json tells \["):
         read_weights(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({**told, changed: "x", "vocab_size": None}))
+    (tmp_path / "config.json").write_text(json.dumps({**reported, changed: "x", "vocab_size": None}))
     read_weights(tmp_path)
 
 

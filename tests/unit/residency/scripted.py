@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from models.messages import HttpCall, Loaded
+from models.messages import HttpCall, LoadResult
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
@@ -25,7 +25,7 @@ class Witness:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
+    def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None:
         self.events.append(f"loaded {entry.id}")
 
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
@@ -82,7 +82,7 @@ class World:
             queue = ModelQueue(
                 entry.recipe,
                 bounds,
-                want=lambda entry=entry: self.manager.want(entry),
+                request_load=lambda entry=entry: self.manager.request_load(entry),
                 released=lambda entry=entry: self.manager.released(entry),
             )
             entry.queue = self.queues[name] = queue
@@ -99,7 +99,7 @@ class World:
     async def ask(self, name: str) -> list[bytes]:
         """One request from arrival to its end: its events."""
         async with await self.queues[name].acquire(None) as lease:
-            call = HttpCall(path="/", body=b"", served=name, shown=name)
+            call = HttpCall(path="/", body=b"", served=name, display_name=name)
             async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
                 data = b"".join([e.data async for e in answer.events() if hasattr(e, "data")])
         return [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]

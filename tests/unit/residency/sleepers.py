@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from models.messages import Held
+from models.messages import MemoryFootprint
 from runtime.residency.states import ModelState
 from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World
 
-ASLEEP = Held(device_bytes=5, host_bytes=90)
+ASLEEP = MemoryFootprint(device_bytes=5, host_bytes=90)
 
 
 def can_sleep() -> FakeEngine:
@@ -27,7 +27,7 @@ async def world_of_sleepers(folder: Path) -> AsyncIterator[World]:
     await world.pool.close()
 
 
-def held(world: World, name: str) -> tuple[int, int]:
+def used_bytes(world: World, name: str) -> tuple[int, int]:
     entry = world.manager.entries[name]
     return entry.bytes, entry.host_bytes
 

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.messages import Held, Loaded, Progress
+from models.messages import LoadResult, MemoryFootprint, Progress
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency import policy
 from runtime.residency.drainer import MOST_FAILED_SLEEPS
 from runtime.residency.entry import ModelEntry
-from runtime.residency.manager import AWAY
+from runtime.residency.manager import NOT_RESIDENT
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.slots import frames
 from runtime.slots.link import Cause, SlotLink
@@ -57,7 +57,7 @@ class MortalLink(VirtualLink):
         assert not self.changing
         return MortalCall(super().call(make), self)
 
-    async def command(self, make: Any, timeout: float) -> Held:
+    async def command(self, make: Any, timeout: float) -> MemoryFootprint:
         frame = make(0)
         falls = isinstance(frame, frames.Sleep)
         assert self.alive is False or self.sleeps is not falls, "a sleeping engine was told to sleep, or the reverse"
@@ -74,7 +74,11 @@ class MortalLink(VirtualLink):
             raise EngineFailed("it does not sleep or wake well")
         self.sleeps = falls
         asleep = self.world.asleep[self.model]
-        return asleep if falls else Held(device_bytes=self.world.bytes[self.model], host_bytes=asleep.host_bytes)
+        return (
+            asleep
+            if falls
+            else MemoryFootprint(device_bytes=self.world.bytes[self.model], host_bytes=asleep.host_bytes)
+        )
 
     async def end(self, grace: float = 0.0, cause: object = None) -> None:
         if self.alive:
@@ -97,12 +101,12 @@ class MortalCall(VirtualCall):
         super().__init__(call.seconds, call.bytes, call.asleep)
         self.link = link
 
-    async def done(self, report: Any) -> Loaded:
+    async def done(self, report: Any) -> LoadResult:
         report(Progress(phase="weights", fraction=0.5))
         await self.link.work(self.seconds)
         if (code := self.link.storm.spoiled.pop(self.link.model, None)) is not None:
             raise EngineFailed("it does not load", code=code)
-        return Loaded(
+        return LoadResult(
             resident_bytes=self.bytes, weights_bytes=self.bytes, host_bytes=AWAKE, seconds={"weights": self.seconds},
             asleep=self.asleep,
         )  # fmt: skip
@@ -131,8 +135,8 @@ class Storm(VirtualWorld):
 
         def in_order(entry: ModelEntry, plan: policy.Plan) -> None:
             for other in self.manager.entries.values():
-                waits = other.state in AWAY and other is not entry and other.wanted_since is not None
-                if waits and (other.wanted_since or 0.0) < (entry.wanted_since or 0.0):
+                waits = other.state in NOT_RESIDENT and other is not entry and other.requested_since is not None
+                if waits and (other.requested_since or 0.0) < (entry.requested_since or 0.0):
                     self.faults.append(f"{entry.id} comes before {other.id}, which was wanted first")
             start(entry, plan)
 
@@ -184,7 +188,7 @@ class Storm(VirtualWorld):
         with suppress(RoundhouseError):
             await (self.manager.load(entry) if load else self.manager.unload(entry))
 
-    def really_held(self) -> int:
+    def actual_bytes(self) -> int:
         """Bytes on the device by what the slots do, whatever the manager's table says."""
         return sum(
             self.asleep[link.model].device_bytes if link.sleeps and not link.changing else self.bytes[link.model]
@@ -197,8 +201,8 @@ class Storm(VirtualWorld):
         manager = self.manager
         assert not self.faults, self.faults
         assert self.held() <= self.budget
-        assert self.really_held() <= self.budget
-        assert manager.table.held_on_host() <= manager.table.host_budget
+        assert self.actual_bytes() <= self.budget
+        assert manager.table.used_host_bytes() <= manager.table.host_budget
         assert 0 <= self.free <= self.slots
         alive = [link for link in self.links if link.alive]
         assert self.free + len(alive) <= self.slots
@@ -218,8 +222,8 @@ class Storm(VirtualWorld):
             else:
                 self.draining.pop(entry.id, None)
             if entry.state in (S.ABSENT, S.ASLEEP) and entry.queue.oldest is not None:
-                assert entry.wanted_since is not None, f"{entry.id} is waited for, and nobody brings it"
-                assert entry.wanted_since <= entry.queue.oldest, f"{entry.id} lost its place in the line"
+                assert entry.requested_since is not None, f"{entry.id} is waited for, and nobody brings it"
+                assert entry.requested_since <= entry.queue.oldest, f"{entry.id} lost its place in the line"
             if entry.state not in HOLDS_MEMORY:
                 assert (entry.link, entry.bytes, entry.host_bytes, entry.claim) == (None, 0, 0, 0), entry.id
 

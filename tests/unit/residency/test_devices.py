@@ -25,35 +25,37 @@ def test_a_cpu_as_two_devices_has_half_the_budget_on_each() -> None:
 
 
 def test_two_halves_are_not_a_whole() -> None:
-    found = plan(Snapshot(HALVES, (), 1, NOW), Need("big", 150, 1.0, NOW))
-    assert found.verdict == "impossible"
-    assert (found.budget, found.victims) == (100, ())
+    result = plan(Snapshot(HALVES, (), 1, NOW), Need("big", 150, 1.0, NOW))
+    assert result.verdict == "impossible"
+    assert (result.budget, result.victims) == (100, ())
 
 
 def test_the_device_with_room_is_taken_before_anybody_leaves() -> None:
-    found = plan(Snapshot(HALVES, (resident("a", device="cpu:0"),), 1, NOW), Need("new", 100, 1.0, NOW))
-    assert (found.verdict, found.device, found.victims) == ("load", "cpu:1", ())
+    result = plan(Snapshot(HALVES, (resident("a", device="cpu:0"),), 1, NOW), Need("new", 100, 1.0, NOW))
+    assert (result.verdict, result.device, result.victims) == ("load", "cpu:1", ())
 
 
 def test_who_leaves_is_on_the_same_device() -> None:
     """Of two models that would fit both: each half of the room would be on another device."""
     them = (resident("a", device="cpu:0", bytes=60, last_used=0.0), resident("b", device="cpu:1", bytes=90))
-    found = plan(Snapshot(HALVES, them, 1, NOW), Need("new", 70, 1.0, NOW))
-    assert (found.device, [v.id for v in found.victims]) == ("cpu:0", ["a"])
+    result = plan(Snapshot(HALVES, them, 1, NOW), Need("new", 70, 1.0, NOW))
+    assert (result.device, [v.id for v in result.victims]) == ("cpu:0", ["a"])
 
 
 def test_a_wake_stays_on_its_device() -> None:
     own = resident("new", state=ModelState.ASLEEP, device="cpu:0", bytes=5, host=60)
     there = resident("a", device="cpu:0", bytes=90)
-    found = plan(Snapshot(HALVES, (own, there), 0, NOW), Need("new", 100, 1.0, NOW, host=60))
-    assert (found.verdict, found.device, [v.id for v in found.victims]) == ("wake", "cpu:0", ["a"])
+    result = plan(Snapshot(HALVES, (own, there), 0, NOW), Need("new", 100, 1.0, NOW, host=60))
+    assert (result.verdict, result.device, [v.id for v in result.victims]) == ("wake", "cpu:0", ["a"])
 
 
 def test_a_slot_may_come_from_another_device() -> None:
     pinned = resident("a", device="cpu:0", bytes=30, pinned=True)
-    found = plan(Snapshot(HALVES, (pinned, resident("b", device="cpu:1", bytes=90)), 0, NOW), Need("new", 50, 1.0, NOW))
-    assert found.verdict == "load"
-    assert [v.id for v in found.victims] == ["b"], "for its slot, wherever it is"
+    result = plan(
+        Snapshot(HALVES, (pinned, resident("b", device="cpu:1", bytes=90)), 0, NOW), Need("new", 50, 1.0, NOW)
+    )
+    assert result.verdict == "load"
+    assert [v.id for v in result.victims] == ["b"], "for its slot, wherever it is"
 
 
 sizes = st.integers(1, 120)
@@ -73,15 +75,15 @@ def test_a_load_fits_its_device_once_its_victims_have_left(
     budgets: list[int], them: list[Resident], size: int, slots: int
 ) -> None:
     devices = tuple(DeviceBudget(f"cpu:{number}", budget) for number, budget in enumerate(budgets))
-    found = plan(Snapshot(devices, tuple(them), slots, NOW), Need("new", size, 1.0, 0.0))
-    gone = {victim.id for victim in found.victims}
-    if found.verdict == "load":
-        held = sum(r.bytes for r in them if r.device == found.device and r.id not in gone)
-        assert held + size <= next(b.bytes for b in devices if b.device == found.device)
+    result = plan(Snapshot(devices, tuple(them), slots, NOW), Need("new", size, 1.0, 0.0))
+    gone = {victim.id for victim in result.victims}
+    if result.verdict == "load":
+        used_bytes = sum(r.bytes for r in them if r.device == result.device and r.id not in gone)
+        assert used_bytes + size <= next(b.bytes for b in devices if b.device == result.device)
         assert slots + len(gone) >= 1
         if slots:
-            assert all(r.device == found.device for r in them if r.id in gone)
-    if found.verdict == "impossible":
+            assert all(r.device == result.device for r in them if r.id in gone)
+    if result.verdict == "impossible":
         for budget in devices:
             assert sum(r.bytes for r in them if r.device == budget.device and r.pinned) + size > budget.bytes
 
@@ -98,14 +100,14 @@ async def test_models_are_loaded_on_both_and_leave_their_own(tmp_path: Path) -> 
             await world.ask("c")
             assert world.witness.events[-2:] == ["evicted a", "loaded c"]
             assert entries["c"].device == freed
-            assert world.manager.table.held(device=freed) == 100
-            assert world.manager.table.held() == 200
+            assert world.manager.table.used_bytes(device=freed) == 100
+            assert world.manager.table.used_bytes() == 200
     finally:
         await world.manager.close()
         await world.pool.close()
 
 
-async def test_an_engine_is_told_that_its_part_is_the_cpu(tmp_path: Path) -> None:
+async def test_an_engine_on_a_part_of_the_cpu_gets_the_cpu(tmp_path: Path) -> None:
     world = World(tmp_path, "ab", budget=200, parts=2)
     for name in "ab":
         await world.ask(name)

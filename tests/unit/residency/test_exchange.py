@@ -8,7 +8,7 @@ import pytest
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Prices, Recipe
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import Exchanger, RecipeExchange
+from runtime.residency.exchanger import RecipeExchange, RecipeExchanger
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
@@ -92,8 +92,8 @@ async def test_a_further_change_takes_the_place_of_one_that_waits(world: World) 
     assert world.manager.get("a").recipe.version == 3
 
 
-async def test_one_that_is_always_in_use_drains_after_a_while_and_loses_nobody(world: World) -> None:
-    world.manager.exchanger = Exchanger(world.manager.table, world.manager.drainer, patience=0.0)
+async def test_one_that_is_always_in_use_drains_after_a_while_and_loses_no_request(world: World) -> None:
+    world.manager.exchanger = RecipeExchanger(world.manager.table, world.manager.drainer, patience=0.0)
     async with in_use(world, "a"):
         counted = exchange(world, "a")
         while not counted:
@@ -108,7 +108,7 @@ async def test_one_that_is_always_in_use_drains_after_a_while_and_loses_nobody(w
 
 async def test_a_model_that_comes_is_served(world: World, tmp_path: Path) -> None:
     queue = ModelQueue(
-        recipe("d"), WaitingBound(10), lambda: world.manager.want(world.manager.get("d")),
+        recipe("d"), WaitingBound(10), lambda: world.manager.request_load(world.manager.get("d")),
         lambda: world.manager.released(world.manager.get("d")),
     )  # fmt: skip
     world.queues["d"] = queue
@@ -154,7 +154,7 @@ async def test_one_that_stands_in_the_line_leaves_at_once_and_does_not_come_firs
     world.manager.patience = 1000.0
     async with in_use(world, "a"), in_use(world, "b"):
         waits = asyncio.create_task(world.ask("c"))
-        while entry.wanted_since is None:
+        while entry.requested_since is None:
             await asyncio.sleep(0)
         assert entry.state is S.ABSENT
         await world.manager.remove(entry, NotFound("Model 'c' was removed."))
@@ -182,10 +182,10 @@ async def test_one_that_died_leaves_during_its_back_off(world: World) -> None:
     assert "a" not in world.manager.entries
 
 
-async def test_a_fetch_that_is_cancelled_is_told_and_tried_again(world: World) -> None:
+async def test_a_fetch_that_is_cancelled_is_reported_and_tried_again(world: World) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def fetch(entry: ModelEntry, told: object) -> None:
+    async def fetch(entry: ModelEntry, reported: object) -> None:
         begun.set()
         await go_on.wait()
         entry.path = Path("here")

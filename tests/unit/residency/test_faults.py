@@ -30,27 +30,27 @@ async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None
 @pytest.mark.parametrize(("used", "awaited"), [([1000, 1090], 90), ([1000, 1600], 100), ([1000, 900], 0)])
 async def test_what_a_failed_load_had_taken_is_seen_to_be_back(world: World, used: list[int], awaited: int) -> None:
     """Of 100 bytes; what others take at the same time is not its own."""
-    asked, seen = asyncio.Event(), asyncio.Event()
-    shown = iter(used)
+    requested, seen = asyncio.Event(), asyncio.Event()
+    display_name = iter(used)
 
     async def look() -> int:
-        return next(shown)
+        return next(display_name)
 
-    async def back(held: int, before: int | None) -> None:
-        assert (held, before, world.pool.links[0].ended) == (awaited, used[1], 1)
-        asked.set()
+    async def back(used_bytes: int, before: int | None) -> None:
+        assert (used_bytes, before, world.pool.links[0].ended) == (awaited, used[1], 1)
+        requested.set()
         await seen.wait()
 
     world.manager.table.memory.used = look  # type: ignore[method-assign,assignment]
     world.manager.table.memory.back = back  # type: ignore[method-assign]
     world.pool.make = lambda: FakeEngine(load_error=EngineFailed("a broken file"))
     asking = asyncio.create_task(world.ask("a"))
-    await asyncio.wait_for(asked.wait(), 200)
-    assert (world.state("a"), world.manager.table.held()) == (ModelState.LOADING, 100)
+    await asyncio.wait_for(requested.wait(), 200)
+    assert (world.state("a"), world.manager.table.used_bytes()) == (ModelState.LOADING, 100)
     seen.set()
     with pytest.raises(Unavailable, match="a broken file"):
         await asking
-    assert (world.state("a"), world.manager.table.held()) == (ModelState.FAILED, 0)
+    assert (world.state("a"), world.manager.table.used_bytes()) == (ModelState.FAILED, 0)
 
 
 async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world: World) -> None:
@@ -80,16 +80,16 @@ async def test_a_slot_that_dies_as_it_loads_costs_others_their_places_only_if_it
     hangs.load_gate.clear()
     made = iter([hangs, FakeEngine()])
     world.pool.make = lambda: next(made)
-    asked = asyncio.create_task(world.ask("b"))
+    requested = asyncio.create_task(world.ask("b"))
     while len(world.pool.links) < 2 or not world.pool.links[1].server._loading:
         await asyncio.sleep(0.001)
     await world.pool.links[1].end(cause=cause)
     if again:
-        assert await asyncio.wait_for(asked, 200)
+        assert await asyncio.wait_for(requested, 200)
         assert world.state("a") is ModelState.ABSENT
     else:
         with pytest.raises(Unavailable, match=cause.text):
-            await asyncio.wait_for(asked, 200)
+            await asyncio.wait_for(requested, 200)
         assert world.state("a") is ModelState.READY
 
 
@@ -110,11 +110,11 @@ async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) 
 
 
 async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(world: World) -> None:
-    held = asyncio.Event()
+    memory_back = asyncio.Event()
 
-    async def back(bytes_held: int, before: int | None) -> None:
-        assert (bytes_held, before) == (100, None)
-        await held.wait()
+    async def back(used_bytes: int, before: int | None) -> None:
+        assert (used_bytes, before) == (100, None)
+        await memory_back.wait()
 
     world.manager.table.memory.back = back  # type: ignore[method-assign]
     await world.ask("a")
@@ -122,7 +122,7 @@ async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(wo
     await world.pool.links[0].end(cause=Cause("engine_hung", "no answer"))
     assert entry.state is ModelState.UNLOADING
     assert entry.bytes == 100
-    held.set()
+    memory_back.set()
     assert await asyncio.wait_for(world.ask("a"), 200)
     assert entry.failure is not None
     assert entry.failure.cause.code == "engine_hung"
@@ -187,7 +187,7 @@ async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
     assert world.witness.events.count("loaded b") == 1
 
 
-async def test_a_load_that_hangs_is_ended_and_told(world: World) -> None:
+async def test_a_load_that_hangs_is_ended_and_reported(world: World) -> None:
     world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
     asking = asyncio.create_task(world.ask("a"))
     while not world.pool.links or not world.pool.links[0].server._loading:
@@ -210,10 +210,10 @@ async def test_a_fault_of_our_own_in_a_load_does_not_leave_it_loading(world: Wor
     assert not world.manager.table.claims
 
 
-async def holds(world: World, name: str, held: int) -> None:
+async def holds(world: World, name: str, used_bytes: int) -> None:
     entry = world.manager.entries[name]
     assert entry.link is not None
-    await world.manager.watcher.holds(entry, entry.link, held)
+    await world.manager.watcher.holds(entry, entry.link, used_bytes)
 
 
 async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: World) -> None:
@@ -238,10 +238,10 @@ async def test_a_budget_overdrawn_by_a_working_margin_is_brought_back(world: Wor
     while world.state("a") is not ModelState.ABSENT:
         await asyncio.sleep(0.001)
     assert world.state("b") is ModelState.READY
-    assert world.manager.table.held() == 155
+    assert world.manager.table.used_bytes() == 155
 
 
-async def test_an_overdrawn_budget_is_brought_back_though_nobody_asks_any_more(world: World) -> None:
+async def test_an_overdrawn_budget_is_brought_back_without_further_requests(world: World) -> None:
     """Who was idle when it was seen had come a moment before."""
     least = {"residency": world.manager.entries["a"].recipe.residency.model_copy(update={"min_resident": 0.5})}
     for entry in world.manager.entries.values():
@@ -252,7 +252,7 @@ async def test_an_overdrawn_budget_is_brought_back_though_nobody_asks_any_more(w
     async with asyncio.timeout(200):
         while world.state("a") is not ModelState.ABSENT:
             await asyncio.sleep(0.001)
-    assert world.manager.table.held() == 155
+    assert world.manager.table.used_bytes() == 155
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -264,19 +264,19 @@ async def test_a_load_whose_room_another_grows_into_goes_back_into_the_line(worl
         if pinned:
             world.manager.pin(world.manager.entries["a"], True)
         async with in_use(world, "c"):
-            asked = asyncio.create_task(world.ask("b"))
+            requested = asyncio.create_task(world.ask("b"))
             while world.state("c") is not ModelState.DRAINING:
                 await asyncio.sleep(0.001)
             await holds(world, "a", 155)
         if pinned:
             with pytest.raises(DoesNotFit, match=r"pinned models hold 155 Bytes \(a\)"):
-                await asyncio.wait_for(asked, 200)
+                await asyncio.wait_for(requested, 200)
             assert world.state("b") is ModelState.FAILED
             return
         while world.state("a") is not ModelState.DRAINING:
             await asyncio.sleep(0.001)
-        assert not asked.done()
-    assert await asyncio.wait_for(asked, 200)
+        assert not requested.done()
+    assert await asyncio.wait_for(requested, 200)
     assert world.witness.events == ["loaded c", "loaded a", "grew a 155", "evicted c", "evicted a", "loaded b"]
 
 
@@ -319,7 +319,7 @@ async def test_twice_the_allowance_is_no_time_for_a_drain(world: World) -> None:
     assert "died b memory_overdrawn" in world.witness.events
 
 
-async def test_what_overdraws_again_and_again_comes_back_only_when_it_is_asked_for(world: World) -> None:
+async def test_a_model_that_overdraws_repeatedly_comes_back_only_on_request(world: World) -> None:
     entry = world.manager.entries["b"]
     await world.ask("b")
     for life in range(2, 5):
@@ -329,7 +329,7 @@ async def test_what_overdraws_again_and_again_comes_back_only_when_it_is_asked_f
     await holds(world, "b", 161)
     while entry.state is not ModelState.ABSENT:
         await world.manager.table.change()
-    assert entry.wanted_since is None, "four times in ten minutes"
+    assert entry.requested_since is None, "four times in ten minutes"
     assert await world.ask("b")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.messages import AdapterRef, Held
+from models.messages import AdapterRef, MemoryFootprint
 from registry.errors import Conflict, DoesNotFit, QueueFull, Unavailable
 from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
@@ -106,7 +106,7 @@ async def test_the_line_is_served_in_the_order_of_its_wishes(tmp_path: Path) -> 
     await world.pool.close()
 
 
-async def test_who_asked_for_a_model_while_it_left_keeps_their_place_in_the_line(tmp_path: Path) -> None:
+async def test_a_request_for_a_leaving_model_keeps_its_position_in_the_line(tmp_path: Path) -> None:
     world = World(tmp_path, "abc", budget=100)
     async with in_use(world, "a"):
         line = [asyncio.create_task(world.ask("b"))]
@@ -171,7 +171,7 @@ async def test_a_load_leaves_warm_slots_what_it_does_not_need_of_their_memory(tm
     world.pool.cool = cool  # type: ignore[method-assign]
     for entry in world.manager.entries.values():
         entry.host_needed = 0 if on_cpu else 30
-    world.pool.make = lambda: FakeEngine(asleep=None if on_cpu else Held(device_bytes=5, host_bytes=90))
+    world.pool.make = lambda: FakeEngine(asleep=None if on_cpu else MemoryFootprint(device_bytes=5, host_bytes=90))
     for name in "ab":
         await world.ask(name)
     assert rooms == ([100, 0] if on_cpu else [970, 969])
@@ -185,7 +185,7 @@ async def test_what_cannot_fit_says_the_sum(world: World) -> None:
         await world.ask("a")
 
 
-async def test_a_load_by_hand_that_cannot_fit_is_told_at_once(world: World) -> None:
+async def test_a_load_by_hand_that_cannot_fit_fails_at_once(world: World) -> None:
     world.manager.entries["a"].needed = 1000
     with pytest.raises(DoesNotFit, match="1000 B"):
         await asyncio.wait_for(world.manager.load(world.manager.entries["a"]), 200)
@@ -222,7 +222,7 @@ async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
     assert world.state("a") is ModelState.ABSENT, "it makes room as the others do"
 
 
-async def test_nobody_starves_under_a_hot_model(world: World) -> None:
+async def test_no_model_starves_under_a_hot_one(world: World) -> None:
     """Budget for one, `a` asked for without end: `b` is served within patience + drain + load."""
     world.manager.table.budgets = (DeviceBudget("cpu:0", 150),)
     stop = asyncio.Event()
@@ -259,13 +259,13 @@ async def test_plan_changes_nothing(world: World) -> None:
     assert world.state("a") is ModelState.READY
 
 
-async def test_missing_files_are_fetched_once_when_first_wanted(world: World, tmp_path: Path) -> None:
+async def test_missing_files_are_fetched_once_when_first_requested(world: World, tmp_path: Path) -> None:
     entry, other = world.manager.entries["a"], asyncio.Event()
     entry.path, fetched = None, []
 
-    async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+    async def fetch(entry: ModelEntry, reported: Callable[[int, int | None], None]) -> None:
         fetched.append(entry.id)
-        told(1 << 20, 4 << 20)
+        reported(1 << 20, 4 << 20)
         assert entry.progress is not None
         assert (entry.state, entry.progress.phase, entry.progress.fraction) == (ModelState.LOADING, "fetching", 0.25)
         await other.wait()
@@ -279,11 +279,11 @@ async def test_missing_files_are_fetched_once_when_first_wanted(world: World, tm
     assert fetched == ["a"]
 
 
-async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: World, tmp_path: Path) -> None:
+async def test_a_hub_that_does_not_answer_is_reported_and_tried_again_later(world: World, tmp_path: Path) -> None:
     entry = world.manager.entries["a"]
     entry.path = None
 
-    async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+    async def fetch(entry: ModelEntry, reported: Callable[[int, int | None], None]) -> None:
         raise Unavailable("The hub did not deliver.", code="hub_unavailable", retry_after=30)
 
     world.manager.fetcher.fetch = fetch
@@ -294,7 +294,7 @@ async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: W
     with pytest.raises(Unavailable, match="next try"):
         await world.ask("a")
 
-    async def comes(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+    async def comes(entry: ModelEntry, reported: Callable[[int, int | None], None]) -> None:
         entry.path = tmp_path
 
     world.manager.fetcher.fetch = comes
@@ -306,7 +306,7 @@ async def test_a_fault_of_our_own_in_a_fetch_does_not_leave_it_loading(world: Wo
     entry = world.manager.entries["a"]
     entry.path = None
 
-    async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+    async def fetch(entry: ModelEntry, reported: Callable[[int, int | None], None]) -> None:
         raise OSError("No space left on device")
 
     world.manager.fetcher.fetch = fetch
@@ -335,7 +335,7 @@ async def test_one_whose_last_waiter_leaves_makes_room_at_once(tmp_path: Path) -
     waiter = asyncio.create_task(queue.acquire(AdapterRef(digest="d", path="d", rank=8, bytes=1)))
     await asyncio.wait_for(on_its_way.wait(), PATIENCE)
     other = asyncio.create_task(world.ask("b"))
-    while world.manager.entries["b"].wanted_since is None:
+    while world.manager.entries["b"].requested_since is None:
         await asyncio.sleep(0)
     waiter.cancel()
     assert await asyncio.wait_for(other, PATIENCE)

@@ -23,8 +23,8 @@ class Card:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "PAUSE", 0.001)
-    monkeypatch.setattr(memory, "WITHIN", 200)
+    monkeypatch.setattr(memory, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(memory, "MAX_WAIT_SECONDS", 200)
 
 
 async def looked(card: Card, times: int = 3) -> None:
@@ -49,7 +49,7 @@ async def test_it_is_back_when_nine_tenths_of_it_have_gone_from_the_card() -> No
     await asyncio.wait_for(waiting, 200)
 
 
-async def test_what_had_gone_before_anybody_asked_is_seen_by_the_look_before() -> None:
+async def test_memory_freed_before_the_first_read_is_seen_by_an_earlier_read() -> None:
     """The process has ended, its memory is free, and `back` is asked after that: as it always was."""
     card = Card(40 * GIB)
     watch = GpuMemory(card.read)
@@ -82,12 +82,12 @@ async def test_one_fall_is_not_counted_twice() -> None:
 
 
 async def test_a_card_that_never_shows_it_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "WITHIN", 0.01)
+    monkeypatch.setattr(memory, "MAX_WAIT_SECONDS", 0.01)
     card = Card(40 * GIB)
     await asyncio.wait_for(GpuMemory(card.read).back(20 * GIB, 40 * GIB), 200)
 
 
-async def test_a_driver_that_does_not_tell_holds_nobody_up() -> None:
+async def test_a_driver_without_figures_delays_nothing() -> None:
     def read() -> int:
         raise RuntimeError("NVML")
 

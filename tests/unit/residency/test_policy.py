@@ -30,26 +30,26 @@ def need(size: int = 100, since: float = NOW, patience: float = 1.0) -> Need:
 
 
 def test_free_room_is_used_first() -> None:
-    found = plan(Snapshot(on_one(250), (resident("a"),), 1, NOW), need())
-    assert found.verdict == "load"
-    assert found.victims == ()
+    result = plan(Snapshot(on_one(250), (resident("a"),), 1, NOW), need())
+    assert result.verdict == "load"
+    assert result.victims == ()
 
 
 def test_least_recently_used_idle_one_leaves() -> None:
     a, b = resident("a", last_used=NOW - 10), resident("b", last_used=NOW - 90)
-    found = plan(Snapshot(on_one(250), (a, b), 1, NOW), need())
-    assert [v.id for v in found.victims] == ["b"]
-    assert found.victims[0].action == "evict"
+    result = plan(Snapshot(on_one(250), (a, b), 1, NOW), need())
+    assert [v.id for v in result.victims] == ["b"]
+    assert result.victims[0].action == "evict"
 
 
 def test_of_two_idle_for_about_as_long_the_cheap_one_leaves() -> None:
     slow = resident("slow", last_used=NOW - 50.5, load_seconds=30.0)
     quick = resident("quick", last_used=NOW - 50.0, load_seconds=1.0)
-    found = plan(Snapshot(on_one(250), (slow, quick), 1, NOW), need())
-    assert [v.id for v in found.victims] == ["quick"]
+    result = plan(Snapshot(on_one(250), (slow, quick), 1, NOW), need())
+    assert [v.id for v in result.victims] == ["quick"]
 
 
-def test_who_leaves_next_is_told_for_each_device_before_room_is_needed() -> None:
+def test_the_next_victim_is_known_for_each_device_before_room_is_needed() -> None:
     budgets = (DeviceBudget("0", 1000), DeviceBudget("1", 1000), DeviceBudget("2", 1000))
     held = (
         resident("fresh", device="0", loaded_at=NOW - 1, last_used=NOW - 500),
@@ -58,15 +58,15 @@ def test_who_leaves_next_is_told_for_each_device_before_room_is_needed() -> None
         resident("dozing", device="1", asleep_bytes=10),
         resident("busy", device="2", leases=1),
     )
-    found = next_to_leave(Snapshot(budgets, held, 0, NOW))
-    assert [(victim.id, victim.action) for victim in found] == [("old", "evict"), ("dozing", "sleep")]
+    result = next_to_leave(Snapshot(budgets, held, 0, NOW))
+    assert [(victim.id, victim.action) for victim in result] == [("old", "evict"), ("dozing", "sleep")]
     assert next_to_leave(Snapshot(budgets, (), 3, NOW)) == ()
 
 
 def test_just_loaded_stays_and_the_plan_says_when_to_ask_again() -> None:
-    found = plan(Snapshot(on_one(150), (resident("a", loaded_at=NOW - 1.5),), 1, NOW), need(since=NOW - 10))
-    assert found.verdict == "wait"
-    assert found.retry_at == NOW + 0.5
+    result = plan(Snapshot(on_one(150), (resident("a", loaded_at=NOW - 1.5),), 1, NOW), need(since=NOW - 10))
+    assert result.verdict == "wait"
+    assert result.retry_at == NOW + 0.5
 
 
 def test_busy_one_drains_only_when_patience_is_over() -> None:
@@ -79,16 +79,16 @@ def test_busy_one_drains_only_when_patience_is_over() -> None:
 
 def test_what_can_never_fit_states_the_sum() -> None:
     pinned = resident("kept", pinned=True, bytes=100)
-    found = plan(Snapshot(on_one(150), (pinned,), 1, NOW), need(60))
-    assert found.verdict == "impossible"
-    assert "60 B" in found.why
-    assert "150 B" in found.why
-    assert "kept" in found.why
+    result = plan(Snapshot(on_one(150), (pinned,), 1, NOW), need(60))
+    assert result.verdict == "impossible"
+    assert "60 B" in result.why
+    assert "150 B" in result.why
+    assert "kept" in result.why
 
 
 def test_a_slot_is_needed_as_well_as_bytes() -> None:
-    found = plan(Snapshot(on_one(10_000), (resident("a"),), 0, NOW), need())
-    assert [v.id for v in found.victims] == ["a"]
+    result = plan(Snapshot(on_one(10_000), (resident("a"),), 0, NOW), need())
+    assert [v.id for v in result.victims] == ["a"]
 
 
 def sleeper(name: str, **more: object) -> Resident:
@@ -102,9 +102,9 @@ def asleep(name: str, **more: object) -> Resident:
 
 
 def acts(them: tuple[Resident, ...], one: Need, *, budget: int = 105, host: int = 1000, slots: int = 1) -> list[str]:
-    found = plan(Snapshot(on_one(budget), them, slots, NOW, host), one)
-    assert found.verdict in ("load", "wake"), found
-    return [f"{v.action} {v.id}" for v in found.victims]
+    result = plan(Snapshot(on_one(budget), them, slots, NOW, host), one)
+    assert result.verdict in ("load", "wake"), result
+    return [f"{v.action} {v.id}" for v in result.victims]
 
 
 def test_who_can_sleep_sleeps_and_who_cannot_ends() -> None:
@@ -126,8 +126,8 @@ def test_without_host_memory_it_ends() -> None:
 
 def test_the_sleeper_used_longest_ago_ends_first_for_host_memory() -> None:
     young, old = asleep("young", last_used=NOW - 60), asleep("old", last_used=NOW - 90)
-    found = acts((sleeper("a"), young, old), need(), budget=110, host=200)
-    assert found == ["evict old", "sleep a"]
+    result = acts((sleeper("a"), young, old), need(), budget=110, host=200)
+    assert result == ["evict old", "sleep a"]
 
 
 def test_a_sleeper_ends_for_a_slot_before_one_that_is_awake() -> None:
@@ -141,8 +141,8 @@ def test_without_a_slot_and_sleepers_one_ends_instead_of_sleeping() -> None:
 
 def test_a_wake_takes_the_place_of_one_that_falls_asleep() -> None:
     them = (sleeper("a"), asleep("new"))
-    found = plan(Snapshot(on_one(110), them, 0, NOW, 1000), replace(need(), host=90))
-    assert (found.verdict, [v.action for v in found.victims]) == ("wake", ["sleep"])
+    result = plan(Snapshot(on_one(110), them, 0, NOW, 1000), replace(need(), host=90))
+    assert (result.verdict, [v.action for v in result.victims]) == ("wake", ["sleep"])
 
 
 def test_one_that_falls_asleep_already_is_not_counted_twice() -> None:
@@ -158,10 +158,10 @@ def test_of_two_the_one_that_wakes_quickly_leaves() -> None:
 
 
 def test_what_can_never_fit_on_the_host_states_the_sum() -> None:
-    found = plan(Snapshot(on_one(1000), (asleep("kept", pinned=True),), 1, NOW, 100), replace(need(), host=60))
-    assert found.verdict == "impossible"
+    result = plan(Snapshot(on_one(1000), (asleep("kept", pinned=True),), 1, NOW, 100), replace(need(), host=60))
+    assert result.verdict == "impossible"
     for words in ("60 Bytes of host memory", "100 Bytes", "kept", "--host-memory"):
-        assert words in found.why
+        assert words in result.why
 
 
 residents = st.lists(
@@ -185,7 +185,7 @@ residents = st.lists(
 ).map(tuple)
 
 
-def held_after(them: tuple[Resident, ...], victims: tuple[Victim, ...]) -> tuple[int, int, int]:
+def bytes_after(them: tuple[Resident, ...], victims: tuple[Victim, ...]) -> tuple[int, int, int]:
     """Device bytes, host bytes and slots when all that leave have left, counted here by hand."""
     actions = {v.id: v.action for v in victims}
     device = host = slots = 0
@@ -217,9 +217,9 @@ def test_never_a_pinned_fresh_or_foreign_victim_and_always_enough(
     them: tuple[Resident, ...], budget: int, host_budget: int, slots: int, size: int, host: int, waited: float
 ) -> None:
     one = replace(need(size, since=NOW - waited), host=host)
-    found = plan(Snapshot(on_one(budget), them, slots, NOW, host_budget), one)
+    result = plan(Snapshot(on_one(budget), them, slots, NOW, host_budget), one)
     by_id = {r.id: r for r in them}
-    for victim in found.victims:
+    for victim in result.victims:
         r = by_id[victim.id]
         assert not r.pinned
         assert r.state in (ModelState.READY, ModelState.ASLEEP)
@@ -230,14 +230,14 @@ def test_never_a_pinned_fresh_or_foreign_victim_and_always_enough(
             assert r.asleep_bytes is not None
 
     def enough(victims: tuple[Victim, ...]) -> bool:
-        device, on_host, taken = held_after(them, victims)
+        device, on_host, taken = bytes_after(them, victims)
         return device + size <= budget and on_host + host <= host_budget and taken < slots + len(them)
 
-    if found.verdict == "load":
-        assert enough(found.victims)
-        for fewer in gentler(found.victims, them):
+    if result.verdict == "load":
+        assert enough(result.victims)
+        for fewer in gentler(result.victims, them):
             assert not enough(fewer), "one victim too many, or one is ended that might sleep"
-    if found.verdict == "wait":
+    if result.verdict == "wait":
         assert size <= budget
         may = [r for r in them if not r.pinned and r.state in (ModelState.READY, ModelState.ASLEEP)]
         ripe = [r for r in may if r.state is ModelState.ASLEEP or r.loaded_at + r.min_resident <= NOW]
@@ -251,11 +251,11 @@ def test_a_wake_needs_no_slot_and_what_it_holds_asleep_is_its_own(
 ) -> None:
     own = resident("new", state=ModelState.ASLEEP, bytes=10, host=100, asleep_bytes=10, asleep_host=100)
     one = replace(need(100, since=NOW - 2), host=100)
-    found = plan(Snapshot(on_one(budget), (*them, own), 0, NOW, host_budget), one)
-    assert found.verdict in ("wake", "wait", "impossible")
-    assert "new" not in [v.id for v in found.victims]
-    if found.verdict == "wake":
-        device, on_host, _ = held_after(them, found.victims)
+    result = plan(Snapshot(on_one(budget), (*them, own), 0, NOW, host_budget), one)
+    assert result.verdict in ("wake", "wait", "impossible")
+    assert "new" not in [v.id for v in result.victims]
+    if result.verdict == "wake":
+        device, on_host, _ = bytes_after(them, result.victims)
         assert device + 100 <= budget
         assert on_host + 100 <= host_budget
 
@@ -265,16 +265,16 @@ def test_an_idle_model_sleeps_only_in_room_that_is_free_or_held_by_older_sleeper
     them: tuple[Resident, ...], host_budget: int
 ) -> None:
     idle = resident("idle", last_used=NOW - 30, host=10, asleep_bytes=5, asleep_host=200)
-    found = to_sleep(Snapshot(on_one(1000), (*them, idle), 1, NOW, host_budget), "idle")
+    result = to_sleep(Snapshot(on_one(1000), (*them, idle), 1, NOW, host_budget), "idle")
     older = [r for r in them if r.state is ModelState.ASLEEP and not r.pinned]
     older = [r for r in older if r.last_used + r.load_seconds < idle.last_used + idle.wake_seconds]
     asleep = (Victim("idle", 100, 0, "sleep"),)
-    if found is None:
+    if result is None:
         ends = tuple(Victim(r.id, r.bytes, 0, "evict") for r in older)
-        assert held_after((*them, idle), (*asleep, *ends))[1] > host_budget
+        assert bytes_after((*them, idle), (*asleep, *ends))[1] > host_budget
     else:
-        assert {v.id for v in found} <= {r.id for r in older}
-        assert held_after((*them, idle), (*asleep, *found))[1] <= host_budget
+        assert {v.id for v in result} <= {r.id for r in older}
+        assert bytes_after((*them, idle), (*asleep, *result))[1] <= host_budget
 
 
 def test_every_state_can_be_left() -> None:

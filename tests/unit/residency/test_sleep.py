@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.messages import AdapterRef, Held
+from models.messages import AdapterRef, MemoryFootprint
 from registry.errors import DoesNotFit
 from registry.recipes.definition import Recipe
 from runtime.residency.states import ModelState
@@ -14,7 +14,7 @@ from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import DeviceBudget
 from tests.unit.residency.scripted import World, recipe
-from tests.unit.residency.sleepers import can_sleep, held, reached, world_of_sleepers
+from tests.unit.residency.sleepers import can_sleep, reached, used_bytes, world_of_sleepers
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 def with_adapters(world: World) -> ModelQueue:
     """Give model a two places for adapters."""
     places = {"adapters": {"device": 2, "host": 4, "max_rank": 8}}
-    wanted = Recipe.model_validate({**recipe("a").model_dump(mode="json"), "memory": places})
+    expected = Recipe.model_validate({**recipe("a").model_dump(mode="json"), "memory": places})
     entry = world.manager.entries["a"]
     queue = ModelQueue(
-        wanted, WaitingBound(100), lambda: world.manager.want(entry), lambda: world.manager.released(entry)
+        expected, WaitingBound(100), lambda: world.manager.request_load(entry), lambda: world.manager.released(entry)
     )  # fmt: skip
     entry.queue = world.queues["a"] = queue
     return queue
@@ -40,7 +40,7 @@ async def test_a_victim_sleeps_and_wakes_in_its_slot(world: World) -> None:
         assert await world.ask(name)
     assert world.witness.events == ["loaded a", "slept a", "loaded b", "slept b", "woke a"]
     assert len(world.pool.links) == 2
-    assert (held(world, "a"), held(world, "b")) == ((100, 90), (5, 90))
+    assert (used_bytes(world, "a"), used_bytes(world, "b")) == ((100, 90), (5, 90))
     assert world.manager.entries["a"].wakes == 1
     assert world.manager.entries["a"].tier.value == "device"
     assert world.manager.entries["b"].tier.value == "host"
@@ -51,8 +51,8 @@ async def test_host_memory_for_a_third_comes_from_the_one_that_slept_longest(wor
     for name in "abc":
         await world.ask(name)
     assert sorted(world.witness.events[-3:]) == ["evicted a", "loaded c", "slept b"]
-    assert held(world, "a") == (0, 0)
-    assert world.manager.table.held_on_host() <= world.manager.table.host_budget
+    assert used_bytes(world, "a") == (0, 0)
+    assert world.manager.table.used_host_bytes() <= world.manager.table.host_budget
     assert world.pool.links[0].ended == 1
 
 
@@ -78,11 +78,11 @@ async def test_who_asks_while_it_falls_asleep_is_served_after_the_wake(world: Wo
     engine.sleep_gate.clear()
     other = asyncio.create_task(world.ask("b"))
     await reached(world, "a", ModelState.DRAINING)
-    asked = asyncio.create_task(world.ask("a"))
+    requested = asyncio.create_task(world.ask("a"))
     await asyncio.sleep(0.01)
     assert not other.done(), "its memory is not back yet"
     engine.sleep_gate.set()
-    assert len(await asked) == 3
+    assert len(await requested) == 3
     assert await other
     assert "woke a" in world.witness.events
 
@@ -92,14 +92,14 @@ async def test_what_a_wake_takes_is_counted_while_it_wakes(world: World) -> None
     await world.ask("b")
     entry, engine = world.manager.entries["a"], world.pool.engines[0]
     engine.sleep_gate.clear()
-    asked = asyncio.create_task(world.ask("a"))
+    requested = asyncio.create_task(world.ask("a"))
     async with asyncio.timeout(200):
         while entry.progress is None or entry.progress.phase != "waking":
             await asyncio.sleep(0.001)
-    assert world.manager.table.held() == 100 + 5, "the next load must not take the bytes that the wake is filling"
+    assert world.manager.table.used_bytes() == 100 + 5, "the next load must not take the bytes that the wake is filling"
     assert entry.claim == 0, "counted once"
     engine.sleep_gate.set()
-    assert await asked
+    assert await requested
 
 
 async def test_a_slot_that_is_lacking_is_taken_from_the_sleeper(world: World) -> None:
@@ -117,7 +117,7 @@ async def test_unload_by_hand_ends_a_sleeping_model(world: World) -> None:
     assert world.state("a") is ModelState.ABSENT
     await world.manager.unload(world.manager.entries["b"])
     assert "slept b" not in world.witness.events
-    assert world.manager.table.held() == world.manager.table.held_on_host() == 0
+    assert world.manager.table.used_bytes() == world.manager.table.used_host_bytes() == 0
 
 
 async def test_load_by_hand_wakes(world: World) -> None:
@@ -149,9 +149,9 @@ async def test_a_recipe_forbids_or_forces_it(world: World) -> None:
     await world.ask("b")
     assert world.witness.events == ["loaded a", "evicted a", "loaded b"]
     entry = world.manager.entries["b"]
-    entry.slept = Held(device_bytes=60, host_bytes=90)
+    entry.slept = MemoryFootprint(device_bytes=60, host_bytes=90)
     assert entry.asleep is None, "it frees less than half"
-    entry.slept = Held(device_bytes=5, host_bytes=0)
+    entry.slept = MemoryFootprint(device_bytes=5, host_bytes=0)
     assert entry.asleep is None, "nothing stays in memory: a wake reads from disk, as a load does"
     entry.recipe = recipe("b", sleep="always")
     assert entry.asleep is not None
@@ -211,14 +211,14 @@ async def test_an_adapter_on_its_way_arrives_before_the_engine_sleeps(tmp_path: 
     await world.ask("a")
     queue.effects._registry = Slow()  # type: ignore[assignment]
     adapter = AdapterRef(digest="sha256:" + "2" * 64, path="x", rank=8, bytes=1)
-    asked = asyncio.create_task(queue.acquire(adapter))
+    requested = asyncio.create_task(queue.acquire(adapter))
     other = asyncio.create_task(world.ask("b"))
     await reached(world, "a", ModelState.DRAINING)
     await asyncio.sleep(0.01)
     assert world.pool.engines[0].naps == 0, "a staging is under way"
     checked.set()
     assert await other
-    (await asked).release()
+    (await requested).release()
     assert world.pool.engines[0].places == {adapter.digest}
     await world.manager.close()
     await world.pool.close()
@@ -229,12 +229,12 @@ async def test_room_for_staged_adapters_is_kept_awake_and_given_away_asleep(tmp_
     world.pool.make = can_sleep
     world.manager.entries["a"].host_adapters = 50
     await world.ask("a")
-    assert held(world, "a") == (100, 51)
+    assert used_bytes(world, "a") == (100, 51)
     await world.ask("b")
-    assert held(world, "a") == (5, 90)
+    assert used_bytes(world, "a") == (5, 90)
     assert world.manager.plan(world.manager.entries["a"]).host_needed == 140
     await world.ask("a")
-    assert held(world, "a") == (100, 140)
-    assert held(world, "b") == (5, 90)
+    assert used_bytes(world, "a") == (100, 140)
+    assert used_bytes(world, "b") == (5, 90)
     await world.manager.close()
     await world.pool.close()

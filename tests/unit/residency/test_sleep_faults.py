@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.messages import Held
+from models.messages import MemoryFootprint
 from registry.errors import EngineFailed
 from runtime.residency.states import ModelState
 from runtime.server.device import DeviceBudget
@@ -14,7 +14,7 @@ from runtime.slots import frames
 from runtime.slots.link import Cause
 from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, in_use
-from tests.unit.residency.sleepers import ASLEEP, can_sleep, held, reached, world_of_sleepers
+from tests.unit.residency.sleepers import ASLEEP, can_sleep, reached, used_bytes, world_of_sleepers
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield world
 
 
-async def test_one_that_dies_asleep_is_on_disk_and_nobody_backs_off(world: World) -> None:
+async def test_one_that_dies_asleep_is_on_disk_without_a_back_off(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     await world.pool.links[0].end(cause=Cause("killed", "SIGKILL"))
     await reached(world, "a", ModelState.ABSENT)
     entry = world.manager.entries["a"]
-    assert (entry.failures, held(world, "a")) == ([], (0, 0))
+    assert (entry.failures, used_bytes(world, "a")) == ([], (0, 0))
     assert "died a killed" in world.witness.events
     await asyncio.sleep(0.01)
     assert world.state("a") is ModelState.ABSENT, "nobody wants it: it is not brought back"
@@ -81,12 +81,12 @@ async def test_one_that_dies_while_it_wakes_is_loaded_afresh(world: World) -> No
     await world.ask("a")
     await world.ask("b")
     world.pool.engines[0].sleep_gate.clear()
-    asked = asyncio.create_task(world.ask("a"))
+    requested = asyncio.create_task(world.ask("a"))
     await reached(world, "a", ModelState.LOADING)
     while (progress := world.manager.entries["a"].progress) is None or progress.phase != "waking":
         await asyncio.sleep(0.001)
     await world.pool.links[0].crash()
-    assert len(await asyncio.wait_for(asked, 200)) == 3
+    assert len(await asyncio.wait_for(requested, 200)) == 3
     assert world.manager.entries["a"].loads == 2
 
 
@@ -96,10 +96,10 @@ async def test_one_that_dies_as_it_has_woken_is_loaded_afresh(world: World) -> N
     link = world.pool.links[0]
     command = link.command
 
-    async def then_dies(make: Callable[[int], frames.ToSlot], timeout: float) -> Held | None:
-        held = await command(make, timeout)
+    async def then_dies(make: Callable[[int], frames.ToSlot], timeout: float) -> MemoryFootprint | None:
+        used_bytes = await command(make, timeout)
         await link.crash()
-        return held
+        return used_bytes
 
     link.command = then_dies  # type: ignore[method-assign]
     assert len(await asyncio.wait_for(world.ask("a"), 200)) == 3
@@ -116,15 +116,15 @@ async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_
     running = asyncio.create_task(world.ask("b"))
     while not other.running:
         await asyncio.sleep(0.001)
-    asked = asyncio.create_task(world.ask("a"))
+    requested = asyncio.create_task(world.ask("a"))
     await reached(world, "a", ModelState.LOADING)
-    assert held(world, "a") == (5, 90), "it waits for b, and holds no more than asleep"
+    assert used_bytes(world, "a") == (5, 90), "it waits for b, and holds no more than asleep"
     await world.pool.links[0].crash()
     while world.manager.entries["a"].claim:
         await asyncio.sleep(0.001)
     other.gate.set()
     assert len(await running) == 3
-    assert len(await asyncio.wait_for(asked, 200)) == 3
+    assert len(await asyncio.wait_for(requested, 200)) == 3
     assert world.witness.events == ["loaded a", "slept a", "loaded b", "died a ended", "slept b", "loaded a"]
     assert [link.ended for link in world.pool.links] == [0, 0, 0]
     assert world.manager.entries["a"].asleep is not None
@@ -140,22 +140,22 @@ async def test_a_wake_whose_room_another_grows_into_sleeps_on_until_there_is_roo
     async with in_use(world, "c"):
         async with in_use(world, "b"):
             manager.entries["c"].last_used += 100
-            asked = asyncio.create_task(world.ask("a"))
+            requested = asyncio.create_task(world.ask("a"))
             await reached(world, "b", ModelState.DRAINING)
             c = manager.entries["c"]
             assert c.link is not None
             await manager.watcher.holds(c, c.link, 155)
         await reached(world, "c", ModelState.DRAINING)
-        assert not asked.done()
-    assert await asyncio.wait_for(asked, 200)
+        assert not requested.done()
+    assert await asyncio.wait_for(requested, 200)
     assert world.witness.events[-4:] == ["grew c 155", "evicted b", "slept c", "woke a"]
 
 
-async def test_one_that_gives_too_little_back_is_ended_so_that_nobody_waits_for_ever(world: World) -> None:
+async def test_one_that_gives_too_little_back_is_ended_so_that_no_request_waits_for_ever(world: World) -> None:
     class Liar(FakeEngine):
-        async def sleep(self) -> Held:
+        async def sleep(self) -> MemoryFootprint:
             await super().sleep()
-            return Held(device_bytes=95, host_bytes=90)
+            return MemoryFootprint(device_bytes=95, host_bytes=90)
 
     world.pool.make = lambda: Liar(asleep=ASLEEP)
     await world.ask("a")
@@ -189,7 +189,7 @@ async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World
     while not world.pool.engines[0].sleeps:
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.01)
-    assert (world.state("a"), held(world, "a")[0]) == (ModelState.DRAINING, 100)
+    assert (world.state("a"), used_bytes(world, "a")[0]) == (ModelState.DRAINING, 100)
     assert len(world.pool.engines) == 1
     seen.set()
     assert await other
@@ -212,7 +212,7 @@ async def test_host_memory_that_is_not_seen_to_be_back_is_not_given_away(world: 
     other = asyncio.create_task(world.ask("c"))
     await reached(world, "c", ModelState.LOADING)
     await asyncio.sleep(0.01)
-    assert held(world, "a") == (5, 90)
+    assert used_bytes(world, "a") == (5, 90)
     assert len(world.pool.engines) == 2
     seen.set()
     await leaving
@@ -235,7 +235,7 @@ async def test_only_bytes_that_a_process_held_are_waited_for(world: World) -> No
     await world.manager.unload(a)
     await world.ask("a")
     await world.ask("b")  # `a` sleeps
-    assert held(world, "a")[0] == 5
+    assert used_bytes(world, "a")[0] == 5
     await world.manager.unload(a)
     await world.manager.unload(world.manager.entries["b"])
     assert awaited == [100, 95, 5, 100]

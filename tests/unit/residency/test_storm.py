@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.messages import Held
+from models.messages import MemoryFootprint
 from runtime.residency.table import log
 from tests.fakes.virtual import run
 from tests.unit.residency.storm import DRAIN, MortalLink, Storm, Unmapped
@@ -39,11 +39,11 @@ async def storm(actions: list[tuple[tuple[str, str, float], float]], sleepers: s
         bytes=BYTES, seconds=LOADS, budget=250, slots=slots, host_budget=host,
         residency={"min_resident": 0.5, "drain_deadline": DRAIN, "idle_timeout": 40, "sleep_timeout": 40},
         wake_seconds=0.4,
-        asleep={name: Held(device_bytes=10, host_bytes=100) for name in sleepers},
+        asleep={name: MemoryFootprint(device_bytes=10, host_bytes=100) for name in sleepers},
     )  # fmt: skip
     unmapped = Unmapped(world.faults)
     log.addHandler(unmapped)
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: world.faults.append(str(told)))
+    asyncio.get_running_loop().set_exception_handler(lambda _, reported: world.faults.append(str(reported)))
     try:
         await weather(world, actions)
     finally:
@@ -102,7 +102,7 @@ async def _no_ping(*_: object) -> None:
     slots=st.integers(2, 4),
 )
 @pytest.mark.long
-def test_nothing_is_lost_and_nobody_waits_for_ever(
+def test_nothing_is_lost_and_no_request_waits_for_ever(
     actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int
 ) -> None:
     run(storm(actions, sleepers, host, slots))

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from models.messages import Held
+from models.messages import MemoryFootprint
 from tests.fakes.virtual import VirtualLoop, VirtualWorld
 
 pytestmark = pytest.mark.long
@@ -30,7 +30,7 @@ async def traffic(
         residency={"min_resident": min_resident, "drain_deadline": 60}, patience=PATIENCE,
     )  # fmt: skip
     if host_budget:  # they can sleep
-        world.asleep = dict.fromkeys(LOADS, Held(device_bytes=10, host_bytes=100))
+        world.asleep = dict.fromkeys(LOADS, MemoryFootprint(device_bytes=10, host_bytes=100))
         world.manager.table.host_budget = host_budget
     weights = [1 / (place + 1) ** skew for place in range(len(LOADS))]
     waits: list[float] = []
@@ -40,7 +40,7 @@ async def traffic(
         async with await world.queues[model].acquire(None):
             waits.append(world.clock() - came)
             assert world.held() <= world.budget
-            assert world.manager.table.held_on_host() <= world.manager.table.host_budget
+            assert world.manager.table.used_host_bytes() <= world.manager.table.host_budget
             await asyncio.sleep(seconds)
 
     tasks = []
@@ -55,7 +55,7 @@ async def traffic(
 
 @pytest.mark.parametrize("skew", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize(("min_resident", "rate"), [(2.0, 20.0), (2.0, 0.5), (15.0, 5.0)])
-def test_nobody_waits_above_the_bound_and_nothing_thrashes(min_resident: float, rate: float, skew: float) -> None:
+def test_no_wait_is_above_the_bound_and_nothing_thrashes(min_resident: float, rate: float, skew: float) -> None:
     loop = VirtualLoop()
     try:
         world, waits = loop.run_until_complete(traffic(7, min_resident, rate, skew))

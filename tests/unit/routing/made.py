@@ -60,6 +60,6 @@ def body(rng: Random) -> tuple[str, dict[str, Any]]:
             found[name] = rng.choice(words)
     if rng.random() < 0.2:
         found["response_format"] = {"type": rng.choice(("text", "json_schema"))}
-    said = {CHAT: {"messages": turns[:-1]}, MESSAGES: {"system": "be kind", "messages": turns[:-1]},
+    stated = {CHAT: {"messages": turns[:-1]}, MESSAGES: {"system": "be kind", "messages": turns[:-1]},
             RESPONSES: {"input": turns[:-1]}, COMPLETIONS: {"prompt": texts[0]}}  # fmt: skip
-    return path, {**found, **said[path]}
+    return path, {**found, **stated[path]}

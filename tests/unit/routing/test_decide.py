@@ -12,7 +12,7 @@ from routing.deciding import rules
 from routing.deciding.decide import decide
 from routing.facts import Facts, TargetFacts
 from routing.features import Features
-from routing.intents.acceptance import Judged, train_acceptance, with_thresholds
+from routing.intents.acceptance import JudgedText, train_acceptance, with_thresholds
 from routing.intents.model import OUT, IntentModel
 from routing.intents.training import Example, TrainingOptions, letters_head, train
 from routing.routers.router import Router
@@ -28,9 +28,9 @@ def router(**more: Any) -> Router:
     return Router(spec, "v3", intents=intents, complexity=complexity)
 
 
-def facts(held: str | None = None, **targets: TargetFacts) -> Facts:
+def facts(previous: str | None = None, **targets: TargetFacts) -> Facts:
     known = {"small": HERE, "big": TargetFacts(price=5.0), "away": TargetFacts(is_local=False, price=9.0)}
-    return Facts({**known, **targets}, held)
+    return Facts({**known, **targets}, previous)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_what_must_stay_inside_stays_whichever_rule_decides() -> None:
     ]
     made = router(rules=rules, fallbacks=["away"])
     assert decide(Features(tools=True), made, facts(big=TargetFacts(waiting=9))).target == "away"
-    legal = decide(Features(tools=True, team="legal"), made, facts(big=TargetFacts(waiting=9), held="away"))
+    legal = decide(Features(tools=True, team="legal"), made, facts(big=TargetFacts(waiting=9), previous="away"))
     assert (legal.target, legal.reason, legal.fallbacks) == ("big", "rule:tools", ())
 
 
@@ -100,11 +100,11 @@ def test_rules_see_what_a_request_has() -> None:
 
 def test_a_text_is_listened_to_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 200 rules each guessed the language anew: 80 ms of the loop."""
-    heard = list[str]()
-    monkeypatch.setattr(rules, "language", lambda text: heard.append(text) or "en")
+    received = list[str]()
+    monkeypatch.setattr(rules, "language", lambda text: received.append(text) or "en")
     made = router(rules=[{"name": f"r{n}", "when": {"language": ["de"]}, "to": ["big"]} for n in range(200)])
     assert decide(Features("a text"), made, facts()).target == "small"
-    assert heard == ["a text"]
+    assert received == ["a text"]
 
 
 def test_a_pattern_that_would_never_end_is_linear() -> None:
@@ -135,7 +135,7 @@ def test_a_vector_of_another_size_is_left_out(fitted: IntentModel) -> None:
 
 def test_a_head_looks_only_with_vectors_of_what_it_was_fitted_with(fitted: IntentModel) -> None:
     """Those of another model have the same size, and mean nothing to it."""
-    judged = [Judged(f"{word} {n}", {"small": good, "big": 1 - good}) for word, good in
+    judged = [JudgedText(f"{word} {n}", {"small": good, "big": 1 - good}) for word, good in
               (("rain", 1.0), ("euro", 0.0)) for n in "uvwxyz"]  # fmt: skip
     vectors = np.random.default_rng(1).normal(size=(len(judged), 8)).astype(np.float32)
     acceptance = train_acceptance(judged, vectors, "one")
@@ -158,7 +158,8 @@ def test_what_was_fitted_anew_for_another_embedding_model_looks_with_it(fitted: 
     vectors = np.random.default_rng(2).normal(size=(len(examples), 8)).astype(np.float32)
     old = train(examples, examples, (vectors, vectors), "old", TrainingOptions(iterations=30, typos=False)).model
     judged = [
-        Judged(one.text, {"small": float(one.label == "rain"), "big": float(one.label == "euro")}) for one in examples
+        JudgedText(one.text, {"small": float(one.label == "rain"), "big": float(one.label == "euro")})
+        for one in examples
     ]
     new = train_acceptance(judged, vectors, "new")
     made = router(fitted=old, acceptance=new, intents={"embedding": "new", "threshold": 1.0}, complexity={})
@@ -171,20 +172,20 @@ def test_what_was_fitted_anew_for_another_embedding_model_looks_with_it(fitted: 
 def test_a_conversation_stays_until_its_target_is_gone(fitted: IntentModel) -> None:
     made = router(fitted=fitted, intents={"routes": {"weather": ["big"]}})
     weather = Features("will it rain tomorrow in lima")
-    assert decide(weather, made, facts(held="away")).reason == "conversation"
-    assert decide(weather, made, facts(held="away")).left is None
-    gone = decide(weather, made, facts(held="away", away=TargetFacts(False, "model_not_found")))
-    assert (gone.target, gone.left, gone.saw["left"]) == ("big", "away", "away: model_not_found")
-    assert (gone.told, gone.score) == ("intent:weather,left", gone.scores["weather"])
-    assert decide(weather, made, facts(held="older")).saw["left"] == "older: no target any more"
+    assert decide(weather, made, facts(previous="away")).reason == "conversation"
+    assert decide(weather, made, facts(previous="away")).previous is None
+    gone = decide(weather, made, facts(previous="away", away=TargetFacts(False, "model_not_found")))
+    assert (gone.target, gone.previous, gone.saw["left"]) == ("big", "away", "away: model_not_found")
+    assert (gone.full_reason, gone.score) == ("intent:weather,left", gone.scores["weather"])
+    assert decide(weather, made, facts(previous="older")).saw["left"] == "older: no target any more"
     tools = router(rules=[{"name": "tools", "when": {"tools": True}, "to": ["big"]}])
-    by_rule = decide(Features(tools=True), tools, facts(held="small"))
-    assert (by_rule.told, by_rule.saw["left"]) == ("rule:tools,left", "small: rule:tools")
+    by_rule = decide(Features(tools=True), tools, facts(previous="small"))
+    assert (by_rule.full_reason, by_rule.saw["left"]) == ("rule:tools,left", "small: rule:tools")
 
 
 def test_the_cheapest_that_is_good_enough() -> None:
     judged = [
-        Judged(f"{kind} question number {n}", {"small": float(kind == "easy"), "big": float(n % 9 > 0)})
+        JudgedText(f"{kind} question number {n}", {"small": float(kind == "easy"), "big": float(n % 9 > 0)})
         for kind in ("easy", "hard")
         for n in range(60)
     ]
@@ -200,24 +201,24 @@ def test_the_cheapest_that_is_good_enough() -> None:
     assert decide(Features("hard question number 7"), none, facts()).reason == "best:big"
 
 
-def test_what_is_good_enough_is_told_by_what_was_looked_at() -> None:
+def test_what_is_good_enough_is_reported_by_what_was_looked_at() -> None:
     """Where no vector came, letters alone decide: by their own threshold, as their scores have another scale."""
     rng = np.random.default_rng(1)
-    judged = [Judged(f"question {n}", {"small": float(n % 2), "big": 1.0 - float(n % 7 == 0)}) for n in range(60)]
+    judged = [JudgedText(f"question {n}", {"small": float(n % 2), "big": 1.0 - float(n % 7 == 0)}) for n in range(60)]
     vectors = rng.normal(size=(60, 8)).astype(np.float32)
     model = with_thresholds(train_acceptance(judged, vectors, "vectors"), 0.0, 1.0)
     made = router(acceptance=model, complexity={}, default=None)
-    told = [decide(Features("question 7", vector=vector), made, facts()) for vector in (None, vectors[0])]
-    assert [one.reason.partition(":")[0] for one in told] == ["enough", "best"]
-    assert [one.saw["complexity"] for one in told] == [
+    reported = [decide(Features("question 7", vector=vector), made, facts()) for vector in (None, vectors[0])]
+    assert [one.reason.partition(":")[0] for one in reported] == ["enough", "best"]
+    assert [one.saw["complexity"] for one in reported] == [
         f"expected acceptance, threshold {threshold}" for threshold in ("0.000", "1.000")
     ]
 
 
-def test_a_target_with_few_rows_is_asked_with_what_it_was_fitted_on() -> None:
+def test_a_target_with_few_rows_is_queried_with_what_it_was_fitted_on() -> None:
     """One weight of a piece of text for all targets, whichever rows each one has."""
     judged = [
-        Judged(f"{word} {n}", {"big": float(n % 3 > 0), **({"small": float(word == "easy")} if n < 20 else {})})
+        JudgedText(f"{word} {n}", {"big": float(n % 3 > 0), **({"small": float(word == "easy")} if n < 20 else {})})
         for n in range(130)
         for word in ("easy", "hard")
     ]
@@ -245,7 +246,7 @@ def test_fallbacks_are_in_the_routers_order_and_keep_its_bounds() -> None:
     assert decide(Features(), router(fallbacks=["away", "big"], stay_inside=True), facts()).fallbacks == ("big",)
 
 
-def test_nobody_may_answer() -> None:
+def test_no_one_may_answer() -> None:
     made = router()
     with pytest.raises(Unavailable, match=r"small: takes no images.*away: model_not_found") as refused:
         decide(Features(images=True), made, facts(away=TargetFacts(False, "model_not_found")))

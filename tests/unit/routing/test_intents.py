@@ -17,7 +17,7 @@ from routing.intents.measures import auroc, calibration_error, threshold_for
 from routing.intents.model import OUT, IntentModel
 from routing.intents.report import picture, text
 from routing.intents.spelling import Spelling
-from routing.intents.training import Example, Fitted, TrainingOptions, train
+from routing.intents.training import Example, TrainingOptions, TrainingResult, train
 from routing.intents.typos import mistyped, recased
 
 WORDS = ("rain", "snow", "hail", "storm", "ten", "twenty", "forty", "fifty")
@@ -27,22 +27,22 @@ DATA = Path(__file__).parents[4] / "shared" / "data" / "intents150.jsonl"
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Fitted:
+def fitted() -> TrainingResult:
     examples = [Example(form.format(w, p), label) for label, form in FORMS.items() for w in WORDS for p in PLACES]
     spelling = Spelling.of(e.text for e in examples[::2])
     return train(examples[::2], examples[1::2], options=TrainingOptions(iterations=20), spelling=spelling)
 
 
-def test_the_confusion_table_is_told_as_text_and_drawn_whole(fitted: Fitted) -> None:
+def test_the_confusion_table_is_reported_as_text_and_drawn_whole(fitted: TrainingResult) -> None:
     (measured,) = fitted.measured
     wrong = measured.__class__(**{
         **{name: getattr(measured, name) for name in measured.__slots__},
         "confusion": (("weather", "weather", 30), ("money", "weather", 2), (OUT, OUT, 32), ("<b>", OUT, 1)),
     })  # fmt: skip
-    told = text(wrong)
+    reported = text(wrong)
     for word in ("right intent", "calibration error", "out of scope abstained", "AUROC"):
-        assert word in told
-    assert re.search(r"money +-> +weather +2", told)
+        assert word in reported
+    assert re.search(r"money +-> +weather +2", reported)
     drawn = picture(wrong)
     assert re.findall(r"<title>([^<]*)</title>", drawn) == [
         "- -&gt; -: 32", "&lt;b&gt; -&gt; -: 1", "money -&gt; weather: 2", "weather -&gt; weather: 30",
@@ -50,7 +50,7 @@ def test_the_confusion_table_is_told_as_text_and_drawn_whole(fitted: Fitted) -> 
     assert drawn.count("<text ") == 2 * 4, "each label at its row and at its column"
 
 
-def test_what_is_held_out_is_told(fitted: Fitted) -> None:
+def test_what_is_held_out_is_reported(fitted: TrainingResult) -> None:
     (measured,) = fitted.measured
     assert (measured.examples, measured.out_of_scope) == (64, 32)
     assert sum(count for _, _, count in measured.confusion) == 96
@@ -58,14 +58,14 @@ def test_what_is_held_out_is_told(fitted: Fitted) -> None:
     assert measured.out_of_scope_recall is not None
 
 
-def test_a_model_is_its_digest(fitted: Fitted) -> None:
+def test_a_model_is_its_digest(fitted: TrainingResult) -> None:
     data = to_bytes(fitted.model)
     again = from_bytes(data)
     assert isinstance(again, IntentModel)
     assert digest_of(to_bytes(again)) == digest_of(data)
     assert (
-        again.tell("will it rain tomorrow in rome").confidence
-        == fitted.model.tell("will it rain tomorrow in rome").confidence
+        again.predict("will it rain tomorrow in rome").confidence
+        == fitted.model.predict("will it rain tomorrow in rome").confidence
     )
     for bad in (b"", b"\x80\x04K\x01.", data[:-10], data.replace(rb"\"format\": 1", rb"\"format\": 2"), b"\0" * 100):
         with pytest.raises(Unfit) as refused:
@@ -73,12 +73,12 @@ def test_a_model_is_its_digest(fitted: Fitted) -> None:
         assert refused.value.code == "bad_router_model"
 
 
-def test_it_reads_past_typing_errors_and_so_does_its_file(fitted: Fitted) -> None:
+def test_it_reads_past_typing_errors_and_so_does_its_file(fitted: TrainingResult) -> None:
     again = from_bytes(to_bytes(fitted.model))
     assert isinstance(again, IntentModel)
     for model in (fitted.model, again):
         assert model.read("Will it rian TOMOROW in rome") == "Will it rain tomorrow in rome"
-        typed, meant = (model.tell(f"will it {words} in rome") for words in ("rian tomorow", "rain tomorrow"))
+        typed, meant = (model.predict(f"will it {words} in rome") for words in ("rian tomorow", "rain tomorrow"))
         assert (typed.label, typed.confidence) == (meant.label, meant.confidence)
 
 
@@ -94,12 +94,12 @@ def test_it_reads_past_typing_errors_and_so_does_its_file(fitted: Fitted) -> Non
         {"word_counts": np.zeros(3, np.int64)},
     ],
 )
-def test_words_of_a_file_that_do_not_agree_are_refused(fitted: Fitted, change: dict[str, Any]) -> None:
+def test_words_of_a_file_that_do_not_agree_are_refused(fitted: TrainingResult, change: dict[str, Any]) -> None:
     data = to_bytes(fitted.model)
-    told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    reported = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     tensors = {name: one for name, one in {**load(data), **change}.items() if one is not None}
     with pytest.raises(Unfit) as refused:
-        from_bytes(save(tensors, told))
+        from_bytes(save(tensors, reported))
     assert refused.value.code == "bad_router_model"
 
 
@@ -130,6 +130,9 @@ def test_nineteen_intents_of_the_public_set_by_letters_alone() -> None:
     model, rng = found.model, Random(1)
     assert found.measured[0].accuracy >= 0.95
     assert found.measured[0].answered >= 0.9
-    told = ([model.tell(e.text) for e in held], [model.tell(recased(mistyped(e.text, rng), rng)) for e in held])
-    route, again = ([one.label if one.confidence >= one.threshold else None for one in these] for these in told)
+    reported = (
+        [model.predict(e.text) for e in held],
+        [model.predict(recased(mistyped(e.text, rng), rng)) for e in held],
+    )
+    route, again = ([one.label if one.confidence >= one.threshold else None for one in these] for these in reported)
     assert np.mean([a == b for a, b in zip(route, again, strict=True)]) >= 0.92

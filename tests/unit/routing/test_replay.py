@@ -8,17 +8,17 @@ import pytest
 from registry.storage.database import Database
 from routing.routers.replay import outcomes, replay
 from tenants.ledger.attempts import HEDGED
-from tenants.ledger.routes import Chosen, chosen
-from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.routed_requests import RoutedRequest, routed_requests
+from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
 
 ROWS = [
-    Chosen("dates", "intent:dates", 0.95, True, 10),
-    Chosen("dates", "intent:dates", 0.91, True, 10),
-    Chosen("dates", "intent:dates", 0.71, False, 10),
-    Chosen("big", "abstained", 0.2, True, 50),
-    Chosen("big", "rule:tools", None, None, 50),
+    RoutedRequest("dates", "intent:dates", 0.95, True, 10),
+    RoutedRequest("dates", "intent:dates", 0.91, True, 10),
+    RoutedRequest("dates", "intent:dates", 0.71, False, 10),
+    RoutedRequest("big", "abstained", 0.2, True, 50),
+    RoutedRequest("big", "rule:tools", None, None, 50),
 ]
 
 
@@ -50,11 +50,11 @@ def write(database: Database, at: float, request: str = "r", *, attempt: int = 1
     entry = Entry(f"{at}", request, attempt, at, team, "", "/v1/chat/completions", model, "rev", adapter, "interactive",
                   source, asked="auto", router=router, target="decided", reason="abstained", score=0.25)  # fmt: skip
     end = "done" if status == 200 else "cancelled" if code == HEDGED else "failed"
-    LedgerTable(database, "here").write([entry], [Settled(entry, end, status, code, cost_micro=cost)])
+    LedgerTable(database, "here").write([entry], [Settlement(entry, end, status, code, cost_micro=cost)])
 
 
 def answered(database: Database, team: str | None = None) -> list[str]:
-    return [one.target for one in chosen(database, "auto", 5.0, team)]
+    return [one.target for one in routed_requests(database, "auto", 5.0, team)]
 
 
 def test_the_ledger_tells_what_a_router_chose(database: Database) -> None:
@@ -63,10 +63,12 @@ def test_the_ledger_tells_what_a_router_chose(database: Database) -> None:
     ):
         write(database, number, model=f"m{number}", router=router, source=source)
     write(database, 1.0, model="long ago")
-    assert chosen(database, "auto", 5.0) == [Chosen(f"m{number}", "abstained", 0.25, None, 0) for number in (11, 10)]
+    assert routed_requests(database, "auto", 5.0) == [
+        RoutedRequest(f"m{number}", "abstained", 0.25, None, 0) for number in (11, 10)
+    ]
 
 
-def test_an_adapter_is_told_with_its_model_and_without_its_version(database: Database) -> None:
+def test_an_adapter_is_reported_with_its_model_and_without_its_version(database: Database) -> None:
     write(database, 10.0, adapter="upper@sha256:1")
     write(database, 11.0, adapter="upper@sha256:2")
     assert answered(database) == ["m:upper", "m:upper"]
@@ -84,7 +86,7 @@ def test_a_request_counts_once_for_who_answered(database: Database) -> None:
     write(database, 50.0, "all failed", model="broken", status=502, code="provider_failed")
     write(database, 51.0, "all failed", attempt=2, model="also broken", status=503, code="provider_unavailable")
     assert answered(database) == ["also broken", "alone", "quick", "late", "fallback"]
-    assert outcomes(chosen(database, "auto", 5.0))[2].cost_micro == 7
+    assert outcomes(routed_requests(database, "auto", 5.0))[2].cost_micro == 7
 
 
 def test_an_id_that_is_sent_again_is_another_request(database: Database) -> None:

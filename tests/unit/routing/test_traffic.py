@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from models.messages import Chunk, EmbedResult, Event, Finished, Started, Usage
+from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
 from registry.recipes.definition import Recipe
 from registry.state.database import State
 from routing.intents.files import to_bytes
-from routing.routers.content import Content
-from runtime.gateway.routing import switch
+from routing.routers.content import RouterContent
+from runtime.gateway.routing import dispatcher
 from runtime.http.middleware import set_caller
 from runtime.residency.states import ModelState
 from tenants.caller import EVERYBODY, Caller
@@ -28,7 +28,7 @@ from tests.unit.http.fakes import FakeGateway, Wire, application, recipe
 from tests.unit.providers.rig import provider
 from tests.unit.routing.made import body, routers
 
-ANSWER: list[Event] = [Started(200, "application/json"), Chunk(b"{}"), Finished(Usage(5, 2))]
+ANSWER: list[Event] = [ResponseStart(200, "application/json"), Chunk(b"{}"), ResponseEnd(Usage(5, 2))]
 LOCAL = ("small", "big", "cold")
 CALLERS = (
     EVERYBODY,
@@ -53,14 +53,14 @@ class Calling:
 def vector(request: Any) -> Sequence[Event]:
     found = np.random.default_rng(len(request.inputs[0])).normal(size=8).astype("<f4")
     data = (found / np.linalg.norm(found)).tobytes()
-    return [EmbedResult(vectors=data, dimensions=8, tokens=[1]), Finished(Usage(1))]
+    return [EmbedResult(vectors=data, dimensions=8, tokens=[1]), ResponseEnd(Usage(1))]
 
 
 def recipes() -> list[Recipe]:
     return [*(recipe(name, "chat") for name in LOCAL), recipe("vectors", "embed")]
 
 
-async def asked(app: Any, path: str, sent: Any, headers: dict[str, str]) -> tuple[int, Any]:
+async def requested(app: Any, path: str, sent: Any, headers: dict[str, str]) -> tuple[int, Any]:
     """Status and JSON; by bare ASGI, as it is many times."""
     wire = Wire(app, path, [json.dumps(sent).encode()], headers)
     await wire.run()
@@ -74,7 +74,7 @@ async def test_traffic_gets_what_explain_says_on_ten_thousand_requests(
 ) -> None:
     """Models come and go, a team's money runs out, keys see less, conversations go on; both go their way over HTTP."""
     monkeypatch.setenv("TEST_PROVIDER_KEY", "sk")
-    monkeypatch.setattr(switch, "VECTOR_SECONDS", 60.0)  # on a busy machine one of the two would go on without it
+    monkeypatch.setattr(dispatcher, "VECTOR_SECONDS", 60.0)  # on a busy machine one of the two would go on without it
     rng, reasons, limiter, who = Random(10_000), set[str](), Limiter(), [EVERYBODY]
     limiter.replace([Limit("poor", "team", "poor", Kind.DAY, 2_000_000_000)], {})
     with State(tmp_path / "state") as state:
@@ -86,7 +86,7 @@ async def test_traffic_gets_what_explain_says_on_ten_thousand_requests(
                 link.script = vector if name == "vectors" else lambda _: ANSWER
             for router in routers():
                 fitted = () if router.intents is None else (("intents", to_bytes(router.intents)),)
-                await gateway.routers.add(Content(router.spec, fitted), "test")  # type: ignore[arg-type]
+                await gateway.routers.add(RouterContent(router.spec, fitted), "test")  # type: ignore[arg-type]
             app = application(gateway, [(Calling, {"who": who})])
             for number in range(10_000):
                 who[0] = rng.choice(CALLERS)
@@ -100,27 +100,27 @@ async def test_traffic_gets_what_explain_says_on_ten_thousand_requests(
                     headers["X-Conversation-Id"] = f"c{rng.randrange(50)}"
                 if rng.random() < 0.1:
                     headers["X-Tier"] = rng.choice(("batch", "critical"))
-                status, told = await asked(app, "/v1/route", {**sent, "endpoint": path}, headers)
-                found = await asked(app, path, sent, headers)
+                status, full_reason = await requested(app, "/v1/route", {**sent, "endpoint": path}, headers)
+                found = await requested(app, path, sent, headers)
                 record = gateway.records.all.pop()
                 if status != 200:
-                    assert (found[0], record.code) == (status, told["error"]["code"])
+                    assert (found[0], record.code) == (status, full_reason["error"]["code"])
                     continue
                 assert record.target is not None, (number, found)
                 assert record.target.routed is not None
                 decision = record.target.routed.decision
-                assert told == {
+                assert full_reason == {
                     "object": "route",
                     "router": record.target.routed.router,
                     "target": decision.target,
-                    "reason": decision.told,
+                    "reason": decision.full_reason,
                     "score": decision.score,
                     "scores": decision.scores,
                     "alternatives": list(decision.alternatives),
                     "fallbacks": list(decision.fallbacks),
                     "saw": decision.saw,
                 }, (number, path, sent, headers)
-                reasons.add(decision.told)
+                reasons.add(decision.full_reason)
             await gateway.providers.close()
     seen = {"rule:gold", "rule:patient", "rule:tools", "rule:long", "conversation", "intent:weather", "intent:money"}
     assert seen | {"abstained", "state"} <= reasons

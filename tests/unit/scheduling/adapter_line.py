@@ -11,7 +11,7 @@ from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 from registry.records import Probe
 from runtime.scheduling.admission import WaitingBound
-from runtime.scheduling.fair.claim import NOBODYS, Claim
+from runtime.scheduling.fair.claim import DEFAULT_REQUEST, QueueRequest
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
@@ -77,7 +77,7 @@ async def line_with_adapters(folder: Path) -> AsyncIterator[World]:
     w.pool = FakePool(folder, 1, FakeEngine)
     w.registry = Registry()
     w.queue = ModelQueue(
-        recipe, WaitingBound(100), want=lambda: None, released=lambda: None, registry=w.registry,
+        recipe, WaitingBound(100), request_load=lambda: None, released=lambda: None, registry=w.registry,
         clock=lambda: time.monotonic() + w.clock,
     )  # fmt: skip
     w.link = await w.pool.take("vllm")
@@ -89,10 +89,12 @@ async def line_with_adapters(folder: Path) -> AsyncIterator[World]:
     await w.pool.close()
 
 
-async def ask(w: World, ref: AdapterRef | None, probe: Probe | None = None, claim: Claim = NOBODYS) -> int:
+async def ask(
+    w: World, ref: AdapterRef | None, probe: Probe | None = None, claim: QueueRequest = DEFAULT_REQUEST
+) -> int:
     """How many events came: the tokens of one chunk are as many."""
     async with await w.queue.acquire(ref, probe=probe, claim=claim) as lease:
-        call = HttpCall(path="/", body=b"", served="s", shown="s", adapter=ref)
+        call = HttpCall(path="/", body=b"", served="s", display_name="s", adapter=ref)
         async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
             events = [event async for event in answer.events()]
     return sum(event.data.count(b"\n\n") if isinstance(event, Chunk) else 1 for event in events)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtime.scheduling.fair.claim import NOBODYS, Claim
+from runtime.scheduling.fair.claim import DEFAULT_REQUEST, QueueRequest
 from runtime.scheduling.placement import Placement, PlacementPlan
 
 
@@ -55,9 +55,9 @@ class Witness:
             self.staging.add(digest)
         assert len(self.staged | self.staging) <= max(self.host, self.places + 1), "more than host memory holds"
         for request in plan.start:
-            wanted = self.waiting.pop(request)
-            assert wanted is None or wanted in self.placed, "started without a place"
-            self.running[request] = wanted
+            needed = self.waiting.pop(request)
+            assert needed is None or needed in self.placed, "started without a place"
+            self.running[request] = needed
         assert len(self.running) <= self.max_requests, "too many at once"
 
     def finish_staging(self, digest: str) -> None:
@@ -76,7 +76,7 @@ class Arrival:
     at: float
     digest: str | None
     seconds: float
-    claim: Claim = NOBODYS
+    claim: QueueRequest = DEFAULT_REQUEST
 
 
 @dataclass
@@ -110,7 +110,7 @@ def simulate(
 
     for arrival in arrivals:
         push(arrival.at, "arrive", arrival)
-    coming: dict[str, Served] = {}
+    upcoming: dict[str, Served] = {}
     served: list[Served] = []
     alarms: set[float] = set()
     while events and events[0][0] <= until:
@@ -119,7 +119,7 @@ def simulate(
             assert isinstance(what, Arrival)
             request = str(next(counter))
             digests = {*filter(None, witness.waiting.values())} | ({what.digest} if what.digest else set())
-            coming[request] = Served(what, -1, len(witness.waiting), len(digests))
+            upcoming[request] = Served(what, -1, len(witness.waiting), len(digests))
             witness.waiting[request] = what.digest
             policy.enqueue(request, what.digest, now, what.claim)
         elif kind == "staged":
@@ -139,8 +139,8 @@ def simulate(
         for digest, _evict in plan.place:
             push(now + place, "placed", digest)
         for request in plan.start:
-            coming[request].started = now
-            served.append(coming.pop(request))
+            upcoming[request].started = now
+            served.append(upcoming.pop(request))
             push(now + served[-1].arrival.seconds, "finish", request)
         if plan.wake_at is not None:
             assert plan.wake_at > now
@@ -148,5 +148,5 @@ def simulate(
                 alarms.add(plan.wake_at)
                 push(plan.wake_at, "wake", None)
     if until == 1e9:
-        assert not coming, "requests that nobody served"
+        assert not upcoming, "requests that nobody served"
     return served

@@ -105,7 +105,7 @@ def test_sixteen_adapters_over_eight_places_do_not_thrash() -> None:
     assert strict.placements / len(done_strict) > seen.placements / len(done)
 
 
-def test_a_wanted_place_is_taken_only_for_an_overdue_request() -> None:
+def test_a_needed_place_is_taken_only_for_an_overdue_request() -> None:
     """So an adapter under load is placed at most once in `max_overtake`: at most adapters / W forced swaps a second."""
     seen, _ = closed_loop(clients=200, adapters=16, places=8, overtake=1.0)
     assert seen.placements <= 16 * 20 / 1.0 + 16

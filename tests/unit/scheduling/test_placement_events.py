@@ -78,7 +78,7 @@ class Anything(RuleBasedStateMachine):
 
     def fail(self, digest: str) -> None:
         ended = self.seen.policy.failed(digest)
-        assert set(ended) == {request for request, wanted in self.seen.waiting.items() if wanted == digest}
+        assert set(ended) == {request for request, needed in self.seen.waiting.items() if needed == digest}
         for request in ended:
             del self.seen.waiting[request]
 

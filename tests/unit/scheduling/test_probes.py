@@ -17,20 +17,20 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield world
 
 
-def probes_asked(w: World) -> list[tuple[str, str]]:
+def probe_count(w: World) -> list[tuple[str, str]]:
     return [note for note in w.registry.notes if note[0] == "probe"]
 
 
-async def test_a_probe_is_asked_after_each_commit_and_before_any_request(world: World) -> None:
+async def test_a_probe_runs_after_each_commit_and_before_any_request(world: World) -> None:
     world.registry.known[adapter("a").digest] = (RIGHT,)
     assert await ask(world, adapter("a"), RIGHT) == 5
     assert world.engine.answered[0] == ("probe", adapter("a").digest)
     assert await ask(world, adapter("a"), RIGHT) == 5
-    assert probes_asked(world) == [("probe", "passed")]
+    assert probe_count(world) == [("probe", "passed")]
     for letter in "bc":  # takes the place away
         assert await ask(world, adapter(letter)) == 5
     assert await ask(world, adapter("a"), RIGHT) == 5
-    assert probes_asked(world) == [("probe", "passed")] * 2
+    assert probe_count(world) == [("probe", "passed")] * 2
     a, b, c = (adapter(letter).digest for letter in "abc")
     assert world.registry.swaps == [(a, None), (b, None), (c, a), (a, b)]
 
@@ -77,9 +77,9 @@ async def test_one_name_with_a_wrong_probe_does_not_take_equal_content_from_anot
     assert adapter("a").digest in world.engine.places
 
 
-async def test_a_probe_that_came_after_the_commit_is_asked_by_its_first_request(world: World) -> None:
+async def test_a_probe_added_after_the_commit_runs_with_its_first_request(world: World) -> None:
     assert await ask(world, adapter("a")) == 5
-    assert probes_asked(world) == []
+    assert probe_count(world) == []
     results = await asyncio.gather(*(ask(world, adapter("a"), WRONG) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(result, Unavailable) for result in results)
     assert await ask(world, adapter("a"), RIGHT) == 5

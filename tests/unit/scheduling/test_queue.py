@@ -9,7 +9,7 @@ import pytest
 from models.messages import AdapterRef
 from registry.errors import Conflict, EngineFailed, QueueFull, Unavailable, Unreachable
 from registry.recipes.definition import AdapterPlaces, PoolSpec, QueueSpec
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from tests.unit.scheduling.adapter_line import WRONG, World, adapter, ask, dropped, line_with_adapters
 
 
@@ -44,7 +44,7 @@ async def test_a_broken_adapter_fails_its_own_requests_only(world: World) -> Non
     assert await ask(world, adapter("c")) == 5
 
 
-async def test_a_place_that_is_still_in_use_is_asked_for_again(world: World) -> None:
+async def test_a_place_that_is_still_in_use_is_requested_again(world: World) -> None:
     world.engine.conflicts = 3
     assert await ask(world, adapter("a")) == 5
     assert world.engine.conflicts == 0
@@ -226,7 +226,7 @@ async def test_a_removed_adapter_does_not_break_those_who_still_wait_for_it(worl
             await asyncio.sleep(0.001)
 
 
-async def test_nobody_is_told_to_come_back_later_than_in_a_minute(world: World) -> None:
+async def test_retry_after_is_at_most_a_minute(world: World) -> None:
     """However slow the model is: what is foreseen for so long is no more than a guess."""
     world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=1)}))
     world.queue._pace.ended(3600.0, 1.0)
@@ -279,14 +279,14 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(world: World) ->
         world.queue._pace.ended(80.0, 1.0)  # a place is free every 20 s
     world.engine.gate.clear()
     now = world.queue._clock()
-    running = [asyncio.create_task(ask(world, None, claim=Claim(due=now + 400.0))) for _ in range(8)]
+    running = [asyncio.create_task(ask(world, None, claim=QueueRequest(due=now + 400.0))) for _ in range(8)]
     while world.engine.running < 4:  # the others wait
         await asyncio.sleep(0.001)
-    eager = asyncio.create_task(world.queue.acquire(None, claim=Claim(due=now + 60.0)))
+    eager = asyncio.create_task(world.queue.acquire(None, claim=QueueRequest(due=now + 60.0)))
     await asyncio.sleep(0)
     assert not eager.done(), "it goes before those that wait: their deadlines are later"
     with pytest.raises(Unreachable, match=r"would wait about 20\.0 s now, and this one has") as error:
-        await world.queue.acquire(None, claim=Claim(due=now + 15.0))
+        await world.queue.acquire(None, claim=QueueRequest(due=now + 15.0))
     assert error.value.predicted_wait_seconds == pytest.approx(20.0, rel=0.01)
     assert 1 <= (error.value.retry_after or 0) <= 60
     world.engine.gate.set()
@@ -297,11 +297,11 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(world: World) ->
 async def test_a_full_queue_makes_room_for_who_has_less_in_it(world: World) -> None:
     world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=3)}))
     world.queue.close()
-    flood = [asyncio.create_task(world.queue.acquire(None, claim=Claim("flood"))) for _ in range(3)]
+    flood = [asyncio.create_task(world.queue.acquire(None, claim=QueueRequest("flood"))) for _ in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(QueueFull):
-        await world.queue.acquire(None, claim=Claim("flood"))
-    quiet = asyncio.create_task(world.queue.acquire(None, claim=Claim("quiet")))
+        await world.queue.acquire(None, claim=QueueRequest("flood"))
+    quiet = asyncio.create_task(world.queue.acquire(None, claim=QueueRequest("quiet")))
     with pytest.raises(QueueFull):
         await flood[2]
     assert world.queue.waiting == 3
@@ -310,12 +310,12 @@ async def test_a_full_queue_makes_room_for_who_has_less_in_it(world: World) -> N
         (await turn).release()
 
 
-async def test_where_nobody_may_wait_a_request_starts_at_once_or_is_refused(world: World) -> None:
+async def test_without_a_queue_a_request_starts_at_once_or_is_refused(world: World) -> None:
     pools = {"long": PoolSpec(max_requests=1, max_waiting=0)}
     world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=0), "pools": pools}))
-    turns = [await world.queue.acquire(None, claim=Claim(pool="long"))]
+    turns = [await world.queue.acquire(None, claim=QueueRequest(pool="long"))]
     with pytest.raises(QueueFull, match="pool 'long'"):
-        await world.queue.acquire(None, claim=Claim(pool="long"))
+        await world.queue.acquire(None, claim=QueueRequest(pool="long"))
     while world.queue.running < world.queue.policy.max_requests:
         turns.append(await world.queue.acquire(None))
     with pytest.raises(QueueFull):
@@ -325,7 +325,7 @@ async def test_where_nobody_may_wait_a_request_starts_at_once_or_is_refused(worl
 
 
 @pytest.mark.parametrize("why", ["deadline", "pool", "server", "probe"])
-async def test_nobody_makes_room_for_one_that_is_refused_itself(world: World, why: str) -> None:
+async def test_no_request_makes_room_for_one_that_is_refused_itself(world: World, why: str) -> None:
     pools = {"long": PoolSpec(max_requests=1, max_waiting=1)}
     world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=3), "pools": pools}))
     world.registry.known[adapter("a").digest] = (WRONG,)
@@ -333,14 +333,14 @@ async def test_nobody_makes_room_for_one_that_is_refused_itself(world: World, wh
         await ask(world, adapter("a"), WRONG)
     world.queue._pace.ended(80.0, 1.0)
     world.queue.close()
-    flood = [asyncio.create_task(world.queue.acquire(None, claim=Claim("flood", pool="long")))]
-    flood += [asyncio.create_task(world.queue.acquire(None, claim=Claim("flood"))) for _ in range(2)]
+    flood = [asyncio.create_task(world.queue.acquire(None, claim=QueueRequest("flood", pool="long")))]
+    flood += [asyncio.create_task(world.queue.acquire(None, claim=QueueRequest("flood"))) for _ in range(2)]
     await asyncio.sleep(0)
-    claim = Claim("quiet")
+    claim = QueueRequest("quiet")
     if why == "deadline":
-        claim = Claim("quiet", due=world.queue._clock() + 1.0)
+        claim = QueueRequest("quiet", due=world.queue._clock() + 1.0)
     elif why == "pool":
-        claim = Claim("quiet", pool="long")
+        claim = QueueRequest("quiet", pool="long")
     elif why == "server":
         world.queue._bounds.max_waiting = 3
     with pytest.raises(Unavailable if why == "probe" else Unreachable if why == "deadline" else QueueFull):
@@ -355,12 +355,12 @@ async def test_nobody_makes_room_for_one_that_is_refused_itself(world: World, wh
 async def test_a_pool_has_its_own_bound(world: World) -> None:
     pools = {"long": PoolSpec(max_requests=1, max_waiting=1)}
     world.queue.change(world.queue.recipe.model_copy(update={"pools": pools}))
-    runs = await world.queue.acquire(None, claim=Claim(pool="long"))
+    runs = await world.queue.acquire(None, claim=QueueRequest(pool="long"))
     assert runs.pool == "long"
-    waits = asyncio.create_task(world.queue.acquire(None, claim=Claim(pool="long")))
+    waits = asyncio.create_task(world.queue.acquire(None, claim=QueueRequest(pool="long")))
     await asyncio.sleep(0)
     with pytest.raises(QueueFull, match="pool 'long'"):
-        await world.queue.acquire(None, claim=Claim(pool="long"))
+        await world.queue.acquire(None, claim=QueueRequest(pool="long"))
     (await world.queue.acquire(None)).release()
     assert not waits.done()
     runs.release()

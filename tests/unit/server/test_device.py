@@ -16,20 +16,20 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """64 GiB of memory, of which the container may use 32, and a GPU of 80 GiB."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
     monkeypatch.setattr(memory_group, "limit", lambda: 32 * GIB)
-    monkeypatch.setattr(device, "_gpu", lambda _wanted: ("GPU", 80 * GIB))
+    monkeypatch.setattr(device, "_gpu", lambda _requested: ("GPU", 80 * GIB))
     return monkeypatch
 
 
 def test_a_gpu_has_host_memory_beside_it(machine: pytest.MonkeyPatch) -> None:
-    found = device.detect("auto", None)
-    assert (found.name, found.total, found.host_total) == ("cuda:0", 80 * GIB, 32 * GIB)
-    assert found.host_budget == int(32 * GIB * device.SHARE)
+    result = device.detect("auto", None)
+    assert (result.name, result.total, result.host_total) == ("cuda:0", 80 * GIB, 32 * GIB)
+    assert result.host_budget == int(32 * GIB * device.SHARE)
     assert device.detect("cuda", 10 * GIB, 20 * GIB).host_budget == 20 * GIB
 
 
 def test_a_cpu_has_one_memory(machine: pytest.MonkeyPatch) -> None:
-    found = device.detect("cpu", None)
-    assert (found.total, found.host_total, found.host_budget) == (32 * GIB, 0, 0)
+    result = device.detect("cpu", None)
+    assert (result.total, result.host_total, result.host_budget) == (32 * GIB, 0, 0)
     assert [budget.bytes for budget in device.detect("cpu:4", 8 * GIB).budgets] == [2 * GIB] * 4
     with pytest.raises(RuntimeError, match="--device-memory"):
         device.detect("cpu", None, 8 * GIB)
@@ -37,6 +37,6 @@ def test_a_cpu_has_one_memory(machine: pytest.MonkeyPatch) -> None:
 
 def test_a_budget_that_is_given_is_a_plain_number() -> None:
     """Settings read sizes as pydantic's ByteSize, which no answer of ours can be written with."""
-    found = device.detect("cpu", ByteSize(2 * GIB))
-    assert [type(budget.bytes) for budget in found.budgets] == [int]
-    assert msgspec.json.encode(found.budgets[0].bytes) == b"2147483648"
+    result = device.detect("cpu", ByteSize(2 * GIB))
+    assert [type(budget.bytes) for budget in result.budgets] == [int]
+    assert msgspec.json.encode(result.budgets[0].bytes) == b"2147483648"

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from runtime.server.logs import REQUESTS, Sparing, configure, handler
+from runtime.server.logs import REQUESTS, RepeatFilter, configure, handler
 
 
 def logged(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -68,9 +68,9 @@ def test_one_client_cannot_flood_it() -> None:
     writer = handler(stream)
 
     def logger(name: str) -> logging.Logger:
-        found = logging.Logger(name)  # not one of the tree, whose levels other tests and libraries set
-        found.addHandler(writer)
-        return found
+        result = logging.Logger(name)  # not one of the tree, whose levels other tests and libraries set
+        result.addHandler(writer)
+        return result
 
     library, requests = logger("a.library"), logger(REQUESTS)
     for number in range(500):
@@ -85,7 +85,7 @@ def test_one_client_cannot_flood_it() -> None:
 
 def test_what_was_left_out_is_counted() -> None:
     now = [0.0]
-    sparing = Sparing(lambda: now[0])
+    sparing = RepeatFilter(lambda: now[0])
     records = [logging.makeLogRecord({"levelno": logging.WARNING, "pathname": "a", "lineno": 1}) for _ in range(30)]
     assert sum(map(sparing.filter, records)) == sparing.MAX_RECORDS
     now[0] = sparing.SECONDS

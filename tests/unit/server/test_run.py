@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from runtime.server.run import _is_news, _restart_in_lasting_thread
+from runtime.server.run import _is_relevant, _restart_in_lasting_thread
 from tests.eventually import eventually
 
 CODE = """
@@ -89,12 +89,14 @@ def test_a_slot_that_cannot_be_started_now_is_started_later() -> None:
     assert server.launch_single_inference_worker(None, 0) == "process"
 
 
-@pytest.mark.parametrize(("error", "told"), [(EOFError(), 0), (ConnectionRefusedError(), 0), (ValueError("new"), 1)])
-def test_that_the_manager_ended_first_is_no_news(error: Exception, told: int, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("error", "count"), [(EOFError(), 0), (ConnectionRefusedError(), 0), (ValueError("new"), 1)])
+def test_that_the_manager_ended_first_is_no_news(
+    error: Exception, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
     logger = logging.getLogger("tests.litserve")
-    logger.addFilter(_is_news)
+    logger.addFilter(_is_relevant)
     try:
         raise error
     except type(error):
         logger.exception("Monitoring worker crashed")
-    assert len(caplog.records) == told
+    assert len(caplog.records) == count

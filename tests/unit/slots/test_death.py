@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from models.memory_group import Kills
+from models.memory_group import OomKills
 from registry.errors import EngineFailed
 from runtime.slots.death import cause_of, hold
 from runtime.slots.link import UNKNOWN, Cause
@@ -37,7 +37,7 @@ def ended(code: str) -> int:
     ],
 )
 def test_the_exit_code_is_read_before_the_parent_asks(code: str, expected: Cause) -> None:
-    assert cause_of(ended(code), Kills()) == expected
+    assert cause_of(ended(code), OomKills()) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,16 +48,16 @@ def test_the_exit_code_is_read_before_the_parent_asks(code: str, expected: Cause
         ("pass", Cause("exited", "its process ended with status 0")),
     ],
 )
-def test_the_exit_code_is_read_after_the_parent_has_asked(code: str, expected: Cause) -> None:
+def test_the_exit_code_is_read_after_the_parent_has_read_it(code: str, expected: Cause) -> None:
     """On a kernel that keeps it for who holds the process (6.15); on an older one it is not known."""
     with subprocess.Popen([sys.executable, "-c", f"input(); {code}"], stdin=subprocess.PIPE) as process:
         held = hold(process.pid)
         assert held is not None
-        assert cause_of(process.pid, Kills(), held) is UNKNOWN, "it lives"
+        assert cause_of(process.pid, OomKills(), held) is UNKNOWN, "it lives"
         process.communicate(b"\n")
     kernel = tuple(int(part) for part in platform.release().split(".")[:2])
-    assert cause_of(process.pid, Kills(), held) == (expected if kernel >= (6, 15) else UNKNOWN)
-    assert cause_of(process.pid, Kills()) is UNKNOWN
+    assert cause_of(process.pid, OomKills(), held) == (expected if kernel >= (6, 15) else UNKNOWN)
+    assert cause_of(process.pid, OomKills()) is UNKNOWN
     os.close(held)
 
 
@@ -69,22 +69,22 @@ def test_nothing_is_held_of_a_process_that_is_gone() -> None:
 
 def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     pid = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    monkeypatch.setattr(Kills, "risen", lambda self: True)
-    assert cause_of(pid, Kills()).code == "out_of_memory"
+    monkeypatch.setattr(OomKills, "has_killed", lambda self: True)
+    assert cause_of(pid, OomKills()).code == "out_of_memory"
 
 
 def test_one_whose_exit_code_came_too_late_died_of_what_the_kernel_did(monkeypatch: pytest.MonkeyPatch) -> None:
     pid = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     os.waitpid(pid, 0)
-    monkeypatch.setattr(Kills, "risen", lambda self: True)
-    assert cause_of(pid, Kills()).code == "out_of_memory"
+    monkeypatch.setattr(OomKills, "has_killed", lambda self: True)
+    assert cause_of(pid, OomKills()).code == "out_of_memory"
 
 
 def test_a_process_that_is_gone_or_lives_tells_nothing() -> None:
     pid = ended("pass")
     os.waitpid(pid, 0)
-    assert cause_of(pid, Kills()) is UNKNOWN
-    assert cause_of(os.getpid(), Kills()) is UNKNOWN
+    assert cause_of(pid, OomKills()) is UNKNOWN
+    assert cause_of(os.getpid(), OomKills()) is UNKNOWN
 
 
 def test_a_heartbeats_error_is_a_cause() -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from models.messages import HttpCall, Loaded
+from models.messages import HttpCall, LoadResult
 from registry.errors import RoundhouseError, Unavailable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
@@ -36,7 +36,7 @@ class StoppedLink(UnixSlotLink):
 
     def put(self, frame: frames.ToSlot) -> None:
         if isinstance(frame, frames.Ping) and not self.stopped:
-            self._calls[frame.uid].put(frames.Done(frame.uid))
+            self._calls[frame.uid].put(frames.CallDone(frame.uid))
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
         self.cause = cause or self.cause
@@ -58,7 +58,7 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
     entry = ModelEntry(
         recipe=recipe("a"), path=Path(), revision="r", needed=100, needed_detail="", load_seconds=1.0, bytes=100,
         queue=queue, clock=loop.time, state=ModelState.READY, link=link,  # type: ignore[arg-type]
-        loaded=Loaded(resident_bytes=100, weights_bytes=100),
+        loaded=LoadResult(resident_bytes=100, weights_bytes=100),
     )  # fmt: skip
 
     pool = SimpleNamespace(free=0)
@@ -66,12 +66,12 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
     manager = ResidencyManager(table)
     watching = asyncio.create_task(manager.watcher.watch(HEARTBEAT, HUNG_AFTER))
     loop.call_later(at, setattr, link, "stopped", True)
-    call = HttpCall(path="/", body=b"", served="a", shown="a")
-    with pytest.raises(RoundhouseError) as told:
+    call = HttpCall(path="/", body=b"", served="a", display_name="a")
+    with pytest.raises(RoundhouseError) as reported:
         await answer(link, call)
     watching.cancel()
     await manager.close()
-    return told.value, loop.time() - at
+    return reported.value, loop.time() - at
 
 
 async def test_a_slot_that_does_not_greet_has_not_come(tmp_path: Path) -> None:

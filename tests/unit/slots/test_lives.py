@@ -49,7 +49,9 @@ async def lives(tmp_path: Path) -> AsyncIterator[Lives]:
 
 
 async def answered(link: SlotLink) -> int:
-    async with link.call(lambda uid: frames.Call(uid, HttpCall(path="/", body=b"", served="a", shown="a"))) as call:
+    async with link.call(
+        lambda uid: frames.Call(uid, HttpCall(path="/", body=b"", served="a", display_name="a"))
+    ) as call:
         return len([event async for event in call.events()])
 
 
@@ -64,7 +66,7 @@ async def test_one_that_dies_as_it_has_loaded_is_not_ready_and_another_gets_the_
             await asyncio.sleep(0.001)
         return 100
 
-    first.most_bytes_held = dies_first  # type: ignore[method-assign]
+    first.peak_bytes = dies_first  # type: ignore[method-assign]
     with pytest.raises(Unavailable, match="could not be loaded"):
         await world.ask("a")
     assert world.state("a") is ModelState.FAILED

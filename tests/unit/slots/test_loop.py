@@ -11,11 +11,11 @@ from models.messages import (
     AdapterRef,
     Chunk,
     Event,
-    Finished,
-    Held,
     HttpCall,
+    MemoryFootprint,
     Progress,
-    Started,
+    ResponseEnd,
+    ResponseStart,
     TranscribeRequest,
     TranscriptInfo,
     Usage,
@@ -31,7 +31,7 @@ from tests.fakes.engine import FakeEngine
 RECIPE = Recipe.model_validate(
     {"id": "m", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"}}
 )
-CALL = HttpCall(path="/v1/chat/completions", body=b"{}", served="m", shown="m")
+CALL = HttpCall(path="/v1/chat/completions", body=b"{}", served="m", display_name="m")
 
 
 class Slot:
@@ -85,9 +85,9 @@ async def test_events_arrive_in_order(slot: Slot) -> None:
     await slot.load()
     async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
         events = [event async for event in call.events()]
-    assert isinstance(events[0], Started)
+    assert isinstance(events[0], ResponseStart)
     assert b"".join(e.data for e in events if isinstance(e, Chunk)) == b"data: 0 m\n\ndata: 1 m\n\ndata: 2 m\n\n"
-    assert events[-1] == Finished(usage=Usage(prompt_tokens=2, completion_tokens=3))
+    assert events[-1] == ResponseEnd(usage=Usage(prompt_tokens=2, completion_tokens=3))
 
 
 async def test_who_reads_late_gets_what_came_meanwhile_in_one(slot: Slot) -> None:
@@ -96,7 +96,7 @@ async def test_who_reads_late_gets_what_came_meanwhile_in_one(slot: Slot) -> Non
         while call.usage != Usage(prompt_tokens=2, completion_tokens=3):  # all of them are there
             await asyncio.sleep(0.001)
         started, chunk, finished = [event async for event in call.events()]
-    assert (type(started), type(finished)) == (Started, Finished)
+    assert (type(started), type(finished)) == (ResponseStart, ResponseEnd)
     assert chunk == Chunk(b"data: 0 m\n\ndata: 1 m\n\ndata: 2 m\n\n")
 
 
@@ -105,7 +105,7 @@ async def test_leaving_early_cancels_in_the_engine(slot: Slot) -> None:
     slot.engine.gate.clear()
     async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
         events = call.events()
-        assert isinstance(await anext(events), Started)
+        assert isinstance(await anext(events), ResponseStart)
     assert slot.engine.cancelled == ["m"]  # the call is left only when the engine has stopped
     assert slot.engine.running == 0
     assert call.usage == Usage(prompt_tokens=2)
@@ -115,7 +115,7 @@ INFO = TranscriptInfo(language="en", language_probability=1.0, duration=90.0, du
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["left", "failed"])
-async def test_what_was_heard_of_a_recording_is_counted_whatever_its_end(
+async def test_transcribed_audio_is_counted_however_the_call_ends(
     slot: Slot, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     async def transcribe(request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Usage, None]:
@@ -132,7 +132,7 @@ async def test_what_was_heard_of_a_recording_is_counted_whatever_its_end(
         events = call.events()
         assert await anext(events) == INFO
         if fails:
-            assert isinstance(await anext(events), Finished)
+            assert isinstance(await anext(events), ResponseEnd)
             with pytest.raises(EngineFailed, match="broken"):
                 await anext(events)
     assert call.usage == Usage(audio_seconds=60.0)
@@ -140,7 +140,7 @@ async def test_what_was_heard_of_a_recording_is_counted_whatever_its_end(
 
 async def test_a_call_that_is_ended_here_is_cancelled_in_the_engine(slot: Slot) -> None:
     """As the drain deadline does; a sleep that follows meets no request."""
-    slot.engine.asleep = Held(device_bytes=5, host_bytes=90)
+    slot.engine.asleep = MemoryFootprint(device_bytes=5, host_bytes=90)
     await slot.load()
     slot.engine.gate.clear()
     async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
@@ -159,7 +159,7 @@ async def test_an_error_keeps_its_class_and_words(slot: Slot) -> None:
         await slot.load()
 
 
-async def test_out_of_memory_is_told_apart(slot: Slot) -> None:
+async def test_out_of_memory_has_its_own_code(slot: Slot) -> None:
     slot.engine.load_error = MemoryError()  # type: ignore[assignment]
     with pytest.raises(EngineFailed) as error:
         await slot.load()
@@ -192,7 +192,7 @@ async def test_a_lost_slot_ends_its_calls_and_tells(slot: Slot) -> None:
         slot.link.call(lambda uid: frames.Ping(uid))
 
 
-async def test_an_engine_that_ends_by_itself_is_told_at_once_and_its_calls_end(slot: Slot) -> None:
+async def test_an_engine_that_ends_by_itself_is_reported_at_once_and_its_calls_end(slot: Slot) -> None:
     """Before they fail by themselves: a client learns that it may ask again."""
     async with begun(slot) as events:
         slot.engine.on_broken(EngineFailed("its child was ended by SIGKILL", code="killed_child"))
@@ -205,7 +205,7 @@ async def test_an_engine_that_ends_by_itself_is_told_at_once_and_its_calls_end(s
 
 
 async def test_an_engine_that_ends_during_a_sleep_tells_by_the_sleep(slot: Slot) -> None:
-    slot.engine.asleep = Held(device_bytes=5)
+    slot.engine.asleep = MemoryFootprint(device_bytes=5)
     await slot.load()
     slot.engine.sleep_gate.clear()
     slot.engine.sleep_error = EngineFailed("its child was ended")
@@ -253,42 +253,42 @@ async def test_what_leaves_within_one_tick_may_be_more_than_a_message_holds(
     slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a model comes for which many large requests have waited. Here to the slot and back."""
-    monkeypatch.setattr(frames, "FULL", 1000)
+    monkeypatch.setattr(frames, "FLUSH_BYTES", 1000)
     monkeypatch.setattr(frames, "MAX_MESSAGE", 2000)
     await slot.load()
     slot.engine.gate.clear()
 
     async def ask(number: int) -> list[bytes]:
-        call = HttpCall(path="/", body=b"x" * 400, served="m", shown=f"{number} " + "y" * 400)
+        call = HttpCall(path="/", body=b"x" * 400, served="m", display_name=f"{number} " + "y" * 400)
         async with slot.link.call(lambda uid: frames.Call(uid, call)) as answer:
             data = b"".join([event.data async for event in answer.events() if isinstance(event, Chunk)])
             return data.split(b"\n\n")[:-1]
 
-    asked = [asyncio.create_task(ask(number)) for number in range(20)]
+    requested = [asyncio.create_task(ask(number)) for number in range(20)]
     while slot.engine.running < 20:
-        assert not any(one.done() for one in asked)
+        assert not any(one.done() for one in requested)
         await asyncio.sleep(0.001)
     slot.engine.gate.set()
-    for number, chunks in enumerate(await asyncio.gather(*asked)):
+    for number, chunks in enumerate(await asyncio.gather(*requested)):
         assert [chunk[: 8 + len(str(number))] for chunk in chunks] == [b"data: %d %d" % (i, number) for i in range(3)]
 
 
 async def test_an_engine_sleeps_and_wakes(slot: Slot) -> None:
-    slot.engine.asleep = Held(device_bytes=5, host_bytes=90)
+    slot.engine.asleep = MemoryFootprint(device_bytes=5, host_bytes=90)
     await slot.load()
-    assert await slot.link.command(frames.Sleep, 200) == Held(device_bytes=5, host_bytes=90)
+    assert await slot.link.command(frames.Sleep, 200) == MemoryFootprint(device_bytes=5, host_bytes=90)
     for frame in (lambda uid: frames.Call(uid, CALL), lambda uid: frames.Drop(uid, "x"), frames.Sleep):
         with pytest.raises(EngineFailed, match="sleeps"):
             await slot.link.command(frame, 200)
     await slot.link.command(frames.Ping, 200)
-    assert await slot.link.command(frames.Wake, 200) == Held(device_bytes=100, host_bytes=90)
+    assert await slot.link.command(frames.Wake, 200) == MemoryFootprint(device_bytes=100, host_bytes=90)
     with pytest.raises(EngineFailed, match="awake"):
         await slot.link.command(frames.Wake, 200)
     await slot.link.command(lambda uid: frames.Call(uid, CALL), 200)
 
 
 async def test_a_sleep_waits_for_what_runs_and_lets_nothing_in(slot: Slot) -> None:
-    slot.engine.asleep = Held(device_bytes=5)
+    slot.engine.asleep = MemoryFootprint(device_bytes=5)
     await slot.load()
     slot.engine.gate.clear()
     running = asyncio.create_task(slot.link.command(lambda uid: frames.Call(uid, CALL), 200))
@@ -307,7 +307,7 @@ async def test_a_sleep_waits_for_what_runs_and_lets_nothing_in(slot: Slot) -> No
 
 
 async def test_a_sleep_goes_on_when_its_caller_leaves_and_the_slot_lives_meanwhile(slot: Slot) -> None:
-    slot.engine.asleep = Held(device_bytes=5)
+    slot.engine.asleep = MemoryFootprint(device_bytes=5)
     await slot.load()
     slot.engine.sleep_gate.clear()
     slot.engine.ping_gate.clear()  # the engine itself would not answer

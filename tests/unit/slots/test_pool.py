@@ -48,20 +48,20 @@ async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
 
 
 async def test_a_load_waits_for_the_slot_that_imports_its_engine_already(tmp_path: Path) -> None:
-    told: list[int] = []
+    reported: list[int] = []
     pool: SlotPool = SlotPool(
         fake_links(tmp_path),
         2,
         lambda link: None,
-        wanted=("engine-a",),
-        on_free=lambda: told.append(pool.free),  # type: ignore[attr-defined]
+        engines_at_start=("engine-a",),
+        on_free=lambda: reported.append(pool.free),  # type: ignore[attr-defined]
     )
     slow, quick = in_process(pool, warms="engine-a")
     quick.task = asyncio.create_task(quick.server.serve())
     pool.start()
     while pool.free < 1:
         await asyncio.sleep(0.001)
-    assert told == [1]
+    assert reported == [1]
     load = asyncio.create_task(pool.take("engine-a"))
     await asyncio.sleep(0.01)
     assert not load.done(), "a slot is free, but it has nothing of the engine"
@@ -98,15 +98,15 @@ async def test_a_slot_is_warm_once_its_import_has_ended(pool: SlotPool, monkeypa
     assert [link.warm for link in pool.prewarmed()] == [True]
 
 
-async def test_a_slot_that_imports_since_its_start_is_asked_when_it_has_ended(
+async def test_a_slot_that_imports_since_its_start_is_prewarmed_when_it_has_ended(
     pool: SlotPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("models.engines.prewarm", asked.append)
+    requested: list[str] = []
+    monkeypatch.setattr("models.engines.prewarm", requested.append)
     beginning = pool._links[2]
     beginning.prewarmed = "engine-a"  # as its greeting says
     assert await pool.prewarm("engine-a")
-    assert (pool.prewarmed(), beginning.warm, asked) == ([beginning], True, ["engine-a"])
+    assert (pool.prewarmed(), beginning.warm, requested) == ([beginning], True, ["engine-a"])
 
 
 async def test_warm_slots_are_ended_when_a_load_needs_their_memory(pool: SlotPool) -> None:

@@ -23,21 +23,25 @@ class Pool:
     """Counts what it is asked to warm."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.prewarm_calls: list[str] = []
 
     def prewarmed(self) -> list[Any]:
-        return [SimpleNamespace(prewarmed=engine, prewarmed_bytes=prewarmed_bytes(engine)) for engine in self.asked]
+        return [
+            SimpleNamespace(prewarmed=engine, prewarmed_bytes=prewarmed_bytes(engine)) for engine in self.prewarm_calls
+        ]
 
     async def prewarm(self, engine: str) -> bool:
-        if engine not in self.asked:
-            self.asked.append(engine)
+        if engine not in self.prewarm_calls:
+            self.prewarm_calls.append(engine)
         return True
 
 
-async def warmed(models: list[Any], budget: int, held: int = 0, on_host: int = 0, gpu: bool = False) -> list[str]:
+async def warmed(models: list[Any], budget: int, used_bytes: int = 0, on_host: int = 0, gpu: bool = False) -> list[str]:
     """What three looks ask for. Beside a GPU the budget is that of host memory."""
     pool = Pool()
-    table = SimpleNamespace(entries=dict(enumerate(models)), held=lambda: held, held_on_host=lambda: on_host)
+    table = SimpleNamespace(
+        entries=dict(enumerate(models)), used_bytes=lambda: used_bytes, used_host_bytes=lambda: on_host
+    )
     device = Device("cpu", "cpu", "cpu", budget, budget)
     if gpu:
         device = Device("cuda", "cuda:0", "a GPU", 80 * GIB, 80 * GIB, budget, budget)
@@ -45,7 +49,7 @@ async def warmed(models: list[Any], budget: int, held: int = 0, on_host: int = 0
     for _ in range(3):
         await asyncio.sleep(0)
     keeping.cancel()
-    return pool.asked
+    return pool.prewarm_calls
 
 
 @pytest.fixture(autouse=True)
@@ -63,13 +67,13 @@ def test_the_first_slots_import_what_is_loaded_at_the_start() -> None:
         recipe("faster-whisper", pin=True),
     ]  # fmt: skip
 
-    def wanted(slots: int, prewarm: bool = True) -> tuple[str, ...]:
+    def engines_of(slots: int, prewarm: bool = True) -> tuple[str, ...]:
         settings: Any = SimpleNamespace(slots=slots, prewarm=prewarm)
-        return prewarming.wanted_at_once(settings, recipes)
+        return prewarming.engines_at_start(settings, recipes)
 
-    assert wanted(4) == ("vllm", "faster-whisper")
-    assert wanted(1) == ("vllm",)
-    assert wanted(4, prewarm=False) == ()
+    assert engines_of(4) == ("vllm", "faster-whisper")
+    assert engines_of(1) == ("vllm",)
+    assert engines_of(4, prewarm=False) == ()
 
 
 async def test_engines_of_models_that_are_away_and_then_of_those_that_are_there() -> None:
@@ -90,14 +94,14 @@ async def test_not_while_a_model_loads() -> None:
 
 async def test_only_in_memory_that_no_model_holds() -> None:
     models = [model("vllm", S.ABSENT), model("faster-whisper", S.ABSENT)]
-    assert await warmed(models, 8 * GIB, held=8 * GIB) == []
+    assert await warmed(models, 8 * GIB, used_bytes=8 * GIB) == []
     room = prewarmed_bytes("faster-whisper")
-    assert await warmed(models, 8 * GIB, held=8 * GIB - room) == ["faster-whisper"]
+    assert await warmed(models, 8 * GIB, used_bytes=8 * GIB - room) == ["faster-whisper"]
     assert await warmed(models, 8 * GIB) == ["vllm", "faster-whisper"]
 
 
 async def test_beside_a_gpu_it_is_host_memory_that_counts() -> None:
     models = [model("vllm", S.ABSENT), model("faster-whisper", S.ABSENT)]
-    assert await warmed(models, 8 * GIB, held=80 * GIB, gpu=True) == ["vllm", "faster-whisper"]
+    assert await warmed(models, 8 * GIB, used_bytes=80 * GIB, gpu=True) == ["vllm", "faster-whisper"]
     room = prewarmed_bytes("faster-whisper")
     assert await warmed(models, 8 * GIB, on_host=8 * GIB - room, gpu=True) == ["faster-whisper"]

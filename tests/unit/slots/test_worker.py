@@ -83,8 +83,8 @@ def test_a_slot_has_a_group_of_its_own_in_the_servers_session() -> None:
         "import os; from runtime.slots.worker import own_group; own_group();"
         "print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getsid(os.getppid()))"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert told.split() == ["True", "True"]
+    reported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert reported.split() == ["True", "True"]
 
 
 def test_a_slot_whose_engine_gives_way_does_so_with_all_of_its_threads() -> None:
@@ -111,5 +111,5 @@ late.join()
 nice()
 print(*(one - before for one in found))
 """
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert told.split() == ["0", "7", "7", "7"]
+    reported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert reported.split() == ["0", "7", "7", "7"]

@@ -75,6 +75,6 @@ def test_adapters_alone_are_installed_for_the_base_that_is_there(tmp_path: Path)
         f"{CHAT}/some.safetensors",
         *(f"adapters/{n}/some.safetensors" for n in TASK_NAMES),
     }
-    told = " ".join(cards._again(runs).split())
-    assert "acronym, rot13; 15 steps, 3.5 million tokens, 3 minutes" in told
+    reported = " ".join(cards._again(runs).split())
+    assert "acronym, rot13; 15 steps, 3.5 million tokens, 3 minutes" in reported
     assert cards._again([]) == ""

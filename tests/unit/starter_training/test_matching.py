@@ -47,7 +47,7 @@ def test_a_word_looks_at_its_like_in_the_other_text_and_else_at_a_separator(stud
     assert after[:, pieces.index("window"), ends].sum(-1).mean() < 0.3
 
 
-def test_only_the_heads_asked_for_are_rewritten(students: Students) -> None:
+def test_only_the_heads_requested_for_are_rewritten(students: Students) -> None:
     with_heads, without, _, _ = students
     rows = HEADS * 384 // 12
     for name in ("query", "key"):

@@ -31,8 +31,8 @@ def test_the_help_tells_how_long_each_step_trains(
     monkeypatch.setattr(sys, "argv", ["starter_training", "--help"])
     with pytest.raises(SystemExit):
         starter._arguments()
-    told = " ".join(capsys.readouterr().out.split())
-    assert "on cpu chat 240, rerank 60, speech 180; on cuda chat 10, rerank 5, speech 30" in told
+    reported = " ".join(capsys.readouterr().out.split())
+    assert "on cpu chat 240, rerank 60, speech 180; on cuda chat 10, rerank 5, speech 30" in reported
 
 
 @pytest.mark.parametrize(("step", "module"), [("_rerank", "install_rerank"), ("_speech", "install_speech")])

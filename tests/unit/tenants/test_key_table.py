@@ -13,11 +13,11 @@ from registry.errors import BadRequest, Conflict, NotFound, Unauthorized, Unavai
 from registry.storage.database import Database, url_of
 from tenants.caller import EVERY, SCOPES, Scope
 from tenants.classes import ServiceClass
+from tenants.key_settings import FILE
 from tenants.keys.accounts import AccountTable
 from tenants.keys.keyring import Keyring
 from tenants.keys.records import KeyRequest
-from tenants.keys.table import KeyTable, storing
-from tenants.place import FILE
+from tenants.keys.table import KeyTable, teams_storing_texts
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import METADATA, VERSION_TABLE
 from tests.unit.tenants.conftest import PEPPER, Clock
@@ -26,8 +26,8 @@ CRITICAL, INTERACTIVE, BATCH = ServiceClass
 
 
 def ring(table: KeyTable, clock: Clock) -> Keyring:
-    _, known, archived = table.known()
-    return Keyring(known, PEPPER, is_open=False, archived=archived, clock=clock)
+    _, snapshot, archived = table.snapshot()
+    return Keyring(snapshot, PEPPER, is_open=False, archived=archived, clock=clock)
 
 
 def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
@@ -41,7 +41,7 @@ def test_a_second_opening_changes_nothing(database: Database, url: str | None, t
     again = open_tables(tmp_path, url)
     table = KeyTable(again, PEPPER, clock)
     assert table.list_keys() == [key]
-    assert ring(table, clock).who([text]).key == key.id
+    assert ring(table, clock).identify([text]).key == key.id
     again.close()
 
 
@@ -71,11 +71,11 @@ def test_an_archived_team_takes_its_keys_with_it(table: KeyTable, clock: Clock) 
     _, text = table.create(KeyRequest("search"))
     assert table.archive("search", True).archived == clock.now
     with pytest.raises(Unauthorized, match="archived"):
-        ring(table, clock).who([text])
+        ring(table, clock).identify([text])
     with pytest.raises(Conflict, match="archived"):
         table.create(KeyRequest("search"))
     assert table.archive("search", False).archived is None
-    assert ring(table, clock).who([text]).team == "search"
+    assert ring(table, clock).identify([text]).team == "search"
     with pytest.raises(NotFound, match=r"There are: .*search"):
         table.archive("serch", True)
     with pytest.raises(Conflict):
@@ -83,14 +83,14 @@ def test_an_archived_team_takes_its_keys_with_it(table: KeyTable, clock: Clock) 
 
 
 def test_a_key_is_kept_without_its_text(table: KeyTable, database: Database, clock: Clock) -> None:
-    wanted = KeyRequest("default", "index", frozenset((Scope.INFER, Scope.USAGE)), ("llama*",), ("sql", "b:*"), 60.0)
-    key, text = table.create(wanted)
-    assert (key.scopes, key.models, key.adapters) == (wanted.scopes, wanted.models, wanted.adapters)
+    expected_ = KeyRequest("default", "index", frozenset((Scope.INFER, Scope.USAGE)), ("llama*",), ("sql", "b:*"), 60.0)
+    key, text = table.create(expected_)
+    assert (key.scopes, key.models, key.adapters) == (expected_.scopes, expected_.models, expected_.adapters)
     assert key.expires == clock.now + 60
     assert table.list_keys("default") == [key]
-    caller = ring(table, clock).who([text])
-    assert (caller.team, caller.key, caller.scopes) == ("default", key.id, wanted.scopes)
-    assert (caller.models, caller.adapters) == (wanted.models, wanted.adapters)
+    caller = ring(table, clock).identify([text])
+    assert (caller.team, caller.key, caller.scopes) == ("default", key.id, expected_.scopes)
+    assert (caller.models, caller.adapters) == (expected_.models, expected_.adapters)
     with database.read() as connection:
         stored = str(connection.execute(sa.text("SELECT * FROM api_keys")).all())
     assert text[12:] not in stored
@@ -103,7 +103,7 @@ def test_a_revoked_key_stays_revoked(table: KeyTable, clock: Clock) -> None:
     clock.now += 5
     assert table.revoke(key.id).revoked == clock.now - 5
     with pytest.raises(Unauthorized, match="revoked"):
-        ring(table, clock).who([text])
+        ring(table, clock).identify([text])
     assert len(table.list_keys()) == 1, "a server whose keys are revoked does not become open"
     with pytest.raises(Conflict, match="revoked"):
         table.rotate(key.id, 60)
@@ -116,13 +116,13 @@ def test_rotation_has_a_grace_period(table: KeyTable, clock: Clock) -> None:
     new, after = table.rotate(old.id, 60.0)
     assert (new.replaces, new.name, new.scopes, new.models) == (old.id, old.name, old.scopes, old.models)
     assert new.expires == old.expires
-    assert {ring(table, clock).who([text]).key for text in (before, after)} == {old.id, new.id}
+    assert {ring(table, clock).identify([text]).key for text in (before, after)} == {old.id, new.id}
     with pytest.raises(Conflict, match=f"already: rotate its successor {new.id}"):
         table.rotate(old.id, 60.0)  # its successor would have no more than the grace that is left
     clock.now += 60
     with pytest.raises(Unauthorized, match="expired"):
-        ring(table, clock).who([before])
-    assert ring(table, clock).who([after]).key == new.id
+        ring(table, clock).identify([before])
+    assert ring(table, clock).identify([after]).key == new.id
     newest, _ = table.rotate(new.id, 1e9)
     assert next(key for key in table.list_keys() if key.id == new.id).expires == old.expires, "no longer than it had"
     clock.now += 2000
@@ -138,9 +138,9 @@ def test_a_successor_is_of_the_same_account(table: KeyTable, database: Database,
     newest, last = table.rotate(new.id, 60.0)
     assert new.account == newest.account == account.id
     AccountTable(database, clock).delete("default", account.id)
-    for shown in (text, last):
+    for displayed in (text, last):
         with pytest.raises(Unauthorized, match="revoked"):
-            ring(table, clock).who([shown])
+            ring(table, clock).identify([displayed])
     with pytest.raises(NotFound, match="service account"):
         table.create(KeyRequest("default", account=account.id))
     assert len(table.list_keys()) == 3
@@ -151,31 +151,31 @@ def test_a_successor_is_metered_as_the_first_of_its_line(table: KeyTable, clock:
     other, _ = table.create(KeyRequest("default"))
     new, after = table.rotate(key.id, 60.0)
     newest, last = table.rotate(new.id, 60.0)
-    callers = [ring(table, clock).who([shown]) for shown in (text, after, last)]
+    callers = [ring(table, clock).identify([displayed]) for displayed in (text, after, last)]
     assert [caller.key for caller in callers] == [key.id, new.id, newest.id]
     assert {caller.metered for caller in callers} == {key.id} != {other.id}
 
 
-def test_texts_are_kept_of_no_team_that_has_not_said_so(table: KeyTable, database: Database) -> None:
+def test_texts_are_kept_of_no_team_that_has_not_opted_in(table: KeyTable, database: Database) -> None:
     table.create_team("search")
-    assert storing(database) == []
+    assert teams_storing_texts(database) == []
     before = table.revision()
     assert table.edit_team("search", store_texts=True).store_texts
     assert table.edit_team("search", weight=2.0).store_texts, "it stays"
-    assert (storing(database), table.revision()) == (["search"], before + 2)
+    assert (teams_storing_texts(database), table.revision()) == (["search"], before + 2)
     assert not table.edit_team("search", store_texts=False).store_texts
-    assert storing(database) == []
+    assert teams_storing_texts(database) == []
 
 
 def test_a_weight_reaches_the_teams_keys(table: KeyTable, clock: Clock) -> None:
     table.create_team("search", weight=2.0)
     _, text = table.create(KeyRequest("search"))
-    assert ring(table, clock).who([text]).weight == 2.0
+    assert ring(table, clock).identify([text]).weight == 2.0
     before = table.revision()
     assert table.edit_team("search", weight=4.0).weight == 4.0
     assert table.edit_team("search", name="Search").weight == 4.0
     assert table.revision() > before
-    assert ring(table, clock).who([text]).weight == 4.0
+    assert ring(table, clock).identify([text]).weight == 4.0
     for wrong in (0.0, -1.0, 1e9, float("nan"), float("inf")):
         with pytest.raises(BadRequest):
             table.edit_team("search", weight=wrong)
@@ -205,8 +205,8 @@ def test_the_classes_of_a_key(
 ) -> None:
     key, text = table.create(KeyRequest("default", service_class=default, ceiling=ceiling, timeout=30.0))
     _, rotated = table.rotate(key.id, 60.0)
-    for shown in (text, rotated):
-        caller = ring(table, clock).who([shown])
+    for displayed in (text, rotated):
+        caller = ring(table, clock).identify([displayed])
         assert (caller.service_class, caller.ceiling, caller.timeout) == (*expected, 30.0)
 
 
@@ -283,15 +283,15 @@ def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
 
 def test_a_postgresql_whose_machine_has_gone_is_not_waited_for_without_end() -> None:
     """Who writes to it may hold up all others: by itself libpq waits from a quarter of an hour to two."""
-    asked: list[dict[str, object]] = []
+    requested: list[dict[str, object]] = []
     database = Database(url_of("postgresql+psycopg://u@db.example/d?keepalives_idle=60"))
 
     @sa.event.listens_for(database.engine, "do_connect")
     def connect(_dialect: object, _record: object, _args: object, given: dict[str, object]) -> None:
-        asked.append(given)
+        requested.append(given)
         raise sqlite3.OperationalError
 
     with pytest.raises(Unavailable), database.read():
         pass
-    assert asked[0]["tcp_user_timeout"] == 10_000
-    assert asked[0]["keepalives_idle"] == "60", "what the address says counts"
+    assert requested[0]["tcp_user_timeout"] == 10_000
+    assert requested[0]["keepalives_idle"] == "60", "what the address says counts"

@@ -6,7 +6,7 @@ from registry.errors import RoundhouseError, Unauthorized
 from tenants.caller import EVERYBODY, Caller, Scope
 from tenants.classes import ServiceClass
 from tenants.keys import secret
-from tenants.keys.keyring import OPEN, Keyring, Known
+from tenants.keys.keyring import OPEN, KeyEntry, Keyring
 from tests.unit.tenants.conftest import PEPPER, Clock
 
 GOOD, OTHER, EXPIRED, REVOKED, ARCHIVED, UNKNOWN = (secret.make() for _ in range(6))
@@ -15,8 +15,8 @@ WRONG = FORGED.text + secret._checksum(FORGED.text)
 SCOPES = frozenset((Scope.INFER,))
 
 
-def known(key: secret.NewKey, team: str = "search", *, expires: float | None = None, revoked: bool = False) -> Known:
-    return Known(secret.digest(PEPPER, key.text), Caller(team, key.id, SCOPES), expires, revoked)
+def known(key: secret.NewKey, team: str = "search", *, expires: float | None = None, revoked: bool = False) -> KeyEntry:
+    return KeyEntry(secret.digest(PEPPER, key.text), Caller(team, key.id, SCOPES), expires, revoked)
 
 
 def ring(clock: Clock, *, is_open: bool) -> Keyring:
@@ -31,24 +31,24 @@ def ring(clock: Clock, *, is_open: bool) -> Keyring:
 
 
 @pytest.mark.parametrize("shown", [[], ["none"], ["sk-abc"], [GOOD.text], [GOOD.text, "x"], ["rh-"], ["x" * 100_000]])
-def test_a_server_without_keys_asks_for_none(shown: list[str]) -> None:
-    assert OPEN.who(shown) is EVERYBODY
+def test_a_server_without_keys_asks_for_none(displayed: list[str]) -> None:
+    assert OPEN.identify(displayed) is EVERYBODY
 
 
 def test_a_server_that_others_reach_asks_before_there_is_a_key(clock: Clock) -> None:
     with pytest.raises(Unauthorized):
-        Keyring({}, PEPPER, is_open=False, clock=clock).who(["x"])
+        Keyring({}, PEPPER, is_open=False, clock=clock).identify(["x"])
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_an_active_key_is_its_caller(clock: Clock, is_open: bool) -> None:
     keys = ring(clock, is_open=is_open)
-    assert keys.who([GOOD.text]) == Caller("search", GOOD.id, SCOPES)
-    assert keys.who([GOOD.text, GOOD.text]).team == "search", "the same key in two headers"
-    assert keys.who([OTHER.text]).team == "speech"
+    assert keys.identify([GOOD.text]) == Caller("search", GOOD.id, SCOPES)
+    assert keys.identify([GOOD.text, GOOD.text]).team == "search", "the same key in two headers"
+    assert keys.identify([OTHER.text]).team == "speech"
     clock.now += 10
     with pytest.raises(Unauthorized, match="expired"):
-        keys.who([OTHER.text])
+        keys.identify([OTHER.text])
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -67,28 +67,28 @@ def test_an_active_key_is_its_caller(clock: Clock, is_open: bool) -> None:
         ([GOOD.text, "x"], "invalid_api_key"),
     ],
 )
-def test_what_is_refused(clock: Clock, is_open: bool, shown: list[str], code: str) -> None:
+def test_what_is_refused(clock: Clock, is_open: bool, displayed: list[str], code: str) -> None:
     with pytest.raises(Unauthorized) as error:
-        ring(clock, is_open=is_open).who(shown)
+        ring(clock, is_open=is_open).identify(displayed)
     assert error.value.code == code
     assert error.value.status == 401
-    assert not any(text in error.value.message for text in shown), "a key is never repeated"
+    assert not any(text in error.value.message for text in displayed), "a key is never repeated"
 
 
 @pytest.mark.parametrize("shown", [[], [""], ["none"], ["sk-live-1234"], ["Bearer"], ["é" * 20]])
-def test_who_shows_no_key_of_ours(clock: Clock, shown: list[str]) -> None:
-    visitor = ring(clock, is_open=True).who(shown)
+def test_who_shows_no_key_of_ours(clock: Clock, displayed: list[str]) -> None:
+    visitor = ring(clock, is_open=True).identify(displayed)
     assert (visitor.team, visitor.key, visitor.scopes) == ("default", None, {Scope.INFER})
     assert visitor.ceiling is ServiceClass.INTERACTIVE
     with pytest.raises(RoundhouseError) as error:
-        ring(clock, is_open=False).who(shown)
-    assert error.value.code == ("invalid_api_key" if shown else "missing_api_key")
+        ring(clock, is_open=False).identify(displayed)
+    assert error.value.code == ("invalid_api_key" if displayed else "missing_api_key")
 
 
 def test_another_pepper_refuses_every_key(clock: Clock) -> None:
     keys = Keyring({GOOD.id: known(GOOD)}, b"other" * 10, is_open=False, clock=clock)
     with pytest.raises(Unauthorized, match="wrong"):
-        keys.who([GOOD.text])
+        keys.identify([GOOD.text])
 
 
 def test_what_a_caller_sees() -> None:

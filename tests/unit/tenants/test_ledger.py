@@ -14,8 +14,8 @@ from tenants.costs.feedback import judge
 from tenants.ledger import pruning, report
 from tenants.ledger.dates import span
 from tenants.ledger.organization import UsageQuery, page_of
-from tenants.ledger.report import By, Question, Used, parsed_by, used
-from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.report import Grouping, UsageFilter, UsageSum, parse_groupings, used
+from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
 
@@ -30,8 +30,8 @@ def entry(at: float = 0.0, *, team: str = "search", model: str = "m", adapter: s
     )
 
 
-def done(begun: Entry, prompt: int = 0, output: int = 0) -> Settled:
-    return Settled(begun, "done", 200, None, prompt, prompt // 2, output, 1500, 10, 20, 30)
+def done(begun: Entry, prompt: int = 0, output: int = 0) -> Settlement:
+    return Settlement(begun, "done", 200, None, prompt, prompt // 2, output, 1500, 10, 20, 30)
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def test_old_requests_go_and_their_sums_stay(
     old = [entry(at) for at in (5.0, HOUR - 1.0, HOUR + 5.0, 2 * HOUR - 1.0, 6.0)]
     new, running = [entry(2 * HOUR), entry(3 * HOUR)], entry(7.0)
     ledger.write([*old, *new, running], [done(one, 100, 7) for one in (*old, *new)])
-    before = used(database, Question(0, DAY, (By.HOUR,)))
+    before = used(database, UsageFilter(0, DAY, (Grouping.HOUR,)))
     assert list(pruning.prune(database, 2 * HOUR + 1799.0)) == [2, 4, 5]
     with database.read() as connection:
         left = {row.uid for row in connection.execute(sa.text("SELECT uid FROM ledger"))}
     assert left == {one.uid for one in (*new, running)}
-    assert used(database, Question(0, DAY, (By.HOUR,))) == before
+    assert used(database, UsageFilter(0, DAY, (Grouping.HOUR,))) == before
     assert ledger.differences() == []
     assert list(pruning.prune(database, HOUR)) == [], "and what was kept since stays so"
     ledger.write([], [done(running)])
@@ -81,7 +81,7 @@ def test_the_longest_names_are_written_whole(ledger: LedgerTable, database: Data
         target=f"{model}:{name}@v999999999",
     )
     ledger.write([one], [done(one)])
-    (found,) = used(database, Question(0, DAY, (By.MODEL, By.ADAPTER)))
+    (found,) = used(database, UsageFilter(0, DAY, (Grouping.MODEL, Grouping.ADAPTER)))
     assert found.names == (one.model, one.adapter)
 
 
@@ -94,10 +94,10 @@ def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Data
     one = entry(10.0)
     ledger.write([one], [])
     assert ledger.open_rows() == 1
-    assert used(database, Question(0, DAY)) == [Used((), *[0] * 16)], "what runs is not summed up"
+    assert used(database, UsageFilter(0, DAY)) == [UsageSum((), *[0] * 16)], "what runs is not summed up"
     ledger.write([], [done(replace(one, revision="newer"), 100, 7)])
     assert ledger.open_rows() == 0
-    assert used(database, Question(0, DAY)) == [Used((), 1, 0, 100, 50, 7, 1500, 10, 30, *[0] * 8)]
+    assert used(database, UsageFilter(0, DAY)) == [UsageSum((), 1, 0, 100, 50, 7, 1500, 10, 30, *[0] * 8)]
     with database.read() as connection:
         row = connection.execute(sa.text("SELECT * FROM ledger")).one()
     assert (row.uid, row.request, row.state, row.status) == (one.uid, "req-1", "settled", 200)
@@ -108,7 +108,7 @@ def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Data
 def test_beginning_and_end_in_one_transaction(ledger: LedgerTable, database: Database) -> None:
     entries = [entry(float(i)) for i in range(300)]
     ledger.write(entries, [done(one, 2, 1) for one in entries])
-    assert used(database, Question(0, HOUR))[0].prompt_tokens == 600
+    assert used(database, UsageFilter(0, HOUR))[0].prompt_tokens == 600
     assert ledger.differences() == []
 
 
@@ -126,7 +126,7 @@ def test_what_is_written_again_counts_once(ledger: LedgerTable, database: Databa
     one, other = entry(), entry()
     ledger.write([one, other], [done(one, 5)])
     ledger.write([], [done(one, 5), done(other, 7)], again=True)
-    assert used(database, Question(0, HOUR))[0].prompt_tokens == 12
+    assert used(database, UsageFilter(0, HOUR))[0].prompt_tokens == 12
     assert ledger.differences() == []
 
 
@@ -138,7 +138,7 @@ def test_what_a_killed_server_left_is_interrupted(ledger: LedgerTable, database:
     assert ledger.interrupt() == 1
     assert ledger.interrupt() == 0
     assert ledger.open_rows() == 1, "another server's is not ours to end"
-    (found,) = used(database, Question(0, HOUR))
+    (found,) = used(database, UsageFilter(0, HOUR))
     assert (found.requests, found.interrupted, found.prompt_tokens) == (2, 1, 5)
     assert ledger.differences() == []
 
@@ -149,7 +149,7 @@ def test_a_row_that_was_interrupted_does_not_end_again(ledger: LedgerTable, data
     ledger.write([one], [])
     assert ledger.interrupt() == 1
     ledger.write([other], [done(one, 5), done(other, 7)])
-    (found,) = used(database, Question(0, HOUR))
+    (found,) = used(database, UsageFilter(0, HOUR))
     assert (found.requests, found.interrupted, found.prompt_tokens) == (2, 1, 7)
     assert (ledger.differences(), ledger.open_rows()) == ([], 0)
 
@@ -158,7 +158,7 @@ def test_a_row_that_is_ended_twice_at_once_ends_as_the_first_says(ledger: Ledger
     one = entry()
     ledger.write([one], [])
     ledger.write([], [done(one, 5), done(one, 7)])
-    (found,) = used(database, Question(0, HOUR))
+    (found,) = used(database, UsageFilter(0, HOUR))
     assert (found.requests, found.prompt_tokens) == (1, 5)
     assert ledger.differences() == []
 
@@ -176,24 +176,28 @@ def test_a_change_from_outside_is_found(ledger: LedgerTable, database: Database)
     assert len(ledger.differences()) == 2
 
 
-def test_sums_by_what_is_asked(ledger: LedgerTable, database: Database) -> None:
+def test_sums_by_what_is_queried(ledger: LedgerTable, database: Database) -> None:
     entries = [
         entry(0, team="a"), entry(HOUR, team="a", model="n"), entry(DAY, team="b", adapter="x@sha256:1"),
         entry(DAY - 1, team="a"),
     ]  # fmt: skip
     ledger.write(entries, [done(one, 1) for one in entries])
 
-    def names(*by: By, begin: int = 0, end: int = 2 * DAY, team: str | None = None) -> dict[tuple[object, ...], int]:
-        return {one.names: one.requests for one in used(database, Question(begin, end, by, team))}
+    def names(
+        *by: Grouping, begin: int = 0, end: int = 2 * DAY, team: str | None = None
+    ) -> dict[tuple[object, ...], int]:
+        return {one.names: one.requests for one in used(database, UsageFilter(begin, end, by, team))}
 
     assert names() == {(): 4}
-    assert names(By.TEAM) == {("a",): 3, ("b",): 1}
-    assert names(By.DAY) == {(0,): 3, (DAY,): 1}
-    assert names(By.HOUR, By.MODEL) == {(0, "m"): 1, (HOUR, "n"): 1, (23 * HOUR, "m"): 1, (DAY, "m"): 1}
-    assert names(By.ADAPTER, begin=DAY) == {("x@sha256:1",): 1}
-    assert names(By.TEAM, team="b") == {("b",): 1}
-    assert names(By.TEAM, end=HOUR) == {("a",): 1}
-    assert names(By.CLASS, By.ENDPOINT, By.KEY) == {("interactive", "/v1/chat/completions", "key00000"): 4}
+    assert names(Grouping.TEAM) == {("a",): 3, ("b",): 1}
+    assert names(Grouping.DAY) == {(0,): 3, (DAY,): 1}
+    assert names(Grouping.HOUR, Grouping.MODEL) == {(0, "m"): 1, (HOUR, "n"): 1, (23 * HOUR, "m"): 1, (DAY, "m"): 1}
+    assert names(Grouping.ADAPTER, begin=DAY) == {("x@sha256:1",): 1}
+    assert names(Grouping.TEAM, team="b") == {("b",): 1}
+    assert names(Grouping.TEAM, end=HOUR) == {("a",): 1}
+    assert names(Grouping.CLASS, Grouping.ENDPOINT, Grouping.KEY) == {
+        ("interactive", "/v1/chat/completions", "key00000"): 4
+    }
 
 
 def test_pages_of_buckets(ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,9 +227,9 @@ def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypat
     monkeypatch.setattr(report, "MAX_ROWS", 2)
     entries = [entry(hour * HOUR) for hour in range(3)]
     ledger.write(entries, [done(one) for one in entries])
-    assert len(used(database, Question(0, 2 * HOUR, (By.HOUR,)))) == 2
+    assert len(used(database, UsageFilter(0, 2 * HOUR, (Grouping.HOUR,)))) == 2
     with pytest.raises(BadRequest, match="more than 2 rows"):
-        used(database, Question(0, 3 * HOUR, (By.HOUR,)))
+        used(database, UsageFilter(0, 3 * HOUR, (Grouping.HOUR,)))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -251,7 +255,7 @@ def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_fac
         running = [one for one in running if one not in [end.entry for end in ended]]
         tokens += sum(end.prompt_tokens for end in ended)
         requests += len(ended)
-    (found,) = used(database, Question(0, DAY))
+    (found,) = used(database, UsageFilter(0, DAY))
     assert (found.prompt_tokens, found.requests) == (tokens, requests)
     assert ledger.open_rows() == len(running)
     assert ledger.differences() == []
@@ -268,8 +272,8 @@ def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_fac
         ((None, "1970-01-02", None), (DAY, 20_001 * DAY)),
     ],
 )
-def test_times(asked: tuple[str | None, str | None, str | None], found: tuple[int, int]) -> None:
-    assert span(*asked, now=20_000 * DAY + 5.0) == found
+def test_times(requested: tuple[str | None, str | None, str | None], found: tuple[int, int]) -> None:
+    assert span(*requested, now=20_000 * DAY + 5.0) == found
 
 
 @pytest.mark.parametrize(
@@ -280,21 +284,21 @@ def test_times(asked: tuple[str | None, str | None, str | None], found: tuple[in
         ("20260101", None, None), (None, "9" * 5000, None),
     ],
 )  # fmt: skip
-def test_times_that_are_none(asked: tuple[str | None, str | None, str | None]) -> None:
+def test_times_that_are_none(requested: tuple[str | None, str | None, str | None]) -> None:
     with pytest.raises(BadRequest):
-        span(*asked, now=0.0)
+        span(*requested, now=0.0)
 
 
 def test_what_sums_are_by() -> None:
-    assert parsed_by(["team,model", "day", "team"]) == (By.TEAM, By.MODEL, By.DAY)
-    assert parsed_by([]) == ()
+    assert parse_groupings(["team,model", "day", "team"]) == (Grouping.TEAM, Grouping.MODEL, Grouping.DAY)
+    assert parse_groupings([]) == ()
     with pytest.raises(BadRequest, match="team, key, model"):
-        parsed_by(["password"])
+        parse_groupings(["password"])
 
 
 def test_rows_that_are_alike_differ_by_uid(ledger: LedgerTable, database: Database) -> None:
     """Clients may send one X-Request-Id twice."""
     one = entry()
     ledger.write([one, replace(one, uid="other")], [done(one, 3)])
-    assert used(database, Question(0, HOUR))[0].requests == 1
+    assert used(database, UsageFilter(0, HOUR))[0].requests == 1
     assert ledger.open_rows() == 1

@@ -10,9 +10,9 @@ import pytest
 
 from registry.errors import Unavailable
 from tenants.ledger import writer as writer_module
-from tenants.ledger.keeping import Ledger
-from tenants.ledger.report import Question, used
-from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.ledger import Ledger
+from tenants.ledger.report import UsageFilter, used
+from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.storage.opening import open_tables
@@ -29,7 +29,7 @@ class Gate:
         self.broken = False
         self.seen: list[tuple[list[str], list[str], bool]] = []
 
-    def write(self, begun: Sequence[Entry], ended: Sequence[Settled], *, again: bool = False) -> None:
+    def write(self, begun: Sequence[Entry], ended: Sequence[Settlement], *, again: bool = False) -> None:
         self.entered.set()
         self.go.wait()
         if self.broken:
@@ -69,12 +69,12 @@ async def test_written_is_a_promise(gate: Gate) -> None:
     one = entry()
     await writer.begin(one)
     writer.end(done(one))
-    await writer.written()
+    await writer.flush()
     assert gate.seen[-1][1] == [one.uid]
     await writer.close()
 
 
-async def test_nothing_runs_that_cannot_be_told_of(gate: Gate) -> None:
+async def test_nothing_runs_that_cannot_be_reported(gate: Gate) -> None:
     writer = over(gate)
     running = entry()
     await writer.begin(running)
@@ -85,11 +85,11 @@ async def test_nothing_runs_that_cannot_be_told_of(gate: Gate) -> None:
     assert (error.value.code, error.value.retry_after) == ("ledger_unavailable", 5)
     writer.end(done(refused))
     writer.end(done(running))
-    await writer.written()
+    await writer.flush()
     gate.broken = False
     later = entry()
     await writer.begin(later)
-    await writer.written()
+    await writer.flush()
     ended = [uid for _, uids, _ in gate.seen for uid in uids]
     assert ended == [running.uid], "its end was kept; the end of what never began is none"
     assert any(again for _, uids, again in gate.seen if uids)
@@ -119,7 +119,7 @@ async def test_a_client_that_leaves_before_the_commit(gate: Gate) -> None:
     begun.cancel()
     writer.end(done(one))
     gate.go.set()
-    await writer.written()
+    await writer.flush()
     assert [uid for begun_, _, _ in gate.seen for uid in begun_] == [one.uid]
     assert [uid for _, ended, _ in gate.seen for uid in ended] == [one.uid]
     await writer.close()
@@ -149,13 +149,13 @@ async def test_a_stop_does_not_wait_for_a_database_that_is_gone(gate: Gate) -> N
 async def test_a_second_start_ends_what_the_first_left(tmp_path: Path) -> None:
     database = open_tables(tmp_path)
     first = Ledger(tmp_path)
-    assert not first.is_kept
-    await first.keep(database)
+    assert not first.is_enabled
+    await first.enable(database)
     await first.begin(entry())
     await first.close()
     second = Ledger(tmp_path)
-    await second.keep(database)
-    (found,) = used(database, Question(0, HOUR))
+    await second.enable(database)
+    (found,) = used(database, UsageFilter(0, HOUR))
     assert (found.requests, found.interrupted) == (1, 1)
     await second.close()
     database.close()
@@ -166,21 +166,21 @@ async def test_a_restored_server_ends_what_was_under_way_at_its_backup(tmp_path:
     """It has a name of its own, and nobody else ends those rows."""
     database = open_tables(tmp_path)
     saved = Ledger(tmp_path)
-    await saved.keep(database)
+    await saved.enable(database)
     await saved.begin(entry())
     await saved.close()
     (tmp_path / "server-id").unlink()
     restored = Ledger(tmp_path)
-    await restored.keep(database)
-    (found,) = used(database, Question(0, HOUR))
+    await restored.enable(database)
+    (found,) = used(database, UsageFilter(0, HOUR))
     assert (found.requests, found.interrupted) == (1, 1)
     await restored.close()
     database.close()
 
 
-async def test_after_its_end_nobody_waits_for_it(gate: Gate) -> None:
+async def test_after_its_end_no_one_waits_for_it(gate: Gate) -> None:
     """A look at the keys that comes while the server stops."""
     writer = over(gate)
     await writer.close()
     async with asyncio.timeout(PATIENCE):
-        await writer.written()
+        await writer.flush()

@@ -13,13 +13,13 @@ from registry.storage.database import Database
 from tenants.caller import Caller
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
-from tenants.ledger.keeping import Ledger
-from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.ledger import Ledger
+from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.limits import history
 from tenants.limits.history import history_of
-from tenants.limits.keeping import Limits
 from tenants.limits.limiter import Amounts, Limiter
+from tenants.limits.loader import LimitLoader
 from tenants.limits.records import Kind, Limit, Mode
 from tenants.limits.simulate import simulate
 from tenants.limits.table import LimitTable
@@ -39,8 +39,8 @@ def entry(
     )  # fmt: skip
 
 
-def done(begun: Entry, tokens: int, micro: int, ms: int = 1000) -> Settled:
-    return Settled(begun, "done", 200, None, tokens, cost_micro=micro, total_ms=ms)
+def done(begun: Entry, tokens: int, micro: int, ms: int = 1000) -> Settlement:
+    return Settlement(begun, "done", 200, None, tokens, cost_micro=micro, total_ms=ms)
 
 
 def test_set_replaces_and_add_does_not(database: Database, table: KeyTable, clock: Clock) -> None:
@@ -81,10 +81,10 @@ def test_meters_begin_after_a_kill_with_what_was_used_and_at_most_used(database:
         Limit("k", "key", "key00001", Kind.DAY, 10_000),
         Limit("r", "team", "search", Kind.REQUESTS, 2),
     ]
-    told = history_of(database, limits, {"search": KOLKATA}, NOW)
-    assert told.spent == {"d": 5 + 70 + 11, "k": 5 + 70 + 11 + 1000 + 9}
+    reported = history_of(database, limits, {"search": KOLKATA}, NOW)
+    assert reported.spent == {"d": 5 + 70 + 11, "k": 5 + 70 + 11 + 1000 + 9}
     limiter = Limiter(clock=lambda: 10**12, wall=lambda: NOW)
-    limiter.replace(limits, {"search": KOLKATA}, told.recent, told.spent)
+    limiter.replace(limits, {"search": KOLKATA}, reported.recent, reported.spent)
     levels = limiter.levels(Caller("search", "key00001"), "m")
     assert levels[Kind.TOKENS].remaining == 800, "400 and, 20 s later, 300 more; 500 drained since"
     assert levels[Kind.REQUESTS].remaining == 1
@@ -102,19 +102,19 @@ def test_what_a_clock_that_was_set_back_has_yet_to_come_to_is_not_of_the_last_mi
     assert history_of(database, [limit], {}, NOW).recent == []
 
 
-async def test_the_ledger_is_asked_of_new_limits_only(
+async def test_the_ledger_is_queried_of_new_limits_only(
     database: Database, table: KeyTable, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    requested: list[list[str]] = []
 
-    def told(_database: Database, limits: Sequence[Limit], *_: object) -> history.SpendingHistory:
-        asked.append([limit.id for limit in limits])
+    def reported(_database: Database, limits: Sequence[Limit], *_: object) -> history.SpendingHistory:
+        requested.append([limit.id for limit in limits])
         return history.SpendingHistory((), {})
 
-    monkeypatch.setattr(history, "history_of", told)
+    monkeypatch.setattr(history, "history_of", reported)
     table.create_team("search")
     limits, limiter = LimitTable(database, clock), Limiter()
-    kept = Limits(limiter, Ledger(tmp_path))
+    kept = LimitLoader(limiter, Ledger(tmp_path))
     day = limits.set(Limit("", "team", "search", Kind.DAY, 100))
     await kept.read(database)
     admission = limiter.admit(Caller("search"), "m", Amounts(money=30))
@@ -129,7 +129,7 @@ async def test_the_ledger_is_asked_of_new_limits_only(
     assert set(limiter.levels(Caller("search"), "m")) == {Kind.DAY}
     table.edit_team("search", timezone="Asia/Kolkata")
     await kept.read(database)
-    assert asked == [[day.id], [rate.id], [day.id]], "its days are others now"
+    assert requested == [[day.id], [rate.id], [day.id]], "its days are others now"
     limiter.settle(admission, Amounts())
 
 
@@ -146,7 +146,7 @@ async def test_ends_are_not_collected_while_the_ledger_cannot_be_read(
     LimitTable(database).set(Limit("", "team", "search", Kind.DAY, 100))
     limiter = Limiter()
     with pytest.raises(Unavailable):
-        await Limits(limiter, Ledger(tmp_path)).read(database)
+        await LimitLoader(limiter, Ledger(tmp_path)).read(database)
     limiter.settle(limiter.admit(Caller("search"), "m", Amounts()), Amounts())
     assert limiter._ended is None
 
@@ -197,10 +197,10 @@ def test_a_keys_successors_share_its_limits(database: Database, table: KeyTable,
         assert [one.id for one in limits.all("key", id_)] == ["old", spend.id]
     begun = [replace(entry(id_, NOW - 30, "default", micro=9), key=id_) for id_ in (key.id, newest.id)]
     ledger.write(begun, [done(one, 10, 100) for one in begun])
-    told = history_of(database, limits.all(), {key.id: utc}, NOW)
-    assert told.spent == {spend.id: 200}
+    reported = history_of(database, limits.all(), {key.id: utc}, NOW)
+    assert reported.spent == {spend.id: 200}
     limiter = Limiter(clock=lambda: 10**12, wall=lambda: NOW)
-    limiter.replace(limits.all(), {}, told.recent, told.spent)
+    limiter.replace(limits.all(), {}, reported.recent, reported.spent)
     callers = [Caller("default", key.id), *(Caller("default", one.id, line=key.id) for one in (new, newest))]
     for caller in callers:
         assert limiter.levels(caller, "m")[Kind.MONTH].remaining == 800
@@ -238,8 +238,8 @@ def test_attempts_at_one_request_are_one(database: Database) -> None:
 
     def found(kind: Kind, amount: int) -> tuple[int, int]:
         limit = Limit("", "team", "search", kind, amount)
-        told = simulate(database, limit, ZoneInfo("UTC"), NOW, NOW + 100)
-        return told.requests, told.refused
+        reported = simulate(database, limit, ZoneInfo("UTC"), NOW, NOW + 100)
+        return reported.requests, reported.refused
 
     assert found(Kind.REQUESTS, 60) == (20, 0)
     assert found(Kind.REQUESTS, 6) == (20, 20 - 6 - 2)

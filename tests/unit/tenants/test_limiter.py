@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from registry.errors import LimitExceeded
 from tenants.caller import Caller
-from tenants.limits.limiter import Admission, Amounts, Limiter, Spent
+from tenants.limits.limiter import Admission, Amounts, Limiter, PastRequest
 from tenants.limits.meters import SECOND, Rate
 from tenants.limits.periods import period_of
 from tenants.limits.records import MICRO, Kind, Limit, Mode, amount_of
@@ -43,8 +43,8 @@ def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE, owner: str = "team
 
 
 def limiter(clock: Clock, *limits: Limit, told: list[tuple[str, str]] | None = None) -> Limiter:
-    said = [] if told is None else told
-    made = Limiter(lambda one, what: said.append((one.kind, what)), clock, clock.wall)
+    stated = [] if told is None else told
+    made = Limiter(lambda one, what: stated.append((one.kind, what)), clock, clock.wall)
     made.replace(limits, {"search": BERLIN, "key00001": BERLIN})
     return made
 
@@ -59,7 +59,9 @@ def refused(of: Limiter, most: Amounts = NOTHING, model: str = "m") -> LimitExce
 
 
 def test_a_refusal_tells_large_amounts_whole() -> None:
-    tokens = refused(limiter(Clock(), limit(Kind.TOKENS, 1_234_567)), Amounts(tokens=2_345_678, wished=2_345_678))
+    tokens = refused(
+        limiter(Clock(), limit(Kind.TOKENS, 1_234_567)), Amounts(tokens=2_345_678, explicit_tokens=2_345_678)
+    )
     assert "is 1234567, and this request alone may use 2345678:" in tokens.message
     of = limiter(Clock(), limit(Kind.DAY, 1_234_567_891_000))
     of.admit(CALLER, "m", Amounts(money=1_000_000_000_000))
@@ -108,17 +110,17 @@ def test_ten_thousand_requests_against_random_limits() -> None:
                 running.remove(one)
                 of.settle(one[1], Amounts(tokens=one[2]))
                 line.end(one[3], one[1].most.tokens, one[2])
-            wanted = chance.randint(1, amount // 4)
-            fits = line.fits(wanted) and len(running) < most
+            expected_ = chance.randint(1, amount // 4)
+            fits = line.fits(expected_) and len(running) < most
             try:
-                admission = of.admit(CALLER, "m", Amounts(tokens=wanted, wished=wanted))
+                admission = of.admit(CALLER, "m", Amounts(tokens=expected_, explicit_tokens=expected_))
             except LimitExceeded:
                 assert not fits
                 continue
             assert fits
-            used = chance.randint(0, wanted)
+            used = chance.randint(0, expected_)
             running.append((clock.wall_now + chance.expovariate(0.5), admission, used, number))
-            line.take(number, wanted)
+            line.take(number, expected_)
             let_in.append((clock.ns, used))
             assert len(running) <= most
         for first in range(0, len(let_in), 7):
@@ -145,14 +147,14 @@ def test_a_hundred_at_once_on_one_cap() -> None:
 def test_every_limit_that_binds_is_named_and_nothing_is_reserved() -> None:
     clock = Clock()
     of = limiter(clock, limit(Kind.REQUESTS, 2), limit(Kind.TOKENS, 100, owner="key"), limit(Kind.AT_ONCE, 1))
-    first = of.admit(CALLER, "m", Amounts(tokens=90, wished=10))
-    error = refused(of, Amounts(tokens=50, wished=10))
+    first = of.admit(CALLER, "m", Amounts(tokens=90, explicit_tokens=10))
+    error = refused(of, Amounts(tokens=50, explicit_tokens=10))
     assert [one.kind for one in error.binding] == [Kind.AT_ONCE, Kind.TOKENS]
     assert (error.status, error.type, error.code, error.should_retry) == (429, "tokens", "rate_limit_exceeded", True)
     assert error.retry_after == pytest.approx(24.0)
     of.settle(first, Amounts(tokens=20))
     of.settle(first, Amounts(tokens=20))
-    second = of.admit(CALLER, "m", Amounts(tokens=50, wished=10))
+    second = of.admit(CALLER, "m", Amounts(tokens=50, explicit_tokens=10))
     assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 30
     of.settle(second, Amounts(tokens=70))
     assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 10
@@ -161,10 +163,12 @@ def test_every_limit_that_binds_is_named_and_nothing_is_reserved() -> None:
 
 def test_what_can_never_fit_is_not_to_be_tried_again() -> None:
     of = limiter(Clock(), limit(Kind.TOKENS, 100))
-    error = refused(of, Amounts(tokens=150, wished=120))
+    error = refused(of, Amounts(tokens=150, explicit_tokens=120))
     assert (error.should_retry, error.retry_after) == (False, None)
     assert "max_tokens" in error.message
-    of.admit(CALLER, "m", Amounts(tokens=5000, wished=10))  # what it may come to is no wish: it has all there is
+    of.admit(
+        CALLER, "m", Amounts(tokens=5000, explicit_tokens=10)
+    )  # what it may come to is no wish: it has all there is
     assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 0
 
 
@@ -172,14 +176,14 @@ def test_what_drained_while_it_was_held_is_not_given_back() -> None:
     """A holds 90 of 100 and uses none; B came when they had drained. A's end does not make room for a third."""
     clock = Clock()
     of = limiter(clock, limit(Kind.TOKENS, 100))
-    a = of.admit(CALLER, "m", Amounts(tokens=100, wished=1))
+    a = of.admit(CALLER, "m", Amounts(tokens=100, explicit_tokens=1))
     clock.pass_(60)
-    of.admit(CALLER, "m", Amounts(tokens=100, wished=1))
+    of.admit(CALLER, "m", Amounts(tokens=100, explicit_tokens=1))
     of.settle(a, Amounts())
     assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 0
 
 
-def test_shadow_is_counted_and_warned_is_told() -> None:
+def test_shadow_is_counted_and_warned_is_reported() -> None:
     told: list[tuple[str, str]] = []
     shadow, warn = limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN)
     of = limiter(Clock(), shadow, warn, told=told)
@@ -245,7 +249,7 @@ def test_what_costs_more_than_the_whole_budget_never_fits() -> None:
         (Amounts(money=4 * MICRO, audio_ms=100), "send the recording in parts, or as WAV"),
     ],
 )
-def test_what_can_never_fit_is_told_what_to_do(most: Amounts, advice: str) -> None:
+def test_what_can_never_fit_is_given_advice_what_to_do(most: Amounts, advice: str) -> None:
     assert refused(limiter(Clock(), limit(Kind.DAY, 3 * MICRO)), most).message.endswith(f"may cost 4: {advice}.")
 
 
@@ -274,7 +278,10 @@ def test_limits_that_change_and_come_while_requests_run() -> None:
     clock = Clock()
     of = limiter(clock, limit(Kind.REQUESTS, 2))
     running = of.admit(CALLER, "m", Amounts(money=5, tokens=50))
-    recent = [Spent("search", "key00001", "m", 30.0, Amounts(tokens=40)), Spent("else", "", "m", 1.0, Amounts(99))]
+    recent = [
+        PastRequest("search", "key00001", "m", 30.0, Amounts(tokens=40)),
+        PastRequest("else", "", "m", 1.0, Amounts(99)),
+    ]
     limits = [limit(Kind.REQUESTS, 3), limit(Kind.DAY, 20), limit(Kind.TOKENS, 120), limit(Kind.AT_ONCE, 2)]
     with of.collecting():
         ended = of.admit(CALLER, "m", Amounts(money=7))

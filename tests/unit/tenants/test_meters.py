@@ -16,7 +16,7 @@ def test_overlapping_requests_are_each_given_back_their_own() -> None:
     holds = [meter.take(4000, 0) for _ in range(15)]
     for hold in holds:
         meter.settle(hold, 100, 10 * SECOND)
-    assert meter.left(10 * SECOND).remaining == 60_000 - 12 * 100
+    assert meter.level(10 * SECOND).remaining == 60_000 - 12 * 100
 
 
 def test_what_a_hold_has_drained_is_given_to_the_next_and_not_back() -> None:
@@ -25,12 +25,12 @@ def test_what_a_hold_has_drained_is_given_to_the_next_and_not_back() -> None:
     first = meter.take(60, 0)
     meter.take(30, 30 * SECOND)
     meter.settle(first, 1, 30 * SECOND)
-    assert meter.left(30 * SECOND).remaining == 30
+    assert meter.level(30 * SECOND).remaining == 30
 
 
 @pytest.mark.parametrize("limit", [1, 7, 60, 60_000])
 @given(seed=st.integers(0, 2**32))
-def test_it_is_the_line_told_step_by_step(limit: int, seed: int) -> None:
+def test_it_is_the_line_reported_step_by_step(limit: int, seed: int) -> None:
     """Whatever comes and ends when, also over what was reserved, over the limit, and while the limit changes."""
     chance, now = random.Random(seed), 10**12
     meter, line = Rate(limit, now), Line(limit, now)
@@ -52,7 +52,7 @@ def test_it_is_the_line_told_step_by_step(limit: int, seed: int) -> None:
                 assert (meter.wait(amount, now) == 0.0) == line.fits(amount)
                 running.append((whose, meter.take(amount, now)))
                 line.take(whose, amount)
-        assert meter.left(now).remaining == max(0, line.room() // MINUTE)
+        assert meter.level(now).remaining == max(0, line.room() // MINUTE)
         wait = meter.wait(limit, now)
         assert wait is not None
         assert round(wait * SECOND) == pytest.approx(max(0, -(-(limit * MINUTE - line.room()) // limit)), abs=1e4)
@@ -98,7 +98,7 @@ def test_the_line_is_no_longer_than_what_is_under_way() -> None:
     for whose, hold in enumerate(held, 1):
         meter.settle(hold, 0, now)
         line.end(whose, 1000, 0)
-        assert meter.left(now).remaining == line.room() // MINUTE
+        assert meter.level(now).remaining == line.room() // MINUTE
 
 
 def test_a_budget_survives_a_clock_that_jumps_ahead_and_is_set_right() -> None:
@@ -107,7 +107,7 @@ def test_a_budget_survives_a_clock_that_jumps_ahead_and_is_set_right() -> None:
     budget = Budget(10, lambda at: (int(at) // 100 * 100, int(at) // 100 * 100 + 100), 7, lambda: now)
     running = budget.take(2, 0)
     now = 100_150.0
-    assert budget.left(0).remaining == 10
+    assert budget.level(0).remaining == 10
     budget.take(4, 0)
     budget.settle(running, 1, 0)
     assert budget.spent == 4

@@ -15,14 +15,14 @@ from registry.storage.database import Database, url_of
 from registry.storage.migration import newest, revision, upgrade
 from tenants.caller import Scope
 from tenants.classes import ServiceClass
+from tenants.key_settings import FILE
 from tenants.keys.accounts import AccountTable
 from tenants.keys.keyring import Keyring
-from tenants.keys.table import KeyTable, storing
-from tenants.ledger.report import Question, used
+from tenants.keys.table import KeyTable, teams_storing_texts
+from tenants.ledger.report import UsageFilter, used
 from tenants.ledger.table import LedgerTable
 from tenants.limits.records import Kind, Mode
 from tenants.limits.table import LimitTable
-from tenants.place import FILE
 from tenants.storage.opening import MIGRATIONS, open_tables
 from tenants.storage.tables import METADATA, VERSION_TABLE
 from tests.unit.tenants.conftest import PEPPER
@@ -104,18 +104,18 @@ WRITTEN: Mapping[str, Mapping[str, list[Row]]] = {
 def rows(until: str) -> dict[str, list[Row]]:
     """All that a version wrote."""
     found: dict[str, list[Row]] = {}
-    for known, tables in WRITTEN.items():
-        for table, more in tables.items() if known <= until else ():
+    for snapshot, tables in WRITTEN.items():
+        for table, more in tables.items() if snapshot <= until else ():
             before = found.setdefault(table, [{} for _ in more])
             for row, new in zip(before, more, strict=False):
                 row.update(new)
     return found
 
 
-def lacking(connection: sa.Connection, wanted: dict[str, list[Row]]) -> list[tuple[str, Row]]:
+def lacking(connection: sa.Connection, expected_: dict[str, list[Row]]) -> list[tuple[str, Row]]:
     """Rows that are not there, or say something else."""
     found = []
-    for name, expected in wanted.items():
+    for name, expected in expected_.items():
         there = [row._asdict() for row in connection.execute(sa.select(METADATA.tables[name]))]
         for row in expected:
             if not any(all(one[column] == value for column, value in row.items()) for one in there):
@@ -165,11 +165,11 @@ def test_keys_of_an_older_database_are_who_they_were(left: str, opened: Database
         ("search", 1.0 if left < "0003" else 2.0, "UTC" if left < "0004" else "Europe/Berlin"),
         ("default", 1.0, "UTC"),
     ]
-    assert storing(opened) == ([] if left < "0008" else ["search"])
-    told, known, _ = table.known()
-    ring = Keyring(known, PEPPER, is_open=False)
-    caller = ring.who([KEY])
-    assert (told, caller.team, caller.key, caller.metered) == (4, "search", "uFitsH7D", "uPFNkAJG")
+    assert teams_storing_texts(opened) == ([] if left < "0008" else ["search"])
+    reported, snapshot, _ = table.snapshot()
+    ring = Keyring(snapshot, PEPPER, is_open=False)
+    caller = ring.identify([KEY])
+    assert (reported, caller.team, caller.key, caller.metered) == (4, "search", "uFitsH7D", "uPFNkAJG")
     assert (caller.scopes, caller.models, caller.adapters) == ({Scope.INFER, Scope.USAGE}, ("m*",), ("*",))
     classes = (caller.service_class, caller.ceiling, caller.timeout)
     if left < "0003":
@@ -177,7 +177,7 @@ def test_keys_of_an_older_database_are_who_they_were(left: str, opened: Database
     else:
         assert classes == (ServiceClass.BATCH, ServiceClass.CRITICAL, 30.0)
     with pytest.raises(Unauthorized, match="revoked"):
-        ring.who([GONE])
+        ring.identify([GONE])
     if left >= "0007":
         AccountTable(opened).delete("search", "svc_1")
         assert table.list_keys("search")[0].revoked is not None
@@ -193,7 +193,7 @@ def test_limits_of_an_older_database_hold(left: str, opened: Database) -> None:
 def test_the_ledger_of_an_older_database_goes_on(left: str, opened: Database) -> None:
     ledger = LedgerTable(opened, "s")
     assert ledger.differences() == []
-    (found,) = used(opened, Question(0, 86_400))
+    (found,) = used(opened, UsageFilter(0, 86_400))
     expected = (0, 0, 0, 0, 0) if left < "0002" else (2, 1, 100, 40, 7)
     assert (found.requests, found.interrupted, found.prompt_tokens, found.cached_tokens, found.completion_tokens) == (
         expected

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from registry.errors import Conflict, RoundhouseError, Unauthorized, Unavailable
 from registry.storage.database import Database
 from tenants.caller import EVERYBODY
+from tenants.key_settings import FILE, KeySettings
 from tenants.keys import pepper
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
-from tenants.place import FILE, KeyPlace
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import KEYS, VERSION_TABLE
 from tenants.watch import KeyWatch
@@ -28,42 +28,42 @@ from tests.unit.tenants.conftest import PEPPER
 async def test_the_first_key_closes_an_open_server_and_a_revoked_one_does_not_open_it(
     tmp_path: Path, url: str | None
 ) -> None:
-    place = KeyPlace(tmp_path, url, PEPPER.decode())
+    place = KeySettings(tmp_path, url, PEPPER.decode())
     watch = KeyWatch(place)
     await watch.start()
-    assert watch.who([]) is EVERYBODY
+    assert watch.identify([]) is EVERYBODY
     tables = open_tables(tmp_path, url)
     table = KeyTable(tables, PEPPER)
     table.create_team("search")
     await watch.look()
-    assert watch.who([]) is EVERYBODY, "a team is no key"
+    assert watch.identify([]) is EVERYBODY, "a team is no key"
     key, text = table.create(KeyRequest("search"))
     await watch.look()
-    assert watch.who([text]).key == key.id
+    assert watch.identify([text]).key == key.id
     with pytest.raises(Unauthorized):
-        watch.who([])
+        watch.identify([])
     table.archive("search", True)
     await watch.look()
     with pytest.raises(Unauthorized, match="archived"):
-        watch.who([text])
+        watch.identify([text])
     table.archive("search", False)
     table.revoke(key.id)
     await watch.look()
     with pytest.raises(Unauthorized, match="revoked"):
-        watch.who([text])
+        watch.identify([text])
     with pytest.raises(Unauthorized):
-        watch.who([])
+        watch.identify([])
     await watch.close()
     tables.close()
 
 
-async def test_a_server_that_others_reach_is_open_only_when_it_is_said(tmp_path: Path) -> None:
-    closed, opened = (KeyWatch(KeyPlace(tmp_path, loopback=False, open=said)) for said in (False, True))
+async def test_a_server_that_others_reach_is_open_only_when_it_is_configured(tmp_path: Path) -> None:
+    closed, opened = (KeyWatch(KeySettings(tmp_path, loopback=False, open=stated)) for stated in (False, True))
     for watch in (closed, opened):
         await watch.start()
-    assert opened.who(["none"]) is EVERYBODY
+    assert opened.identify(["none"]) is EVERYBODY
     with pytest.raises(Unauthorized):
-        closed.who(["none"])
+        closed.identify(["none"])
     for watch in (closed, opened):
         await watch.close()
     assert list(tmp_path.iterdir()) == [], "who has no keys has no files for them"
@@ -73,13 +73,13 @@ async def test_known_keys_go_on_when_the_database_is_gone(tmp_path: Path) -> Non
     tables = open_tables(tmp_path)
     table = KeyTable(tables, pepper.load(tmp_path))
     key, text = table.create(KeyRequest("default"))
-    watch = KeyWatch(KeyPlace(tmp_path))
+    watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
     tables.close()
     for file in tmp_path.glob("tenants.db*"):
         file.unlink()
     (tmp_path / "tenants.db").mkdir()
-    assert watch.who([text]).key == key.id
+    assert watch.identify([text]).key == key.id
     await watch.close()
 
 
@@ -118,25 +118,25 @@ async def test_keys_that_came_and_cannot_be_read_close_an_open_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None], is_open: bool
 ) -> None:
     monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
-    watch = KeyWatch(KeyPlace(tmp_path, open=is_open))
+    watch = KeyWatch(KeySettings(tmp_path, open=is_open))
     await watch.start()
-    assert watch.who([]) is EVERYBODY
+    assert watch.identify([]) is EVERYBODY
     spoil(tmp_path)
     await asyncio.to_thread(eventually, lambda: _is_shut(watch))
     with pytest.raises(Unavailable) as refused:
-        watch.who([])
+        watch.identify([])
     assert refused.value.code == "keys_unreadable"
     with pytest.raises(Unavailable, match="log tells why"):
-        watch.who(["rh-some"])
+        watch.identify(["rh-some"])
     async with watch._looking:  # a look in between would make new tables, which would be taken away under it
         for file in tmp_path.iterdir():
             file.rmdir() if file.is_dir() else file.unlink()
     await asyncio.to_thread(eventually, lambda: not _is_shut(watch))
-    assert watch.who([]) is EVERYBODY, "what nobody could read was taken away: there is no key"
+    assert watch.identify([]) is EVERYBODY, "what nobody could read was taken away: there is no key"
     with closing(open_tables(tmp_path)) as tables:
         key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
         await watch.look()
-    assert watch.who([text]).key == key.id
+    assert watch.identify([text]).key == key.id
     await watch.close()
 
 
@@ -146,14 +146,14 @@ async def test_a_server_does_not_start_on_keys_that_it_cannot_read(
 ) -> None:
     spoil(tmp_path)
     with pytest.raises((RoundhouseError, sa.exc.DatabaseError)):
-        await KeyWatch(KeyPlace(tmp_path, open=True)).start()
+        await KeyWatch(KeySettings(tmp_path, open=True)).start()
 
 
 async def test_a_key_that_this_version_does_not_understand_closes_an_open_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
-    watch = KeyWatch(KeyPlace(tmp_path))
+    watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
     with closing(open_tables(tmp_path)) as tables:
         with tables.write() as connection:
@@ -164,7 +164,7 @@ async def test_a_key_that_this_version_does_not_understand_closes_an_open_server
             connection.execute(sa.update(KEYS).values(scopes=["infer"]))
         await asyncio.to_thread(eventually, lambda: not _is_shut(watch))
     with pytest.raises(Unauthorized):
-        watch.who([])
+        watch.identify([])
     await watch.close()
 
 
@@ -172,18 +172,18 @@ async def test_a_data_directory_that_cannot_be_looked_into_closes_an_open_server
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
-    watch = KeyWatch(KeyPlace(tmp_path))
+    watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
 
-    def refused(_: KeyPlace) -> bool:
+    def refused(_: KeySettings) -> bool:
         raise PermissionError
 
-    monkeypatch.setattr(KeyPlace, "has_tables", refused)
+    monkeypatch.setattr(KeySettings, "has_tables", refused)
     await asyncio.to_thread(eventually, lambda: _is_shut(watch))
     await watch.close()
 
 
-async def test_nobody_is_let_in_before_the_ledger_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_one_is_let_in_before_the_ledger_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else requests would run that nobody could account for."""
     monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
     is_broken = True
@@ -192,23 +192,23 @@ async def test_nobody_is_let_in_before_the_ledger_is_kept(tmp_path: Path, monkey
         if is_broken:
             raise Unavailable("not now")
 
-    watch = KeyWatch(KeyPlace(tmp_path), keep)
+    watch = KeyWatch(KeySettings(tmp_path), keep)
     await watch.start()
     with closing(open_tables(tmp_path)) as tables:
         key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
     await asyncio.to_thread(eventually, lambda: _is_shut(watch, text))
     is_broken = False
     await asyncio.to_thread(eventually, lambda: not _is_shut(watch, text))
-    assert watch.who([text]).key == key.id
+    assert watch.identify([text]).key == key.id
     await watch.close()
 
 
 async def test_tables_that_a_full_disk_left_empty_close_nothing(tmp_path: Path) -> None:
-    watch = KeyWatch(KeyPlace(tmp_path))
+    watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
     (tmp_path / FILE).touch()
     await watch.look()
-    assert watch.who([]) is EVERYBODY
+    assert watch.identify([]) is EVERYBODY
     await watch.close()
 
 
@@ -218,7 +218,7 @@ async def test_keys_that_were_read_once_go_on_while_looks_fail(
     monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
     with closing(open_tables(tmp_path)) as tables:
         key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
-    watch = KeyWatch(KeyPlace(tmp_path))
+    watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
 
     def lost(_: KeyTable) -> int:
@@ -226,15 +226,15 @@ async def test_keys_that_were_read_once_go_on_while_looks_fail(
 
     monkeypatch.setattr(KeyTable, "revision", lost)
     await asyncio.to_thread(eventually, lambda: "those known go on" in caplog.text)
-    assert watch.who([text]).key == key.id
+    assert watch.identify([text]).key == key.id
     with pytest.raises(Unauthorized):
-        watch.who([])
+        watch.identify([])
     await watch.close()
 
 
-def _is_shut(watch: KeyWatch, *shown: str) -> bool:
+def _is_shut(watch: KeyWatch, *displayed: str) -> bool:
     try:
-        watch.who(shown)
+        watch.identify(displayed)
     except Unavailable as error:
         return error.code == "keys_unreadable"
     except Unauthorized:
@@ -247,7 +247,7 @@ async def test_a_start_with_another_pepper_fails(tmp_path: Path) -> None:
     KeyTable(tables, PEPPER)
     tables.close()
     with pytest.raises(Conflict, match="another pepper"):
-        await KeyWatch(KeyPlace(tmp_path)).start()
+        await KeyWatch(KeySettings(tmp_path)).start()
 
 
 async def test_looks_that_come_together_open_one_database_and_tell_of_it_once(
@@ -255,7 +255,7 @@ async def test_looks_that_come_together_open_one_database_and_tell_of_it_once(
 ) -> None:
     """Also when whoever came first has left."""
     made: list[Database] = []
-    told: list[Database] = []
+    reported: list[Database] = []
     opens, may_go = threading.Event(), threading.Event()
 
     def opening(*place: Any) -> Database:
@@ -266,10 +266,10 @@ async def test_looks_that_come_together_open_one_database_and_tell_of_it_once(
 
     async def opened(database: Database) -> None:
         await asyncio.sleep(0)  # others run meanwhile
-        told.append(database)
+        reported.append(database)
 
     monkeypatch.setattr("tenants.storage.opening.open_tables", opening)
-    watch = KeyWatch(KeyPlace(tmp_path, open=True), opened)
+    watch = KeyWatch(KeySettings(tmp_path, open=True), opened)
     first = asyncio.create_task(watch.tables())
     await asyncio.to_thread(opens.wait)
     first.cancel()
@@ -277,7 +277,7 @@ async def test_looks_that_come_together_open_one_database_and_tell_of_it_once(
     await asyncio.wait({first, *others}, timeout=0.2)
     may_go.set()
     assert {database for _, database in await asyncio.gather(*others)} == set(made)
-    assert told == made
+    assert reported == made
     assert len(made) == 1
     await watch.close()
 
@@ -288,16 +288,16 @@ async def test_a_slow_look_never_brings_a_revoked_key_back(tmp_path: Path, monke
     table = KeyTable(tables, pepper.load(tmp_path))
     key, text = table.create(KeyRequest("default"))
     has_read, may_go = threading.Event(), threading.Event()
-    known = KeyTable.known
+    snapshot = KeyTable.snapshot
 
     def slow(self: KeyTable) -> Any:
-        found = known(self)
+        found = snapshot(self)
         if not has_read.is_set():
             has_read.set()
             may_go.wait()
         return found
 
-    watch = KeyWatch(KeyPlace(tmp_path))
+    watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
     monkeypatch.setattr(KeyTable, "known", slow)
     table.create_team("search")
@@ -309,7 +309,7 @@ async def test_a_slow_look_never_brings_a_revoked_key_back(tmp_path: Path, monke
     may_go.set()
     await asyncio.gather(first, second)
     with pytest.raises(Unauthorized, match="revoked"):
-        watch.who([text])
+        watch.identify([text])
     await watch.close()
     tables.close()
 
@@ -321,7 +321,7 @@ def test_a_server_without_keys_makes_no_tables_of_teams(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys, pathlib\n"
         "from runtime.gateway import opening\n"
-        "from tenants.watch import KeyWatch; from tenants.place import KeyPlace\n"
+        "from tenants.watch import KeyWatch; from tenants.key_settings import KeyPlace\n"
         f"watch = KeyWatch(KeyPlace(pathlib.Path({str(tmp_path)!r})))\n"
         "asyncio.run(watch.look())\n"
         "print([name for name in ('tenants.storage.tables', 'alembic') if name in sys.modules])"

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.status import StatusCode
 
-from models.messages import Chunk, Finished, Started, Usage
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
 from routing.providers import retry
 from runtime.gateway.tracing.names import operation
@@ -24,7 +24,7 @@ from runtime.http.guard.layers import layers
 from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS
 from tenants.caller import SCOPES, Caller
 from tenants.keys import secret
-from tenants.keys.keyring import Keyring, Known
+from tenants.keys.keyring import KeyEntry, Keyring
 from tests.fakes import traces
 from tests.fakes.provider import Play
 from tests.unit.http.fakes import FakeGateway, application
@@ -32,10 +32,10 @@ from tests.unit.providers.rig import KEY, rigged_with
 
 PATH, SECRET = "/v1/chat/completions", "the word nobody may see"
 BODY = {"model": "chat", "messages": [{"role": "user", "content": SECRET}], "max_tokens": 9}
-TOLD = [
-    Started(status=200, content_type="application/json"),
+REPORTED = [
+    ResponseStart(status=200, content_type="application/json"),
     Chunk(data=json.dumps({"choices": [SECRET]}).encode()),
-    Finished(usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4)),
+    ResponseEnd(usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4)),
 ]
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -73,21 +73,21 @@ def numbers(span: ReadableSpan) -> str:
     return f"{span.context.trace_id:032x}-{span.context.span_id:016x}"
 
 
-def told(span: ReadableSpan) -> dict[str, Any]:
+def reported(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
 async def test_a_request_is_a_span_and_its_stages_lie_in_it(tmp_path: Path) -> None:
     kept = Kept()
     gateway = FakeGateway(tmp_path, tracing=kept.tracing)
-    with telling(gateway, *TOLD):
+    with telling(gateway, *REPORTED):
         assert (await ask(gateway, {"x-request-id": "mine-1"})).status_code == 200
     whole = kept["chat chat"]
     assert whole.kind is SpanKind.SERVER
     assert whole.parent is None
-    told_ = told(whole)
-    assert told_.pop("gen_ai.response.time_to_first_chunk") > 0
-    assert told_ == {
+    reported_ = reported(whole)
+    assert reported_.pop("gen_ai.response.time_to_first_chunk") > 0
+    assert reported_ == {
         "gen_ai.operation.name": "chat", "gen_ai.provider.name": "roundhouse", "gen_ai.request.model": "chat",
         "gen_ai.response.model": "chat", "gen_ai.request.max_tokens": 9, "gen_ai.usage.input_tokens": 7,
         "gen_ai.usage.output_tokens": 3, "gen_ai.usage.cache_read.input_tokens": 4, "http.request.method": "POST",
@@ -111,7 +111,7 @@ async def test_a_request_is_a_span_and_its_stages_lie_in_it(tmp_path: Path) -> N
 async def test_a_callers_trace_goes_on_into_the_engine(tmp_path: Path) -> None:
     kept = Kept()
     gateway = FakeGateway(tmp_path, tracing=kept.tracing)
-    with telling(gateway, *TOLD):
+    with telling(gateway, *REPORTED):
         await ask(gateway, {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "a=b"})
     whole = kept["chat chat"]
     assert whole.parent is not None
@@ -124,7 +124,7 @@ async def test_a_callers_trace_goes_on_into_the_engine(tmp_path: Path) -> None:
 async def test_what_is_no_trace_begins_a_new_one(tmp_path: Path, odd: str) -> None:
     kept = Kept()
     gateway = FakeGateway(tmp_path, tracing=kept.tracing)
-    with telling(gateway, *TOLD):
+    with telling(gateway, *REPORTED):
         answer = await ask(gateway, {"traceparent": odd.encode()})
     assert answer.status_code == 200
     assert kept["chat chat"].parent is None
@@ -133,7 +133,7 @@ async def test_what_is_no_trace_begins_a_new_one(tmp_path: Path, odd: str) -> No
 async def test_what_is_not_sampled_says_so_and_has_no_stages(tmp_path: Path) -> None:
     kept = Kept(ALWAYS_OFF)
     gateway = FakeGateway(tmp_path, tracing=kept.tracing)
-    with telling(gateway, *TOLD):
+    with telling(gateway, *REPORTED):
         await ask(gateway)
     assert kept.all == ()
     [request] = gateway.links["chat"].requests
@@ -142,7 +142,7 @@ async def test_what_is_not_sampled_says_so_and_has_no_stages(tmp_path: Path) -> 
 
 async def test_without_traces_nothing_is_passed_on(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path)
-    with telling(gateway, *TOLD):
+    with telling(gateway, *REPORTED):
         await ask(gateway, {"traceparent": f"00-{TRACE}-{CALLER}-01"})
     [request] = gateway.links["chat"].requests
     assert request.trace == {}
@@ -154,13 +154,13 @@ async def test_a_clients_fault_is_no_error_of_the_span_and_ours_is(tmp_path: Pat
     await ask(gateway, model="nobody")
     refused = kept["chat"]
     assert refused.status.status_code is StatusCode.UNSET
-    assert told(refused)["error.type"] == "model_not_found"
-    assert "gen_ai.request.model" not in told(refused)
+    assert reported(refused)["error.type"] == "model_not_found"
+    assert "gen_ai.request.model" not in reported(refused)
     with telling(gateway, EngineFailed("it broke over " + SECRET)):
         await ask(gateway)
     failed = kept["chat chat"]
     assert failed.status.status_code is StatusCode.ERROR
-    assert told(failed)["error.type"] == "engine_failed"
+    assert reported(failed)["error.type"] == "engine_failed"
     assert all(SECRET not in span.to_json() for span in kept.all)
 
 
@@ -183,8 +183,8 @@ async def test_each_attempt_at_a_provider_is_a_span_that_the_provider_goes_on_fr
     assert [span.parent for span in attempts] == [whole.context] * 2
     assert [span.kind for span in attempts] == [SpanKind.CLIENT] * 2
     assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.UNSET]
-    assert told(whole)["gen_ai.provider.name"] == "there"
-    assert told(whole)["roundhouse.attempt"] == 2
+    assert reported(whole)["gen_ai.provider.name"] == "there"
+    assert reported(whole)["roundhouse.attempt"] == 2
     assert {span.name for span in kept.all} <= {"receive", "queue", "provider", "chat there/big"}
     assert all(SECRET not in span.to_json() and KEY not in span.to_json() for span in kept.all)
     causes = record.causes
@@ -199,23 +199,23 @@ async def test_a_key_is_on_no_span(tmp_path: Path, header: str) -> None:
     """However it is shown, also where it does not belong; neither the one that is let in nor one that is refused."""
     key, wrong, pepper = secret.make(), secret.make(), b"p" * 64
     caller = Caller("search", key.id, frozenset(SCOPES))
-    known = {key.id: Known(secret.digest(pepper, key.text), caller, None, False)}
+    known = {key.id: KeyEntry(secret.digest(pepper, key.text), caller, None, False)}
     kept = Kept()
     gateway = FakeGateway(tmp_path, tracing=kept.tracing, callers=Keyring(known, pepper, is_open=False))
     app = application(gateway, layers(gateway.settings))
-    transport, told_by = httpx.ASGITransport(app=app), ("Bearer {}" if header == "authorization" else "{}")
-    with telling(gateway, *TOLD):
+    transport, reported_by = httpx.ASGITransport(app=app), ("Bearer {}" if header == "authorization" else "{}")
+    with telling(gateway, *REPORTED):
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             statuses = []
-            for shown in (key, wrong):
-                headers = {header: told_by.format(shown.text), "cookie": f"k={shown.text}"}
-                body = BODY | {"user": shown.text, "metadata": {"key": shown.text}}
-                answer = await client.post(PATH, json=body, headers=headers, params={"api_key": shown.text})
+            for displayed in (key, wrong):
+                headers = {header: reported_by.format(displayed.text), "cookie": f"k={displayed.text}"}
+                body = BODY | {"user": displayed.text, "metadata": {"key": displayed.text}}
+                answer = await client.post(PATH, json=body, headers=headers, params={"api_key": displayed.text})
                 statuses.append(answer.status_code)
             gateway.links["chat"].script = lambda _: (EngineFailed("it broke over " + key.text),)
-            answer = await client.post(PATH, json=BODY, headers={header: told_by.format(key.text)})
+            answer = await client.post(PATH, json=BODY, headers={header: reported_by.format(key.text)})
     assert [*statuses, answer.status_code] == [200, 401, 500]
-    assert "roundhouse.team" in told(kept.all[-1])
+    assert "roundhouse.team" in reported(kept.all[-1])
     for text in (key.text, wrong.text):
         parts = {text, text.rpartition("-")[2], text[12:40]}
         assert not [span.name for span in kept.all if any(part in span.to_json() for part in parts)]

@@ -27,7 +27,7 @@ READERS, READ_PART = 4, 8 << 20
 """Threads that read a file for a GPU, whose host has cores to spare, and what each reads at least: one thread copies
 4 GB a second out of the page cache."""
 DTYPES = dict(zip(FLOATS, (torch.float32, torch.float16, torch.bfloat16), strict=True))
-_wanted: ContextVar[torch.dtype | None] = ContextVar("roundhouse_places", default=None)
+_place_dtype: ContextVar[torch.dtype | None] = ContextVar("roundhouse_places", default=None)
 MAX_HEADER, MAX_TENSORS = 256 << 20, 10_000_000
 
 
@@ -42,13 +42,13 @@ class ReadFile:
         try:
             head, size = bytes(read_head(fd, MAX_HEADER)), os.fstat(fd).st_size
             infos = tensors_of(head, size, MAX_TENSORS)
-            wanted = _wanted.get()
-            fits = wanted is not None and all(_fits(info, wanted, len(head)) for info in infos.values())
+            place_dtype = _place_dtype.get()
+            fits = place_dtype is not None and all(_fits(info, place_dtype, len(head)) for info in infos.values())
             data = _empty(size - len(head), torch.uint8, pinned=fits)
-            _read(fd, data.numpy().data, len(head), READERS if wanted is not None else 1)
+            _read(fd, data.numpy().data, len(head), READERS if place_dtype is not None else 1)
             self._tensors = {name: _tensor(info, data, len(head)) for name, info in infos.items()}
-            if wanted is not None and not fits:
-                self._tensors = _cast(self._tensors, wanted)
+            if place_dtype is not None and not fits:
+                self._tensors = _cast(self._tensors, place_dtype)
         except BadFile as fault:
             raise ValueError(f"{Path(path).name}: {fault}") from None
         finally:
@@ -71,11 +71,11 @@ class ReadFile:
 @contextmanager
 def for_gpu(dtype: torch.dtype) -> Iterator[None]:
     """Inside, files are read for places of `dtype` on a GPU."""
-    token = _wanted.set(dtype)
+    token = _place_dtype.set(dtype)
     try:
         yield
     finally:
-        _wanted.reset(token)
+        _place_dtype.reset(token)
 
 
 def _read(fd: int, view: memoryview, start: int, threads: int) -> None:
@@ -95,11 +95,11 @@ def _fits(info: TensorInfo, dtype: torch.dtype, head: int) -> bool:
 
 def _cast(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     values = _empty(sum(tensor.numel() for tensor in tensors.values()), dtype, pinned=True)
-    found, end = {}, 0
+    result, end = {}, 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel()
-        found[name] = values[start:end].view(tensor.shape).copy_(tensor)
-    return found
+        result[name] = values[start:end].view(tensor.shape).copy_(tensor)
+    return result
 
 
 def _empty(count: int, dtype: torch.dtype, *, pinned: bool) -> torch.Tensor:

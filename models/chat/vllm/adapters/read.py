@@ -23,8 +23,8 @@ def tensors(weights: Any) -> list[tuple[torch.Tensor | None, torch.Tensor | None
 def size(lora: Any) -> tuple[int, int]:
     """Bytes of an adapter that `read_adapter` gave, and its highest rank."""
     pairs = [pair for weights in lora.loras.values() for pair in tensors(weights)]
-    held = sum(half.nbytes for pair in pairs for half in pair if half is not None)
-    return held, max(a.shape[0] for a, _ in pairs if a is not None)
+    nbytes = sum(half.nbytes for pair in pairs for half in pair if half is not None)
+    return nbytes, max(a.shape[0] for a, _ in pairs if a is not None)
 
 
 def finite(values: torch.Tensor) -> bool:
@@ -61,8 +61,8 @@ def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int, wor
             elif a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or a.shape[0] > max_rank:
                 faults.append(f"{name}: shapes {tuple(a.shape)}, {tuple(b.shape)} do not make a rank up to {max_rank}")
             elif a.shape[1] != place_a.shape[-1] or (workers == 1 and b.shape[0] != place_b.shape[-2]):
-                wanted = (place_b.shape[-2], place_a.shape[-1])
-                faults.append(f"{name}: made for {(b.shape[0], a.shape[1])} where the layer is {wanted}")
+                expected = (place_b.shape[-2], place_a.shape[-1])
+                faults.append(f"{name}: made for {(b.shape[0], a.shape[1])} where the layer is {expected}")
             elif not (finite(a) and finite(b)):
                 faults.append(f"{name}: values that are not finite")
     return faults

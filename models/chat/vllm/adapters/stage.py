@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 
+from models.chat.vllm.adapters.gpu_copy import GpuCopier, gpu_copier
 from models.chat.vllm.adapters.read import read_adapter, size, whole_too
-from models.chat.vllm.adapters.spread import Spreader, spreader
 from models.chat.vllm.core import Outcome, faults
 from models.chat.vllm.cpu.punica import CpuLora, turn_places
-from registry.processor import cores
+from registry.base.processor import cores
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""
@@ -51,7 +51,7 @@ class _State:
         self.threads = ThreadPoolExecutor(1, "adapter", lambda: SET_THREADS(count))
         self.staging: dict[int, Future[Any]] = {}
         self.placing: dict[int, tuple[int, Future[None]]] = {}
-        self.spreader: Spreader | None = spreader(manager) if on_gpu else None
+        self.gpu_copier: GpuCopier | None = gpu_copier(manager) if on_gpu else None
 
     def close(self) -> None:
         """End the thread; a reading that was called off may go on still."""
@@ -70,7 +70,7 @@ def write_place(manager: Any, lora: Any, index: int) -> None:
 
 
 def _placed(manager: Any) -> list[int]:
-    return [held for held in manager.lora_index_to_id if held is not None]
+    return [adapter_id for adapter_id in manager.lora_index_to_id if adapter_id is not None]
 
 
 def _holds(manager: Any, adapter_id: int) -> bool:
@@ -80,12 +80,14 @@ def _holds(manager: Any, adapter_id: int) -> bool:
 
 def _vacate(manager: Any, adapter_id: int) -> None:
     """The place of an adapter, if it has one, belongs to nobody."""
-    manager.lora_index_to_id[:] = [None if held == adapter_id else held for held in manager.lora_index_to_id]
+    manager.lora_index_to_id[:] = [
+        None if occupant == adapter_id else occupant for occupant in manager.lora_index_to_id
+    ]
 
 
 def _read(state: _State, worker_manager: Any, adapter_id: int, path: str) -> Any:
     lora = read_adapter(worker_manager, adapter_id, path)
-    lora.roundhouse_sources = state.spreader.sources(lora) if state.spreader else None
+    lora.roundhouse_sources = state.gpu_copier.sources(lora) if state.gpu_copier else None
     return lora
 
 
@@ -139,14 +141,14 @@ class StagedAdapters:
         if lora is None:
             return ["failed", "the adapter was never staged"]
         taken = {index for index, _ in state.placing.values()}
-        free = [i for i, held in enumerate(manager.lora_index_to_id) if held is None and i not in taken]
+        free = [i for i, occupant in enumerate(manager.lora_index_to_id) if occupant is None and i not in taken]
         if not free:
             return ["full"]
         if manager.device.type == "cpu" and size(lora)[0] >= SMALL:
             state.placing[adapter_id] = (free[0], state.threads.submit(write_place, manager, lora, free[0]))
             return ["running"]
-        if state.spreader and lora.roundhouse_sources:
-            state.spreader.write(lora.roundhouse_sources, free[0])
+        if state.gpu_copier and lora.roundhouse_sources:
+            state.gpu_copier.write(lora.roundhouse_sources, free[0])
         else:
             write_place(manager, lora, free[0])
         self._publish(lora, free[0])
@@ -208,8 +210,8 @@ class StagedAdapters:
         """Before a sleep. Afterwards nothing refers to what the places hold, which a sleep may lose: the next adapter
         overwrites the whole of its place."""
         state, (_, manager) = self._swaps(), self._lora_managers()
-        held = {*state.staging, *state.placing, *manager.list_adapters(), *_placed(manager)}
-        for adapter_id in held:
+        adapter_ids = {*state.staging, *state.placing, *manager.list_adapters(), *_placed(manager)}
+        for adapter_id in adapter_ids:
             self.drop_adapter(adapter_id)
         manager.remove_all_adapters()  # the next step computes and writes its mapping anew
         return ["done"]

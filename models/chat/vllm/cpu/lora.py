@@ -26,5 +26,5 @@ def load() -> AddLora:
     try:
         return compiled.Kernel(cache_folder("native"))
     except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as fault:
-        _log.warning("no compiled LoRA kernel, mixed batches are slower: %s", native.why(fault))
+        _log.warning("no compiled LoRA kernel, mixed batches are slower: %s", native.explain(fault))
         return products.add

@@ -21,7 +21,7 @@ from models.chat.vllm.cpu.lora import load
 
 _ALL_ROWS = 1 << 30
 """As the end of a slice: all rows of A."""
-_NOBODY = Batch([], {}, 0)
+_EMPTY_BATCH = Batch([], {}, 0)
 
 
 class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
@@ -33,7 +33,7 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._add = load()
-        self._batch = _NOBODY
+        self._batch = _EMPTY_BATCH
         self._layers: dict[int, Layer] = {}
 
     def update_metadata(self, mapping: Any, lora_index_to_id: list[int | None], *args: Any, **kwargs: Any) -> None:
@@ -41,7 +41,7 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
         self.is_prefill = mapping.is_prefill
         ids: tuple[int, ...] = mapping.index_mapping
         if not any(ids):
-            self._batch = _NOBODY
+            self._batch = _EMPTY_BATCH
             return
         places = {adapter: place for place, adapter in enumerate(lora_index_to_id) if adapter is not None}
         rows = [places[adapter] if adapter > 0 else -1 for adapter in ids]
@@ -68,10 +68,10 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
     def _layer(self, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...], slices: tuple[int, ...]) -> Layer:
         """Made when first seen: LoRA layers keep their tensors. It holds on to the tuples, so their ids are not given
         to others."""
-        found = self._layers.get(id(a))
-        if found is None or found.b is not b:
-            found = self._layers[id(a)] = Layer(a, b, slices)
-        return found
+        layer = self._layers.get(id(a))
+        if layer is None or layer.b is not b:
+            layer = self._layers[id(a)] = Layer(a, b, slices)
+        return layer
 
     def _refuse(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError("adapters of the embedding, the head, a classifier or sharded layers are refused")

@@ -16,7 +16,7 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-Asked = tuple[float, float, int]
+TypicalSettings = tuple[float, float, int]
 """typical_p, top_p and top_k of a request; top_p 1 and top_k 0 cut nothing."""
 
 
@@ -25,13 +25,13 @@ def cut(scores: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
     surprise = -scores.log_softmax(dim=-1)
     entropy = (surprise * (-surprise).exp()).nansum(dim=-1, keepdim=True)
     distance, order = (surprise - entropy).abs().sort(dim=-1)
-    held = scores.gather(-1, order).softmax(dim=-1).cumsum(dim=-1)
-    last = (held < mass.unsqueeze(-1)).sum(dim=-1, keepdim=True).clamp_(max=scores.shape[-1] - 1)
+    mass_so_far = scores.gather(-1, order).softmax(dim=-1).cumsum(dim=-1)
+    last = (mass_so_far < mass.unsqueeze(-1)).sum(dim=-1, keepdim=True).clamp_(max=scores.shape[-1] - 1)
     beyond = distance > distance.gather(-1, last)  # what is as far as the last one stays
     return scores.masked_fill(beyond.scatter(-1, order, beyond), float("-inf"))
 
 
-def asked_of(params: Any, _prompt: Any = None, _output: Any = None) -> Asked | None:
+def settings_of(params: Any, _prompt: Any = None, _output: Any = None) -> TypicalSettings | None:
     """What a request's SamplingParams ask for, or None. The slot refuses bad values; none may end a step here."""
     extra = params.extra_args or {}
     mass, top_p, top_k = (_number(extra.get(name)) for name in ("typical_p", "typical_top_p", "typical_top_k"))
@@ -49,22 +49,22 @@ class TypicalSampling(LogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, _vllm_config: Any, device: torch.device, _is_pin_memory: bool) -> None:
         self._device = device
-        self._asked: dict[int, Asked] = {}
+        self._settings: dict[int, TypicalSettings] = {}
         self._rows = self._mass = self._top_p = self._top_k = torch.tensor(())
 
     def is_argmax_invariant(self) -> bool:
         return True  # greedy rows are not to be touched
 
     def update_state(self, batch_update: Any) -> None:
-        if process_dict_updates(self._asked, batch_update, asked_of) and self._asked:
-            mass, top_p, top_k = zip(*self._asked.values(), strict=True)
-            self._rows = torch.tensor(list(self._asked), dtype=torch.int64, device=self._device)
+        if process_dict_updates(self._settings, batch_update, settings_of) and self._settings:
+            mass, top_p, top_k = zip(*self._settings.values(), strict=True)
+            self._rows = torch.tensor(list(self._settings), dtype=torch.int64, device=self._device)
             self._mass = torch.tensor(mass, dtype=torch.float32, device=self._device)
             self._top_p = torch.tensor(top_p, dtype=torch.float32, device=self._device)
             self._top_k = torch.tensor(top_k, dtype=torch.int32, device=self._device)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        if not self._asked:
+        if not self._settings:
             return logits
         vocabulary = logits.shape[-1]
         top_k = self._top_k.masked_fill(self._top_k == 0, vocabulary).clamp_(max=vocabulary)

@@ -11,7 +11,7 @@ import torch
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
-from models.chat.vllm.sampling.typical import Asked, asked_of, cut
+from models.chat.vllm.sampling.typical import TypicalSettings, cut, settings_of
 
 
 class TypicalSamplingV2(LogitsProcessor):  # type: ignore[misc]
@@ -19,24 +19,24 @@ class TypicalSamplingV2(LogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, req_states: LogitsProcRequestState) -> None:
         self._device = req_states.device
-        self._asked: dict[int, tuple[Asked, float]] = {}
+        self._settings: dict[int, tuple[TypicalSettings, float]] = {}
         """Of each request's seat, with its temperature."""
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        asked = asked_of(sampling_params)
-        self._asked.pop(req_idx, None)  # of who sat there before
-        if asked is None or not sampling_params.temperature:
+        settings = settings_of(sampling_params)
+        self._settings.pop(req_idx, None)  # of who sat there before
+        if settings is None or not sampling_params.temperature:
             return False
-        self._asked[req_idx] = asked, float(sampling_params.temperature)
+        self._settings[req_idx] = settings, float(sampling_params.temperature)
         return True
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
-        seats = [int(seat) for seat in ctx.idx_mapping_np] if self._asked else []
-        found = [(row, *self._asked[seat]) for row, seat in enumerate(seats) if seat in self._asked]
-        if not found:
+        seats = [int(seat) for seat in ctx.idx_mapping_np] if self._settings else []
+        active = [(row, *self._settings[seat]) for row, seat in enumerate(seats) if seat in self._settings]
+        if not active:
             return logits
-        rows, asked, heat = zip(*found, strict=True)
-        mass, top_p, top_k = zip(*asked, strict=True)
+        rows, settings, heat = zip(*active, strict=True)
+        mass, top_p, top_k = zip(*settings, strict=True)
         place = self._tensor(rows, torch.int64)
         most = self._tensor([min(k or logits.shape[-1], logits.shape[-1]) for k in top_k], torch.int32)
         scores = logits[place] / self._tensor(heat, torch.float32).unsqueeze(-1)

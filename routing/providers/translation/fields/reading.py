@@ -38,9 +38,9 @@ class Fields:
     only: Mapping[str, tuple[Any, ...]]
     refused: frozenset[str]
 
-    def check(self, given: Mapping[str, Any], where: str = "") -> None:
+    def check(self, values: Mapping[str, Any], where: str = "") -> None:
         """Raises BadRequest for a field that cannot be carried."""
-        for name, value in given.items():
+        for name, value in values.items():
             if value is None or name in self.carried or name in self.left_out:
                 continue
             if name not in self.only or value not in self.only[name]:
@@ -48,9 +48,9 @@ class Fields:
 
     def of(self, value: object, where: str) -> Json:
         """An object of these fields. Raises BadRequest."""
-        found = mapping(value, where)
-        self.check(found, where)
-        return found
+        values = mapping(value, where)
+        self.check(values, where)
+        return values
 
 
 def fields(
@@ -64,17 +64,17 @@ def objects(value: object, param: str) -> list[tuple[str, Json]]:
     """A list's items with where they are."""
     if not isinstance(value, list):
         raise wrong(param, "a list")
-    found = []
+    items = []
     for index, item in enumerate(value):
         if not isinstance(item, dict):
             raise wrong(f"{param}[{index}]", "an object")
-        found.append((f"{param}[{index}]", item))
-    return found
+        items.append((f"{param}[{index}]", item))
+    return items
 
 
-def present(given: Mapping[str, Any], *names: str) -> Json:
+def present(values: Mapping[str, Any], *names: str) -> Json:
     """Those of these fields that say something."""
-    return {name: given[name] for name in names if given.get(name) is not None}
+    return {name: values[name] for name in names if values.get(name) is not None}
 
 
 def text(value: object, param: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runtime.cli.failures import UsageError
-from runtime.cli.local.keys import Database, DataDir, opened, seconds
+from runtime.cli.local.keys import Database, DataDir, open_keys, seconds
 from runtime.cli.options import AsJson
 from runtime.cli.output import ago, emit, note, table
 
@@ -32,10 +32,10 @@ def list_(
 
     Example: roundhouse keys list --team search
     """
-    with opened(data_dir, database) as tables:
+    with open_keys(data_dir, database) as tables:
         keys = tables.list_keys(team)
     if as_json:
-        emit({"object": "list", "data": [_shown(key) for key in keys]})
+        emit({"object": "list", "data": [_as_dict(key) for key in keys]})
         return
     now = time.time()
     columns = ["KEY", "TEAM", "NAME", "SCOPES", "MODELS", "ADAPTERS", "STATE", "EXPIRES", "MADE"]
@@ -90,8 +90,8 @@ def create(
     left = None if expires is None else seconds(expires, "--expires")
     limit = None if timeout is None else seconds(timeout, "--timeout")
     allowed = _scopes(scopes)
-    with opened(data_dir, database, make=True) as tables:
-        wanted = KeyRequest(
+    with open_keys(data_dir, database, make=True) as tables:
+        request = KeyRequest(
             team,
             name,
             allowed,
@@ -102,8 +102,8 @@ def create(
             _class(ceiling, "--ceiling"),
             limit,
         )
-        key, text = tables.create(wanted)
-    _told(key, text, as_json)
+        key, text = tables.create(request)
+    _print_key(key, text, as_json)
 
 
 @app.command()
@@ -119,10 +119,10 @@ def rotate(
     Example: roundhouse keys rotate Ab3dE6gH --grace 7d
     """
     left = seconds(grace, "--grace")
-    with opened(data_dir, database) as tables:
+    with open_keys(data_dir, database) as tables:
         made, text = tables.rotate(key, left)
     note(f"{key} goes on for {grace}, if it does not expire before." if left else f"{key} is refused from now on.")
-    _told(made, text, as_json)
+    _print_key(made, text, as_json)
 
 
 @app.command()
@@ -131,12 +131,12 @@ def revoke(key: Id, data_dir: DataDir = None, database: Database = None, as_json
 
     Example: roundhouse keys revoke Ab3dE6gH
     """
-    with opened(data_dir, database) as tables:
-        found = tables.revoke(key)
+    with open_keys(data_dir, database) as tables:
+        result = tables.revoke(key)
     if as_json:
-        emit(_shown(found))
+        emit(_as_dict(result))
     else:
-        print(f"{found.id}: revoked")
+        print(f"{result.id}: revoked")
 
 
 def _scopes(text: str) -> frozenset["Scope"]:
@@ -160,16 +160,16 @@ def _class(text: str | None, option: str) -> "ServiceClass | None":
     return ServiceClass.of(text)
 
 
-def _told(key: "Key", text: str, as_json: bool) -> None:
+def _print_key(key: "Key", text: str, as_json: bool) -> None:
     """The key alone on standard output, so that a shell can take it."""
     if as_json:
-        emit({**_shown(key), "value": text})
+        emit({**_as_dict(key), "value": text})
         return
     note(f"key {key.id} of team {key.team}: {', '.join(sorted(key.scopes))}. Keep it: it is not shown again.")
     print(text)
 
 
-def _shown(key: "Key") -> dict[str, Any]:
+def _as_dict(key: "Key") -> dict[str, Any]:
     return {
         "object": "key", "id": key.id, "team": key.team, "name": key.name, "scopes": sorted(key.scopes),
         "models": list(key.models), "adapters": list(key.adapters), "state": key.state(time.time()),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runtime.cli.failures import UsageError
-from runtime.cli.local.keys import Database, DataDir, opened_database
+from runtime.cli.local.keys import Database, DataDir, open_database
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, table
 
@@ -53,11 +53,11 @@ def set_(
     roundhouse limits set spend_per_month 250 --team search --mode warn;
     roundhouse limits set requests_at_once 4 --key Ab3dE6gH --mode shadow
     """
-    with opened_database(data_dir, database) as tables:
+    with open_database(data_dir, database) as tables:
         from tenants.limits.table import LimitTable
 
-        found = LimitTable(tables).set(_wanted(kind, amount, team, key, model, mode))
-    _told([found], as_json)
+        result = LimitTable(tables).set(_limit_of(kind, amount, team, key, model, mode))
+    _print_limits([result], as_json)
 
 
 @app.command("list")
@@ -75,17 +75,17 @@ def list_(
     if team and key:
         raise UsageError("Name a team or a key, not both.")
     owner, subject = ("team", team) if team else ("key", key) if key else (None, None)
-    with opened_database(data_dir, database) as tables:
+    with open_database(data_dir, database) as tables:
         from tenants.limits.table import LimitTable
 
         limits = LimitTable(tables)
         if owner is not None and subject is not None:
             limits.check(owner, subject)
-        found = limits.all(owner, subject)
+        result = limits.all(owner, subject)
     if as_json:
-        emit({"object": "list", "data": [_shown(one) for one in found]})
+        emit({"object": "list", "data": [_as_dict(one) for one in result]})
     else:
-        _told(found, False)
+        _print_limits(result, False)
 
 
 @app.command()
@@ -99,14 +99,14 @@ def remove(
 
     Example: roundhouse limits remove lim_0123456789abcdef
     """
-    with opened_database(data_dir, database) as tables:
+    with open_database(data_dir, database) as tables:
         from tenants.limits.table import LimitTable
 
-        found = LimitTable(tables).remove(limit)
+        result = LimitTable(tables).remove(limit)
     if as_json:
-        emit(_shown(found))
+        emit(_as_dict(result))
     else:
-        print(f"{found.id}: removed ({found.words})")
+        print(f"{result.id}: removed ({result.words})")
 
 
 @app.command()
@@ -126,9 +126,9 @@ def simulate(
 
     Example: roundhouse limits simulate tokens_per_minute 60000 --team search --from 2026-11-16
     """
-    wanted = _wanted(kind, amount, team, key, model, "enforce")
-    with opened_database(data_dir, database) as tables:
-        from registry.wording import plain
+    limit = _limit_of(kind, amount, team, key, model, "enforce")
+    with open_database(data_dir, database) as tables:
+        from registry.base.wording import plain
         from tenants.ledger.dates import moment_of
         from tenants.limits.simulate import simulate
         from tenants.limits.table import LimitTable
@@ -138,18 +138,18 @@ def simulate(
         last = now if end is None else moment_of(end, "to")
         if last <= first:
             raise UsageError("--to must be after --from.")
-        found = simulate(tables, wanted, LimitTable(tables).zone(wanted), first, last)
+        result = simulate(tables, limit, LimitTable(tables).zone(limit), first, last)
     if as_json:
-        times = {"first_refused": found.first, "last_refused": found.last}
-        emit({"object": "simulation", "requests": found.requests, "refused": found.refused, **times})
+        times = {"first_refused": result.first, "last_refused": result.last}
+        emit({"object": "simulation", "requests": result.requests, "refused": result.refused, **times})
         return
-    refused = f"would have refused {found.refused:,} of {found.requests:,} requests"
-    print(f"{wanted.words} of {plain(wanted.shown)} {refused}")
-    if found.first is not None and found.last is not None:
-        print(f"from {_time(found.first)} to {_time(found.last)}")
+    refused = f"would have refused {result.refused:,} of {result.requests:,} requests"
+    print(f"{limit.words} of {plain(limit.display_amount)} {refused}")
+    if result.first is not None and result.last is not None:
+        print(f"from {_time(result.first)} to {_time(result.last)}")
 
 
-def _wanted(kind: str, amount: str, team: str | None, key: str | None, model: str, mode: str) -> "Limit":
+def _limit_of(kind: str, amount: str, team: str | None, key: str | None, model: str, mode: str) -> "Limit":
     """Raises UsageError, BadRequest."""
     from registry.errors import BadRequest
     from tenants.limits.records import Kind as Kinds
@@ -167,21 +167,28 @@ def _wanted(kind: str, amount: str, team: str | None, key: str | None, model: st
         raise UsageError(error.message) from None
 
 
-def _shown(limit: "Limit") -> dict[str, Any]:
+def _as_dict(limit: "Limit") -> dict[str, Any]:
     return {
         "object": "limit", "id": limit.id, "owner": limit.owner, "subject": limit.subject, "kind": limit.kind.value,
-        "amount": limit.shown, "mode": limit.mode.value, "model": limit.model or None,
+        "amount": limit.display_amount, "mode": limit.mode.value, "model": limit.model or None,
     }  # fmt: skip
 
 
-def _told(limits: "list[Limit]", as_json: bool) -> None:
+def _print_limits(limits: "list[Limit]", as_json: bool) -> None:
     if as_json:
-        emit(_shown(limits[0]))
+        emit(_as_dict(limits[0]))
         return
-    from registry.wording import plain
+    from registry.base.wording import plain
 
     rows = [
-        [one.id, f"{one.owner} {one.subject}", one.kind.value, plain(one.shown, ",.6f"), one.mode, one.model or "all"]
+        [
+            one.id,
+            f"{one.owner} {one.subject}",
+            one.kind.value,
+            plain(one.display_amount, ",.6f"),
+            one.mode,
+            one.model or "all",
+        ]
         for one in limits
     ]
     table(["LIMIT", "WHOSE", "KIND", "AMOUNT", "MODE", "MODEL"], rows, right=["AMOUNT"])

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.failures import Refused, UsageError
-from runtime.cli.local.keys import Database, DataDir, opened, opened_with_limits
+from runtime.cli.failures import RefusedError, UsageError
+from runtime.cli.local.keys import Database, DataDir, open_keys, open_keys_and_limits
 from runtime.cli.options import AsJson
 from runtime.cli.output import ago, emit, table
 
@@ -31,7 +31,7 @@ def list_(data_dir: DataDir = None, database: Database = None, as_json: AsJson =
     import time
 
     now = time.time()
-    with opened(data_dir, database) as tables:
+    with open_keys(data_dir, database) as tables:
         teams, keys = tables.list_teams(), tables.list_keys()
     active = [key.team for key in keys if key.state(now) == "active"]
     if as_json:
@@ -55,8 +55,8 @@ def create(
 
     Example: roundhouse teams create search --name "Search and ranking" --weight 2
     """
-    with opened(data_dir, database, make=True) as tables:
-        _told(tables.create_team(team, name, weight, timezone), as_json)
+    with open_keys(data_dir, database, make=True) as tables:
+        _print_team(tables.create_team(team, name, weight, timezone), as_json)
 
 
 @app.command()
@@ -78,8 +78,10 @@ def edit(
     """
     if name is None and weight is None and timezone is None and store_texts is None:
         raise UsageError("Say what is to change: --name, --weight, --timezone or --store-texts.")
-    with opened(data_dir, database) as tables:
-        _told(tables.edit_team(team, name=name, weight=weight, timezone=timezone, store_texts=store_texts), as_json)
+    with open_keys(data_dir, database) as tables:
+        _print_team(
+            tables.edit_team(team, name=name, weight=weight, timezone=timezone, store_texts=store_texts), as_json
+        )
 
 
 @app.command()
@@ -97,17 +99,17 @@ def apply(
     try:
         text = file.read_bytes()
     except OSError as error:
-        raise Refused(f"{file} cannot be read: {error.strerror}.") from None
-    with opened_with_limits(data_dir, database, make=not dry_run) as (teams, limits):
+        raise RefusedError(f"{file} cannot be read: {error.strerror}.") from None
+    with open_keys_and_limits(data_dir, database, make=not dry_run) as (teams, limits):
         from tenants.declared import changes, read
 
-        found = list(changes(read(text), teams, limits))
-        for change in found if not dry_run else ():
+        result = list(changes(read(text), teams, limits))
+        for change in result if not dry_run else ():
             change.make()
     if as_json:
-        emit({"object": "changes", "made": not dry_run, "data": [change.words for change in found]})
+        emit({"object": "changes", "made": not dry_run, "data": [change.words for change in result]})
         return
-    print("\n".join(change.words for change in found) or "nothing to change")
+    print("\n".join(change.words for change in result) or "nothing to change")
 
 
 @app.command()
@@ -116,8 +118,8 @@ def archive(team: Id, data_dir: DataDir = None, database: Database = None, as_js
 
     Example: roundhouse teams archive search
     """
-    with opened(data_dir, database) as tables:
-        _told(tables.archive(team, True), as_json)
+    with open_keys(data_dir, database) as tables:
+        _print_team(tables.archive(team, True), as_json)
 
 
 @app.command()
@@ -126,11 +128,11 @@ def restore(team: Id, data_dir: DataDir = None, database: Database = None, as_js
 
     Example: roundhouse teams restore search
     """
-    with opened(data_dir, database) as tables:
-        _told(tables.archive(team, False), as_json)
+    with open_keys(data_dir, database) as tables:
+        _print_team(tables.archive(team, False), as_json)
 
 
-def _told(team: "Team", as_json: bool) -> None:
+def _print_team(team: "Team", as_json: bool) -> None:
     if as_json:
         emit({"object": "team", **asdict(team)})
     else:

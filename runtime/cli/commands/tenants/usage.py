@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runtime.cli.failures import Refused, UsageError
-from runtime.cli.local.keys import Database, DataDir, opened_database
+from runtime.cli.failures import RefusedError, UsageError
+from runtime.cli.local.keys import Database, DataDir, open_database
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note, table
 
 if TYPE_CHECKING:
-    from tenants.ledger.report import Question
+    from tenants.ledger.report import UsageFilter
 
 Prices = Annotated[
     Path | None,
@@ -46,15 +46,15 @@ def report(
     """
     if as_json and as_csv:
         raise UsageError("Choose --json or --csv.")
-    with opened_database(data_dir, database) as tables:
+    with open_database(data_dir, database) as tables:
         from tenants.ledger.dates import span
-        from tenants.ledger.report import Question, check_team, parsed_by, used
+        from tenants.ledger.report import UsageFilter, check_team, parse_groupings, used
 
         if team is not None:
             check_team(tables, team)
         first, last = span(day, begin, end, time.time())
-        question = Question(first, last, parsed_by([by]), team)
-        found = used(tables, question)
+        question = UsageFilter(first, last, parse_groupings([by]), team)
+        result = used(tables, question)
     columns = [
         *question.by, "requests", "interrupted", "input", "cached", "output", "audio s", "queue s", "total s", "cost",
         "own cost", "accepted",
@@ -65,7 +65,7 @@ def report(
             one.audio_ms / 1e3, one.queue_ms / 1e3, one.total_ms / 1e3, one.cost_micro / 1e6, one.own_micro / 1e6,
             one.accepted,
         ]
-        for one in found
+        for one in result
     ]  # fmt: skip
     if as_json:
         emit({"object": "usage", "start_time": first, "end_time": last, "data": [_named(columns, row) for row in rows]})
@@ -96,19 +96,19 @@ def daily(
     """
     if as_json + as_csv + as_html > 1:
         raise UsageError("Choose one of --json, --csv and --html.")
-    with opened_database(data_dir, database) as tables:
+    with open_database(data_dir, database) as tables:
         from tenants.costs.compare import read
-        from tenants.costs.daily import as_json as told
+        from tenants.costs.daily import as_json as as_document
         from tenants.costs.daily import as_rows, day_of_team
         from tenants.costs.page import page_of
 
-        found = day_of_team(tables, team, day, currency, read(prices) if prices else [])
+        result = day_of_team(tables, team, day, currency, read(prices) if prices else [])
     if as_html:
-        print(page_of(found), end="")
+        print(page_of(result), end="")
     elif as_csv:
-        csv.writer(sys.stdout).writerows(as_rows(found))
+        csv.writer(sys.stdout).writerows(as_rows(result))
     else:
-        emit(told(found))
+        emit(as_document(result))
 
 
 @app.command()
@@ -125,7 +125,7 @@ def compare(
 
     Example: roundhouse usage compare prices.yaml --from 2026-11-01
     """
-    with opened_database(data_dir, database) as tables:
+    with open_database(data_dir, database) as tables:
         from tenants.costs.compare import compared, read
         from tenants.ledger.dates import span
         from tenants.ledger.report import check_team
@@ -133,15 +133,15 @@ def compare(
         if team is not None:
             check_team(tables, team)
         first, last = span(None, begin, end, time.time())
-        found = compared(tables, read(prices), first, last, team)
-    rows = [(one.provider, one.model, one.theirs / 1e6, one.ours / 1e6, one.saving, one.own / 1e6) for one in found]
+        result = compared(tables, read(prices), first, last, team)
+    rows = [(one.provider, one.model, one.theirs / 1e6, one.ours / 1e6, one.saving, one.own / 1e6) for one in result]
     names = ("provider", "model", "theirs", "ours", "saving_percent", "own")
     if as_json:
         emit({"object": "usage.comparison", "data": [dict(zip(names, row, strict=True)) for row in rows]})
         return
-    shown = [[f"{cell:,.4f}" if isinstance(cell, float) else str(cell or "-") for cell in row] for row in rows]
+    cells = [[f"{cell:,.4f}" if isinstance(cell, float) else str(cell or "-") for cell in row] for row in rows]
     columns = [name.upper().replace("_", " ") for name in names]
-    table(columns, shown, right=columns[2:])
+    table(columns, cells, right=columns[2:])
 
 
 @app.command()
@@ -152,18 +152,18 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
     """
     from dataclasses import asdict
 
-    with opened_database(data_dir, database) as tables:
-        from tenants.ledger.pruning import kept_since
+    with open_database(data_dir, database) as tables:
+        from tenants.ledger.pruning import first_kept_hour
         from tenants.ledger.table import LedgerTable
 
         ledger = LedgerTable(tables, "")
         differences, open_rows = ledger.differences(), ledger.open_rows()
         with tables.read() as connection:
-            since = kept_since(connection)
-    told = [asdict(one) for one in differences]
-    found = {"object": "reconciliation", "differences": told, "open": open_rows, "kept_since": since}
+            since = first_kept_hour(connection)
+    rows = [asdict(one) for one in differences]
+    result = {"object": "reconciliation", "differences": rows, "open": open_rows, "kept_since": since}
     if as_json and not differences:
-        emit(found)
+        emit(result)
     elif not as_json:
         for one in differences:
             note(f"{_time(one.hour)} {' '.join(filter(None, one.names))}: rows {one.rows}, sums {one.kept}")
@@ -172,7 +172,7 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
         print(f"{agree}; {open_rows} requests are under way")
     if differences:
         wrong = "The ledger's sums are not those of its rows: its tables were changed from outside."
-        raise Refused(wrong, document=found)
+        raise RefusedError(wrong, document=result)
 
 
 @app.command()
@@ -192,8 +192,8 @@ def prune(
 
     Example: roundhouse usage prune --keep 90
     """
-    with opened_database(data_dir, database) as tables:
-        from tenants.ledger.pruning import check_clock, kept_since
+    with open_database(data_dir, database) as tables:
+        from tenants.ledger.pruning import check_clock, first_kept_hour
         from tenants.ledger.pruning import prune as pruned
 
         now, gone = time.time(), 0
@@ -203,7 +203,7 @@ def prune(
             if gone % 100_000 == 0:
                 note(f"{gone:,} requests are deleted")
         with tables.read() as connection:
-            since = kept_since(connection)
+            since = first_kept_hour(connection)
     if as_json:
         emit({"object": "usage.pruned", "deleted": gone, "kept_since": since})
     else:
@@ -214,13 +214,13 @@ def _named(columns: list[str], row: list[Any]) -> dict[str, Any]:
     return {name.replace(" s", "_seconds").replace(" ", "_"): value for name, value in zip(columns, row, strict=True)}
 
 
-def _table(columns: list[str], rows: list[list[Any]], question: "Question") -> None:
+def _table(columns: list[str], rows: list[list[Any]], question: "UsageFilter") -> None:
     times = [index for index, word in enumerate(question.by) if word in ("hour", "day")]
     for row in rows:
         for index in times:
             row[index] = _time(row[index])
-    shown = [[f"{cell:,}" if isinstance(cell, int) else f"{cell}" or "-" for cell in row] for row in rows]
-    table([column.upper() for column in columns], shown, right=[c.upper() for c in columns[len(question.by) :]])
+    cells = [[f"{cell:,}" if isinstance(cell, int) else f"{cell}" or "-" for cell in row] for row in rows]
+    table([column.upper() for column in columns], cells, right=[c.upper() for c in columns[len(question.by) :]])
 
 
 def _time(moment: int) -> str:

@@ -40,11 +40,11 @@ def logs(
     Example: roundhouse logs req-0123456789abcdef01234567
     """
     with Client(url) as client:
-        found = client.get(f"/v1/requests/{part(request_id)}")
+        result = client.get(f"/v1/requests/{part(request_id)}")
     if as_json:
-        emit(found)
+        emit(result)
         return
-    record, ledger = found["record"], found["ledger"]
+    record, ledger = result["record"], result["ledger"]
     if record is not None:
         pairs(_record(record))
         if record["causes"]:

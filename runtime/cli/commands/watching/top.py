@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from runtime.cli.commands.watching.logs import seconds, stacked
-from runtime.cli.failures import ServerFailed, ServerUnreachable
+from runtime.cli.failures import ServerError, ServerUnreachableError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import console, emit, size
 from runtime.cli.remote.client import Client, Json
@@ -38,12 +38,12 @@ def top(
     with Client(url) as client:
         if not (once or as_json) and sys.stdout.isatty():
             _watch(client)
-        for now in looks(client):
+        for now in read_snapshots(client):
             if once or not as_json:
                 emit(now) if as_json else console().print(page(now))
                 return
             print(json.dumps(now, ensure_ascii=False), flush=True)
-    raise ServerFailed("The server has ended the stream: it is stopping.")
+    raise ServerError("The server has ended the stream: it is stopping.")
 
 
 def _watch(client: Client) -> NoReturn:
@@ -55,21 +55,21 @@ def _watch(client: Client) -> NoReturn:
     with Live(console=console(), screen=True, auto_refresh=False) as live:
         while True:
             try:
-                for now in looks(client):
+                for now in read_snapshots(client):
                     seen = True
                     live.update(page(now), refresh=True)
-            except ServerUnreachable:
+            except ServerUnreachableError:
                 if not seen:
                     raise
             live.update(Text(f"not connected to {client.url}, trying again", style="yellow"), refresh=True)
             time.sleep(1.0)
 
 
-def looks(client: Client) -> Iterator[Json]:
+def read_snapshots(client: Client) -> Iterator[Json]:
     """What the stream tells, one look after the other. Raises ServerFailed where it is none."""
     with client.stream("GET", "/console/events") as response:
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            raise ServerFailed("This server has no stream of events at /console/events: is it an older Roundhouse?")
+            raise ServerError("This server has no stream of events at /console/events: is it an older Roundhouse?")
         for line in response.iter_lines():
             if line.startswith("data: "):
                 yield json.loads(line.removeprefix("data: "))
@@ -87,13 +87,13 @@ def page(now: Json) -> "Group":
     head.append(
         f"  up {seconds(now['uptime'])}  {now['running']} running, {now['waiting']} waiting{longest}", "default"
     )
-    told = Text(
+    summary = Text(
         f"last minute: {minute['requests']} requests, {minute['tokens'] / 60:.1f} tokens/s, {minute['swaps']} swaps, "
         f"first byte p90 {seconds(minute['first_p90'])}"
     )
     stores = [_store(store) for store in (now["device"], now["host"]) if store]
     rings = [_ring(ring) for ring in now["rings"]]
-    parts: list[RenderableType] = [head, told, Rule("memory", align="left"), *stores, _models(now), *rings]
+    parts: list[RenderableType] = [head, summary, Rule("memory", align="left"), *stores, _models(now), *rings]
     parts += [Rule("why requests waited", align="left"), stacked(minute["causes"], 40)]
     if now["shares"]:
         parts += [Text(f"teams: {', '.join(f'{team} {seconds(spent)}' for team, spent in now['shares'].items())}")]
@@ -113,9 +113,9 @@ def _models(now: Json) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    result = Table(box=None, pad_edge=False, header_style="bold")
     for column, side in (("MODEL", "left"), ("STATE", "left"), ("BYTES", "right"), ("RUN/WAIT", "right"), ("", "left")):
-        shown.add_column(column, justify="right" if side == "right" else "left")
+        result.add_column(column, justify="right" if side == "right" else "left")
     for model in now["models"]:
         percent = "" if model["percent"] is None else f" {model['percent']:.0f} %"
         words = model["failure"] or f"{model['phase']} {model['detail']}".strip()
@@ -126,8 +126,8 @@ def _models(now: Json) -> "Table":
             f"{model['running']}/{model['waiting']}",
             words,
         )
-        shown.add_row(*(Text(cell) for cell in cells))
-    return shown
+        result.add_row(*(Text(cell) for cell in cells))
+    return result
 
 
 def _ring(ring: Json) -> "Text":

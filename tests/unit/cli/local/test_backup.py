@@ -16,13 +16,13 @@ import yaml
 
 from adapters.content.validate import CONFIG, TENSORS
 from adapters.store import MARK, Store
-from launch.shelf import Shelf
+from launch.recipe_store import RecipeStore
 from registry.errors import EngineFailed
 from registry.recipes.source import PathSource
 from registry.state.database import State
-from registry.state.opening import ELSEWHERE
+from registry.state.opening import REMOTE_MARK
 from registry.storage.server_id import server_id
-from runtime.cli.failures import Refused
+from runtime.cli.failures import RefusedError
 from runtime.cli.local import backup
 from runtime.cli.local.backup import back_up, restore
 from runtime.cli.local.data_dir import HALF_RESTORED, DataDir
@@ -37,7 +37,7 @@ def test_what_a_postgresql_has_of_a_server_is_copied(tmp_path: Path, postgres_ur
         state.adapters.register(KEY, first, "prod")
         state.adapters.delete_version(KEY, "v1")
         (data / "store" / first.digest.removeprefix("sha256:")).mkdir(parents=True)
-        with pytest.raises(Refused, match="ROUNDHOUSE_DATABASE"):
+        with pytest.raises(RefusedError, match="ROUNDHOUSE_DATABASE"):
             back_up(data, tmp_path / "copy", pepper=False)
         back_up(data, tmp_path / "copy", pepper=False, url=postgres_url)
         kept = state.adapters.all()
@@ -49,14 +49,14 @@ def test_what_a_postgresql_has_of_a_server_is_copied(tmp_path: Path, postgres_ur
 
 
 def test_a_merged_model_is_served_where_its_copy_is_restored(tmp_path: Path) -> None:
-    data, elsewhere = tmp_path / "zo\xeb's: data", tmp_path / "mine"
+    data, other_place = tmp_path / "zo\xeb's: data", tmp_path / "mine"
     with State(data):
         pass
     (data / "merged" / "base-legal-0123").mkdir(parents=True)
     (data / "merged" / "base-legal-0123" / "model.safetensors").write_bytes(b"weights")
     (data / "merged" / ".base-sql-4567-half").mkdir()
     (data / "recipes").mkdir()
-    for name, folder in (("legal", data / "merged" / "base-legal-0123"), ("mine", elsewhere)):
+    for name, folder in (("legal", data / "merged" / "base-legal-0123"), ("mine", other_place)):
         recipe = yaml.safe_dump(
             {"id": name, "version": 1, "task": "chat", "source": {"path": str(folder)}, "engine": {"name": "vllm"}}
         )
@@ -65,22 +65,22 @@ def test_a_merged_model_is_served_where_its_copy_is_restored(tmp_path: Path) -> 
     (data / "recipes" / "no-text@1.yaml").write_bytes(b"caf\xe9: 2026-13-45")
     back_up(data, tmp_path / "copy", pepper=False)
     restore(tmp_path / "copy", tmp_path / "new")
-    found = {one.id: one.source for one in Shelf(tmp_path / "new" / "recipes").read().recipes}
-    legal, mine = found["legal"], found["mine"]
+    result = {one.id: one.source for one in RecipeStore(tmp_path / "new" / "recipes").read().recipes}
+    legal, mine = result["legal"], result["mine"]
     assert isinstance(legal, PathSource)
     assert Path(legal.path).resolve() == tmp_path / "new" / "merged" / "base-legal-0123"
     assert (Path(legal.path) / "model.safetensors").read_bytes() == b"weights"
-    assert mine == PathSource(path=str(elsewhere))
+    assert mine == PathSource(path=str(other_place))
     assert [one.name for one in (tmp_path / "new" / "merged").iterdir()] == ["base-legal-0123"], "not what is half made"
 
 
-def test_a_backup_that_is_not_told_of_the_postgresql_is_refused(tmp_path: Path) -> None:
+def test_a_backup_without_the_postgresql_is_refused(tmp_path: Path) -> None:
     """Not taken from the file that the server had before."""
     data = tmp_path / "data"
     with State(data):
         pass
-    (data / ELSEWHERE).touch()
-    with pytest.raises(Refused, match="ROUNDHOUSE_DATABASE"):
+    (data / REMOTE_MARK).touch()
+    with pytest.raises(RefusedError, match="ROUNDHOUSE_DATABASE"):
         back_up(data, tmp_path / "copy", pepper=False)
     assert not (tmp_path / "copy").exists()
     with State(data):
@@ -112,7 +112,7 @@ def test_a_directory_that_a_server_has_is_not_filled(tmp_path: Path) -> None:
     real = backup._copy_folders
 
     def meanwhile(source: Path, target: Path) -> None:
-        with pytest.raises(Refused), DataDir(again, "http://127.0.0.1:1"):
+        with pytest.raises(RefusedError), DataDir(again, "http://127.0.0.1:1"):
             pass
         real(source, target)
 
@@ -133,7 +133,7 @@ def test_what_a_server_made_just_before_stays(tmp_path: Path, monkeypatch: pytes
         (folder / "tenants.db").write_bytes(b"keys")
 
     monkeypatch.setattr(backup, "make_private", made)
-    with pytest.raises(Refused, match="not empty"):
+    with pytest.raises(RefusedError, match="not empty"):
         restore(tmp_path / "copy", again)
     assert (again / "tenants.db").read_bytes() == b"keys"
 
@@ -147,25 +147,25 @@ def test_a_disk_that_is_full_leaves_no_half_copy(tmp_path: Path, monkeypatch: py
     (stored / "weights").write_bytes(b"x")
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "copyfile", full)
-        with pytest.raises(Refused, match="No space left"):
+        with pytest.raises(RefusedError, match="No space left"):
             back_up(data, copy, pepper=False)
     assert not copy.exists()
     back_up(data, copy, pepper=False)
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "copyfile", full)
-        with pytest.raises(Refused, match="No space left"):
+        with pytest.raises(RefusedError, match="No space left"):
             restore(copy, again)
     assert list(again.iterdir()) == []
     with monkeypatch.context() as patched:
         patched.setattr(backup, "copy_database", broken)
-        with pytest.raises(Refused, match="disk I/O error"):
+        with pytest.raises(RefusedError, match="disk I/O error"):
             back_up(data, tmp_path / "second", pepper=False)
     assert not list(tmp_path.glob("*second*"))
     restore(copy, again)
     assert (again / "store" / stored.name / "weights").read_bytes() == b"x"
 
 
-NOBODY = """
+UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
 from runtime.cli.local.backup import _delete
@@ -188,7 +188,9 @@ def test_who_is_not_root_leaves_nothing_of_a_half_copy_either() -> None:
     """Folders of the store are read-only, and so are their copies."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
-        child = subprocess.run([sys.executable, "-c", NOBODY, folder], capture_output=True, text=True, check=False)
+        child = subprocess.run(
+            [sys.executable, "-c", UNPRIVILEGED, folder], capture_output=True, text=True, check=False
+        )
     assert child.stdout == "False\n", child.stderr
 
 
@@ -248,7 +250,7 @@ def test_a_restore_that_was_killed_starts_no_server_and_is_done_again(tmp_path: 
     back_up(data, copy, pepper=False)
     killed("copy_private", "restore", str(copy), str(again))
     assert (again / "store").is_dir()
-    with pytest.raises(Refused, match="cut short"), DataDir(again, "http://127.0.0.1:1"):
+    with pytest.raises(RefusedError, match="cut short"), DataDir(again, "http://127.0.0.1:1"):
         pass
     restore(copy, again)
     with DataDir(again, "http://127.0.0.1:1"), State(again) as state:
@@ -284,7 +286,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         raise PermissionError(errno.EACCES, "Permission denied", str(source))
 
     monkeypatch.setattr(backup, "copy_database", refused)
-    with pytest.raises(Refused, match=r"Permission denied \(.*/data/state\.db\)"):
+    with pytest.raises(RefusedError, match=r"Permission denied \(.*/data/state\.db\)"):
         back_up(tmp_path / "data", tmp_path / "copy", pepper=False)
 
 

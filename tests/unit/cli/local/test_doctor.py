@@ -87,7 +87,7 @@ def test_a_host_that_has_all_lacks_nothing(good: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_each_need_is_told_with_the_way_to_meet_it(
+def test_each_need_is_printed_with_the_way_to_meet_it(
     good: pytest.MonkeyPatch, tmp_path: Path, spoil: Callable[[pytest.MonkeyPatch, Path], object], name: str, help: str
 ) -> None:
     spoil(good, tmp_path)
@@ -125,20 +125,20 @@ def test_the_command_says_it_and_fails(good: pytest.MonkeyPatch, tmp_path: Path,
     assert advised.exit_code == 0, "advice is no fault"
     assert "advised" in advised.stdout
     (tmp_path / "Python.h").unlink()
-    said = run("doctor", "--port", port)
-    assert said.exit_code == 1
-    assert "python3-dev" in said.stderr
-    told = json.loads(run("doctor", "--json", "--port", port).stdout)
-    assert (told["device"], told["ok"]) == ("cuda", False)
-    assert {need["name"] for need in told["needs"] if not need["met"]} == {"Python.h", "open files"}
+    stated = run("doctor", "--port", port)
+    assert stated.exit_code == 1
+    assert "python3-dev" in stated.stderr
+    reported = json.loads(run("doctor", "--json", "--port", port).stdout)
+    assert (reported["device"], reported["ok"]) == ("cuda", False)
+    assert {need["name"] for need in reported["needs"] if not need["met"]} == {"Python.h", "open files"}
 
 
 def test_a_cpu_needs_no_driver(good: pytest.MonkeyPatch, run: Run) -> None:
     good.setattr(nvml, "gpu", no_gpu)
     good.setattr(host, "_installed", lambda name: "2.13.0+cpu")
-    told = json.loads(run("doctor", "--json", "--port", str(free_port())).stdout)
-    assert (told["device"], told["ok"]) == ("cpu", True)
-    assert not {"gpu", "driver", "Python.h", "cublas 12"} & {need["name"] for need in told["needs"]}
+    reported = json.loads(run("doctor", "--json", "--port", str(free_port())).stdout)
+    assert (reported["device"], reported["ok"]) == ("cpu", True)
+    assert not {"gpu", "driver", "Python.h", "cublas 12"} & {need["name"] for need in reported["needs"]}
 
 
 def test_what_the_installation_asks_is_understood(run: Run) -> None:

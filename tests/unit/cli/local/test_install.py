@@ -21,7 +21,7 @@ from runtime.cli.options import root
 ROOT = root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-ELSEWHERE = {"pynvml", "langchain_cohere", "langchain_huggingface", "semantic_router"}
+OTHER_FOLDERS = {"pynvml", "langchain_cohere", "langchain_huggingface", "semantic_router"}
 """Only in the CUDA build; only in the environments of scripts/install-clients."""
 FOLDERS = {
     "registry", "adapters", "models", "tenants", "routing", "launch", "console", "runtime", "tests", "benchmarks",
@@ -37,22 +37,22 @@ def lines(name: str) -> list[str]:
 
 def pins(*names: str) -> dict[str, set[str]]:
     """Package to its pinned versions (more than one where markers choose)."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for name in names:
         for line in lines(name):
             matched = PINNED.match(line)
             assert matched, f"{name}.txt: '{line}' is not a plain pin"
-            found.setdefault(matched[1], set()).add(matched[2])
-    return found
+            result.setdefault(matched[1], set()).add(matched[2])
+    return result
 
 
 @pytest.mark.parametrize("build", ["cpu", "cuda"])
 def test_everything_in_pyproject_is_pinned(build: str) -> None:
-    found = pins(build, "test")
-    wanted = [*PROJECT["dependencies"], *EXTRAS[build], *EXTRAS["test"], *EXTRAS["bench"], *EXTRAS["starter"]]
-    for text in wanted:
+    result = pins(build, "test")
+    expected = [*PROJECT["dependencies"], *EXTRAS[build], *EXTRAS["test"], *EXTRAS["bench"], *EXTRAS["starter"]]
+    for text in expected:
         requirement = Requirement(text)
-        versions = found.get(canonicalize_name(requirement.name), set())
+        versions = result.get(canonicalize_name(requirement.name), set())
         assert versions, f"{text} is not pinned: run make lock"
         for version in versions:
             assert requirement.specifier.contains(version, prereleases=True), f"{text} is pinned to {version}"
@@ -64,10 +64,10 @@ def test_the_server_needs_no_test_tools() -> None:
 
 
 def test_the_cpu_build_has_cpu_torch_and_no_cuda_builds() -> None:
-    found = pins("cpu")
-    assert found["torch"] == {"2.13.0+cpu"}
-    assert not {"torchvision", "torchaudio", "torchcodec"} & set(found)
-    assert not {name for name in (*found, *pins("test")) if name.startswith(("nvidia-", "cuda-"))}
+    result = pins("cpu")
+    assert result["torch"] == {"2.13.0+cpu"}
+    assert not {"torchvision", "torchaudio", "torchcodec"} & set(result)
+    assert not {name for name in (*result, *pins("test")) if name.startswith(("nvidia-", "cuda-"))}
 
 
 def test_one_version_on_top_of_either_build() -> None:
@@ -84,14 +84,14 @@ def test_no_hosts_in_the_pins() -> None:
 
 def imported(folder: Path) -> dict[str, Path]:
     """Top-level names of everything that is imported in a folder."""
-    found: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
-                found.update({alias.name.partition(".")[0]: file for alias in node.names})
+                result.update({alias.name.partition(".")[0]: file for alias in node.names})
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                found[node.module.partition(".")[0]] = file
-    return {name: file for name, file in found.items() if name not in sys.stdlib_module_names | OURS}
+                result[node.module.partition(".")[0]] = file
+    return {name: file for name, file in result.items() if name not in sys.stdlib_module_names | OURS}
 
 
 @cache
@@ -110,7 +110,7 @@ def test_what_is_imported_is_declared(folder: str) -> None:
     for module, file in imported(ROOT / folder).items():
         known = {canonicalize_name(name) for name in distributions.get(module, ())}
         if not known:
-            assert module in ELSEWHERE, f"{file} imports {module}, which is not installed"
+            assert module in OTHER_FOLDERS, f"{file} imports {module}, which is not installed"
             continue
         assert known & names, f"{file} imports {module}: name one of {sorted(known)} in pyproject.toml"
 
@@ -133,14 +133,14 @@ def make(*arguments: str) -> str:
 
 
 def test_make_help_names_every_target() -> None:
-    told = make("help")
+    reported = make("help")
     for target in ("serve", "test", "check", "lint", "bench", "starter", "lock", "clean"):
-        assert re.search(rf"^  {target} +\w", told, re.MULTILINE)
+        assert re.search(rf"^  {target} +\w", reported, re.MULTILINE)
 
 
 def test_make_serve_hands_its_variables_on() -> None:
-    told = make("-n", "serve", "PORT=9000", "HOST=0.0.0.0", "RECIPES=a b")
-    assert "roundhouse serve --host 0.0.0.0 --port 9000 --recipes a --recipes b" in " ".join(told.split())
+    reported = make("-n", "serve", "PORT=9000", "HOST=0.0.0.0", "RECIPES=a b")
+    assert "roundhouse serve --host 0.0.0.0 --port 9000 --recipes a --recipes b" in " ".join(reported.split())
     bare = make("-n", "serve").splitlines()
     assert ["exec", ".venv/bin/roundhouse", "serve"] in [line.split() for line in bare]  # its own variables count
 

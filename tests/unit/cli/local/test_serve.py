@@ -15,16 +15,16 @@ from pydantic import ByteSize
 from registry.bounds import Bounds
 from runtime.cli.commands.serve import _reachable, _take_port
 from runtime.cli.commands.setting_options import options
-from runtime.cli.failures import Refused
+from runtime.cli.failures import RefusedError
 from runtime.cli.local import announce, processes
 from runtime.cli.local.data_dir import DataDir
 from runtime.cli.options import root
-from runtime.cli.remote.tries import tries
+from runtime.cli.remote.sample_requests import sample_requests
 from runtime.server import device
 from runtime.server.settings import Settings, starter_recipes
 from tests.eventually import eventually
 from tests.unit.cli.conftest import Run, model
-from tests.unit.cli.fake_server import Answer, Asked, FakeServer
+from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
 
 OPTIONS = {option.name: option for option in options()}
 OTHER = {
@@ -109,14 +109,14 @@ def test_hosts_with_commas_are_several_on_the_command_line_too(run: Run, monkeyp
     ],
     ids=" ".join,
 )
-def test_what_could_never_work_is_told_at_once(run: Run, given: tuple[str, str]) -> None:
+def test_settings_that_cannot_work_are_refused_at_once(run: Run, given: tuple[str, str]) -> None:
     result = run("serve", *given)
     assert result.exit_code == 2
     assert given[0] in result.stderr
 
 
 def test_no_host_memory_is_none_and_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_gpu", lambda _wanted: ("card", 100))
+    monkeypatch.setattr(device, "_gpu", lambda _requested: ("card", 100))
     assert device.detect("cuda", 50, 0).host_budget == 0
     assert device.detect("cuda", 50).host_budget > 0
 
@@ -142,7 +142,7 @@ def test_bounds_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("tols=7", "tols is none of"),
         ("tools", "--bounds tools"),
@@ -152,13 +152,13 @@ def test_bounds_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPa
         ("grammar_bytes=much", "--bounds grammar_bytes"),
     ],
 )
-def test_a_bound_that_is_none_is_told(run: Run, given: str, told: str) -> None:
+def test_an_unknown_bound_is_refused(run: Run, given: str, message: str) -> None:
     result = run("serve", "--bounds", given)
     assert result.exit_code == 2
-    assert told in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.split())
 
 
-def test_a_wrong_variable_is_told_by_its_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_variable_is_named_by_its_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_MAX_JSON", "many")
     result = run("serve")
     assert result.exit_code == 2
@@ -173,7 +173,7 @@ def serve(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[s
     )
 
 
-def test_wrong_recipes_are_told_and_nothing_starts(tmp_path: Path) -> None:
+def test_wrong_recipes_are_reported_and_nothing_starts(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("id: m\n")
     done = serve("--recipes", str(file), "--data-dir", str(tmp_path / "data"))
@@ -252,7 +252,7 @@ def test_two_servers_cannot_share_a_data_directory(tmp_path: Path) -> None:
     process = holder(tmp_path)
     try:
         with (
-            pytest.raises(Refused, match=f"in use by the server at http://x .process {process.pid}"),
+            pytest.raises(RefusedError, match=f"in use by the server at http://x .process {process.pid}"),
             DataDir(tmp_path, "http://y"),
         ):
             pass
@@ -272,7 +272,7 @@ def test_a_data_directory_on_a_full_disk_is_named_and_nothing_is_left(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", full)
         with (
-            pytest.raises(Refused, match=f"{tmp_path}/data cannot be used: No space left"),
+            pytest.raises(RefusedError, match=f"{tmp_path}/data cannot be used: No space left"),
             DataDir(tmp_path / "data", "http://x"),
         ):
             pass
@@ -330,7 +330,7 @@ MODELS = [
 
 
 def test_four_requests_to_try() -> None:
-    found = tries("http://127.0.0.1:8000", MODELS)
+    found = sample_requests("http://127.0.0.1:8000", MODELS)
     assert len(found) == 4
     assert "uppercase" in found[0][0]
     for _, command in found:
@@ -341,22 +341,22 @@ def test_four_requests_to_try() -> None:
 
 
 def test_the_announcement_waits_for_loads(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    def ready(_: Asked) -> Answer:
-        early = len(server.asked) < 3
+    def ready(_: ReceivedRequest) -> Answer:
+        early = len(server.received) < 3
         return Answer({"status": "starting"}, 503) if early else Answer({"status": "ready", "faults": {"m:a": "unfit"}})
 
-    def models(_: Asked) -> Answer:
+    def models(_: ReceivedRequest) -> Answer:
         progress = {"phase": "weights", "percent": 50.0, "detail": ""}
-        early = len(server.asked) < 6
+        early = len(server.received) < 6
         loading = model(state="loading", progress=progress) if early else model()
         return Answer({"data": [loading, *MODELS[1:]]})
 
     server.on("GET", "/health/ready", ready)
     server.on("GET", "/v1/models", models)
     assert announce.main([server.url, str(os.getppid())]) == 0
-    told = capsys.readouterr()
-    assert f"{server.url}/v1/audio/transcriptions" in told.out
-    assert "warning: adapter m:a was refused: unfit" in told.err
+    message = capsys.readouterr()
+    assert f"{server.url}/v1/audio/transcriptions" in message.out
+    assert "warning: adapter m:a was refused: unfit" in message.err
     assert announce.main([server.url, str(os.getppid()), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["models"]["starter-chat"] == "ready"
 
@@ -367,23 +367,27 @@ def test_the_announcement_without_a_key_does_not_say_that_there_is_no_model(
     server.on("GET", "/health/ready", Answer({"status": "ready", "faults": {}}))
     server.on("GET", "/v1/models", Answer({"error": {"message": "No key was sent.", "code": "no_key"}}, 401))
     assert announce.main([server.url, str(os.getppid())]) == 0
-    told = capsys.readouterr()
-    assert "No key was sent. Commands take it from the variable ROUNDHOUSE_API_KEY.\n" in told.err
-    assert "Roundhouse is ready" in told.out
-    assert "no model" not in told.out
+    message = capsys.readouterr()
+    assert "No key was sent. Commands take it from the variable ROUNDHOUSE_API_KEY.\n" in message.err
+    assert "Roundhouse is ready" in message.out
+    assert "no model" not in message.out
 
 
-def test_only_a_server_that_has_nothing_is_told_to_add_a_model(
+def test_only_a_server_without_models_suggests_adding_one(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One whose models answer elsewhere has some, and so may one whose key we have not."""
     server.on("GET", "/health/ready", lambda _: Answer({"status": "ready"}))
-    elsewhere = {"id": "there/big", "object": "model", "owned_by": "there"}
+    other_place = {"id": "there/big", "object": "model", "owned_by": "there"}
     refused = Answer({"error": {"message": "A key is needed.", "code": "invalid_api_key"}}, 401)
-    for answer, is_told in ((Answer({"data": []}), True), (Answer({"data": [elsewhere]}), False), (refused, False)):
+    for answer, is_reported in (
+        (Answer({"data": []}), True),
+        (Answer({"data": [other_place]}), False),
+        (refused, False),
+    ):
         server.on("GET", "/v1/models", lambda _, answer=answer: answer)  # type: ignore[misc]
         assert announce.main([server.url, str(os.getppid())]) == 0
-        assert ("There is no model yet" in capsys.readouterr().out) is is_told
+        assert ("There is no model yet" in capsys.readouterr().out) is is_reported
 
 
 def test_the_announcement_ends_with_its_server(capsys: pytest.CaptureFixture[str]) -> None:
@@ -406,7 +410,7 @@ def test_of_two_that_start_at_once_on_one_port_the_second_is_refused() -> None:
     """The first one listens seconds later; the second one would tell that it answers, by the first one's answers."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with _take_port("127.0.0.1", port), pytest.raises(Refused, match=f"Port {port} on 127.0.0.1 is in use"):
+    with _take_port("127.0.0.1", port), pytest.raises(RefusedError, match=f"Port {port} on 127.0.0.1 is in use"):
         _take_port("127.0.0.1", port)
     _take_port("127.0.0.1", port).close()
 
@@ -421,8 +425,8 @@ def test_standard_streams_that_are_closed_are_opened_for_what_comes() -> None:
         "open(sys.argv[1], 'w').write(' '.join(told))\n"
     )
     with tempfile.TemporaryDirectory() as folder:
-        script, told = Path(folder, "script.py"), Path(folder, "told")
+        script, message = Path(folder, "script.py"), Path(folder, "message")
         script.write_text(code)
-        closed = f"exec {sys.executable} {script} {told} 0<&- 1>&- 2>&-"
+        closed = f"exec {sys.executable} {script} {message} 0<&- 1>&- 2>&-"
         subprocess.run(["sh", "-c", closed], cwd=root(), env={**os.environ, "PYTHONPATH": str(root())}, check=True)
-        assert told.read_text() == "/dev/null /dev/null /dev/null"
+        assert message.read_text() == "/dev/null /dev/null /dev/null"

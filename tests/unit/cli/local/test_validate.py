@@ -44,8 +44,8 @@ def test_every_fault_has_its_file_and_line(run: Run, tmp_path: Path) -> None:
 
 
 def test_json(run: Run, tmp_path: Path) -> None:
-    told = json.loads(run("validate", str(root() / "recipes/starter"), "--json").stdout)
-    assert "starter-chat" in told["recipes"]
+    reported = json.loads(run("validate", str(root() / "recipes/starter"), "--json").stdout)
+    assert "starter-chat" in reported["recipes"]
     file = tmp_path / "bad.yaml"
     file.write_text(BAD)
     assert len(json.loads(run("validate", str(file), "--json").stdout)["error"]["faults"]) == 2
@@ -105,7 +105,7 @@ def test_the_sources_that_ship_are_of_their_kind(run: Run) -> None:
         ("contxt_length: 512", "context_length"),
     ],
 )
-def test_a_key_of_another_server_is_told_where_it_goes(run: Run, tmp_path: Path, line: str, words: str) -> None:
+def test_a_key_of_another_server_gets_a_hint(run: Run, tmp_path: Path, line: str, words: str) -> None:
     file = tmp_path / "m.yaml"
     file.write_text(f"id: m\nversion: 1\ntask: chat\nsource: {{path: w}}\nengine: {{name: vllm}}\n{line}\n")
     result = run("validate", str(file))

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from registry.state.database import State
 from tests.unit.cli.conftest import Run
-from tests.unit.cli.fake_server import Answer, Asked, FakeServer
+from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
 from tests.unit.cli.test_routers import examples
 from tests.unit.http.fakes import FakeGateway, application, recipe
 
@@ -24,10 +24,10 @@ def served(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         gateway = FakeGateway(tmp_path, [recipe(name, "chat") for name in ("small", "big")], state=state)
         with TestClient(application(gateway)) as client:
 
-            def answer(asked: Asked) -> Answer:
-                path = f"{asked.path}?{asked.query}"
-                found = client.request(asked.method, path, content=asked.body, headers={"x-request-id": "t"})
-                return Answer(found.text, found.status_code)
+            def answer(received: ReceivedRequest) -> Answer:
+                path = f"{received.path}?{received.query}"
+                result = client.request(received.method, path, content=received.body, headers={"x-request-id": "t"})
+                return Answer(result.text, result.status_code)
 
             monkeypatch.setattr(server, "answer", answer)
             yield client
@@ -49,10 +49,12 @@ def test_eval_of_a_version_decides_as_that_version(served: TestClient, run: Run,
         ("support@next", "support@v3", "big"),
         ("support", "support@v3", "big"),
     ):
-        told = json.loads(run("routers", "eval", name, str(data), "--json").stdout)
-        assert told["router"] == label
-        assert told["right"] > 0.9
-        assert {"wanted": target, "target": target} in [{k: p[k] for k in ("wanted", "target")} for p in told["pairs"]]
+        reported = json.loads(run("routers", "eval", name, str(data), "--json").stdout)
+        assert reported["router"] == label
+        assert reported["right"] > 0.9
+        assert {"wanted": target, "target": target} in [
+            {k: p[k] for k in ("wanted", "target")} for p in reported["pairs"]
+        ]
         rain = json.loads(run("routers", "explain", name, "rain again please", "--json").stdout)
         assert (rain["router"], rain["target"]) == (label, target)
     assert json.loads(run("routers", "show", "support@v1", "--json").stdout)["models"] == []

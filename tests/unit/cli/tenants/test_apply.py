@@ -60,16 +60,16 @@ def test_only_what_differs_is_changed_and_a_dry_run_changes_nothing(run: Run, fi
     run("teams", "archive", "speech")
     before = state(run)
     file.write_text(FILE.replace("weight: 2", "weight: 3").replace("60000", "50000"))
-    told = [
+    reported = [
         "search: weight 2 -> 3",
         "search: tokens per minute of team 'search': 60000 (enforce) -> 50000 (enforce)",
         "search: requests at once of team 'search': 4 (enforce) -> none",
         "speech: restored",
     ]
-    assert run("teams", "apply", str(file), "--dry-run").stdout.splitlines() == told
+    assert run("teams", "apply", str(file), "--dry-run").stdout.splitlines() == reported
     assert state(run) == before
     done = json.loads(run("teams", "apply", str(file), "--json").stdout)
-    assert (done["made"], done["data"]) == (True, told)
+    assert (done["made"], done["data"]) == (True, reported)
     teams, limits = state(run)
     assert teams == {**before[0], "search": ("Search and ranking", 3.0)}
     assert limits == {

@@ -18,8 +18,8 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def listed(run: Run, what: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(run(what, "list", "--json").stdout)["data"]
-    return found
+    result: list[dict[str, Any]] = json.loads(run(what, "list", "--json").stdout)["data"]
+    return result
 
 
 def test_a_key_alone_is_on_standard_output(run: Run) -> None:
@@ -32,9 +32,9 @@ def test_a_key_alone_is_on_standard_output(run: Run) -> None:
     (key,) = listed(run, "keys")
     assert (key["team"], key["scopes"], key["models"], key["state"]) == ("search", ["infer"], ["a*", "b"], "active")
     assert key["expires"] == pytest.approx(key["created"] + 90 * 86_400)
-    shown = run("keys", "list").stdout
-    assert key["id"] in shown
-    assert text[12:30] not in shown
+    displayed = run("keys", "list").stdout
+    assert key["id"] in displayed
+    assert text[12:30] not in displayed
     assert {team["id"]: team["active_keys"] for team in listed(run, "teams")} == {"default": 0, "search": 1}
 
 
@@ -71,7 +71,7 @@ def test_weights_texts_and_classes(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (("keys", "create", "--team", "nobody"), 1, "There are: default"),
         (("keys", "create", "--scopes", "infer,root"), 2, "--scopes"),
@@ -87,10 +87,10 @@ def test_weights_texts_and_classes(run: Run) -> None:
         (("keys", "create", "--timeout", "2w"), 1, "86400"),
     ],
 )
-def test_what_is_wrong_is_told(run: Run, arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_errors_name_what_is_wrong(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
     done = run(*arguments)
     assert done.exit_code == code, done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def test_a_look_makes_nothing(run: Run, data_dir: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_look_makes_nothing(run: Run, data_dir: Path) -> None:
 
 def test_a_first_key_where_no_server_was_started_tells_where_it_is(run: Run, data_dir: Path) -> None:
     for command in (("teams", "create", "search"), ("keys", "create")):
-        told = run(*command).stderr
-        assert f"{data_dir}, and no server has been started" in told
-        assert "--data-dir" in told
+        message = run(*command).stderr
+        assert f"{data_dir}, and no server has been started" in message
+        assert "--data-dir" in message
     assert "no server" not in run("keys", "create", "--team", "nobody").stderr, "nothing was made"
     (data_dir / "state.db").touch()
     assert "no server" not in run("keys", "create").stderr
@@ -114,11 +114,11 @@ def test_a_data_directory_of_another_user(run: Run, data_dir: Path, monkeypatch:
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(data_dir))
 
-    monkeypatch.setattr("tenants.place.KeyPlace.has_tables", refused)
+    monkeypatch.setattr("tenants.key_settings.KeySettings.has_tables", refused)
     done = run("keys", "list")
     assert done.exit_code == 1
     assert "as the user that the server runs as" in done.stderr
-    monkeypatch.setattr("tenants.place.KeyPlace.has_tables", lambda _: True)
+    monkeypatch.setattr("tenants.key_settings.KeySettings.has_tables", lambda _: True)
     monkeypatch.setattr("registry.storage.database.make_private", refused)
     done = run("keys", "create")
     assert done.exit_code == 4
@@ -131,7 +131,7 @@ def test_commands_show_the_key_of_their_variable(run: Run, server: FakeServer, m
     run("models", "list")
     monkeypatch.setenv("ROUNDHOUSE_API_KEY", "rh-some")
     run("models", "list")
-    assert [asked.headers.get("Authorization") for asked in server.asked] == [None, "Bearer rh-some"]
+    assert [received.headers.get("Authorization") for received in server.received] == [None, "Bearer rh-some"]
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,19 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> Path:
     return tmp_path
 
 
-def told(run: Run, *arguments: str) -> dict[str, Any]:
+def rows(run: Run, *arguments: str) -> dict[str, Any]:
     done = run(*arguments, "--json")
     assert done.exit_code == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def test_from_its_setting_to_its_removal(run: Run) -> None:
-    key = told(run, "keys", "create", "--team", "search")["id"]
-    first = told(run, "limits", "set", "tokens-per-minute", "60000", "--team", "search")
-    cap = told(run, "limits", "set", "spend_per_month", "12.50", "--team", "search", "--mode", "warn", "--model", "m")
-    told(run, "limits", "set", "audio_seconds_per_minute", "0.5", "--key", key)
-    changed = told(run, "limits", "set", "tokens_per_minute", "30000", "--team", "search", "--mode", "shadow")
+    key = rows(run, "keys", "create", "--team", "search")["id"]
+    first = rows(run, "limits", "set", "tokens-per-minute", "60000", "--team", "search")
+    cap = rows(run, "limits", "set", "spend_per_month", "12.50", "--team", "search", "--mode", "warn", "--model", "m")
+    rows(run, "limits", "set", "audio_seconds_per_minute", "0.5", "--key", key)
+    changed = rows(run, "limits", "set", "tokens_per_minute", "30000", "--team", "search", "--mode", "shadow")
     assert changed["id"] == first["id"]
     assert {(one["subject"], one["kind"], one["amount"], one["mode"], one["model"]) for one in listed(run)} == {
         ("search", "tokens_per_minute", 30000, "shadow", None),
@@ -40,8 +40,8 @@ def test_from_its_setting_to_its_removal(run: Run) -> None:
     }
     assert [one["owner"] for one in listed(run, "--team", "search")] == ["team", "team"]
     assert [one["subject"] for one in listed(run, "--key", key)] == [key]
-    shown = run("limits", "list").stdout
-    assert [line.split()[3:] for line in shown.splitlines() if cap["id"] in line] == [
+    displayed = run("limits", "list").stdout
+    assert [line.split()[3:] for line in displayed.splitlines() if cap["id"] in line] == [
         ["spend_per_month", "12.5", "warn", "m"]
     ]
     done = run("limits", "remove", cap["id"])
@@ -49,7 +49,7 @@ def test_from_its_setting_to_its_removal(run: Run) -> None:
     assert cap["id"] not in {one["id"] for one in listed(run)}
 
 
-def test_large_amounts_are_told_whole(run: Run) -> None:
+def test_large_amounts_are_printed_whole(run: Run) -> None:
     assert "1,234,567 " in run("limits", "set", "tokens_per_minute", "1234567", "--team", "search").stdout
     assert "1,234.567891 " in run("limits", "set", "spend_per_day", "1234.567891", "--team", "search").stdout
     done = run("limits", "simulate", "tokens_per_minute", "1234567", "--team", "search")
@@ -57,8 +57,8 @@ def test_large_amounts_are_told_whole(run: Run) -> None:
 
 
 def listed(run: Run, *arguments: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = told(run, "limits", "list", *arguments)["data"]
-    return found
+    result: list[dict[str, Any]] = rows(run, "limits", "list", *arguments)["data"]
+    return result
 
 
 def test_what_a_limit_would_have_done(run: Run, data_dir: Path) -> None:
@@ -68,15 +68,15 @@ def test_what_a_limit_would_have_done(run: Run, data_dir: Path) -> None:
     LedgerTable(database, "s").write([*entries, entry(5.0, team="default")], [done(one, 60, 40) for one in entries])
     database.close()
     arguments = ("limits", "simulate", "tokens_per_minute", "300", "--team", "search", "--from", "1970-01-01")
-    assert told(run, *arguments, "--to", str(DAY)) == {
+    assert rows(run, *arguments, "--to", str(DAY)) == {
         "object": "simulation", "requests": 10, "refused": 7, "first_refused": 3.0, "last_refused": 9.0,
     }  # fmt: skip
     assert run(*arguments, "--to", str(DAY)).stdout.splitlines() == [
         "tokens per minute of team 'search' of 300 would have refused 7 of 10 requests",
         "from 1970-01-01 00:00:03 to 1970-01-01 00:00:09",
     ]
-    assert told(run, *arguments, "--to", "4")["requests"] == 4
-    assert told(run, *arguments[:6])["requests"] == 0, "the last 7 days"
+    assert rows(run, *arguments, "--to", "4")["requests"] == 4
+    assert rows(run, *arguments[:6])["requests"] == 0, "the last 7 days"
     assert listed(run) == []
 
 
@@ -98,7 +98,7 @@ def test_what_a_limit_would_have_done(run: Run, data_dir: Path) -> None:
         (("simulate", "tokens_per_minute", "5", "--team", "search", "--from", "9", "--to", "9"), 2, "after --from"),
     ],
 )
-def test_what_is_wrong_is_told(run: Run, arguments: tuple[str, ...], code: int, what: str) -> None:
+def test_errors_name_what_is_wrong(run: Run, arguments: tuple[str, ...], code: int, what: str) -> None:
     done = run("limits", *arguments)
     assert done.exit_code == code, done.stderr
     assert what in done.stderr

@@ -30,12 +30,15 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
 
 
 def test_a_report(run: Run) -> None:
-    shown = run("usage", "report", "--date", "1970-01-01").stdout
-    assert [line.split()[:3] for line in shown.splitlines()[1:]] == [["search", "m", "1"], ["speech", "whisper", "1"]]
+    displayed = run("usage", "report", "--date", "1970-01-01").stdout
+    assert [line.split()[:3] for line in displayed.splitlines()[1:]] == [
+        ["search", "m", "1"],
+        ["speech", "whisper", "1"],
+    ]
     days = run("usage", "report", "--from", "0", "--to", "172800", "--by", "day", "--team", "search").stdout
     assert "1970-01-02 00:00" in days
-    found = json.loads(run("usage", "report", "--from", "0", "--to", "172800", "--by", "team", "--json").stdout)
-    assert [(one["team"], one["requests"], one["input"]) for one in found["data"]] == [
+    result = json.loads(run("usage", "report", "--from", "0", "--to", "172800", "--by", "team", "--json").stdout)
+    assert [(one["team"], one["requests"], one["input"]) for one in result["data"]] == [
         ("search", 2, 2000),
         ("speech", 1, 1000),
     ]
@@ -48,20 +51,20 @@ def test_csv(run: Run) -> None:
 
 def test_a_day_of_a_team(run: Run) -> None:
     assert run("teams", "create", "search", "--timezone", "Pacific/Auckland").exit_code == 0
-    asked = ("usage", "daily", "search", "--date", "1970-01-02", "--currency", "EUR")
-    found = json.loads(run(*asked, "--json").stdout)
-    assert (found["total"]["requests"], found["total"]["input_tokens"], found["currency"]) == (1, 1000, "EUR")
-    assert (found["timezone"], found["hours"][0]["hour"]) == ("Pacific/Auckland", DAY)
-    (row,) = csv.DictReader(io.StringIO(run(*asked, "--csv").stdout))
+    received = ("usage", "daily", "search", "--date", "1970-01-02", "--currency", "EUR")
+    result = json.loads(run(*received, "--json").stdout)
+    assert (result["total"]["requests"], result["total"]["input_tokens"], result["currency"]) == (1, 1000, "EUR")
+    assert (result["timezone"], result["hours"][0]["hour"]) == ("Pacific/Auckland", DAY)
+    (row,) = csv.DictReader(io.StringIO(run(*received, "--csv").stdout))
     assert (row["team"], row["model"], row["output_tokens"]) == ("search", "m", "10")
-    assert run(*asked, "--html").stdout.startswith("<!doctype html>")
+    assert run(*received, "--html").stdout.startswith("<!doctype html>")
 
 
 def test_a_day_that_is_not_named_is_yesterday_where_the_team_is(run: Run) -> None:
     run("teams", "create", "search", "--timezone", "Pacific/Auckland")
     before = yesterday("Pacific/Auckland")
-    found = json.loads(run("usage", "daily", "search").stdout)["date"]
-    assert found in (before, yesterday("Pacific/Auckland"))
+    result = json.loads(run("usage", "daily", "search").stdout)["date"]
+    assert result in (before, yesterday("Pacific/Auckland"))
 
 
 def yesterday(zone: str) -> str:
@@ -70,8 +73,8 @@ def yesterday(zone: str) -> str:
 
 def test_a_team_that_is_not_there_has_used_nothing_in_no_report(run: Run, tmp_path: Path) -> None:
     (tmp_path / "prices.yaml").write_text("[]")
-    for asked in (["report"], ["compare", str(tmp_path / "prices.yaml")]):
-        mistyped = run("usage", *asked, "--team", "serch")
+    for received in (["report"], ["compare", str(tmp_path / "prices.yaml")]):
+        mistyped = run("usage", *received, "--team", "serch")
         assert (mistyped.exit_code, "There is no team 'serch'" in mistyped.stderr) == (1, True)
 
 
@@ -82,16 +85,16 @@ def test_what_a_day_cannot_be_of(run: Run) -> None:
     assert (both.exit_code, "--html" in both.stderr) == (2, True)
 
 
-def test_the_same_elsewhere(run: Run, tmp_path: Path) -> None:
+def test_the_same_traffic_at_a_provider(run: Run, tmp_path: Path) -> None:
     table = tmp_path / "prices.yaml"
     table.write_text("- {provider: p, model: big, for: [m], from: 1970-01-01, input: 2, output: 100}")
-    asked = ("usage", "compare", str(table), "--from", "0", "--to", "172800")
-    (row,) = json.loads(run(*asked, "--team", "search", "--json").stdout)["data"]
+    received = ("usage", "compare", str(table), "--from", "0", "--to", "172800")
+    (row,) = json.loads(run(*received, "--team", "search", "--json").stdout)["data"]
     assert (row["provider"], row["model"], row["theirs"], row["ours"]) == ("p", "big", 0.006, 0.0)
     assert (row["saving_percent"], row["own"]) == (100.0, 0.0)
-    head, shown = run(*asked).stdout.splitlines()
+    head, displayed = run(*received).stdout.splitlines()
     assert head.split()[:4] == ["PROVIDER", "MODEL", "THEIRS", "OURS"]
-    assert shown.split()[:3] == ["p", "big", "0.0060"]
+    assert displayed.split()[:3] == ["p", "big", "0.0060"]
     none = run("usage", "compare", str(tmp_path / "none.yaml"))
     assert (none.exit_code, "cannot be read" in none.stderr) == (1, True)
 
@@ -109,8 +112,8 @@ def test_reconcile(run: Run, database: Database) -> None:
         connection.execute(sa.text("UPDATE hours SET requests = requests + 1 WHERE team = 'speech'"))
     done = run("usage", "reconcile", "--json")
     assert done.exit_code == 1
-    (found,) = json.loads(done.stdout)["differences"]
-    assert found["names"][0] == "speech"
+    (result,) = json.loads(done.stdout)["differences"]
+    assert result["names"][0] == "speech"
 
 
 def test_old_requests_are_deleted_and_reports_stay(run: Run, database: Database) -> None:
@@ -120,23 +123,23 @@ def test_old_requests_are_deleted_and_reports_stay(run: Run, database: Database)
     assert run("usage", "prune", "--keep", "99999999").exit_code == 2, "the year 271764 before our era was told"
     assert (refused.exit_code, "35" in refused.output) == (2, True), "a month's budget needs them"
     assert run("usage", "prune").exit_code == 2
-    shown = run("usage", "prune", "--keep", "90", "--force").stdout
-    assert shown.startswith("3 requests are deleted; those since 20"), "one is under way"
+    displayed = run("usage", "prune", "--keep", "90", "--force").stdout
+    assert displayed.startswith("3 requests are deleted; those since 20"), "one is under way"
     assert run(*report).stdout == before
-    told = run("usage", "reconcile").stdout
-    assert re.fullmatch(r"all sums since 20[-\d]+ \d\d:00 agree with their rows; 1 requests are under way\n", told)
-    found = json.loads(run("usage", "prune", "--keep", "90", "--force", "--json").stdout)
-    assert (found["object"], found["deleted"], found["kept_since"] % 3600) == ("usage.pruned", 0, 0)
+    reported = run("usage", "reconcile").stdout
+    assert re.fullmatch(r"all sums since 20[-\d]+ \d\d:00 agree with their rows; 1 requests are under way\n", reported)
+    result = json.loads(run("usage", "prune", "--keep", "90", "--force", "--json").stdout)
+    assert (result["object"], result["deleted"], result["kept_since"] % 3600) == ("usage.pruned", 0, 0)
     longer = json.loads(run("usage", "prune", "--keep", "900", "--force", "--json").stdout)
-    assert longer["kept_since"] == found["kept_since"], "what is gone does not come back"
+    assert longer["kept_since"] == result["kept_since"], "what is gone does not come back"
 
 
 def test_a_clock_far_ahead_deletes_nothing(run: Run, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """All requests were older than anything that it was to keep."""
-    asked = ("usage", "prune", "--keep", "90")
+    received = ("usage", "prune", "--keep", "90")
     with database.read() as connection:
         before = connection.execute(sa.text("SELECT count(*) FROM ledger")).scalar()
-    refused = run(*asked)
+    refused = run(*received)
     assert (refused.exit_code, "is of 1970-01-02 00:00" in refused.output, "--force" in refused.output) == (
         1,
         True,
@@ -144,7 +147,7 @@ def test_a_clock_far_ahead_deletes_nothing(run: Run, database: Database, monkeyp
     )
     with database.read() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM ledger")).scalar() == before
-    told = json.loads(run("usage", "reconcile", "--json").stdout)
-    assert told["kept_since"] == 0
+    reported = json.loads(run("usage", "reconcile", "--json").stdout)
+    assert reported["kept_since"] == 0
     monkeypatch.setattr("time.time", lambda: 32.0 * DAY)
-    assert run(*asked).exit_code == 0, "a month without requests is no wrong clock"
+    assert run(*received).exit_code == 0, "a month without requests is no wrong clock"

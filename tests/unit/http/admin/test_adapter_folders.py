@@ -7,11 +7,11 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from adapters.types import Base, Checked
+from adapters.types import Base, CheckedAdapter
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound
 from registry.recipes.definition import Recipe
-from registry.records import Registered
+from registry.records import RegisteredVersion
 from runtime.http.admin.folders import check_folder
 from runtime.server.settings import Settings
 from tenants.caller import SCOPES, Caller, Scope
@@ -56,14 +56,14 @@ def refused(places: SimpleNamespace) -> list[str]:
     return [str(path) for path in found]
 
 
-async def told(path: str, by: Settings, what: Literal["adapters", "models"]) -> tuple[int, str, str | None, str]:
+async def reported(path: str, by: Settings, what: Literal["adapters", "models"]) -> tuple[int, str, str | None, str]:
     with pytest.raises(NotFound) as error:
         await check_folder(path, by, "source.path", what)
     return error.value.status, error.value.code, error.value.param, error.value.message.partition(" below ")[2]
 
 
 async def test_all_others_get_one_and_the_same_answer(places: SimpleNamespace) -> None:
-    answers = {await told(path, settings(places), "adapters") for path in refused(places)}
+    answers = {await reported(path, settings(places), "adapters") for path in refused(places)}
     assert len(answers) == 1
     assert "--adapter-roots" in answers.pop()[3]
 
@@ -95,12 +95,12 @@ async def test_the_data_directory_is_closed_however_it_is_spelled(places: Simple
     paths = in_data(places, real)
     for roots in ((places.inside,), (top,), (top / "data",), (real / "store",), (Path("/"),)):
         for path in paths:
-            assert (await told(path, settings(places, *roots), "adapters"))[1] == "source_not_found", path
-            assert (await told(path, settings(places, *roots), "models"))[1] == "source_not_found", path
+            assert (await reported(path, settings(places, *roots), "adapters"))[1] == "source_not_found", path
+            assert (await reported(path, settings(places, *roots), "models"))[1] == "source_not_found", path
     await check_folder(str(places.inside / "adapter"), settings(places, top), "source.path", "adapters")
     merged = str(real / "merged" / "model")
     await check_folder(merged, settings(places), "source", "models")
-    await told(merged, settings(places, top), "adapters")
+    await reported(merged, settings(places, top), "adapters")
 
 
 async def test_a_relative_path_is_none(places: SimpleNamespace) -> None:
@@ -111,7 +111,7 @@ async def test_a_relative_path_is_none(places: SimpleNamespace) -> None:
 async def test_a_key_needs_a_scope_of_its_own_to_name_a_folder(places: SimpleNamespace, tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], adapter_roots=(places.inside,))
     by_path = {"name": "tune", "base": "chat", "source": {"path": str(places.inside / "adapter")}}
-    asked: dict[str, dict[str, Any]] = {
+    requested: dict[str, dict[str, Any]] = {
         "/v1/adapters": by_path,
         "/v1/adapters?dry_run=true": by_path,
         "/v1/load_lora_adapter": {"lora_name": "tune", "lora_path": by_path["source"]["path"]},
@@ -119,7 +119,7 @@ async def test_a_key_needs_a_scope_of_its_own_to_name_a_folder(places: SimpleNam
     }
     caller = Caller("search", "key00001", SCOPES - {Scope.PATHS})
     async with asking_as(gateway, caller) as client:
-        for path, body in asked.items():
+        for path, body in requested.items():
             answer = await client.post(path, json=body)
             error = answer.json()["error"]
             assert (answer.status_code, error["code"]) == (403, "insufficient_scope"), answer.text
@@ -142,14 +142,14 @@ async def test_what_another_team_owns_is_taken_from_an_upload_alone(
         for number, owner in enumerate(owners)
     ]
 
-    async def validate(*_: Any) -> Checked:
-        return Checked(digest(1), 8, 100)
+    async def validate(*_: Any) -> CheckedAdapter:
+        return CheckedAdapter(digest(1), 8, 100)
 
-    async def register(*_: Any, accept: Any, **__: Any) -> Registered:
-        accept(Checked(digest(1), 8, 100))
+    async def register(*_: Any, accept: Any, **__: Any) -> RegisteredVersion:
+        accept(CheckedAdapter(digest(1), 8, 100))
         registered.append("it")
         made = adapter("chat", "tune", 1, team="search")
-        return Registered(made, made.current, True)
+        return RegisteredVersion(made, made.current, True)
 
     service = SimpleNamespace(
         validate=validate, register=register, list=lambda _=None: have, incoming=tmp_path / "incoming", bounds=Bounds()
@@ -176,7 +176,7 @@ async def test_what_another_team_owns_is_taken_from_an_upload_alone(
 async def test_both_calls_look_at_the_roots_first(places: SimpleNamespace, tmp_path: Path) -> None:
     read: list[str] = []
 
-    async def look(*arguments: Any, **_: Any) -> Checked:
+    async def look(*arguments: Any, **_: Any) -> CheckedAdapter:
         base, source = (a for a in arguments if not isinstance(a, str))
         assert isinstance(base, Base)
         read.append(source.path)

@@ -64,7 +64,7 @@ async def test_a_removed_adapter_leaves_no_series(gateway: FakeGateway) -> None:
     assert 'roundhouse_adapter_requests_total{adapter="stays",model="chat"} 1.0' in text
 
 
-def test_a_swap_is_told_with_the_names_of_both(gateway: FakeGateway) -> None:
+def test_a_swap_reports_the_names_of_both_adapters(gateway: FakeGateway) -> None:
     gateway.names.everything = Catalog(gateway.recipes, [adapter("x", "a"), adapter("y", "b")])
     console = gateway.gateway.console
     facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, console, "chat")

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from adapters.sources import UploadedArchive
-from adapters.types import Base, Checked
+from adapters.types import Base, CheckedAdapter
 from registry.bounds import Bounds
 from registry.recipes.definition import Recipe
-from registry.records import Adapter, Registered
+from registry.records import Adapter, RegisteredVersion
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import adapter
 
@@ -35,10 +35,10 @@ class Service:
     def list(self, base: str) -> "list[Adapter]":
         return []
 
-    async def validate(self, base: Base, source: UploadedArchive) -> Checked:
+    async def validate(self, base: Base, source: UploadedArchive) -> CheckedAdapter:
         assert source.path.parent == self.incoming
         self.seen.append(source.path.read_bytes())
-        return Checked("sha256:" + "0" * 64, 8, 100)
+        return CheckedAdapter("sha256:" + "0" * 64, 8, 100)
 
 
 @pytest.fixture
@@ -79,19 +79,19 @@ async def test_an_archive_reaches_the_check_and_is_gone_afterwards(
 
 
 async def test_alias_and_probe_come_as_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     async def register(name: str, base: Base, source: UploadedArchive, *, probe: Any, accept: Any, **more: Any) -> Any:
-        asked.append((name, base.id, source.path.read_bytes(), probe.prompt, probe.expected, *more.values()))
+        requested.append((name, base.id, source.path.read_bytes(), probe.prompt, probe.expected, *more.values()))
         made = adapter("chat", name, 1)
-        return Registered(made, made.current, True)
+        return RegisteredVersion(made, made.current, True)
 
     gateway.service.register = register
     fields = part("alias", b"prod") + part("shared", b"true")
     fields += part("probe_prompt", b"hello") + part("probe_expected", "HÉ".encode())
     answer = await client.post("/v1/adapters", content=NAME + BASE + fields + FILE + END, headers=HEADERS)
     assert answer.status_code == 201, answer.text
-    assert asked == [("tune", "chat", b"an archive", "hello", "HÉ", "prod", "default", True)]
+    assert requested == [("tune", "chat", b"an archive", "hello", "HÉ", "prod", "default", True)]
 
 
 async def test_an_archive_over_the_cap_is_cut_off_while_it_arrives(
@@ -150,7 +150,9 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-async def test_bad_forms_are_told_and_leave_nothing(kind: str, client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_bad_forms_are_refused_and_leave_nothing(
+    kind: str, client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
     content, words = BAD[kind]
     answer = await client.post(PATH, content=content, headers=HEADERS)
     assert answer.status_code == 400, answer.text

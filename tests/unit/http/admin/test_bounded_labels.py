@@ -14,10 +14,10 @@ from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.sinks.labels import AGE, Busiest
+from runtime.gateway.sinks.labels import AGE, BusiestLabels
 from runtime.gateway.sinks.metrics import CODES, RequestMetrics
 from runtime.gateway.sinks.teams import LimitMetrics, TeamMetrics
-from runtime.gateway.views.engine_series import with_families
+from runtime.gateway.views.engine_series import add_families
 from tenants.caller import EVERYBODY
 from tenants.limits.records import Kind, Limit
 from tests.unit.http.admin.test_adapter_metrics import adapter
@@ -32,7 +32,7 @@ TARGET = Target(
 def record(number: int, code: str | None = None, status: int = 200) -> RequestRecord:
     """Each with names of its own."""
     context = RequestContext(f"r-{number}", caller=replace(EVERYBODY, team=f"team-{number}"))
-    target = replace(TARGET, asked=f"asked-{number}", adapter=f"adapter-{number}")
+    target = replace(TARGET, requested=f"asked-{number}", adapter=f"adapter-{number}")
     end = End.DONE if code is None else End.REFUSED
     return RequestRecord(context, "/v1/chat/completions", target, end, status, code, Usage(3, 4, 1), SECONDS)
 
@@ -67,7 +67,7 @@ def test_five_thousand_names_of_each_kind() -> None:
             sink.take(record(number))
             sink.take(record(number, f"code-{number}"))
             sink.take(record(number, f"code-{number}", 429))
-        limits.told(Limit("l", "team", f"team-{number}", Kind.REQUESTS, 1), "refused")
+        limits.count(Limit("l", "team", f"team-{number}", Kind.REQUESTS, 1), "refused")
     assert set(names_of(metrics, "adapter").values()) == {101}
     assert set(names_of(metrics, "team").values()) == {201}
     assert names_of(metrics, "owner") == {"roundhouse_limited_requests": 201}
@@ -81,12 +81,12 @@ def test_five_thousand_names_of_each_kind() -> None:
 
 
 def test_who_becomes_busy_takes_the_place_of_the_least_busy() -> None:
-    busiest = Busiest[str](2)
-    assert [busiest.came(name) for name in ("a", "a", "a", "b", "b")] == [None] * 5
-    assert [busiest.came("c") for _ in range(5)] == [None, None, None, None, "b"]
+    busiest = BusiestLabels[str](2)
+    assert [busiest.count(name) for name in ("a", "a", "a", "b", "b")] == [None] * 5
+    assert [busiest.count("c") for _ in range(5)] == [None, None, None, None, "b"]
     assert [busiest.has(name) for name in "abc"] == [True, False, True]
     for number in range(3 * AGE):
-        busiest.came(f"once-{number}")
+        busiest.count(f"once-{number}")
     assert len(busiest._counts) <= 2 * AGE
 
 
@@ -140,7 +140,7 @@ def test_engines_text_becomes_open_metrics() -> None:
         b'vllm:iteration_tokens_total_bucket{le="+Inf"} 1.0\nvllm:iteration_tokens_total_count 1.0\n'
         b"vllm:iteration_tokens_total_sum 3.0\n"
     )
-    whole = with_families(b"# EOF\n", text).decode()
+    whole = add_families(b"# EOF\n", text).decode()
     found = {family.name: family.type for family in text_string_to_metric_families(whole)}
     assert found == {"vllm:prompt_tokens": "counter", "vllm:iteration_tokens_total": "histogram"}
 

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from adapters.compose.jobs import Combine, WeightedAdapter
-from adapters.sources import MadeHere
+from adapters.sources import ComposedAdapter
 from adapters.types import Base
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
-from registry.records import Adapter, AdapterKey, NewVersion, Registered
+from registry.records import Adapter, AdapterKey, NewVersion, RegisteredVersion
 from registry.state.database import State
 from runtime.gateway import combine
 from tests.unit.http.fakes import FakeGateway, application
@@ -39,7 +39,9 @@ class Service:
     def stored(self, version: Any) -> Any:
         return SimpleNamespace(path=self.folder / version.key.name, digest=version.digest, rank=8, bytes=100)
 
-    async def register(self, name: str, base: Base, source: MadeHere, *, alias: str | None, **_: Any) -> Registered:
+    async def register(
+        self, name: str, base: Base, source: ComposedAdapter, *, alias: str | None, **_: Any
+    ) -> RegisteredVersion:
         assert (source.path / "made").read_text() == "here"
         made = NewVersion(digest(9), 16, 100, source.words)
         return self.state.adapters.register(AdapterKey(base.id, name), made, alias)
@@ -80,7 +82,7 @@ def _process(found: list[Combine], gate: asyncio.Event | None = None) -> Callabl
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-async def test_one_that_is_deleted_meanwhile_is_told(
+async def test_a_part_deleted_meanwhile_is_reported(
     client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool
 ) -> None:
     """Only that: another reason stays what it is."""
@@ -108,9 +110,14 @@ async def test_two_become_one(
     answer = await client.post(PATH, json={"name": "both", "adapters": PARTS, "alias": "prod"})
     assert answer.status_code == 201, answer.text
     assert answer.headers["location"] == "/v1/adapters/both"
-    told = answer.json()
-    assert (told["name"], told["base"], told["registered"], told["new"]) == ("both", "small", "v1", True)
-    assert (told["source"], told["aliases"]) == ("0.7 × one@v1 + -0.3 × two@v1, cat", {"prod": "v1"})
+    reported = answer.json()
+    assert (reported["name"], reported["base"], reported["registered"], reported["new"]) == (
+        "both",
+        "small",
+        "v1",
+        True,
+    )
+    assert (reported["source"], reported["aliases"]) == ("0.7 × one@v1 + -0.3 × two@v1, cat", {"prod": "v1"})
     (job,) = jobs
     assert job.parts == (
         WeightedAdapter(folder=tmp_path / "one", weight=0.7),
@@ -149,7 +156,9 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-async def test_what_is_wrong_is_told_before_any_work(kind: str, client: httpx.AsyncClient, jobs: list[Combine]) -> None:
+async def test_a_wrong_request_is_refused_before_any_work(
+    kind: str, client: httpx.AsyncClient, jobs: list[Combine]
+) -> None:
     change, status, param = BAD[kind]
     answer = await client.post(PATH, json={"name": "both", "adapters": PARTS, **change})
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text

@@ -12,10 +12,10 @@ from registry.recipes.definition import Recipe
 from registry.recipes.source import HubSource
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
-from runtime.gateway.files import HeldFiles, ModelFiles
+from runtime.gateway.files import FilesInUse, ModelFiles
 from runtime.residency.entry import ModelEntry
 from runtime.residency.exchanger import RecipeExchange
-from runtime.residency.record import load_key
+from runtime.residency.measurements import load_key
 from runtime.server.device import Device
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest
@@ -118,7 +118,7 @@ async def test_an_edit_counts_for_files_that_were_read_again_meanwhile(
 
     async def read_again_with(*given: Recipe) -> None:
         monkeypatch.setattr(editor, "_check", _slowly)
-        await editor._roster.read_again(given)
+        await editor._model_set.reload(given)
 
     monkeypatch.setattr(editor, "_check", lambda _: read_again_with(newer, embed))
     edited = await client.patch("/v1/models/chat", json={"changes": {"queue.max_waiting": 7}})
@@ -137,7 +137,7 @@ async def test_a_purge_leaves_the_files_that_another_model_is_about_to_get(
     soon = gateway.recipes[1].model_copy(update={"source": source})
     exchanger = gateway.gateway.editor._residency.exchanger
     monkeypatch.setattr(exchanger, "waiting", lambda model: soon if model == soon.id else None)
-    kept: list[HeldFiles] = []
+    kept: list[FilesInUse] = []
     monkeypatch.setattr(ModelFiles, "purge", lambda _self, _gone, stays: kept.append(stays) or 0)
     await editor.remove("chat", purge=True)
     assert [source in files.sources for files in kept] == [True]
@@ -157,14 +157,12 @@ async def test_what_was_measured_of_a_former_version_goes_with_it(gateway: FakeG
     assert (models.measured(key), models.pins(), models.aliases()) == (None, {"chat": True}, {})
 
 
-async def test_nobody_adds_a_model_while_files_are_deleted(
-    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_model_is_added_while_files_are_deleted(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may want them: what is kept was counted before it came."""
     editor = gateway.gateway.editor
     await editor.edit("chat", {"queue.max_waiting": 7})
     held: list[bool] = []
-    monkeypatch.setattr(ModelFiles, "purge", lambda *_: held.append(editor._roster.writing.locked()) or 0)
+    monkeypatch.setattr(ModelFiles, "purge", lambda *_: held.append(editor._model_set.writing.locked()) or 0)
     await editor.remove("chat", purge=True)
     assert held == [True]
 
@@ -192,7 +190,7 @@ async def test_an_edit_that_could_not_be_read_again_is_refused(client: httpx.Asy
         refused = await client.patch("/v1/models/chat", json={"changes": changes})
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_recipe"), refused.text
         assert words in refused.json()["error"]["message"]
-    assert not list(gateway.gateway.editor._roster.shelf.folder.glob("*"))
+    assert not list(gateway.gateway.editor._model_set.shelf.folder.glob("*"))
 
 
 def _is_taken(name: str, *_: object) -> None:

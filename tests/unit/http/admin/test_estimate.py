@@ -7,7 +7,7 @@ import pytest
 
 from registry.state.database import State
 from runtime.gateway.files import ModelFiles
-from runtime.residency.record import Found, load_key
+from runtime.residency.measurements import FileFacts, load_key
 from runtime.residency.states import ModelState
 from runtime.server.device import Device
 from tests.unit.http.fakes import FakeGateway, application
@@ -16,7 +16,7 @@ CPU = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
 
 
 async def test_measured_figures_of_one_model_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = Found(tmp_path, "rev", 1234, "from its files")
+    files = FileFacts(tmp_path, "rev", 1234, "from its files")
     monkeypatch.setattr(ModelFiles, "_files", lambda self, recipe, path: files)
     with State(tmp_path / "state") as state:
         gateway = FakeGateway(tmp_path, state=state)
@@ -40,8 +40,8 @@ async def test_no_plan_is_made_for_an_engine_that_the_recipe_does_not_want(tmp_p
     with State(tmp_path / "state") as state:
         gateway = FakeGateway(tmp_path, state=state)
         entry = gateway.entries["chat"]
-        wanted = entry.recipe.engine.model_copy(update={"versions": "==0.0.1"})
-        entry.recipe, entry.path = entry.recipe.model_copy(update={"engine": wanted}), tmp_path
+        expected = entry.recipe.engine.model_copy(update={"versions": "==0.0.1"})
+        entry.recipe, entry.path = entry.recipe.model_copy(update={"engine": expected}), tmp_path
         transport = httpx.ASGITransport(app=application(gateway))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answer = await client.delete("/v1/models/chat/estimate")

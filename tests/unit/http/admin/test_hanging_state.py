@@ -32,15 +32,15 @@ async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), CHANGES)
-async def test_who_changes_it_holds_up_nobody(
+async def test_a_change_of_state_blocks_no_request(
     method: str, path: str, body: Any, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, answers = threading.Event(), threading.Event()
+    requested, answers = threading.Event(), threading.Event()
     write = Database.write
 
     @contextmanager
     def hanging(database: Database) -> Iterator[Any]:
-        asked.set()
+        requested.set()
         assert answers.wait(PATIENCE)
         with write(database) as connection:
             yield connection
@@ -51,7 +51,7 @@ async def test_who_changes_it_holds_up_nobody(
         assert (await client.post("/v1/routers", json=router)).status_code == 201
         monkeypatch.setattr(Database, "write", hanging)
         changing = asyncio.create_task(client.request(method, path, json=body))
-        assert await asyncio.to_thread(asked.wait, PATIENCE)
+        assert await asyncio.to_thread(requested.wait, PATIENCE)
         for other in ("/v1/models", "/v1/models/chat", "/v1/routers/auto"):
             assert (await client.get(other)).status_code == 200
         assert not changing.done()

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from adapters.sources import AdapterSource
-from adapters.types import Base, Checked, StoredAdapter
+from adapters.types import Base, CheckedAdapter, StoredAdapter
 from registry.bounds import Bounds
 from registry.names import NAME_RULE
-from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered
+from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion
 from registry.state.database import State
 from runtime.http.middleware import set_caller
 from runtime.scheduling.probes import ProbeResult
@@ -36,11 +36,11 @@ class Service:
     def list(self, base: str) -> "list[Adapter]":
         return [adapter for adapter in self.state.adapters.all() if adapter.key.base == base]
 
-    async def validate(self, base: Base, source: AdapterSource) -> Checked:
+    async def validate(self, base: Base, source: AdapterSource) -> CheckedAdapter:
         self.checked.append(source)
-        return Checked(digest(1), 8, 100)
+        return CheckedAdapter(digest(1), 8, 100)
 
-    async def register(self, name: str, base: Base, source: AdapterSource, **_: Any) -> Registered:
+    async def register(self, name: str, base: Base, source: AdapterSource, **_: Any) -> RegisteredVersion:
         self.checked.append(source)
         return self.state.adapters.register(AdapterKey(base.id, name), NewVersion(digest(1), 8, 100, "test"))
 
@@ -70,8 +70,8 @@ async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def error(answer: httpx.Response) -> tuple[int, str, str]:
-    told = answer.json()["error"]
-    return answer.status_code, told["code"], told["param"]
+    fault = answer.json()["error"]
+    return answer.status_code, fault["code"], fault["param"]
 
 
 REFUSED = [
@@ -84,13 +84,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "base", "told"), REFUSED)
+@pytest.mark.parametrize(("name", "base", "fault"), REFUSED)
 @pytest.mark.parametrize("query", ["", "?dry_run=true"])
 async def test_names_of_models_are_refused_before_anything_is_read(
-    name: str, base: str, told: tuple[int, str, str], query: str, client: httpx.AsyncClient, gateway: FakeGateway
+    name: str, base: str, fault: tuple[int, str, str], query: str, client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
     body = {"name": name, "base": base, "source": {"path": "/adapter"}}
-    assert error(await client.post(f"/v1/adapters{query}", json=body)) == told
+    assert error(await client.post(f"/v1/adapters{query}", json=body)) == fault
     form = "".join(
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
         for field, value in (("name", name), ("base", base))
@@ -98,17 +98,17 @@ async def test_names_of_models_are_refused_before_anything_is_read(
     head = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
     endless = 'Content-Disposition: form-data; name="file"; filename="a.tar"\r\n\r\n'
     cut = f"{form}--{BOUNDARY}\r\n{endless}the rest is never read"
-    assert error(await client.post(f"/v1/adapters{query}", content=cut, headers=head)) == told
+    assert error(await client.post(f"/v1/adapters{query}", content=cut, headers=head)) == fault
     assert gateway.service.checked == []
     assert gateway.state.adapters.all() == ()
 
 
-@pytest.mark.parametrize(("name", "base", "told"), REFUSED)
+@pytest.mark.parametrize(("name", "base", "fault"), REFUSED)
 async def test_vllms_call_refuses_them_too(
-    name: str, base: str, told: tuple[int, str, str], client: httpx.AsyncClient
+    name: str, base: str, fault: tuple[int, str, str], client: httpx.AsyncClient
 ) -> None:
     body = {"lora_name": name, "lora_path": "/adapter", "base_model_name": base}
-    assert error(await client.post("/v1/load_lora_adapter", json=body)) == told
+    assert error(await client.post("/v1/load_lora_adapter", json=body)) == fault
 
 
 def asking_as(gateway: FakeGateway, caller: Caller) -> httpx.AsyncClient:
@@ -125,10 +125,10 @@ def asking_as(gateway: FakeGateway, caller: Caller) -> httpx.AsyncClient:
 
 
 @pytest.mark.parametrize(
-    ("team", "scope", "told"), [("legal", "adapters", True), ("search", "adapters", False), ("search", "admin", True)]
+    ("team", "scope", "fault"), [("legal", "adapters", True), ("search", "adapters", False), ("search", "admin", True)]
 )
-async def test_who_only_uses_an_adapter_is_not_told_what_it_was_made_of(
-    team: str, scope: str, told: bool, gateway: FakeGateway
+async def test_a_user_of_an_adapter_does_not_see_its_source(
+    team: str, scope: str, fault: bool, gateway: FakeGateway
 ) -> None:
     """Folders of the server, names of adapters that are not shared, and the known answer were there for all teams."""
     made, key = "0.7 × legal/secret@v1 + 0.3 × /srv/x", AdapterKey("small", "mixed", "legal")
@@ -140,24 +140,22 @@ async def test_who_only_uses_an_adapter_is_not_told_what_it_was_made_of(
     [found] = answer.json()["data"]
     assert (found["base"], found["version"], found["shared"]) == ("small", "v1", True)
     for word in ("secret", "/srv/x", "who was it?", "Ada"):
-        assert (word in answer.text) is told
+        assert (word in answer.text) is fault
     for use in ("running", "waiting", "hits", "misses", "evictions"):
-        assert found[use] == (0 if told else None)
+        assert found[use] == (0 if fault else None)
 
 
-@pytest.mark.parametrize(("scope", "told"), [("infer", False), ("adapters", False), ("models", True), ("admin", True)])
-async def test_who_only_asks_a_model_is_not_told_how_much_others_do(
-    scope: str, told: bool, gateway: FakeGateway
-) -> None:
+@pytest.mark.parametrize(("scope", "fault"), [("infer", False), ("adapters", False), ("models", True), ("admin", True)])
+async def test_a_user_of_a_model_does_not_see_the_load_of_others(scope: str, fault: bool, gateway: FakeGateway) -> None:
     async with asking_as(gateway, Caller("search", "key00001", frozenset((Scope(scope),)))) as client:
-        shown = [(await client.get("/v1/models/small")).json(), (await client.get("/v1/models")).json()["data"][0]]
-    for found in shown:
-        assert (found["id"], found["running"], found["waiting"]) == ("small", *((0, 0) if told else (None, None)))
+        displayed = [(await client.get("/v1/models/small")).json(), (await client.get("/v1/models")).json()["data"][0]]
+    for found in displayed:
+        assert (found["id"], found["running"], found["waiting"]) == ("small", *((0, 0) if fault else (None, None)))
 
 
-@pytest.mark.parametrize(("team", "told"), [("legal", True), ("search", False)])
-async def test_who_only_uses_an_adapter_is_not_told_what_its_probe_had_to_answer(
-    team: str, told: bool, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("team", "fault"), [("legal", True), ("search", False)])
+async def test_a_user_of_an_adapter_does_not_see_its_probe(
+    team: str, fault: bool, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal told the known answer to every team that asked the adapter."""
     probe = Probe("who was it?", "Ada")
@@ -172,7 +170,7 @@ async def test_who_only_uses_an_adapter_is_not_told_what_its_probe_had_to_answer
         body = {"model": "legal/mixed", "messages": [{"role": "user", "content": "hi"}]}
         answer = await client.post("/v1/chat/completions", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "adapter_probe_failed"), answer.text
-    assert ("Ada" in answer.text, "Bob" in answer.text) == (told, told)
+    assert ("Ada" in answer.text, "Bob" in answer.text) == (fault, fault)
 
 
 @pytest.mark.parametrize("base", ["secre", "secret", "small:secret"])
@@ -193,7 +191,7 @@ async def test_a_wrong_base_tells_no_names_of_another_team(base: str, gateway: F
 
 
 @pytest.mark.parametrize("name", ["a b", ".hidden", "", "x" * 65])
-async def test_what_is_no_name_is_told_in_words(name: str, client: httpx.AsyncClient) -> None:
+async def test_an_invalid_name_is_explained(name: str, client: httpx.AsyncClient) -> None:
     body = {"name": name, "base": "small", "source": {"path": "/adapter"}}
     answer = await client.post("/v1/adapters", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "name")
@@ -214,7 +212,7 @@ async def test_an_alias_of_a_model_comes_moves_and_goes(client: httpx.AsyncClien
 
 
 @pytest.mark.parametrize(
-    ("alias", "told"),
+    ("alias", "fault"),
     [
         ("plain", (409, "name_in_use", "alias")),  # a model
         ("chat", (409, "name_in_use", "alias")),  # in a recipe
@@ -224,11 +222,11 @@ async def test_an_alias_of_a_model_comes_moves_and_goes(client: httpx.AsyncClien
     ],
 )
 async def test_names_that_mean_something_are_no_alias(
-    alias: str, told: tuple[int, str, str], client: httpx.AsyncClient, gateway: FakeGateway
+    alias: str, fault: tuple[int, str, str], client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
     gateway.state.adapters.register(AdapterKey("small", "fine"), NewVersion(digest(1), 8, 100, "test"))
     gateway.names.refresh()
-    assert error(await client.put(f"/v1/models/small/aliases/{alias}")) == told
+    assert error(await client.put(f"/v1/models/small/aliases/{alias}")) == fault
     assert gateway.state.models.aliases() == {}
 
 

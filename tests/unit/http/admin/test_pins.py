@@ -105,11 +105,11 @@ async def test_pins_of_the_state_that_find_no_room_are_left_out(gateway: FakeGat
     """The recipe has fewer places than it had."""
     for name in ("one", "two", "three"):
         gateway.state.adapters.pin(AdapterKey("small", name), True)
-    await gateway.gateway.adapters.register_of(gateway.recipes[0])
+    await gateway.gateway.adapters.register_from_recipe(gateway.recipes[0])
     assert len(held(gateway)) == 2
 
 
-async def test_a_disk_that_fails_under_one_adapter_of_a_recipe_is_told(tmp_path: Path) -> None:
+async def test_a_disk_failure_under_one_adapter_of_a_recipe_is_reported(tmp_path: Path) -> None:
     """The server gets ready without it."""
 
     async def register(*_: Any, **__: Any) -> Any:
@@ -118,13 +118,13 @@ async def test_a_disk_that_fails_under_one_adapter_of_a_recipe_is_told(tmp_path:
     with State(tmp_path / "data") as state:
         service = Service(state, tmp_path)
         service.register = register  # type: ignore[attr-defined]
-        wanted = recipe("small", adapters=[{"name": "one", "source": {"path": "x"}}])
-        gateway = FakeGateway(tmp_path, [wanted], state=state, service=service)
-        await gateway.gateway.adapters.register_of(wanted)
+        expected = recipe("small", adapters=[{"name": "one", "source": {"path": "x"}}])
+        gateway = FakeGateway(tmp_path, [expected], state=state, service=service)
+        await gateway.gateway.adapters.register_from_recipe(expected)
         assert "No space left" in gateway.gateway.adapters.faults["small:one"]
-        await gateway.gateway.adapters.register_of(recipe("small", version=2))
+        await gateway.gateway.adapters.register_from_recipe(recipe("small", version=2))
         assert gateway.gateway.adapters.faults == {}, "the recipe names it no more"
-        await gateway.gateway.adapters.register_of(wanted)
+        await gateway.gateway.adapters.register_from_recipe(expected)
         del gateway.entries["small"]
         assert gateway.gateway.adapters.faults == {}, "nor is the model there"
 

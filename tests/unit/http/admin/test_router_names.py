@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from models.messages import Chunk, Finished, Started, Usage
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.recipes.router import RouterSpec
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
@@ -40,7 +40,7 @@ def router(name: str) -> dict[str, Any]:
     return {"id": name, "targets": [{"name": "small"}]}
 
 
-def told(answer: httpx.Response) -> tuple[int, str]:
+def error_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
@@ -51,14 +51,18 @@ async def test_no_router_gets_the_name_of_a_model(name: str, client: httpx.Async
     gateway.names.refresh()
     assert (await client.put("/v1/models/small/aliases/own")).status_code == 200
     refused = await client.post("/v1/routers", json=router(name))
-    assert told(refused) == (409, "name_in_use")
+    assert error_of(refused) == (409, "name_in_use")
     assert "Choose another name for the router" in refused.json()["error"]["message"]
     assert not gateway.routers.names()
 
 
 async def test_a_rules_name_may_be_of_any_letters(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     """The header that tells it is ASCII."""
-    gateway.links["small"].script = lambda _: [Started(200, "application/json"), Chunk(b"{}"), Finished(Usage())]
+    gateway.links["small"].script = lambda _: [
+        ResponseStart(200, "application/json"),
+        Chunk(b"{}"),
+        ResponseEnd(Usage()),
+    ]
     rule = {"name": "für:法律,100%", "when": {"tools": False}, "to": ["small"]}
     assert (await client.post("/v1/routers", json={**router("auto"), "rules": [rule]})).status_code == 201
     body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
@@ -73,7 +77,7 @@ async def test_no_model_gets_the_name_of_a_router(client: httpx.AsyncClient, gat
         await client.put("/v1/models/small/aliases/auto"),
         await client.patch("/v1/models/small", json={"changes": {"aliases": ["tiny", "auto"]}}),
     ):
-        assert told(refused) == (409, "name_in_use")
+        assert error_of(refused) == (409, "name_in_use")
         assert "roundhouse routers remove auto" in refused.json()["error"]["message"]
     assert not gateway.names.is_model("auto")
 
@@ -83,7 +87,11 @@ async def test_a_router_whose_name_a_file_gave_to_a_model_is_out_of_use(
 ) -> None:
     """A model that is named directly never becomes another one."""
     assert (await client.post("/v1/routers", json=router("poem"))).status_code == 201
-    gateway.links["small"].script = lambda _: [Started(200, "application/json"), Chunk(b"{}"), Finished(Usage())]
+    gateway.links["small"].script = lambda _: [
+        ResponseStart(200, "application/json"),
+        Chunk(b"{}"),
+        ResponseEnd(Usage()),
+    ]
     body = {"model": "poem", "messages": [{"role": "user", "content": "hi"}]}
     assert "x-roundhouse-route" in (await client.post("/v1/chat/completions", json=body)).headers
     gateway.names.serve([recipe("small", aliases=("tiny", "poem"))])
@@ -118,7 +126,7 @@ async def test_what_a_model_says_is_not_taken_for_an_event(client: httpx.AsyncCl
     assert (await client.post("/v1/routers", json=router("auto"))).status_code == 201
     choice = {"index": 0, "text": "data:{}", "finish_reason": "stop", "prompt_token_ids": [1], "token_ids": [1]}
     made = {"id": "x", "model": "small", "choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
-    events = [Started(200, "application/json"), Chunk(json.dumps(made).encode()), Finished(Usage(1, 1))]
+    events = [ResponseStart(200, "application/json"), Chunk(json.dumps(made).encode()), ResponseEnd(Usage(1, 1))]
     gateway.links["small"].script = lambda _: events
     answer = await client.post("/", json={"inputs": "hi", "model": "auto", "parameters": {"return_full_text": False}})
     assert answer.status_code == 200, answer.text

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from models.messages import Event, Finished, Segment, TranscribeRequest, TranscriptInfo, Usage, Word
+from models.messages import Event, ResponseEnd, Segment, TranscribeRequest, TranscriptInfo, Usage, Word
 from tests.unit.http.fakes import FakeGateway
 
 PATH = "/v1/audio/transcriptions"
@@ -22,13 +22,13 @@ def segment(number: int, start: float, end: float, text: str) -> Segment:
 
 
 SEGMENTS = [segment(1, 0.0, 1.5, " Turn on <the> lamp."), segment(2, 3599.9996, 3661.25, " Now --> & then.")]
-END = Finished(usage=Usage(audio_seconds=61.5, batch=2))
+END = ResponseEnd(usage=Usage(audio_seconds=61.5, batch=2))
 SCRIPT: list[Event] = [INFO, *SEGMENTS, END]
 TEXT = "Turn on <the> lamp. Now --> & then."
 DURATION = {"type": "duration", "seconds": 62}
 
 
-def asked(gateway: FakeGateway) -> TranscribeRequest:
+def engine_request(gateway: FakeGateway) -> TranscribeRequest:
     request = gateway.links["speech"].requests[-1]
     assert isinstance(request, TranscribeRequest)
     return request

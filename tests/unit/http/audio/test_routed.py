@@ -47,8 +47,10 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 async def test_a_recording_goes_where_explain_says(
     client: httpx.AsyncClient, path: str, fields: dict[str, str], target: str, reason: str
 ) -> None:
-    told = await client.post("/v1/route", json={"model": "ears", "endpoint": path, **fields})
-    assert (told.status_code, told.json()["target"], told.json()["reason"]) == (200, target, reason), told.text
+    reported = await client.post("/v1/route", json={"model": "ears", "endpoint": path, **fields})
+    assert (reported.status_code, reported.json()["target"], reported.json()["reason"]) == (200, target, reason), (
+        reported.text
+    )
     found = await post(client, path, model="ears", **fields)
     assert found.headers["x-roundhouse-route"].split(" ")[:3] == ["ears@v1", target, reason]
     assert found.headers["x-roundhouse-model"] == f"{target}@rev"

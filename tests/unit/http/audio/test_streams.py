@@ -10,10 +10,10 @@ import openai
 import pytest
 from fastapi import FastAPI
 
-from models.messages import Event, Finished, Progress, Usage
+from models.messages import Event, Progress, ResponseEnd, Usage
 from registry.errors import EngineFailed, RoundhouseError
 from runtime.residency.states import ModelState
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from tests.unit.http.audio.script import (
     END,
     INFO,
@@ -110,18 +110,18 @@ async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGa
     assert gateway.outcomes() == {("speech", PATH, "cancelled"): 1.0}
 
 
-async def test_only_what_was_heard_to_its_end_teaches_what_recordings_cost(
+async def test_only_finished_transcriptions_teach_what_recordings_cost(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works: list[float] = []
     acquire = gateway.queues["speech"].acquire
 
-    def watched(*more: Any, claim: Claim) -> Any:
+    def watched(*more: Any, claim: QueueRequest) -> Any:
         works.append(claim.work)
         return acquire(*more, claim=claim)
 
     monkeypatch.setattr(gateway.queues["speech"], "acquire", watched)
-    broken = [INFO, Finished(usage=Usage(audio_seconds=0.1)), EngineFailed("The engine broke.")]
+    broken = [INFO, ResponseEnd(usage=Usage(audio_seconds=0.1)), EngineFailed("The engine broke.")]
     for script in (broken, SCRIPT, SCRIPT):
         gateway.links["speech"].script = lambda _, script=script: script
         await post(client)

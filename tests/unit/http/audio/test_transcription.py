@@ -17,7 +17,7 @@ from tests.unit.http.audio.script import (
     SCRIPT,
     SEGMENTS,
     TEXT,
-    asked,
+    engine_request,
     left_over,
     post,
     segment,
@@ -76,7 +76,7 @@ async def test_verbose_json(client: httpx.AsyncClient, gateway: FakeGateway) -> 
         "temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.125,
     }  # fmt: skip
     assert found["segments"][1]["id"] == 1
-    assert not asked(gateway).word_timestamps
+    assert not engine_request(gateway).word_timestamps
 
 
 @pytest.mark.parametrize("name", ["timestamp_granularities[]", "timestamp_granularities"])
@@ -84,7 +84,7 @@ async def test_words(client: httpx.AsyncClient, gateway: FakeGateway, name: str)
     found = (await post(client, PATH, response_format="verbose_json", **{name: ["word", "segment"]})).json()
     assert found["words"][0] == {"word": "Turn on <the> lamp.", "start": 0.0, "end": 1.5}
     assert len(found["segments"]) == 2
-    assert asked(gateway).word_timestamps
+    assert engine_request(gateway).word_timestamps
     found = (await post(client, response_format="verbose_json", **{name: "word"})).json()
     assert "segments" not in found
     assert len(found["words"]) == 2
@@ -124,7 +124,7 @@ def test_clock() -> None:
 # --- options -------------------------------------------------------------------------------------------------------
 async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     await post(client)
-    plain = asked(gateway)
+    plain = engine_request(gateway)
     assert plain.task == "transcribe"
     assert (plain.language, plain.prompt, plain.hotwords, plain.vad) == (None, None, None, None)
     assert plain.temperature == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0], "as Whisper falls back"
@@ -133,11 +133,11 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
         client, PATH, language="DE", prompt="names", hotwords="lamp", temperature="0.4", vad_filter="true", user="u",
         **{"keywords[]": ["door", "hall"]},
     )  # fmt: skip
-    got = asked(gateway)
+    got = engine_request(gateway)
     assert (got.language, got.prompt, got.hotwords, got.vad) == ("de", "names", "lamp, door, hall", True)
     assert got.temperature == [0.4]
     await post(client, temperature="0")
-    assert asked(gateway).temperature == plain.temperature
+    assert engine_request(gateway).temperature == plain.temperature
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ async def test_voice_detection(
     client: httpx.AsyncClient, gateway: FakeGateway, fields: dict[str, str], vad: bool | None
 ) -> None:
     assert (await post(client, **fields)).status_code == 200
-    assert asked(gateway).vad is vad
+    assert engine_request(gateway).vad is vad
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ async def test_voice_detection(
 )
 async def test_languages(client: httpx.AsyncClient, gateway: FakeGateway, given: str, code: str | None) -> None:
     assert (await post(client, language=given)).status_code == 200
-    assert asked(gateway).language == code
+    assert engine_request(gateway).language == code
     assert (await post(client, **{"languages[]": given})).status_code == 200
-    assert asked(gateway).language == code
+    assert engine_request(gateway).language == code
 
 
 async def test_translations(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
@@ -178,12 +178,12 @@ async def test_translations(client: httpx.AsyncClient, gateway: FakeGateway) -> 
     ]  # fmt: skip
     found = (await post(client, path, response_format="verbose_json")).json()
     assert (found["task"], found["language"]) == ("translate", "english")
-    assert asked(gateway).task == "translate"
+    assert engine_request(gateway).task == "translate"
     assert gateway.outcomes() == {("speech", path, "ok"): 1.0}
 
 
 @pytest.mark.parametrize(
-    ("path", "told", "spaced"),
+    ("path", "language", "spaced"),
     [
         (PATH, "ja", False),
         (PATH, "Japanese", False),
@@ -193,10 +193,10 @@ async def test_translations(client: httpx.AsyncClient, gateway: FakeGateway) -> 
     ],
 )
 async def test_segments_are_joined_as_the_language_is_written(
-    client: httpx.AsyncClient, gateway: FakeGateway, path: str, told: str, spaced: bool
+    client: httpx.AsyncClient, gateway: FakeGateway, path: str, language: str, spaced: bool
 ) -> None:
     """Providers tell its name. A translation is in English, whatever was spoken."""
-    info = TranscriptInfo(language=told, language_probability=1, duration=2, duration_after_vad=2)
+    info = TranscriptInfo(language=language, language_probability=1, duration=2, duration_after_vad=2)
     gateway.links["speech"].script = lambda _: [info, segment(1, 0, 1, "one"), segment(2, 1, 2, "two"), END]
     text = "one two" if spaced else "onetwo"
     assert (await post(client, path)).json()["text"] == text

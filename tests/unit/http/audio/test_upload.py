@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.messages import Finished, TranscribeRequest, TranscriptInfo, Usage
+from models.messages import ResponseEnd, TranscribeRequest, TranscriptInfo, Usage
 from runtime.http.audio.endpoints import RecordingResponse
 from runtime.http.guard.access import dialect_of
 from runtime.http.middleware import ContextMiddleware
@@ -37,7 +37,7 @@ FILE = part("file", b"some audio", "a.wav")
 
 @pytest.fixture(autouse=True)
 def scripted(gateway: FakeGateway) -> None:
-    gateway.links["speech"].script = lambda _: [INFO, Finished(usage=Usage())]
+    gateway.links["speech"].script = lambda _: [INFO, ResponseEnd(usage=Usage())]
 
 
 def left_over(gateway: FakeGateway) -> list[Path]:
@@ -71,7 +71,7 @@ async def test_the_engine_reads_what_was_sent_from_a_private_file(
 @given(sound=st.binary(min_size=1, max_size=300), cuts=st.lists(st.integers(1, 60), max_size=30))
 async def test_any_cut_of_the_body_gives_the_same_file(tmp_path: Path, sound: bytes, cuts: list[int]) -> None:
     gateway = FakeGateway(tmp_path)
-    gateway.links["speech"].script = lambda _: [INFO, Finished(usage=Usage())]
+    gateway.links["speech"].script = lambda _: [INFO, ResponseEnd(usage=Usage())]
     seen: list[bytes] = []
     gateway.links["speech"].look = lambda request: seen.append(Path(request.path).read_bytes())
     body = MODEL + part("file", sound, "a.wav") + part("language", b"en") + END
@@ -215,7 +215,7 @@ async def test_a_full_disk_is_503(
 async def test_many_uploads_together_have_a_bound(tmp_path: Path) -> None:
     """The room of one that has ended is free again."""
     gateway = FakeGateway(tmp_path, max_uploads=50_000)
-    gateway.links["speech"].script = lambda _: [INFO, Finished(usage=Usage())]
+    gateway.links["speech"].script = lambda _: [INFO, ResponseEnd(usage=Usage())]
     app = application(gateway)
     large = part("file", b"x" * 30_000, "a.wav")
     first = Wire(app, PATH, [MODEL + large[:-2]], HEADERS)

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from registry.errors import BadRequest
-from tenants.ledger.keeping import Ledger
-from tenants.limits.keeping import Limits
+from tenants.key_settings import KeySettings
+from tenants.ledger.ledger import Ledger
 from tenants.limits.limiter import Limiter
+from tenants.limits.loader import LimitLoader
 from tenants.limits.records import Kind, amount_of
-from tenants.place import KeyPlace
 from tenants.watch import KeyWatch
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -30,7 +30,7 @@ NUMBERS: tuple[Any, ...] = (True, "10", "1e9", None, *BEYOND)
 async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """An open server; the team `fuzz` is there."""
     limiter, ledger = Limiter(), Ledger(tmp_path / "data")
-    watch = KeyWatch(KeyPlace(tmp_path / "data"), ledger.keep, Limits(limiter, ledger).read)
+    watch = KeyWatch(KeySettings(tmp_path / "data"), ledger.enable, LimitLoader(limiter, ledger).read)
     gateway = FakeGateway(tmp_path, ledger=ledger, limiter=limiter, watch=watch)
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as found:
@@ -92,7 +92,7 @@ async def test_a_field_that_is_nobodys_sets_nothing(client: httpx.AsyncClient, p
 
 
 @pytest.mark.parametrize("path", [PROJECTS, "/v1/feedback", "/v1/models", "/v1/adapters/combine"])
-async def test_what_is_no_json_is_told_as_everywhere(client: httpx.AsyncClient, path: str) -> None:
+async def test_invalid_json_gets_the_usual_error(client: httpx.AsyncClient, path: str) -> None:
     """It was `1: JSON decode error.`, about a field `1`, or what the framework says, with the code http_error."""
     wrong = {b"{": "invalid_json", b"\xff": "invalid_json", b'{"name": 1%s}' % (b"0" * 5_000): "invalid_json"}
     for body, code in {**wrong, b"[" * 100_000: "json_too_deep"}.items():

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from models.messages import Chunk, Started
+from models.messages import Chunk, ResponseStart
 from registry.errors import TooLarge
 from runtime.gateway.context import RequestContext
-from runtime.http.bodies import too_large
+from runtime.http.bodies import too_large_error
 from runtime.http.guard import bodies as guard
-from runtime.http.guard.bodies import NO_KEY_BYTES, Bodies, BodyPace
+from runtime.http.guard.bodies import NO_KEY_BYTES, BodyMiddleware, BodyPace
 from runtime.http.guard.memory import BodyMemory
-from tenants.caller import EVERYBODY, NOBODY, VISITOR, Caller
+from tenants.caller import ANONYMOUS, EVERYBODY, VISITOR, Caller
 from tenants.caller import Scope as KeyScope
-from tenants.keys.keyring import Keyring, Known
+from tenants.keys.keyring import KeyEntry, Keyring
 from tests.unit.console.conftest import PEPPER, key
 from tests.unit.guard.serving import HOST, JSON, PATIENCE, Served, Wire, served
 
@@ -25,11 +25,11 @@ PART = b"a" * 100_000
 TEAM_A, TEAM_B = key("a", KeyScope.INFER), key("b", KeyScope.INFER)
 
 
-def ring(*keys: tuple[str, Known]) -> Keyring:
+def ring(*keys: tuple[str, KeyEntry]) -> Keyring:
     return Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=False)
 
 
-def bearer(owner: tuple[str, Known]) -> bytes:
+def bearer(owner: tuple[str, KeyEntry]) -> bytes:
     return b"Authorization: Bearer " + owner[0].encode() + b"\r\n"
 
 
@@ -79,17 +79,17 @@ async def test_what_was_fitted_for_a_router_may_be_larger_than_a_request(tmp_pat
         assert other.status == 413
 
 
-def test_a_small_limit_is_told_as_it_is() -> None:
+def test_a_small_limit_is_written_exactly() -> None:
     """`--max-json 512KiB` was `0 MiB`."""
-    assert "limit of 512.0 KiB" in too_large(512 << 10).message
-    assert "limit of 4.0 MiB" in too_large(4 << 20).message
+    assert "limit of 512.0 KiB" in too_large_error(512 << 10).message
+    assert "limit of 4.0 MiB" in too_large_error(4 << 20).message
 
 
 TWICE = HOST + b"Content-Type: multipart/x\r\n" + JSON
 
 
 @pytest.mark.parametrize("path", [b"/console/sign-in", b"/v1/feedback", b"/v1/embeddings", b"/v1/adapters"])
-async def test_a_type_that_is_told_twice_opens_no_way_round_the_bounds(tmp_path: Path, path: bytes) -> None:
+async def test_a_repeated_content_type_does_not_bypass_the_bounds(tmp_path: Path, path: bytes) -> None:
     """The door read the last one, the bounds any: an endless body got into memory, without a key."""
     async with served(tmp_path) as server:
         answer = await server.ask(b"POST " + path + b" HTTP/1.1\r\n" + TWICE + b"Transfer-Encoding: chunked\r\n")
@@ -115,14 +115,14 @@ async def test_only_forms_of_paths_that_take_files_are_not_held_in_memory(path: 
         pass
 
     memory = BodyMemory(10 * len(PART), 2 * len(PART))
-    bodies = Bodies(reads_all, BodyPace(PATIENCE, 1), lambda _path: 2 * len(PART), memory, 100)
+    bodies = BodyMiddleware(reads_all, BodyPace(PATIENCE, 1), lambda _path: 2 * len(PART), memory, 100)
     headers = [(b"content-type", b"multipart/form-data")]
     context = {"roundhouse.context": RequestContext("r")}
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers, **context}
     with pytest.raises(TooLarge) if bounded else nullcontext():
         await bodies(scope, endless, send)
     assert len(taken) == (3 if bounded else 11) * len(PART)
-    assert memory.held == 0
+    assert memory.used == 0
 
 
 CHAT = b'{"model": "chat", "messages": []}'
@@ -133,7 +133,7 @@ def posted(path: bytes, size: int, head: bytes = b"") -> bytes:
 
 
 def echoes(server: Served) -> None:
-    server.gateway.links["chat"].script = lambda _: (Started(200, "application/json"), Chunk(data=b"{}"))
+    server.gateway.links["chat"].script = lambda _: (ResponseStart(200, "application/json"), Chunk(data=b"{}"))
 
 
 async def test_half_sent_bodies_of_one_team_leave_room_for_another(
@@ -164,7 +164,7 @@ async def test_half_sent_bodies_of_one_team_leave_room_for_another(
     ],
 )
 async def test_a_stalled_body_gives_way_when_its_memory_is_needed(
-    tmp_path: Path, path: bytes, told: bytes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, path: bytes, reported: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard, "STALL_SECONDS", 0.0)
     settings = {"max_json": 100_000, "max_bodies": 100_000, "body_seconds": PATIENCE, "header_seconds": 0.5}
@@ -172,14 +172,14 @@ async def test_a_stalled_body_gives_way_when_its_memory_is_needed(
         stalled = await server.connect()
         await stalled.send(posted(path, 90_001) + b" " * 90_000)
         async with asyncio.timeout(PATIENCE):
-            while server.memory.held < 90_000:
+            while server.memory.used < 90_000:
                 await asyncio.sleep(0.01)
         body = b'{"model": "chat", "messages": []' + b" " * 50_000 + b"}"
         echoes(server)
         answer = await server.ask(posted(b"/v1/chat/completions", len(body))[:-2], body)
         assert answer.status == 200
         answer = await stalled.answer()
-        assert (answer.status, answer.body[: len(told)]) == (408, told)
+        assert (answer.status, answer.body[: len(reported)]) == (408, reported)
         assert await stalled.ended() == b""
         stalled.close()
 
@@ -200,7 +200,7 @@ async def test_signing_in_takes_as_much_as_a_key_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("caller", "most"), [(NOBODY, NO_KEY_BYTES), (EVERYBODY, 10**6), (VISITOR, 10**6), (TEAM_A[1].caller, 10**6)]
+    ("caller", "most"), [(ANONYMOUS, NO_KEY_BYTES), (EVERYBODY, 10**6), (VISITOR, 10**6), (TEAM_A[1].caller, 10**6)]
 )
 async def test_who_shows_no_key_where_one_is_needed_brings_little(caller: Caller, most: int) -> None:
     """On every path, also those that need no key. An open server's callers have none, and bring what they like."""
@@ -215,7 +215,7 @@ async def test_who_shows_no_key_where_one_is_needed_brings_little(caller: Caller
     async def send(_message: Message) -> None:
         pass
 
-    bodies = Bodies(reads, BodyPace(PATIENCE, 1), lambda _path: 10**6, BodyMemory(10**8, 10**6), 100)
+    bodies = BodyMiddleware(reads, BodyPace(PATIENCE, 1), lambda _path: 10**6, BodyMemory(10**8, 10**6), 100)
     for size, outcome in ((most, nullcontext()), (most + 1, pytest.raises(TooLarge))):
         headers = [(b"content-length", b"%d" % size)]
         context = {"roundhouse.context": RequestContext("r", caller)}

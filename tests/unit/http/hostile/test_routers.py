@@ -138,7 +138,7 @@ def hostile_models() -> dict[str, bytes]:
         changed = json.dumps(change).encode()
         return len(changed).to_bytes(8, "little") + changed + rest
 
-    told = json.loads(header["__metadata__"]["roundhouse"])
+    reported = json.loads(header["__metadata__"]["roundhouse"])
     shape = {**header["letters"], "shape": [1 << 31, 1 << 31]}
     return {
         "nothing": b"",
@@ -152,12 +152,14 @@ def hostile_models() -> dict[str, bytes]:
         "no tensors": with_header({"__metadata__": header["__metadata__"]}),
         "offsets of others": with_header({**header, "idf": {**header["idf"], "data_offsets": [0, 1 << 40]}}),
         "labels without end": with_header(
-            {**header, "__metadata__": {"roundhouse": json.dumps({**told, "labels": ["a"] * 100_000})}}
+            {**header, "__metadata__": {"roundhouse": json.dumps({**reported, "labels": ["a"] * 100_000})}}
         ),
         "a threshold of ten": with_header(
             {
                 **header,
-                "__metadata__": {"roundhouse": json.dumps({**told, "alone": {**told["alone"], "threshold": 10}})},
+                "__metadata__": {
+                    "roundhouse": json.dumps({**reported, "alone": {**reported["alone"], "threshold": 10}})
+                },
             }
         ),
         "cut": good[: len(good) // 2],
@@ -196,7 +198,7 @@ async def test_versions_have_a_bound_together_and_files_are_read_once(tmp_path: 
         await client.aclose()
 
 
-def test_the_bound_of_patterns_is_told_before_one_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_of_patterns_is_checked_before_one_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("registry.recipes.router.compiled", lambda _: pytest.fail("compiled"))
     headers = {f"h{i}": "a" for i in range(201)}
     with pytest.raises(ValueError, match="patterns of headers in all rules: 201, and at most 200"):

@@ -11,9 +11,9 @@ import pytest
 from models.messages import Progress, Usage
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe, Task
-from runtime.gateway.backend import Coming
+from runtime.gateway.backend import LoadProgress
 from runtime.gateway.context import Preference, RequestContext
-from runtime.gateway.local.claims import Foresight
+from runtime.gateway.local.work import WorkEstimator
 from runtime.http.dialect import Head, Part, Parts
 from runtime.http.errors import Dialect
 from runtime.http.preferences import parse
@@ -22,8 +22,8 @@ from runtime.http.sending import Answer
 from runtime.http.serving import serve, with_progress
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
+from tests.unit.http.answering import answer
 from tests.unit.http.fakes import FakeGateway
-from tests.unit.http.whole import answer
 
 LIMITS = {"x-ratelimit-remaining-requests": "7"}
 STREAM, NO_CACHE = "text/event-stream; charset=utf-8", {"cache-control": "no-cache"}
@@ -61,7 +61,7 @@ async def parts(*given: Part) -> Parts:
         yield part
 
 
-async def told(answer: Parts) -> list[Part]:
+async def collect(answer: Parts) -> list[Part]:
     return [part async for part in answer]
 
 
@@ -73,7 +73,7 @@ async def test_comments_tell_the_progress_until_the_answer_comes() -> None:
         yield Head(200, "text/event-stream")
         yield b"data: 1\n\n"
 
-    stream = with_progress("m", lambda: Coming("weights", 0.4), answer(), LIMITS)
+    stream = with_progress("m", lambda: LoadProgress("weights", 0.4), answer(), LIMITS)
     assert await anext(stream) == Head(200, STREAM, {**NO_CACHE, **LIMITS}), "what is left is told before anything"
     assert await anext(stream) == b": m weights 40%\n\n"
     there.set()
@@ -84,7 +84,7 @@ async def test_comments_tell_the_progress_until_the_answer_comes() -> None:
 async def test_an_engines_error_body_becomes_an_event(dialect: Dialect, name: bytes) -> None:
     """Anthropic's clients pass over an event without a name: the refusal looked like an empty answer."""
     answer = parts(Head(400, "application/json"), b'{"error":{}}')
-    found = await told(with_progress("m", lambda: None, answer, {}, dialect))
+    found = await collect(with_progress("m", lambda: None, answer, {}, dialect))
     assert found[0] == Head(200, STREAM, NO_CACHE)
     assert found[-1] == name + b'data: {"error":{}}\n\n'
 
@@ -210,7 +210,7 @@ def test_how_long_files_take_to_come_does_not_shorten_the_load_after_it() -> Non
     assert fetched.remaining_load_seconds == 4.0
 
 
-async def test_who_would_wait_for_too_long_is_told_for_how_long(tmp_path: Path) -> None:
+async def test_a_request_that_would_wait_too_long_learns_the_expected_wait(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path)
     gateway.entries["chat"].state, gateway.entries["chat"].load_seconds = ModelState.ABSENT, 40.0
     context = RequestContext("r")
@@ -223,7 +223,7 @@ async def test_who_would_wait_for_too_long_is_told_for_how_long(tmp_path: Path) 
 
 def test_pictures_do_not_make_texts_look_long() -> None:
     """Their tokens are many, and their bytes are not in the size: a text is never more tokens than bytes."""
-    foresight = Foresight(Task.CHAT)
+    foresight = WorkEstimator(Task.CHAT)
     for _ in range(100):
         foresight.learn(150, "", Usage(prompt_tokens=1300, completion_tokens=5))
     assert foresight.prompt(4000) == 1000, "nothing is learnt from them: they would all look four times as long"
@@ -231,7 +231,7 @@ def test_pictures_do_not_make_texts_look_long() -> None:
 
 def test_a_reranker_may_read_more_tokens_than_its_request_has_bytes() -> None:
     """It reads the query again beside each document: such requests were taken for a tenth of what they are."""
-    foresight = Foresight(Task.RERANK)
+    foresight = WorkEstimator(Task.RERANK)
     for _ in range(100):
         foresight.learn(1_000, "", Usage(prompt_tokens=10_000))
     assert foresight.prompt(1_000) > 9_000

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from models.messages import Event, Finished, RerankRequest, RerankResult, Usage
+from models.messages import Event, RerankRequest, RerankResult, ResponseEnd, Usage
 from registry.errors import RoundhouseError
 from tests.unit.http.fakes import FakeGateway
 
@@ -15,10 +15,10 @@ def answer(request: RerankRequest) -> list[Event | RoundhouseError]:
     logits = [LOGITS.get(document, 0.0) for document in request.documents]
     chunks = [1 if request.truncate else 1 + document.count("§") for document in request.documents]
     found = RerankResult(logits=logits, chunks=chunks, tokens=[10] * len(logits))
-    return [found, Finished(usage=Usage(prompt_tokens=10 * len(logits)))]
+    return [found, ResponseEnd(usage=Usage(prompt_tokens=10 * len(logits)))]
 
 
-def asked(gateway: FakeGateway) -> RerankRequest:
+def engine_request(gateway: FakeGateway) -> RerankRequest:
     request = gateway.links["rerank"].requests[-1]
     assert isinstance(request, RerankRequest)
     return request

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from runtime.http.rerank.answers import sigmoid
 from tests.unit.http.fakes import FakeGateway
-from tests.unit.http.rerank.script import DOCUMENTS, LOGITS, answer, asked, body
+from tests.unit.http.rerank.script import DOCUMENTS, LOGITS, answer, body, engine_request
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +47,14 @@ async def test_top_n_return_documents_and_raw_scores(client: httpx.AsyncClient) 
 async def test_objects_and_rank_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     documents = [{"text": "high", "url": "u"}, "low"]
     found = (await client.post("/v1/rerank", json=body(query={"text": "q"}, documents=documents))).json()
-    assert asked(gateway).documents == ["high", "low"]
-    assert asked(gateway).query == "q"
+    assert engine_request(gateway).documents == ["high", "low"]
+    assert engine_request(gateway).query == "q"
     assert found["results"][0]["document"] == {"text": "high", "url": "u"}
     documents = [{"title": "T", "body": "B", "year": 1999}]
     await client.post("/v1/rerank", json=body(documents=documents, rank_fields=["body"]))
-    assert asked(gateway).documents == ["B"]
+    assert engine_request(gateway).documents == ["B"]
     await client.post("/v1/rerank", json=body(documents=documents, rank_fields=["title", "year"]))
-    assert asked(gateway).documents == ["title: T\nyear: 1999"]
+    assert engine_request(gateway).documents == ["title: T\nyear: 1999"]
 
 
 async def test_long_documents_are_reported(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
@@ -64,7 +64,7 @@ async def test_long_documents_are_reported(client: httpx.AsyncClient, gateway: F
     assert "chunks" not in response.json()["results"][1]
     for more in ({"truncate": True}, {"truncation": True}, {"truncate_prompt_tokens": -1}):
         assert (await client.post("/v1/rerank", json=body(documents=["a§b§c"], **more))).status_code == 200
-        assert asked(gateway).truncate
+        assert engine_request(gateway).truncate
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ async def test_long_documents_are_reported(client: httpx.AsyncClient, gateway: F
 async def test_limits_reach_the_engine(
     client: httpx.AsyncClient, gateway: FakeGateway, path: str, more: Any, limits: tuple[int, int, int]
 ) -> None:
-    wanted = {"text_1": "q", "text_2": DOCUMENTS} if path == "/score" else body()
-    assert (await client.post(path, json={**wanted, **more})).status_code == 200
-    request = asked(gateway)
+    expected = {"text_1": "q", "text_2": DOCUMENTS} if path == "/score" else body()
+    assert (await client.post(path, json={**expected, **more})).status_code == 200
+    request = engine_request(gateway)
     assert (request.max_query_tokens, request.max_document_tokens, request.max_chunks) == limits
     assert not request.truncate
 
@@ -122,9 +122,9 @@ async def test_jinas_faults_are_400(client: httpx.AsyncClient, more: Any, param:
 
 
 async def test_a_model_must_be_named_where_the_vendors_want_it(client: httpx.AsyncClient) -> None:
-    wanted = {"query": "q", "documents": ["x"]}
+    expected = {"query": "q", "documents": ["x"]}
     for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
-        response = await client.post(path, json=wanted)
+        response = await client.post(path, json=expected)
         assert response.status_code == 400
         assert "'model'" in response.text
 
@@ -196,13 +196,13 @@ async def test_coheres_v1_client_speaks_to_jinas_path(app: FastAPI) -> None:
 
 # --- TEI -----------------------------------------------------------------------------------------------------------
 async def test_teis_answer(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    wanted = {"query": "q", "texts": DOCUMENTS, "anything": "else"}
-    found = (await client.post("/rerank", json=wanted)).json()
+    expected = {"query": "q", "texts": DOCUMENTS, "anything": "else"}
+    found = (await client.post("/rerank", json=expected)).json()
     assert found == [{"index": i, "score": sigmoid(LOGITS[DOCUMENTS[i]])} for i in (1, 2, 0)]
-    found = (await client.post("/rerank", json={**wanted, "raw_scores": True, "return_text": True})).json()
+    found = (await client.post("/rerank", json={**expected, "raw_scores": True, "return_text": True})).json()
     assert found[0] == {"index": 1, "text": "high", "score": 3.0}
-    await client.post("/rerank?model=rerank", json={**wanted, "truncate": True})
-    assert asked(gateway).truncate
+    await client.post("/rerank?model=rerank", json={**expected, "truncate": True})
+    assert engine_request(gateway).truncate
 
 
 @pytest.mark.parametrize(

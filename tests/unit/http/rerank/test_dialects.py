@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.messages import Finished, RerankResult, Usage
+from models.messages import RerankResult, ResponseEnd, Usage
 from registry.errors import EngineFailed, Unavailable
 from runtime.http.rerank.answers import Ranking, sigmoid
 from tests.unit.http.fakes import FakeGateway, Wire, application, left
@@ -34,14 +34,14 @@ SHAPES: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 @pytest.mark.parametrize("path", list(SHAPES))
 async def test_errors_have_the_dialects_shape(client: httpx.AsyncClient, gateway: FakeGateway, path: str) -> None:
-    wanted, keys = SHAPES[path]
+    expected, keys = SHAPES[path]
     gateway.refuse = Unavailable("loading", retry_after=4)
-    response = await client.post(path, json=wanted)
+    response = await client.post(path, json=expected)
     assert (response.status_code, response.headers["retry-after"]) == (503, "4")
     assert response.json().keys() == keys
     gateway.refuse = None
     gateway.links["rerank"].script = lambda _: [EngineFailed("broke")]
-    response = await client.post(path, json=wanted)
+    response = await client.post(path, json=expected)
     assert response.status_code == 500
     assert response.json().keys() == keys
     response = await client.post(path, content=b"{")
@@ -67,7 +67,7 @@ async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGa
 async def test_an_engine_that_answers_nonsense_is_500(
     client: httpx.AsyncClient, gateway: FakeGateway, broken: RerankResult
 ) -> None:
-    gateway.links["rerank"].script = lambda _: [broken, Finished(usage=Usage())]
+    gateway.links["rerank"].script = lambda _: [broken, ResponseEnd(usage=Usage())]
     assert (await client.post("/v1/rerank", json=body())).status_code == 500
 
 

@@ -38,23 +38,25 @@ async def test_pairs_are_grouped_by_query_and_keep_their_order(client: httpx.Asy
     assert [item["score"] for item in found["data"]] == [LOGITS[d] for d in DOCUMENTS]
     sent = {r.query: r.documents for r in gateway.links["rerank"].requests}
     assert sent == {"a": ["low", "middle"], "b": ["high"]}
-    assert [r.places for r in gateway.links["rerank"].requests] == [[0, 2], [1]], "so that errors name the right one"
+    assert [r.document_numbers for r in gateway.links["rerank"].requests] == [[0, 2], [1]], (
+        "so that errors name the right one"
+    )
 
 
 @pytest.mark.parametrize(
-    ("texts", "more", "told"),
+    ("texts", "more", "chunks"),
     [
         (DOCUMENTS, {}, None),
         (["high", "low§§", "middle§"], {}, "6"),
         (["high", "low§§", "middle§"], {"truncate_prompt_tokens": -1}, None),
     ],
 )
-async def test_chunks_of_long_texts_are_told(
-    client: httpx.AsyncClient, texts: list[str], more: dict[str, int], told: str | None
+async def test_chunks_of_long_texts_are_reported(
+    client: httpx.AsyncClient, texts: list[str], more: dict[str, int], chunks: str | None
 ) -> None:
     response = await client.post("/score", json={"text_1": ["a", "b", "a"], "text_2": texts, **more})
     assert response.status_code == 200
-    assert response.headers.get("x-roundhouse-chunks") == told
+    assert response.headers.get("x-roundhouse-chunks") == chunks
 
 
 @pytest.mark.parametrize("names", [("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
@@ -64,7 +66,7 @@ async def test_other_names_of_the_sides(client: httpx.AsyncClient, names: tuple[
 
 
 @pytest.mark.parametrize(
-    ("wanted", "param"),
+    ("expected", "param"),
     [
         ({}, "text_1"),
         ({"text_1": "q"}, "text_1"),
@@ -78,8 +80,8 @@ async def test_other_names_of_the_sides(client: httpx.AsyncClient, names: tuple[
         ({"text_1": "q", "text_2": "xyz", "max_tokens_per_doc": -2}, "max_tokens_per_doc"),
     ],
 )
-async def test_scores_faults(client: httpx.AsyncClient, wanted: Any, param: str) -> None:
-    response = await client.post("/score", json=wanted)
+async def test_scores_faults(client: httpx.AsyncClient, expected: Any, param: str) -> None:
+    response = await client.post("/score", json=expected)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
 

@@ -30,12 +30,12 @@ from openai.types.admin.organization.projects import (
 from openai.types.admin.organization.projects.service_accounts import APIKeyCreateResponse
 
 from registry.recipes.provider import Provider
-from tenants.ledger.keeping import Ledger
-from tenants.ledger.rows import Entry, Settled
-from tenants.limits.keeping import Limits
+from tenants.key_settings import KeySettings
+from tenants.ledger.ledger import Ledger
+from tenants.ledger.rows import Entry, Settlement
 from tenants.limits.limiter import Limiter
+from tenants.limits.loader import LimitLoader
 from tenants.limits.records import Kind
-from tenants.place import KeyPlace
 from tenants.watch import KeyWatch
 from tests.system.vendor.strict import faults
 from tests.unit.http.fakes import FakeGateway, application, recipe
@@ -46,7 +46,9 @@ class Served:
 
     def __init__(self, folder: Path, **more: Any) -> None:
         self.limiter, self.ledger = Limiter(), Ledger(folder / "data")
-        self.watch = KeyWatch(KeyPlace(folder / "data"), self.ledger.keep, Limits(self.limiter, self.ledger).read)
+        self.watch = KeyWatch(
+            KeySettings(folder / "data"), self.ledger.enable, LimitLoader(self.limiter, self.ledger).read
+        )
         self.gateway = FakeGateway(folder, ledger=self.ledger, limiter=self.limiter, watch=self.watch, **more)
         self.raw: list[Any] = []
         http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=application(self.gateway)))
@@ -119,7 +121,7 @@ async def test_service_accounts_and_keys(served: Served) -> None:
     accounts, keys = organization.projects.service_accounts, organization.projects.api_keys
     made = await accounts.create("search", name="nightly")
     assert made.api_key is not None
-    assert served.watch.who([made.api_key.value]).team == "search", "it counts before its answer is there"
+    assert served.watch.identify([made.api_key.value]).team == "search", "it counts before its answer is there"
     served.check(ServiceAccountCreateResponse)
     second = await accounts.api_keys.create(made.id, project_id="search", name="b", expires_in_seconds=60)
     served.check(APIKeyCreateResponse)
@@ -135,7 +137,7 @@ async def test_service_accounts_and_keys(served: Served) -> None:
     with pytest.raises(openai.BadRequestError):
         await accounts.api_keys.create(made.id, project_id="search", scopes=[])
     changed = await keys.update(second.id, project_id="search", scopes=["infer", "usage"])
-    assert served.watch.who([second.value]).scopes == {"infer", "usage"}
+    assert served.watch.identify([second.value]).scopes == {"infer", "usage"}
     assert changed.id == second.id
     await keys.retrieve(second.id, project_id="search")
     await keys.delete(second.id, project_id="search")
@@ -155,14 +157,14 @@ async def test_service_accounts_and_keys(served: Served) -> None:
         await accounts.retrieve(made.id, project_id="search")
     assert error.value.code == "account_not_found"
     with pytest.raises(Exception, match="revoked"):
-        served.watch.who([made.api_key.value])
+        served.watch.identify([made.api_key.value])
 
 
 async def test_admin_keys(served: Served) -> None:
     keys = served.organization.admin_api_keys
     made = await keys.create(name="ops")
     served.check(AdminAPIKeyCreateResponse)
-    assert served.watch.who([made.value]).scopes == {"admin"}
+    assert served.watch.identify([made.value]).scopes == {"admin"}
     assert [one.id async for one in keys.list(order="desc")] == [made.id]
     assert (await keys.retrieve(made.id)).name == "ops"
     served.check(AdminAPIKey, AdminAPIKey)
@@ -192,7 +194,7 @@ async def test_the_last_admin_key_stays(served: Served) -> None:
         with pytest.raises(openai.ConflictError, match=f"the key {last.id} nobody .* 'admin'. Make one") as error:
             await refused
         assert error.value.code == "last_admin_key"
-    assert served.watch.who([last.value]).scopes == {"admin", "infer"}
+    assert served.watch.identify([last.value]).scopes == {"admin", "infer"}
     await keys.update(last.id, project_id="search", scopes=["admin"])
     await admins.create(name="next")
     await projects.archive("search")
@@ -245,15 +247,15 @@ async def test_spend_limits_and_alerts(served: Served) -> None:
     assert (found.threshold_amount, found.enforcement.status) == (25_000, "enforcing")
     served.check(ProjectSpendLimit, ProjectSpendLimit)
     channel: Any = {"type": "email", "recipients": ["ops@example.com"]}
-    asked: Any = {"currency": "USD", "interval": "month", "notification_channel": channel}
-    made = await alerts.create("search", threshold_amount=20_000, **asked)
+    requested: Any = {"currency": "USD", "interval": "month", "notification_channel": channel}
+    made = await alerts.create("search", threshold_amount=20_000, **requested)
     assert (await alerts.retrieve(made.id, project_id="search")).notification_channel.recipients == ["ops@example.com"]
-    changed = await alerts.update(made.id, project_id="search", threshold_amount=21_000, **asked)
+    changed = await alerts.update(made.id, project_id="search", threshold_amount=21_000, **requested)
     assert (changed.id, changed.threshold_amount) == (made.id, 21_000)
     assert [one.id async for one in alerts.list("search")] == [made.id]
     await alerts.delete(made.id, project_id="search")
     served.check(*[ProjectSpendAlert] * 4, ProjectSpendAlertDeleted)
-    made, later = [await alerts.create("search", threshold_amount=n, **asked) for n in (1, 2)]
+    made, later = [await alerts.create("search", threshold_amount=n, **requested) for n in (1, 2)]
     assert [one.id async for one in alerts.list("search", limit=1)] == [made.id, later.id]
     assert [one.id async for one in alerts.list("search", limit=1, order="desc")] == [later.id, made.id]
     with pytest.raises(openai.BadRequestError, match="use after"):
@@ -270,8 +272,8 @@ async def test_costs(served: Served) -> None:
     entry = Entry("a", "a", 1, 5.0, "search", "key00001", "/v1/chat/completions", "chat", "r", "sql@sha256:1",
                   "interactive", "api")  # fmt: skip
     await served.ledger.begin(entry)
-    served.ledger.end(Settled(entry, "done", 200, None, 100, 0, 20, cost_micro=2_500_000))
-    await served.ledger.written()
+    served.ledger.end(Settlement(entry, "done", 200, None, 100, 0, 20, cost_micro=2_500_000))
+    await served.ledger.flush()
     page = await served.organization.usage.costs(start_time=0, end_time=86_400, group_by=["project_id", "line_item"])
     assert faults(UsageCostsResponse, served.raw[-1]) == []
     (found,) = page.data[0].results

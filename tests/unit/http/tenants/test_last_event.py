@@ -61,8 +61,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 def wire_of(kept: Kept, path: str, data: bytes = b"") -> Wire:
     kept.gateway.links["chat"].script = lambda _: [STREAM, Chunk(data=data), END]
-    asked = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "stream": True, "inputs": "a"}
-    return Wire(kept.app, path, [json.dumps(asked).encode()])
+    requested = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "stream": True, "inputs": "a"}
+    return Wire(kept.app, path, [json.dumps(requested).encode()])
 
 
 def sent(wire: Wire) -> bytes:

@@ -11,25 +11,25 @@ import httpx2
 import openai
 import pytest
 
-from models.messages import Chunk, Finished, RerankResult, Started, Usage
+from models.messages import Chunk, RerankResult, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
 from registry.recipes.definition import Prices
 from runtime.gateway.backend import ChatPayload, Target
 from runtime.gateway.charging.demand import demand_of
 from runtime.gateway.context import RequestContext
-from runtime.http.limit_headers import duration, moment
+from runtime.http.limit_headers import format_duration, format_time
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import EVERYBODY
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit, Mode
+from tests.unit.http.answering import Answered, answer
 from tests.unit.http.fakes import FakeGateway, Wire, application, recipe
-from tests.unit.http.whole import Answered, answer
 from tests.unit.tenants.test_limiter import Clock
 
 PATH = "/v1/chat/completions"
 DEAR = PriceList(10**12, 10**12, 2 * 10**12)
-END = Finished(usage=Usage(prompt_tokens=7, completion_tokens=3))
+END = ResponseEnd(usage=Usage(prompt_tokens=7, completion_tokens=3))
 BODY: dict[str, Any] = {"model": "chat", "messages": [], "max_tokens": 10}
 
 
@@ -47,7 +47,11 @@ class Limited:
         ]
         self.gateway = FakeGateway(folder, priced, limiter=self.limiter)
         self.link = self.gateway.links["chat"]
-        self.link.script = lambda _: [Started(status=200, content_type="application/json"), Chunk(data=b"{}"), END]
+        self.link.script = lambda _: [
+            ResponseStart(status=200, content_type="application/json"),
+            Chunk(data=b"{}"),
+            END,
+        ]
         self.app = application(self.gateway)
 
     async def ask(self, path: str = PATH, **more: Any) -> Answered:
@@ -114,17 +118,17 @@ async def test_a_budget_that_is_spent_is_not_tried_again(tmp_path: Path) -> None
     for _ in range(6):
         assert (await held.ask()).status == 200
     inner = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=held.app))
-    asked = 0
+    requested = 0
 
     async def count(_request: httpx2.Request) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal requested
+        requested += 1
 
     inner.event_hooks["request"].append(count)
     async with openai.AsyncOpenAI(base_url="http://test/v1", api_key="x", max_retries=2, http_client=inner) as client:
         with pytest.raises(openai.RateLimitError) as error:
             await client.chat.completions.create(model="chat", messages=[], max_tokens=100)
-    assert asked == 1
+    assert requested == 1
     assert (error.value.type, error.value.code) == ("insufficient_quota", "project_spend_limit_exceeded")
     assert error.value.response.headers["x-should-retry"] == "false"
     assert int(error.value.response.headers["retry-after"]) > 60
@@ -169,10 +173,12 @@ async def test_pairs_are_charged_where_they_were_answered(tmp_path: Path) -> Non
     held = Limited(tmp_path, (Kind.DAY, 10**12, Mode.ENFORCE))
     held.gateway.links["rerank"].script = lambda _: [
         RerankResult(logits=[0.0, 1.0], chunks=[1, 1], tokens=[2, 2]),
-        Finished(usage=Usage(prompt_tokens=4)),
+        ResponseEnd(usage=Usage(prompt_tokens=4)),
     ]
-    asked = {"model": "rerank", "query": "q", "documents": ["a", "b"]}
-    done = await answer(held.gateway.gateway, RequestContext("r"), ENDPOINTS["/v1/rerank"], json.dumps(asked).encode())
+    requested = {"model": "rerank", "query": "q", "documents": ["a", "b"]}
+    done = await answer(
+        held.gateway.gateway, RequestContext("r"), ENDPOINTS["/v1/rerank"], json.dumps(requested).encode()
+    )
     assert done.status == 200
     assert held.left(Kind.DAY) == 10**12 - (4 + 2 * 5) * 10**6
 
@@ -181,12 +187,12 @@ async def test_pairs_are_charged_where_they_were_answered(tmp_path: Path) -> Non
     ("seconds", "text"), [(0, "0s"), (0.012, "12ms"), (1.5, "1.5s"), (360, "6m0s"), (3661, "1h1m1s"), (60, "1m0s")]
 )
 def test_times_as_go_writes_them(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_a_moment_that_no_calendar_has_is_the_last_one() -> None:
     """A limit that only warns may be overdrawn by any amount."""
-    assert moment(10**18) == "9999-12-31T23:59:59Z"
+    assert format_time(10**18) == "9999-12-31T23:59:59Z"
 
 
 def test_what_a_callers_budget_has_room_for(tmp_path: Path) -> None:
@@ -195,9 +201,9 @@ def test_what_a_callers_budget_has_room_for(tmp_path: Path) -> None:
     sink, contexts = held.gateway.gateway._limits, {"chat": 512, "free": None}
 
     def affords(tokens: int, model: str = "chat", price: PriceList | None = DEAR) -> bool:
-        asked = [ChatPayload(PATH, {**BODY, "max_tokens": tokens})]
+        requested = [ChatPayload(PATH, {**BODY, "max_tokens": tokens})]
         target = Target(model, model, "r", price=price)
-        return sink.affords(EVERYBODY, lambda _: asked, lambda one: contexts[one.model])(target)
+        return sink.affords(EVERYBODY, lambda _: requested, lambda one: contexts[one.model])(target)
 
     assert affords(10)
     assert not affords(300)

@@ -9,9 +9,9 @@ import openai
 import pytest
 
 from runtime.http.organization.used import NOTHING
-from tenants.ledger.keeping import Ledger
+from tenants.ledger.ledger import Ledger
 from tenants.ledger.organization import UsageQuery, page_of
-from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
 from tests.unit.http.fakes import FakeGateway, application
@@ -19,9 +19,9 @@ from tests.unit.http.fakes import FakeGateway, application
 DAY, HOUR = 86_400, 3600
 
 
-def row(uid: str, at: int, team: str, endpoint: str, *, source: str = "api", audio: int = 0) -> Settled:
+def row(uid: str, at: int, team: str, endpoint: str, *, source: str = "api", audio: int = 0) -> Settlement:
     entry = Entry(uid, uid, 1, at, team, f"key-{team}", endpoint, f"{team}-model", "r", "", "interactive", source)
-    return Settled(entry, "done", 200, None, 100, 40, 7, audio)
+    return Settlement(entry, "done", 200, None, 100, 40, 7, audio)
 
 
 ROWS = [
@@ -39,7 +39,7 @@ async def client(tmp_path: Path) -> AsyncIterator[openai.AsyncOpenAI]:
     database = open_tables(tmp_path / "data")
     LedgerTable(database, "other").write([one.entry for one in ROWS], ROWS)
     ledger = Ledger(tmp_path / "data")
-    await ledger.keep(database)
+    await ledger.enable(database)
     transport = httpx2.ASGITransport(app=application(FakeGateway(tmp_path, ledger=ledger)))
     http = httpx2.AsyncClient(transport=transport)
     async with openai.AsyncOpenAI(
@@ -110,27 +110,27 @@ async def test_other_tasks(client: openai.AsyncOpenAI) -> None:
     usage = client.admin.organization.usage
     embedded = (await usage.embeddings(start_time=0, end_time=DAY)).data[0].results[0]
     assert (embedded.object, embedded.input_tokens) == ("organization.usage.embeddings.result", 100)
-    heard = (await usage.audio_transcriptions(start_time=0, end_time=DAY)).data[0].results[0]
-    assert (heard.object, heard.seconds) == ("organization.usage.audio_transcriptions.result", 3)
+    received = (await usage.audio_transcriptions(start_time=0, end_time=DAY)).data[0].results[0]
+    assert (received.object, received.seconds) == ("organization.usage.audio_transcriptions.result", 3)
 
 
-async def test_what_nobody_can_use_here_is_empty_and_not_an_error(client: openai.AsyncOpenAI) -> None:
+async def test_unavailable_usage_kinds_are_empty(client: openai.AsyncOpenAI) -> None:
     usage = client.admin.organization.usage
     for kind in NOTHING:
         page = await getattr(usage, kind)(start_time=0, end_time=2 * DAY)
         assert [(bucket.start_time, bucket.results) for bucket in page.data] == [(0, []), (DAY, [])], kind
-    asked: dict[str, dict[str, Any]] = {
+    requested: dict[str, dict[str, Any]] = {
         "images": {"group_by": ["size", "source"], "sizes": ["256x256"], "sources": ["image.edit"]},
         "file_search_calls": {"group_by": ["vector_store_id"], "vector_store_ids": ["vs"]},
         "web_search_calls": {"group_by": ["context_level"], "context_levels": ["low"]},
         "moderations": {"user_ids": ["somebody"]},
     }
-    for kind, filters in asked.items():
+    for kind, filters in requested.items():
         page = await getattr(usage, kind)(start_time=0, end_time=DAY, **filters)
         assert [bucket.results for bucket in page.data] == [[]], kind
 
 
-async def test_what_was_grouped_by_is_told_of_each_task(client: openai.AsyncOpenAI) -> None:
+async def test_each_task_reports_its_groups(client: openai.AsyncOpenAI) -> None:
     """Two rows of embeddings came, and nothing said which was of the batch."""
     usage = client.admin.organization.usage
     page = await usage.embeddings(start_time=0, end_time=DAY, extra_query={"group_by": ["batch", "service_tier"]})
@@ -169,10 +169,10 @@ async def test_a_wrong_question(client: openai.AsyncOpenAI, wrong: dict[str, Any
 
 
 def test_people_repeat_and_sdks_write_brackets(tmp_path: Path) -> None:
-    from runtime.http.organization.used import _asked
+    from runtime.http.organization.used import _parse_query
 
     repeated, brackets = (
-        _asked([("start_time", "5"), (name, "model"), (name, "batch")], ()) for name in ("group_by", "group_by[]")
+        _parse_query([("start_time", "5"), (name, "model"), (name, "batch")], ()) for name in ("group_by", "group_by[]")
     )
     assert repeated.group_by == brackets.group_by == ("model", "batch")
 

@@ -9,6 +9,6 @@ from tests.faults.ledger.sums import run
 
 @pytest.mark.long
 async def test_everything_is_counted_exactly(tmp_path: Path) -> None:
-    told = await run(tmp_path, 400, 64)
-    assert told.answered + told.left + told.refused == 400
-    assert min(told.answered, told.left, told.refused) > 0
+    reported = await run(tmp_path, 400, 64)
+    assert reported.answered + reported.left + reported.refused == 400
+    assert min(reported.answered, reported.left, reported.refused) > 0

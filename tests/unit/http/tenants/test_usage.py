@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from models.messages import Chunk, Finished, Started, Usage
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import BadRequest, EngineFailed, Unavailable
 from registry.recipes.definition import Prices
 from registry.storage.database import Database
@@ -29,22 +29,22 @@ from runtime.http.routing import endpoints
 from tenants.caller import Caller, Scope
 from tenants.costs import compare
 from tenants.keys.table import KeyTable
-from tenants.ledger.keeping import Ledger
-from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.ledger import Ledger
+from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
 from tenants.storage.opening import open_tables
+from tests.unit.http.answering import answer
 from tests.unit.http.fakes import FakeGateway, Wire, application
-from tests.unit.http.whole import answer
 from tests.unit.tenants.test_limiter import Clock
 
 PATH = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "chat", "messages": []}
-STREAM = Started(status=200, content_type="text/event-stream")
+STREAM = ResponseStart(status=200, content_type="text/event-stream")
 CHUNK = Chunk(data=b"data: {}\n\n")
-END = Finished(usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4))
+END = ResponseEnd(usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4))
 SEARCH = Caller("search", "key00001", frozenset((Scope.INFER, Scope.USAGE)))
 SPEECH = Caller("speech", "key00002", frozenset((Scope.INFER, Scope.USAGE)))
 ADMIN = Caller("default", "key00003", frozenset((Scope.ADMIN,)))
@@ -93,7 +93,7 @@ def limiter() -> Limiter:
 async def kept(tmp_path: Path, limiter: Limiter) -> AsyncIterator[Kept]:
     database = open_tables(tmp_path / "data")
     ledger = Ledger(tmp_path / "data")
-    await ledger.keep(database)
+    await ledger.enable(database)
     gateway = FakeGateway(tmp_path, ledger=ledger, limiter=limiter)
     gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
     gateway.links["chat"].tokens = (7, 1, 4)
@@ -128,16 +128,16 @@ async def test_without_a_limit_too_the_most_that_a_request_may_use_is_known(kept
 
 
 @pytest.mark.parametrize("wished", [2**40, 2**63 - 1, 10**30])
-async def test_who_asks_for_more_than_a_database_counts_keeps_nobody_else_out(kept: Kept, wished: int) -> None:
+async def test_a_request_over_the_databases_bounds_blocks_no_other(kept: Kept, explicit_tokens: int) -> None:
     """Their rows are one transaction: the engine refuses such a number, and the ledger is asked before it."""
     recipe = kept.gateway.entries["chat"].recipe
     kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=1e6)})
-    assert await asyncio.gather(kept.ask(n=wished), *(kept.ask(SPEECH) for _ in range(4))) == [200] * 5
+    assert await asyncio.gather(kept.ask(n=explicit_tokens), *(kept.ask(SPEECH) for _ in range(4))) == [200] * 5
     assert {row.state for row in kept.rows()} == {"settled"}
 
 
 async def test_numbers_and_words_of_a_provider_have_no_end_and_rows_have(kept: Kept) -> None:
-    kept.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, Finished(usage=Usage(prompt_tokens=10**30))]
+    kept.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, ResponseEnd(usage=Usage(prompt_tokens=10**30))]
     assert await kept.ask() == 200
     kept.gateway.links["chat"].script = lambda _: [BadRequest("no", code="\0" + "c" * 1000)]
     assert await kept.ask(SPEECH) == 400
@@ -148,7 +148,7 @@ async def test_numbers_and_words_of_a_provider_have_no_end_and_rows_have(kept: K
     }
 
 
-async def test_a_server_without_teams_asks_nobody_what_a_request_may_use(tmp_path: Path) -> None:
+async def test_a_server_without_teams_checks_no_limits(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path).gateway
     target = Target("chat", "chat", "rev")
     with gateway.record(RequestContext("r"), PATH) as recorder:
@@ -308,7 +308,7 @@ async def test_a_table_of_prices_is_not_read_on_the_event_loop(kept: Kept, monke
     assert threading.main_thread() not in threads
 
 
-async def test_one_request_is_told_with_its_ledger_rows_to_its_own_team(kept: Kept) -> None:
+async def test_a_team_sees_its_own_request_with_its_ledger_rows(kept: Kept) -> None:
     await kept.ask(SEARCH)
     mine = await kept.call(SEARCH, "GET", "/v1/requests/r-1")
     found = mine.json()
@@ -332,7 +332,7 @@ async def test_a_routers_report_is_of_the_callers_own_team(kept: Kept, monkeypat
     for team in ("search", "speech"):
         entry = Entry(team, "r-1", 1, time.time(), team, "", PATH, f"{team}-model", "rev", "", "interactive", "api",
                       router="auto@v1", reason="state")  # fmt: skip
-        LedgerTable(kept.database, "").write([entry], [Settled(entry, "done", 200, None)])
+        LedgerTable(kept.database, "").write([entry], [Settlement(entry, "done", 200, None)])
     operator = Caller("default", "key00004", frozenset((Scope.ADMIN, Scope.MODELS)))
     models = Caller("search", "key00005", frozenset((Scope.MODELS,)))
     for caller, seen in ((operator, ["search-model", "speech-model"]), (models, ["search-model"])):

@@ -6,26 +6,26 @@ from typing import Any
 
 import httpx
 
-from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
+from models.messages import Chunk, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import RoundhouseError
 from tests.unit.http.fakes import FakeGateway
 
 PATHS = ("/generate", "/generate_stream", "/")
-ASKED = {"inputs": "hi"}
+REQUEST = {"inputs": "hi"}
 PLAIN: dict[str, Any] = {
     "prompt": "hi", "model": "chat", "stream": False, "max_tokens": 1024, "temperature": 0.0, "top_k": 0, "top_p": 1.0,
     "min_p": 0.0, "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "stop": [],
     "include_stop_str_in_output": True, "ignore_eos": False,
 }  # fmt: skip
-TOLD = {"logprobs": 0, "return_token_ids": True, "echo": False}
+TOKEN_DETAILS = {"logprobs": 0, "return_token_ids": True, "echo": False}
 SAMPLED = {**PLAIN, "temperature": 1.0}
 
 
 def answers(gateway: FakeGateway, choice: dict[str, Any], status: int = 200) -> None:
     body = choice if "error" in choice else {"choices": [choice]}
     events: Sequence[Event] = [
-        Started(status=status, content_type="application/json"), Chunk(data=json.dumps(body).encode()),
-        Finished(usage=Usage(prompt_tokens=2, completion_tokens=3)),
+        ResponseStart(status=status, content_type="application/json"), Chunk(data=json.dumps(body).encode()),
+        ResponseEnd(usage=Usage(prompt_tokens=2, completion_tokens=3)),
     ]  # fmt: skip
     gateway.links["chat"].script = lambda _: events
 
@@ -43,12 +43,12 @@ END = token("", 0, "<|end|>", finish_reason="stop")
 
 def streams(gateway: FakeGateway, *choices: dict[str, Any], end: RoundhouseError | None = None, cut: int = 0) -> None:
     """vLLM's stream, in parts of `cut` bytes if that is not 0."""
-    told = b"".join(b"data: %s\n\n" % json.dumps({"choices": [c]} if "error" not in c else c).encode() for c in choices)
-    told += b"" if end else b"data: [DONE]\n\n"
-    parts = [told[at : at + cut] for at in range(0, len(told), cut)] if cut else [told]
-    events: list[Event | RoundhouseError] = [Started(status=200, content_type="text/event-stream")]
+    data = b"".join(b"data: %s\n\n" % json.dumps({"choices": [c]} if "error" not in c else c).encode() for c in choices)
+    data += b"" if end else b"data: [DONE]\n\n"
+    parts = [data[at : at + cut] for at in range(0, len(data), cut)] if cut else [data]
+    events: list[Event | RoundhouseError] = [ResponseStart(status=200, content_type="text/event-stream")]
     events += [Chunk(data=part) for part in parts]
-    gateway.links["chat"].script = lambda _: [*events, end or Finished(usage=Usage())]
+    gateway.links["chat"].script = lambda _: [*events, end or ResponseEnd(usage=Usage())]
 
 
 def sent(gateway: FakeGateway) -> dict[str, Any]:

@@ -6,23 +6,34 @@ from typing import Any
 import httpx
 import pytest
 
-from models.messages import Chunk, Finished, Started, Usage
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.http.text_generation.answers import aligned
 from tests.unit.http.fakes import FakeGateway
-from tests.unit.http.text_generation.script import ASKED, END, FIRST, PLAIN, TOLD, answers, events, sent, streams, token
+from tests.unit.http.text_generation.script import (
+    END,
+    FIRST,
+    PLAIN,
+    REQUEST,
+    TOKEN_DETAILS,
+    answers,
+    events,
+    sent,
+    streams,
+    token,
+)
 
 
 # --- the answer ----------------------------------------------------------------------------------------------------
 async def test_an_answer_as_each_path_gives_it(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     answers(gateway, {"text": " there", "finish_reason": "stop"})
-    response = await client.post("/generate", json=ASKED)
+    response = await client.post("/generate", json=REQUEST)
     assert response.json() == {"generated_text": " there"}
     assert response.headers["x-roundhouse-model"] == "chat@rev"
     assert "server-timing" in response.headers
-    assert (await client.post("/", json=ASKED)).json() == [{"generated_text": "hi there"}]
+    assert (await client.post("/", json=REQUEST)).json() == [{"generated_text": "hi there"}]
     for path, full, text in (("/generate", True, "hi there"), ("/", False, " there")):
-        found = (await client.post(path, json={**ASKED, "parameters": {"return_full_text": full}})).json()
+        found = (await client.post(path, json={**REQUEST, "parameters": {"return_full_text": full}})).json()
         assert (found[0] if path == "/" else found)["generated_text"] == text
     assert gateway.outcomes()["chat", "/generate", "ok"] == 2.0
 
@@ -40,7 +51,7 @@ async def test_details(client: httpx.AsyncClient, gateway: FakeGateway, end: dic
     logprobs = {"tokens": ["h", "i", "a", "<|end|>"], "token_logprobs": [None, -1.0, -0.5, -0.25]}
     choice = {"text": "a", "token_ids": [7, 0], "prompt_token_ids": [3, 4], "logprobs": logprobs, **end}
     answers(gateway, choice)
-    response = await client.post("/generate", json={**ASKED, "parameters": {"decoder_input_details": True}})
+    response = await client.post("/generate", json={**REQUEST, "parameters": {"decoder_input_details": True}})
     tokens = [
         {"id": 7, "text": "a", "logprob": -0.5, "special": False, "skipped": False},
         {"id": 0, "text": "<|end|>", "logprob": -0.25, "special": True, "skipped": False},
@@ -55,7 +66,7 @@ async def test_details(client: httpx.AsyncClient, gateway: FakeGateway, end: dic
     }  # fmt: skip
     logprobs = {"tokens": ["a", "<|end|>"], "token_logprobs": [-0.5, -0.25]}
     answers(gateway, {**choice, "logprobs": logprobs})
-    response = await client.post("/generate", json={**ASKED, "parameters": {"details": True, "do_sample": True}})
+    response = await client.post("/generate", json={**REQUEST, "parameters": {"details": True, "do_sample": True}})
     details = response.json()["details"]
     assert (details["prefill"], details["tokens"]) == ([], tokens)
     assert details["seed"] == sent(gateway)["seed"]  # made up, so that the answer can be had again
@@ -74,10 +85,10 @@ async def test_an_engines_answer_that_is_none(client: httpx.AsyncClient, gateway
     answers(gateway, choice)
     if not choice or "choices" in choice:
         gateway.links["chat"].script = lambda _: [
-            Started(status=200, content_type="application/json"), Chunk(data=json.dumps(choice).encode()),
-            Finished(usage=Usage()),
+            ResponseStart(status=200, content_type="application/json"), Chunk(data=json.dumps(choice).encode()),
+            ResponseEnd(usage=Usage()),
         ]  # fmt: skip
-    response = await client.post("/generate", json={**ASKED, "parameters": {"details": True}})
+    response = await client.post("/generate", json={**REQUEST, "parameters": {"details": True}})
     assert (response.status_code, response.json()["error_type"]) == (500, "generation")
 
 
@@ -87,11 +98,11 @@ async def test_an_engines_answer_that_is_none(client: httpx.AsyncClient, gateway
 async def test_a_stream(client: httpx.AsyncClient, gateway: FakeGateway, details: bool, cut: int) -> None:
     streams(gateway, FIRST, token("\u00e9", 9), END, cut=cut)
     for path in ("/generate_stream", "/generate", "/"):
-        body = {**ASKED, "stream": path != "/generate_stream", "parameters": {"details": details}}
+        body = {**REQUEST, "stream": path != "/generate_stream", "parameters": {"details": details}}
         response = await client.post(path, json=body)
         assert response.headers["content-type"] == "text/event-stream"
         assert response.headers["x-roundhouse-model"] == "chat@rev"
-        assert sent(gateway) == {**PLAIN, **TOLD, "stream": True}
+        assert sent(gateway) == {**PLAIN, **TOKEN_DETAILS, "stream": True}
         found = events(response)
         assert [(e["index"], e["token"]["id"], e["token"]["text"], e["token"]["special"]) for e in found] == [
             (1, 5, "a", False), (2, 9, "\u00e9", False), (3, 0, "<|end|>", True),
@@ -105,17 +116,17 @@ async def test_a_stream(client: httpx.AsyncClient, gateway: FakeGateway, details
         )
 
 
-async def test_tokens_that_came_together_are_told_apart(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_tokens_that_came_together_are_separated(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     logprobs = {"tokens": ["b", "c", "<|end|>"], "token_logprobs": [-1.0, -2.0, -3.0]}
     streams(gateway, FIRST, {"text": "bc", "token_ids": [6, 7, 0], "logprobs": logprobs, "finish_reason": "stop"})
-    found = events(await client.post("/generate_stream", json=ASKED))
+    found = events(await client.post("/generate_stream", json=REQUEST))
     assert [(e["index"], e["token"]["text"]) for e in found] == [(1, "a"), (2, "b"), (3, "c"), (4, "<|end|>")]
     assert found[-1]["generated_text"] == "abc"
 
 
 async def test_an_end_that_comes_apart_from_the_last_token(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     streams(gateway, FIRST, {"text": "", "token_ids": [], "logprobs": {}, "finish_reason": "length"})
-    found = events(await client.post("/generate_stream", json=ASKED))
+    found = events(await client.post("/generate_stream", json=REQUEST))
     assert [e["generated_text"] for e in found] == [None, "a"]
     assert found[-1]["token"]["special"]
 
@@ -134,7 +145,7 @@ async def test_an_error_in_mid_stream_is_its_last_event(
     client: httpx.AsyncClient, gateway: FakeGateway, choices: Any, end: RoundhouseError | None, kind: str
 ) -> None:
     streams(gateway, *choices, end=end)
-    response = await client.post("/generate_stream", json=ASKED)
+    response = await client.post("/generate_stream", json=REQUEST)
     assert response.status_code == 200
     first, last = events(response)
     assert first["token"]["text"] == "a"
@@ -144,7 +155,7 @@ async def test_an_error_in_mid_stream_is_its_last_event(
 
 
 @pytest.mark.parametrize("details", [True, False])
-async def test_a_stream_that_was_cut_off_is_not_told_as_whole(
+async def test_a_stream_that_was_cut_off_is_an_error(
     client: httpx.AsyncClient, gateway: FakeGateway, details: bool
 ) -> None:
     streams(gateway, FIRST, token("b", 6, finish_reason="abort"))
@@ -164,14 +175,14 @@ async def test_a_grammar_that_nothing_satisfies_is_the_requests_fault(
         (grammar, (), 422, "validation"), ({}, (), 500, "generation"), (grammar, (FIRST,), 200, "generation"),
     ):  # fmt: skip
         streams(gateway, *before, broken)
-        response = await client.post("/generate_stream", json={**ASKED, "parameters": parameters})
+        response = await client.post("/generate_stream", json={**REQUEST, "parameters": parameters})
         last = events(response)[-1] if status == 200 else response.json()
         assert (response.status_code, last["error_type"]) == (status, kind)
 
 
 # --- tokens --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("names", "text", "wanted"),
+    ("names", "text", "expected"),
     [
         ([], "", []),
         (["a"], "a", [("a", False)]),
@@ -189,8 +200,8 @@ async def test_a_grammar_that_nothing_satisfies_is_the_requests_fault(
     ],
     ids=str,
 )
-def test_what_each_token_brought(names: list[str], text: str, wanted: list[tuple[str, bool]]) -> None:
+def test_what_each_token_brought(names: list[str], text: str, expected: list[tuple[str, bool]]) -> None:
     found = aligned(names, text)
     assert "".join(part for part, special in found if not special) == text
     if text != "other":
-        assert found == wanted
+        assert found == expected

@@ -8,18 +8,18 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from models.messages import Chunk, Finished, Started, Usage
+from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed, QueueFull, RoundhouseError, Unavailable
 from runtime.http.text_generation.bodies import GenerateParameters
 from tests.unit.http.fakes import FakeGateway, Wire, application, left, recipe
 from tests.unit.http.text_generation.script import (
-    ASKED,
     END,
     FIRST,
     PATHS,
     PLAIN,
+    REQUEST,
     SAMPLED,
-    TOLD,
+    TOKEN_DETAILS,
     answers,
     sent,
     streams,
@@ -28,7 +28,7 @@ from tests.unit.http.text_generation.script import (
 
 # --- the request ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("parameters", "wanted"),
+    ("parameters", "expected"),
     [
         ({}, PLAIN),
         (None, PLAIN),
@@ -67,27 +67,27 @@ from tests.unit.http.text_generation.script import (
             {"response_format": {"type": "json_object", "schema": {"enum": [1]}}},
             {**PLAIN, "structured_outputs": {"json": {"enum": [1]}}},
         ),
-        ({"details": True}, {**PLAIN, **TOLD}),
-        ({"decoder_input_details": True}, {**PLAIN, **TOLD, "echo": True}),
+        ({"details": True}, {**PLAIN, **TOKEN_DETAILS}),
+        ({"decoder_input_details": True}, {**PLAIN, **TOKEN_DETAILS, "echo": True}),
     ],
     ids=str,
 )  # fmt: skip
 async def test_a_request_as_vllm_gets_it(
-    client: httpx.AsyncClient, gateway: FakeGateway, parameters: Any, wanted: dict[str, Any]
+    client: httpx.AsyncClient, gateway: FakeGateway, parameters: Any, expected: dict[str, Any]
 ) -> None:
     answers(gateway, {**END, "prompt_token_ids": []})
-    response = await client.post("/generate", json={**ASKED, "parameters": parameters})
+    response = await client.post("/generate", json={**REQUEST, "parameters": parameters})
     assert response.status_code == 200, response.text
-    assert sent(gateway) == wanted
+    assert sent(gateway) == expected
 
 
-async def test_no_more_tokens_are_asked_for_than_the_context_has(tmp_path: Path) -> None:
+async def test_no_more_tokens_are_requested_than_the_context_has(tmp_path: Path) -> None:
     short = recipe("chat", "chat").model_copy(update={"context_length": 64})
     gateway = FakeGateway(tmp_path, [short])
     answers(gateway, END)
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        assert (await client.post("/generate", json=ASKED)).status_code == 200
+        assert (await client.post("/generate", json=REQUEST)).status_code == 200
     assert sent(gateway)["max_tokens"] == 64
 
 
@@ -122,7 +122,7 @@ async def test_what_cannot_be_honoured_is_refused(
     client: httpx.AsyncClient, gateway: FakeGateway, parameters: Any, words: str
 ) -> None:
     for path in PATHS:
-        response = await client.post(path, json={**ASKED, "parameters": parameters})
+        response = await client.post(path, json={**REQUEST, "parameters": parameters})
         assert response.status_code == 422
         assert response.json().keys() == {"error", "error_type"}
         assert response.json()["error_type"] == "validation"
@@ -165,7 +165,7 @@ async def test_which_model_answers(
     client: httpx.AsyncClient, gateway: FakeGateway, query: str, body: Any, status: int, words: str
 ) -> None:
     answers(gateway, END)
-    response = await client.post(f"/generate{query}", json={**ASKED, **body})
+    response = await client.post(f"/generate{query}", json={**REQUEST, **body})
     assert response.status_code == status, response.text
     assert words in response.json().get("error", "")
 
@@ -179,7 +179,7 @@ async def test_several_models_have_no_default(tmp_path: Path) -> None:
             ("nobody", 404, "no model or adapter 'nobody'"),
             ("chat", 404, "is a model"),
         ):
-            response = await client.post("/generate", json={**ASKED, "parameters": {"adapter_id": adapter}})
+            response = await client.post("/generate", json={**REQUEST, "parameters": {"adapter_id": adapter}})
             assert response.status_code == status
             assert words in response.json()["error"]
 
@@ -187,16 +187,18 @@ async def test_several_models_have_no_default(tmp_path: Path) -> None:
 # --- errors --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", PATHS)
 async def test_vllms_refusals_are_in_this_dialect(client: httpx.AsyncClient, gateway: FakeGateway, path: str) -> None:
-    told = "max_tokens=9 is over max_model_len=4. `prompt` and the prompt are too long. (parameter=max_tokens, value=9)"
-    answers(gateway, {"error": {"message": told, "type": "BadRequestError", "code": 400}}, 400)
-    response = await client.post(path, json=ASKED)
+    reported = (
+        "max_tokens=9 is over max_model_len=4. `prompt` and the prompt are too long. (parameter=max_tokens, value=9)"
+    )
+    answers(gateway, {"error": {"message": reported, "type": "BadRequestError", "code": 400}}, 400)
+    response = await client.post(path, json=REQUEST)
     text = "max_new_tokens=9 is over max_model_len=4. `inputs` and the prompt are too long."
     assert (response.status_code, response.json()) == (422, {"error": text, "error_type": "validation"})
     assert gateway.outcomes() == {("chat", path, "400"): 1.0}
     gateway.links["chat"].script = lambda _: [
-        Started(status=400, content_type="text/plain"), Chunk(data=b"no"), Finished(usage=Usage()),
+        ResponseStart(status=400, content_type="text/plain"), Chunk(data=b"no"), ResponseEnd(usage=Usage()),
     ]  # fmt: skip
-    response = await client.post(path, json=ASKED)
+    response = await client.post(path, json=REQUEST)
     assert (response.status_code, response.json()["error_type"]) == (422, "validation")
 
 
@@ -213,7 +215,7 @@ async def test_errors_before_the_engine(
     client: httpx.AsyncClient, gateway: FakeGateway, path: str, error: RoundhouseError, kind: str
 ) -> None:
     gateway.refuse = error
-    response = await client.post(path, json=ASKED)
+    response = await client.post(path, json=REQUEST)
     assert (response.status_code, response.json()) == (error.status, {"error": error.message, "error_type": kind})
     assert response.headers.get("retry-after") == ("3" if error.retry_after else None)
 
@@ -221,7 +223,7 @@ async def test_errors_before_the_engine(
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, stream: bool) -> None:
     streams(gateway, FIRST)
-    wire = Wire(app, "/", [json.dumps({**ASKED, "stream": stream}).encode()])
+    wire = Wire(app, "/", [json.dumps({**REQUEST, "stream": stream}).encode()])
     await left(wire, gateway, "chat")
     assert gateway.outcomes() == {("chat", "/", "cancelled"): 1.0}
 
@@ -237,12 +239,12 @@ async def test_a_warning_of_the_engine_is_passed_on(tmp_path: Path, path: str, s
         answers(gateway, {"text": "a", "finish_reason": "stop"})
     script = gateway.links["chat"].script
     gateway.links["chat"].script = lambda request: [
-        Started(event.status, event.content_type, "cut") if isinstance(event, Started) else event
+        ResponseStart(event.status, event.content_type, "cut") if isinstance(event, ResponseStart) else event
         for event in script(request)
     ]
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        answer = await client.post(path, json={**ASKED, "stream": stream, "parameters": {"max_new_tokens": 9}})
+        answer = await client.post(path, json={**REQUEST, "stream": stream, "parameters": {"max_new_tokens": 9}})
         assert (answer.status_code, answer.headers["x-roundhouse-warning"]) == (200, "cut")
-        answer = await client.post(path, json={**ASKED, "stream": stream})
+        answer = await client.post(path, json={**REQUEST, "stream": stream})
         assert (answer.status_code, answer.headers.get("x-roundhouse-warning")) == (200, None)

@@ -9,7 +9,7 @@ import pytest
 
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
-from models.sources.repository import is_wanted
+from models.sources.repository import is_included
 from registry.errors import Unfit
 from registry.recipes.source import HubSource
 from tests.unit.launch.listings import listing_of
@@ -36,12 +36,12 @@ def tokenizer(name: str) -> dict[str, Any]:
     return {"tokenizer_class": name, "auto_map": {"AutoTokenizer": [f"tokenization_x.{name}", None]}}
 
 
-def proposed(config: dict[str, Any], tokenizer: dict[str, Any], **asked: object) -> dict[str, Any]:
+def proposed(config: dict[str, Any], tokenizer: dict[str, Any], **requested: object) -> dict[str, Any]:
     listing = listing_of(
         {"config.json": config, "tokenizer_config.json": tokenizer, "chat_template.jinja": "{{ messages }}"},
         {"model.safetensors": 100_000_000},
     )
-    found = propose(listing, HubSource(hub="a/b", revision="0" * 40), ModelRequest("x", overrides=asked), MACHINE)
+    found = propose(listing, HubSource(hub="a/b", revision="0" * 40), ModelRequest("x", overrides=requested), MACHINE)
     return dict(found.recipe.engine.flags)
 
 
@@ -54,15 +54,15 @@ def proposed(config: dict[str, Any], tokenizer: dict[str, Any], **asked: object)
         (KIMI, tokenizer("TikTokenTokenizer"), "its tokenizer as code (TikTokenTokenizer)"),
     ],
 )
-def test_code_that_vllm_would_run_is_asked_for_first(
+def test_code_that_vllm_would_run_is_requested_first(
     config: dict[str, Any], tokenizer: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(Unfit) as refused:
         proposed(config, tokenizer)
     assert refused.value.code == "needs_code"
     assert words in refused.value.message
-    asked = {"engine.flags.trust_remote_code": True}
-    assert proposed(config, tokenizer, **asked)["trust_remote_code"] is True
+    requested = {"engine.flags.trust_remote_code": True}
+    assert proposed(config, tokenizer, **requested)["trust_remote_code"] is True
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_code_that_libraries_have_taken_in_is_not(config: dict[str, Any], tokeni
 
 def test_code_is_fetched_beside_the_weights() -> None:
     """A load runs it only with trust; without it a recipe with trust could be served from a folder only."""
-    assert is_wanted("modeling_x.py")
-    assert not is_wanted("original/model.py")
+    assert is_included("modeling_x.py")
+    assert not is_included("original/model.py")

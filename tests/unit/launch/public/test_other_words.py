@@ -96,12 +96,12 @@ def test_it_can_be_added_with_the_keys_and_values_that_vllm_keeps(name: str) -> 
     assert found.estimate.kv_cache <= max(8 * 4096, 32768 * 5 // 4) * per_token + 2**20
 
 
-def test_an_omni_model_is_said_to_take_more_than_text() -> None:
+def test_an_omni_model_is_described_to_take_more_than_text() -> None:
     listing = listing_of({"config.json": PUBLIC["Qwen2.5-Omni-7B"][0]}, {"model.safetensors": 10**9})
     assert any("images or sound" in note for note in detect(listing).notes)
 
 
-def test_layers_are_counted_where_their_number_is_not_told() -> None:
+def test_layers_are_counted_where_their_number_is_not_reported() -> None:
     """transformers 5 writes a Nemotron-H so."""
     config = {"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe", "attention", "moe"],
               "hidden_size": 2688, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,

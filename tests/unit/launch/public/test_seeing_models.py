@@ -8,7 +8,7 @@ import pytest
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from registry.files.shape import shape_of
-from registry.files.text_half import DEFAULTS, FIELDS
+from registry.files.text_config import DEFAULTS, FIELDS
 from registry.recipes.definition import Task
 from registry.recipes.source import HubSource
 from tests.unit.launch.listings import listing_of
@@ -78,12 +78,12 @@ def test_defaults_are_those_of_transformers(kind: str) -> None:
     stock = CONFIG_MAPPING[kind]()
     wider = CONFIG_MAPPING[kind](num_attention_heads=2 * stock.num_attention_heads, hidden_size=4 * stock.hidden_size)
     for name, value in zip(FIELDS, DEFAULTS[kind], strict=True):
-        told = getattr(stock, name, None)
-        told = max(told) if isinstance(told, list) else told
+        reported = getattr(stock, name, None)
+        reported = max(reported) if isinstance(reported, list) else reported
         fixed = name in ("num_attention_heads", "hidden_size") or getattr(wider, name, None) == getattr(
             stock, name, None
         )
-        assert value == (told if fixed else None), name
+        assert value == (reported if fixed else None), name
 
 
 def test_a_size_for_each_layer_is_the_widest() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from launch.conversion.process import alignment_heads
 from launch.files.weights import weights_of
-from models.sources.repository import is_wanted
+from models.sources.repository import is_included
 from tests.unit.launch.listings import listing_of
 
 
@@ -15,7 +15,7 @@ def test_the_same_weights_in_another_width_are_not_fetched() -> None:
         "model.fp32-00001-of-00002.safetensors": 4_993_448_880,
         "model.fp32-00002-of-00002.safetensors": 1_180_663_192,
     }
-    assert [name for name in sizes if is_wanted(name)] == ["model.safetensors"]
+    assert [name for name in sizes if is_included(name)] == ["model.safetensors"]
     config = {"d_model": 1280, "decoder_layers": 32, "torch_dtype": "float16"}
     assert weights_of(listing_of({"config.json": config}, sizes)).parameters == pytest.approx(1.54e9, rel=0.01)
 
@@ -30,6 +30,6 @@ def test_the_same_weights_in_another_width_are_not_fetched() -> None:
         (None, [[2, 0], [2, 1], [3, 0], [3, 1]]),
     ],
 )
-def test_times_of_words_come_from_heads_that_are_there(told: list[list[int]] | None, kept: list[list[int]]) -> None:
+def test_times_of_words_come_from_heads_that_are_there(reported: list[list[int]] | None, kept: list[list[int]]) -> None:
     """Others ended the process that heard with them."""
-    assert alignment_heads(told, {"decoder_layers": 4, "decoder_attention_heads": 2}) == kept
+    assert alignment_heads(reported, {"decoder_layers": 4, "decoder_attention_heads": 2}) == kept

@@ -33,8 +33,8 @@ def proposal(
     small: dict[str, object], large: dict[str, int] | None = None, machine: Machine = GPU, **overrides: object
 ) -> Proposal:
     listing = listing_of(small, large or WEIGHTS)
-    wanted = ModelRequest("x", overrides=overrides)
-    return propose(listing, HubSource(hub="a/model", revision="0" * 40), wanted, machine)
+    expected = ModelRequest("x", overrides=overrides)
+    return propose(listing, HubSource(hub="a/model", revision="0" * 40), expected, machine)
 
 
 @pytest.mark.parametrize("config", [DISTIL, T5], ids=lambda config: config["model_type"])
@@ -111,7 +111,7 @@ def test_code_that_transformers_has_taken_in_is_not_needed() -> None:
         ({"pooling_mode_mean_sqrt_len_tokens": True}, "the sum over the root of their number."),
     ],
 )
-def test_the_pooling_is_told_as_older_and_newer_files_have_it(pooling: dict[str, Any], words: str) -> None:
+def test_the_pooling_is_reported_as_older_and_newer_files_have_it(pooling: dict[str, Any], words: str) -> None:
     found = proposal({"config.json": BERT, "modules.json": POOLED, "1_Pooling/config.json": pooling})
     assert f"Pooling, as its files say: {words}" in found.notes
 
@@ -127,7 +127,7 @@ def test_the_pooling_is_told_as_older_and_newer_files_have_it(pooling: dict[str,
         ("sentences = ['This is an example sentence']", ""),
     ],
 )  # fmt: skip
-def test_what_a_card_puts_before_queries_is_told_where_the_files_have_no_prompts(card: str, asks: str) -> None:
+def test_what_a_card_puts_before_queries_is_reported_where_the_files_have_no_prompts(card: str, asks: str) -> None:
     """It was lost without a word, and the vectors were worse."""
     small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": card}
     notes = [note for note in proposal(small).notes if "Its files hold no prompts" in note]
@@ -141,9 +141,9 @@ def test_a_card_that_speaks_of_vectors_to_cut_leads_to_the_flag() -> None:
     small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": "With Matryoshka learning"}
     flag = "engine.flags.matryoshka_dimensions"
     assert any(flag in note for note in proposal(small).notes)
-    asked = proposal(small, **{flag: [256, "512"]})
-    assert not any(flag in note for note in asked.notes)
-    assert asked.recipe.engine.flags["matryoshka_dimensions"] == [256, "512"]
+    requested = proposal(small, **{flag: [256, "512"]})
+    assert not any(flag in note for note in requested.notes)
+    assert requested.recipe.engine.flags["matryoshka_dimensions"] == [256, "512"]
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bert", "float16"), ("qwen3", "float32")])
@@ -157,7 +157,7 @@ def test_an_old_gpu_computes_no_bfloat16(kind: str, dtype: str) -> None:
     ("kind", "dtype"),
     [("deberta", "float32"), ("fnet", "float32"), ("deberta-v2", "bfloat16"), ("bert", "float16")],
 )
-def test_networks_that_fail_in_16_bits_are_not_asked_to(kind: str, dtype: str) -> None:
+def test_networks_that_fail_in_16_bits_are_not_requested_to(kind: str, dtype: str) -> None:
     """They were added, and no load succeeded."""
     small: dict[str, object] = {"config.json": {**BERT, "model_type": kind}, "modules.json": POOLED}
     assert proposal(small).recipe.dtype == dtype
@@ -176,7 +176,7 @@ def test_a_reranker_that_was_a_chat_model_may_want_words_around_its_texts() -> N
 @pytest.mark.parametrize(
     "name", ["vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model"]
 )
-def test_a_tokenizer_that_no_file_has_is_told_before_a_download(name: str) -> None:
+def test_a_tokenizer_that_no_file_has_is_reported_before_a_download(name: str) -> None:
     """transformers makes one that knows no word: all texts would have had one vector."""
     weights = {"model.safetensors": 10**9}
     with pytest.raises(Unfit, match="has no tokenizer"):

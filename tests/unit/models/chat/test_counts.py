@@ -109,13 +109,13 @@ def test_roles_are_looked_at_where_messages_have_them() -> None:
 
 
 def test_a_body_has_so_many_bytes_for_a_token_of_context() -> None:
-    guard.bounded(CHAT, b"x" * (1 << 20), 512, USUAL)
-    guard.bounded(CHAT, b"x" * (2 << 20), 1 << 15, USUAL)
-    guard.bounded(CHAT, b"x" * (9 << 20), 512, USUAL, text_only=False)
+    guard.check_size(CHAT, b"x" * (1 << 20), 512, USUAL)
+    guard.check_size(CHAT, b"x" * (2 << 20), 1 << 15, USUAL)
+    guard.check_size(CHAT, b"x" * (9 << 20), 512, USUAL, text_only=False)
     with pytest.raises(TooLarge, match="1048576 bytes"):
-        guard.bounded(CHAT, b"x" * ((1 << 20) + 1), 512, USUAL)
+        guard.check_size(CHAT, b"x" * ((1 << 20) + 1), 512, USUAL)
     with pytest.raises(TooLarge):
-        guard.bounded("/tokenize", b"x" * (1 << 20), 512, USUAL, text_only=False)
+        guard.check_size("/tokenize", b"x" * (1 << 20), 512, USUAL, text_only=False)
 
 
 @pytest.mark.parametrize("value", [b"5", b"-1", b"null"])
@@ -123,10 +123,10 @@ def test_a_prompt_that_is_to_be_cut_is_short_too(value: bytes) -> None:
     """It is read into tokens as a whole before that: 1.2 s for 1 MB, and 150 MiB."""
     body = b'{"prompt": "' + b"a " * 400_000 + b'", "truncate_prompt_tokens": ' + value + b"}"
     if value == b"null":
-        guard.bounded(TEXT, body, 512, USUAL)
+        guard.check_size(TEXT, body, 512, USUAL)
         return
     with pytest.raises(TooLarge, match="65536 bytes"):
-        guard.bounded(TEXT, body, 512, USUAL)
+        guard.check_size(TEXT, body, 512, USUAL)
 
 
 @pytest.mark.parametrize(
@@ -140,22 +140,22 @@ def test_a_prompt_that_is_to_be_cut_is_short_too(value: bytes) -> None:
     ],
 )
 def test_errors_are_short(error: Any) -> None:
-    data = guard.shortened(json.dumps(error).encode())
+    data = guard.shorten_error(json.dumps(error).encode())
     assert len(data) <= 4 << 10
     assert json.loads(data)["error"]["message"]
 
 
 def test_a_short_error_stays_as_it_is() -> None:
-    assert guard.shortened(b'{"error": 1}') == b'{"error": 1}'
+    assert guard.shorten_error(b'{"error": 1}') == b'{"error": 1}'
 
 
 @pytest.mark.parametrize("words", guard.ADVICE)
 def test_what_vllm_advises_can_be_done_here(words: bytes) -> None:
     given = {"error": {"message": f'"auto" {words.decode()}', "code": "invalid_value"}}
-    told = json.loads(guard.shortened(json.dumps(given).encode()))
-    assert "engine.flags." in told["error"]["message"]
-    assert "--" not in told["error"]["message"]
-    assert told["error"]["code"] == "invalid_value"
+    reported = json.loads(guard.shorten_error(json.dumps(given).encode()))
+    assert "engine.flags." in reported["error"]["message"]
+    assert "--" not in reported["error"]["message"]
+    assert reported["error"]["code"] == "invalid_value"
 
 
 @pytest.mark.real
@@ -163,8 +163,8 @@ def test_vllm_still_says_it_in_these_words() -> None:
     from vllm.renderers import hf, online_renderer
 
     trees = (ast.parse(Path(module.__file__).read_text()) for module in (hf, online_renderer))
-    said = [part.value for tree in trees for part in ast.walk(tree) if isinstance(part, ast.Constant)]
-    texts = "\n".join(filter(lambda value: isinstance(value, str), said))
+    stated = [part.value for tree in trees for part in ast.walk(tree) if isinstance(part, ast.Constant)]
+    texts = "\n".join(filter(lambda value: isinstance(value, str), stated))
     for words in guard.ADVICE:
         assert words.decode() in texts
 
@@ -188,4 +188,4 @@ def test_a_server_may_have_limits_of_its_own() -> None:
     with pytest.raises(BadRequest, match="up to 2 are taken"):
         counts.check(CHAT, b'{"messages": [1, 2, 3]}', 512, bounds)
     with pytest.raises(TooLarge, match="up to 12 bytes"):
-        guard.bounded(CHAT, b"x" * 13, 12, bounds)
+        guard.check_size(CHAT, b"x" * 13, 12, bounds)

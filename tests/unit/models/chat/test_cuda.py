@@ -23,10 +23,10 @@ def words(device: str, **flags: object) -> list[str]:
 
 
 def test_a_card_need_not_be_empty_for_a_start() -> None:
-    said = words("cuda:0")
-    assert said[said.index("--gpu-memory-utilization") + 1] == cuda.SHARE
-    assert "--no-enable-flashinfer-autotune" in said
-    assert "--enable-sleep-mode" in said
+    stated = words("cuda:0")
+    assert stated[stated.index("--gpu-memory-utilization") + 1] == cuda.SHARE
+    assert "--no-enable-flashinfer-autotune" in stated
+    assert "--enable-sleep-mode" in stated
     assert not {"--gpu-memory-utilization", "--cudagraph-capture-sizes"} & set(words("cpu"))
 
 
@@ -48,7 +48,7 @@ def test_every_batch_of_single_tokens_has_a_graph_that_it_half_fills(requests: i
     assert len(sizes) <= len(cuda.SIZES) + 2
 
 
-def test_nothing_is_compiled_for_the_sampler_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_for_the_sampler_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {})
     prewarm.environment()
     assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
@@ -72,9 +72,9 @@ def test_a_start_that_ran_out_of_memory_says_so(
 ) -> None:
     monkeypatch.setenv(process.CAUSE, str(tmp_path / "cause"))
     core._tell_cause(error)
-    told = json.loads((tmp_path / "cause").read_text())
-    assert told[0] == memory
-    assert str(error) in told[1]
+    reported = json.loads((tmp_path / "cause").read_text())
+    assert reported[0] == memory
+    assert str(error) in reported[1]
 
 
 async def test_the_engine_runs_only_when_its_own_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ async def test_the_engine_runs_only_when_its_own_process_does(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("on_cpu", "known"), [(True, ["A", "B"]), (False, ["A"])])
-def test_a_class_that_is_imported_is_not_looked_at_elsewhere(
+def test_an_imported_class_is_not_inspected_in_another_process(
     on_cpu: bool, known: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU another model's file may touch CUDA, so it is left to vLLM."""

@@ -16,13 +16,13 @@ CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 
 
-class Asked(BaseModel):
+class ChatBody(BaseModel):
     model: str
     reasoning_effort: str | None = None
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
-class Responding(Asked):
+class Responding(ChatBody):
     tools: list[Any] = []
     tool_choice: str = "auto"
 
@@ -38,7 +38,7 @@ def fields() -> chat_fields.Fields:
     @app.post(CHAT)
     @app.post(MESSAGES)
     @app.post("/tokenize")
-    async def ask(request: Asked) -> None: ...
+    async def ask(request: ChatBody) -> None: ...
 
     @app.post(RESPONSES)
     async def respond(request: Responding) -> None: ...
@@ -52,16 +52,16 @@ def fields() -> chat_fields.Fields:
     return app_fields
 
 
-def test_tools_whose_calls_nobody_reads_are_refused_for_responses(fields: chat_fields.Fields) -> None:
+def test_tools_without_a_parser_of_calls_are_refused_for_responses(fields: chat_fields.Fields) -> None:
     """vLLM refuses them in Chat Completions and Messages, and left them out here."""
     deaf = {**fields, RESPONSES: fields[RESPONSES] - {"tools"}}
-    asked: dict[str, Any] = {"model": "m", "tools": [{"type": "function", "name": "f"}]}
+    body: dict[str, Any] = {"model": "m", "tools": [{"type": "function", "name": "f"}]}
     with pytest.raises(BadRequest, match="needs a parser of this model's calls") as refused:
-        chat_fields.check(deaf, RESPONSES, json.dumps(asked).encode())
+        chat_fields.check(deaf, RESPONSES, json.dumps(body).encode())
     assert refused.value.param == "tools"
     for more in ({"tool_choice": "none"}, {"tools": []}):
-        chat_fields.check(deaf, RESPONSES, json.dumps(asked | more).encode())
-    chat_fields.check(fields, RESPONSES, json.dumps(asked).encode())
+        chat_fields.check(deaf, RESPONSES, json.dumps(body | more).encode())
+    chat_fields.check(fields, RESPONSES, json.dumps(body).encode())
 
 
 def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Fields) -> None:
@@ -104,11 +104,11 @@ def test_a_stream_of_responses_is_not_obfuscated_anyway(fields: chat_fields.Fiel
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
-def test_a_wish_to_store_is_left_out_and_told(path: str) -> None:
+def test_store_is_removed_with_a_warning(path: str) -> None:
     body = b'{"model":"m", "store" : true, "x":"\\"store\\""}'
-    kept, told = chat_fields.without_store(path, body)
-    assert json.loads(kept) == {**json.loads(body), "store": False}
-    assert "stored" in told
+    body_left, warning = chat_fields.without_store(path, body)
+    assert json.loads(body_left) == {**json.loads(body), "store": False}
+    assert "stored" in warning
     for other in (b'{"store":false}', b'{"store":null}', b'{"x":"\\"store\\": true"}', b'{"store":1}'):
         assert chat_fields.without_store(path, other) == (other, "")
     assert chat_fields.without_store("/v1/messages", body) == (body, "")
@@ -229,7 +229,7 @@ def unread(folder: Path, flags: dict[str, Any], *names: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "flags", "told"),
+    ("file", "text", "flags", "unread_names"),
     [
         (JINJA, "{% if enable_thinking %}{{ mood }}{% endif %}", {}, ["slip"]),
         (JINJA, "{{ mood }}", {}, ["enable_thinking", "slip", "thinking"]),
@@ -243,11 +243,11 @@ def unread(folder: Path, flags: dict[str, Any], *names: str) -> list[str]:
     ],
 )
 def test_what_a_template_does_not_read(
-    tmp_path: Path, file: str, text: str, flags: dict[str, Any], told: list[str]
+    tmp_path: Path, file: str, text: str, flags: dict[str, Any], unread_names: list[str]
 ) -> None:
     (tmp_path / file).write_text(text)
-    asked = ("mood", "slip", "enable_thinking", "thinking", "documents", "add_generation_prompt")
-    assert unread(tmp_path, flags, *asked) == told
+    requested = ("mood", "slip", "enable_thinking", "thinking", "documents", "add_generation_prompt")
+    assert unread(tmp_path, flags, *requested) == unread_names
 
 
 def test_a_tokenizer_that_makes_prompts_by_itself(tmp_path: Path) -> None:
@@ -256,14 +256,14 @@ def test_a_tokenizer_that_makes_prompts_by_itself(tmp_path: Path) -> None:
     assert unread(tmp_path, {}, "slip") == []
 
 
-def test_how_it_is_told(tmp_path: Path) -> None:
+def test_the_warning_of_unread_variables(tmp_path: Path) -> None:
     (tmp_path / JINJA).write_text("{{ mood }}")
     variables = template.Variables(tmp_path, {})
     body = json.dumps({"chat_template_kwargs": {"slip": 1, "\r\nx: y": 2}}).encode()
-    told = "chat_template_kwargs: this model's chat template does not read a name of no variable, slip"
-    assert template.told(variables, body, strict=False) == told
+    describe_unread = "chat_template_kwargs: this model's chat template does not read a name of no variable, slip"
+    assert template.describe_unread(variables, body, strict=False) == describe_unread
     with pytest.raises(BadRequest) as error:
-        template.told(variables, json.dumps({"chat_template_kwargs": {"slip": 1}}).encode(), strict=True)
+        template.describe_unread(variables, json.dumps({"chat_template_kwargs": {"slip": 1}}).encode(), strict=True)
     assert (error.value.param, error.value.code) == ("chat_template_kwargs.slip", "unknown_parameter")
     for other in (b"{}", b'{"chat_template_kwargs": null}', b'{"chat_template_kwargs": 7}', b'"chat_template_kwargs"'):
-        assert template.told(variables, other, strict=True) == ""
+        assert template.describe_unread(variables, other, strict=True) == ""

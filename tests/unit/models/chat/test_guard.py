@@ -51,7 +51,7 @@ def test_values_that_mean_nothing_are_refused(extra: Any, able: bool) -> None:
     [(False, False, "unprocessable_request"), (True, True, "unsatisfiable_constraint"), (True, False, None)],
 )
 def test_what_a_failure_of_a_living_engine_means(reached: bool, constrained: bool, code: str | None) -> None:
-    fault = guard.unanswerable(reached_engine=reached, constrained=constrained)
+    fault = guard.explain_failure(reached_engine=reached, constrained=constrained)
     assert (fault and fault.code) == code
 
 

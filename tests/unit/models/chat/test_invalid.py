@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator
 from starlette.requests import Request
 
-from models.chat.vllm.invalid import _refused_part, told
+from models.chat.vllm.invalid import _refused_part, describe
 
 
 class Part(BaseModel):
@@ -19,13 +19,13 @@ class Other(BaseModel):
     type: Literal["other"]
 
 
-class Said(BaseModel):
+class ChatMessage(BaseModel):
     role: str
     content: str | list[Part]
 
 
-class Asked(BaseModel):
-    messages: list[Said]
+class ChatBody(BaseModel):
+    messages: list[ChatMessage]
     stop: str | list[str] | None = None
     n: int = 1
 
@@ -59,14 +59,14 @@ HELLO = {"role": "user", "content": "hello"}
         ),
     ],
 )
-def test_a_fault_is_told_with_its_place(body: Any, param: str, message: str) -> None:
+def test_a_fault_is_described_with_its_place(body: Any, param: str, message: str) -> None:
     with pytest.raises(ValidationError) as wrong:
-        Asked.model_validate(body)
+        ChatBody.model_validate(body)
     errors = [{**error, "loc": ("body", *error["loc"])} for error in wrong.value.errors()]
-    assert told(errors, body) == (message, param)
+    assert describe(errors, body) == (message, param)
 
 
-async def test_a_part_that_is_read_later_is_told_by_its_place_in_the_content() -> None:
+async def test_a_part_that_is_read_later_is_named_by_its_place_in_the_content() -> None:
     parts = TypeAdapter(list[Part | Other])
     with pytest.raises(ValidationError) as wrong:
         parts.validate_python([{"type": "text", "text": "x"}, {"type": "movie"}])
@@ -77,10 +77,10 @@ async def test_a_part_that_is_read_later_is_told_by_its_place_in_the_content() -
     assert "pydantic" not in error["message"]
 
 
-def test_of_many_faults_the_first_are_told() -> None:
+def test_only_the_first_of_many_faults_are_described() -> None:
     body = {"messages": [{}] * 500}
     with pytest.raises(ValidationError) as wrong:
-        Asked.model_validate(body)
-    message, param = told([{**error, "loc": ("body", *error["loc"])} for error in wrong.value.errors()], body)
+        ChatBody.model_validate(body)
+    message, param = describe([{**error, "loc": ("body", *error["loc"])} for error in wrong.value.errors()], body)
     assert message == "messages[0].role: Field required. messages[0].content: Field required."
     assert param == "messages[0].role"

@@ -8,7 +8,7 @@ import pytest
 from models.chat import schemas
 from models.chat.names import Renamer
 
-SERVED, SHOWN = "sha256:" + "0" * 64, 'my "name"'
+SERVED, DISPLAY_NAME = "sha256:" + "0" * 64, 'my "name"'
 OWN = {"model": SERVED, "service_tier": None, "more": [{"model": SERVED, "service_tier": "auto"}]}
 """An object of a client's or model's."""
 RESPONSE = {
@@ -29,7 +29,7 @@ MESSAGE = {
 
 
 def fitted(path: str, data: bytes) -> bytes:
-    return schemas.fitted(path, data, "flex", Renamer(SERVED, SHOWN))
+    return schemas.fitted(path, data, "flex", Renamer(SERVED, DISPLAY_NAME))
 
 
 def packed(value: object) -> bytes:
@@ -47,24 +47,24 @@ def test_objects_of_others_stay_as_they_are(
     name = {"response": "response.created", "message": "message_start"}[event]
     if stream:
         data = b"event: %s\ndata: %s\n\n" % (name.encode(), packed({"type": name, event: body}))
-        told = json.loads(fitted(path, data).partition(b"data: ")[2])[event]
+        answer = json.loads(fitted(path, data).partition(b"data: ")[2])[event]
     else:
-        told = json.loads(fitted(path, packed(body)))
-    assert told["model"] == SHOWN
-    assert (told["usage"] if event == "message" else told)["service_tier"] == tier
+        answer = json.loads(fitted(path, packed(body)))
+    assert answer["model"] == DISPLAY_NAME
+    assert (answer["usage"] if event == "message" else answer)["service_tier"] == tier
     for name in body.keys() - {"model", "service_tier", "usage"}:
-        assert told[name] == body[name]
+        assert answer[name] == body[name]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize"])
 def test_arguments_of_a_chats_tools_are_a_string(path: str) -> None:
     call = {"function": {"name": "deploy", "arguments": json.dumps(OWN, separators=(",", ":"))}}
-    told = json.loads(fitted(path, packed({"id": "c", "model": SERVED, "choices": [{"message": call}]})))
-    assert told == {"id": "c", "model": SHOWN, "choices": [{"message": call}]}
+    answer = json.loads(fitted(path, packed({"id": "c", "model": SERVED, "choices": [{"message": call}]})))
+    assert answer == {"id": "c", "model": DISPLAY_NAME, "choices": [{"message": call}]}
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
-def test_who_asked_by_the_engines_own_name_gets_it(path: str) -> None:
+def test_the_engines_own_name_stays(path: str) -> None:
     data = packed({"id": "x", "model": "starter-chat", "content": []})
-    told = json.loads(schemas.fitted(path, data, "", Renamer("starter-chat", "starter-chat")))
-    assert told["model"] == "starter-chat"
+    answer = json.loads(schemas.fitted(path, data, "", Renamer("starter-chat", "starter-chat")))
+    assert answer["model"] == "starter-chat"

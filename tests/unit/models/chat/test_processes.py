@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from models.chat.processes import Children, how_ended
-from models.memory_group import Kills
+from models.chat.processes import EngineProcesses, how_ended
+from models.memory_group import OomKills
 from registry.errors import EngineFailed
 
 FORK = multiprocessing.get_context("fork")
@@ -23,14 +23,14 @@ def _child(code: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "cause"),
     [
         (None, "the engine's process was ended by SIGKILL"),
         (3, "the engine's process ended with status 3"),
         (0, "the engine's process ended"),
     ],
 )
-def test_the_exit_code_tells(code: int | None, said: str) -> None:
+def test_the_exit_code_tells(code: int | None, cause: str) -> None:
     child = FORK.Process(target=_child, args=(code,))
     child.start()
     if code is None:
@@ -39,7 +39,7 @@ def test_the_exit_code_tells(code: int | None, said: str) -> None:
     asking = [threading.Thread(target=child.join) for _ in range(4)]  # as vLLM's own threads do
     for thread in asking:
         thread.start()
-    assert how_ended([child]) == (said, -signal.SIGKILL if code is None else code)
+    assert how_ended([child]) == (cause, -signal.SIGKILL if code is None else code)
     for thread in asking:
         thread.join()
 
@@ -59,35 +59,37 @@ class _Late:
         return None if self._looks > 0 else -signal.SIGTERM
 
 
-@pytest.mark.parametrize("risen", [False, True], ids=["by hand", "by the kernel"])
-async def test_a_kill_for_want_of_memory_is_told(risen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_killed", [False, True], ids=["by hand", "by the kernel"])
+async def test_a_kill_by_the_kernel_is_reported_as_out_of_memory(
+    has_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     child = FORK.Process(target=_child, args=(None,))
     child.start()
-    told: asyncio.Future[EngineFailed] = asyncio.get_running_loop().create_future()
-    children = Children()
-    children.watch([child], told.set_result)
+    death: asyncio.Future[EngineFailed] = asyncio.get_running_loop().create_future()
+    children = EngineProcesses()
+    children.watch([child], death.set_result)
     children.alive()
-    monkeypatch.setattr(Kills, "risen", lambda self: risen)
+    monkeypatch.setattr(OomKills, "has_killed", lambda self: has_killed)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
-    how = await asyncio.wait_for(told, 200)
+    how = await asyncio.wait_for(death, 200)
     assert "SIGKILL" in how.message
-    assert ("memory had run out" in how.message) is risen
-    assert how.code == ("out_of_memory" if risen else "engine_failed")
+    assert ("memory had run out" in how.message) is has_killed
+    assert how.code == ("out_of_memory" if has_killed else "engine_failed")
 
 
 @pytest.mark.parametrize("code", [3, None], ids=["by itself", "by a signal"])
-async def test_what_it_said_of_its_end_is_told(code: int | None) -> None:
+async def test_the_cause_that_the_process_left_is_reported(code: int | None) -> None:
     """What it left before it was killed may be of something that it had got over."""
     child = FORK.Process(target=_child, args=(code,))
     child.start()
-    told: asyncio.Future[EngineFailed] = asyncio.get_running_loop().create_future()
-    said = EngineFailed("RuntimeError: CUDA error: out of memory", code="out_of_memory")
-    Children().watch([child], told.set_result, lambda: said)
+    death: asyncio.Future[EngineFailed] = asyncio.get_running_loop().create_future()
+    cause = EngineFailed("RuntimeError: CUDA error: out of memory", code="out_of_memory")
+    EngineProcesses().watch([child], death.set_result, lambda: cause)
     if code is None:
         child.kill()
-    how = await asyncio.wait_for(told, 200)
-    assert (said.message in how.message, how.code == said.code) == (bool(code), bool(code))
+    how = await asyncio.wait_for(death, 200)
+    assert (cause.message in how.message, how.code == cause.code) == (bool(code), bool(code))
 
 
 def test_a_late_exit_code_is_waited_for() -> None:

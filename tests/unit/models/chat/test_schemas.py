@@ -28,7 +28,7 @@ def event(value: dict[str, Any]) -> bytes:
     return b"event: " + value["type"].encode() + b"\ndata: " + packed(value) + b"\n\n"
 
 
-def told(data: bytes) -> Any:
+def parse(data: bytes) -> Any:
     return json.loads(data.rpartition(b"data: ")[2])
 
 
@@ -53,15 +53,15 @@ def test_logprobs_name_those_of_a_refusal() -> None:
 
 
 @given(JSON, st.text())
-def test_responses_keep_what_a_client_sent_and_a_model_said(sent: Any, said: str) -> None:
+def test_responses_keep_what_a_client_sent_and_a_model_wrote(sent: Any, stated: str) -> None:
     tool = {"type": "function", "name": "x", "parameters": sent, "strict": None, "async": None}
-    item = {"type": "message", "phase": None, "content": [{"type": "output_text", "text": said, "logprobs": None}]}
+    item = {"type": "message", "phase": None, "content": [{"type": "output_text", "text": stated, "logprobs": None}]}
     shape = {"type": "json_schema", "name": "n", "schema": {"properties": sent}, "description": None, "strict": True}
     whole = {
         "id": "resp_1",
-        "instructions": said,
+        "instructions": stated,
         "metadata": None,
-        "output": [item, {"type": "function_call", "arguments": said, "namespace": None}],
+        "output": [item, {"type": "function_call", "arguments": stated, "namespace": None}],
         "text": {"format": shape, "verbosity": None},
         "tools": [tool],
         "usage": None,
@@ -69,11 +69,11 @@ def test_responses_keep_what_a_client_sent_and_a_model_said(sent: Any, said: str
     }
     expected = {
         "id": "resp_1",
-        "instructions": said,
+        "instructions": stated,
         "metadata": None,
         "output": [
-            {"type": "message", "content": [{"type": "output_text", "text": said}]},
-            {"type": "function_call", "arguments": said},
+            {"type": "message", "content": [{"type": "output_text", "text": stated}]},
+            {"type": "function_call", "arguments": stated},
         ],
         "text": {"format": {"type": "json_schema", "name": "n", "schema": {"properties": sent}, "strict": True}},
         "tools": [{"type": "function", "name": "x", "parameters": sent, "strict": None}],
@@ -81,9 +81,9 @@ def test_responses_keep_what_a_client_sent_and_a_model_said(sent: Any, said: str
     }
     assert json.loads(schemas.fitted(RESPONSES, packed(whole))) == expected
     created = {"type": "response.created", "response": whole, "sequence_number": 0}
-    assert told(schemas.fitted(RESPONSES, event(created)))["response"] == expected
+    assert parse(schemas.fitted(RESPONSES, event(created)))["response"] == expected
     added = {"type": "response.output_item.added", "item": item}
-    assert told(schemas.fitted(RESPONSES, event(added)))["item"] == expected["output"][0]
+    assert parse(schemas.fitted(RESPONSES, event(added)))["item"] == expected["output"][0]
 
 
 def test_numbers_of_a_client_keep_their_digits() -> None:
@@ -100,14 +100,14 @@ def test_messages_have_what_anthropics_clients_count_on(sent: Any) -> None:
     assert found["usage"] == {"input_tokens": 1, **dict.fromkeys(schemas.messages.USED)}
     assert all(found[name] is None for name in ("container", "diagnostics", "stop_details", "stop_sequence"))
     started = {"type": "content_block_start", "content_block": {"type": "thinking", "thinking": ""}, "index": 0}
-    assert told(schemas.fitted(MESSAGES, event(started)))["content_block"]["signature"] == ""
+    assert parse(schemas.fitted(MESSAGES, event(started)))["content_block"]["signature"] == ""
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
 def test_the_last_event_of_a_response_says_whether_it_was_cut(status: str) -> None:
-    said = "event: response.completed\ndata: {}"
-    done = event({"type": "response.output_text.done", "text": said})
-    response = {"id": "resp_1", "status": status, "output": [], "instructions": said}
+    stated = "event: response.completed\ndata: {}"
+    done = event({"type": "response.output_text.done", "text": stated})
+    response = {"id": "resp_1", "status": status, "output": [], "instructions": stated}
     fitted = schemas.fitted(RESPONSES, done + event({"response": response, "type": "response.completed"}))
     first, last, rest = fitted.split(b"\n\n")
     assert (first + b"\n\n", rest) == (done, b"")
@@ -115,7 +115,7 @@ def test_the_last_event_of_a_response_says_whether_it_was_cut(status: str) -> No
     assert name == f"event: response.{status}".encode()
     found = json.loads(data)
     assert (found["type"], found["response"]["status"]) == (f"response.{status}", status)
-    assert found["response"]["instructions"] == said
+    assert found["response"]["instructions"] == stated
 
 
 def test_pieces_of_text_and_several_events_at_once_stay_whole() -> None:
@@ -141,27 +141,27 @@ def test_other_paths_are_left_alone() -> None:
 )
 def test_an_error_in_a_stream_has_words_as_its_code_and_type(code: int | str, word: str, kind: str) -> None:
     """As vLLM writes it, with blanks; and what a client sent never passes for one."""
-    told = {"message": 'no \n\ndata: {"error"', "type": "BadRequestError", "param": None, "code": code}
+    error = {"message": 'no \n\ndata: {"error"', "type": "BadRequestError", "param": None, "code": code}
     before = b'data: {"choices":[{"delta":{"content":"data: {\\"error\\": {\\"code\\": 400}}"}}]}\n\n'
-    stream = before + b"data: " + json.dumps({"error": told}).encode() + b"\n\ndata: [DONE]\n\n"
+    stream = before + b"data: " + json.dumps({"error": error}).encode() + b"\n\ndata: [DONE]\n\n"
     kept, event, done, _ = schemas.fitted("/v1/chat/completions", stream).split(b"\n\n")
     assert kept + b"\n\n" == before
-    assert json.loads(event.removeprefix(b"data: ")) == {"error": told | {"code": word, "type": kind}}
+    assert json.loads(event.removeprefix(b"data: ")) == {"error": error | {"code": word, "type": kind}}
     assert done == b"data: [DONE]"
 
 
 def test_a_stream_that_no_text_could_satisfy_says_so() -> None:
-    fault = guard.unanswerable(reached_engine=True, constrained=True)
+    fault = guard.explain_failure(reached_engine=True, constrained=True)
     broken = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
     busy = broken | {"code": 503}
     for path in (CHAT, TEXT):
         stream = [b"data: " + json.dumps({"error": error}).encode() for error in (broken, busy)]
-        told = [json.loads(schemas.fitted(path, one, fault=lambda: fault)[6:])["error"] for one in stream]
-        assert [error["code"] for error in told] == ["unsatisfiable_constraint", "model_unavailable"]
-        assert (told[0]["type"], told[0]["message"]) == ("invalid_request_error", fault and fault.message)
+        errors = [json.loads(schemas.fitted(path, one, fault=lambda: fault)[6:])["error"] for one in stream]
+        assert [error["code"] for error in errors] == ["unsatisfiable_constraint", "model_unavailable"]
+        assert (errors[0]["type"], errors[0]["message"]) == ("invalid_request_error", fault and fault.message)
     event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"it broke"}}\n\n'
-    told = json.loads(schemas.fitted(MESSAGES, event, fault=lambda: fault).partition(b"data: ")[2])
-    assert told == {"type": "error", "error": {"type": "invalid_request_error", "message": fault and fault.message}}
+    errors = json.loads(schemas.fitted(MESSAGES, event, fault=lambda: fault).partition(b"data: ")[2])
+    assert errors == {"type": "error", "error": {"type": "invalid_request_error", "message": fault and fault.message}}
 
 
 def test_an_error_in_a_stream_is_short_and_never_breaks_it() -> None:

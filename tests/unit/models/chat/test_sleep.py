@@ -8,7 +8,7 @@ import pytest
 
 from models.chat import sleep
 from models.chat.sleep import Sleeper
-from models.messages import Held
+from models.messages import MemoryFootprint
 from registry.errors import EngineFailed
 
 GIB = 2**30
@@ -77,10 +77,10 @@ def sleeper(vllm: ScriptedVllm) -> Sleeper:
 async def test_adapters_and_caches_are_gone_before_and_the_answer_is_proved_after(vllm: ScriptedVllm) -> None:
     one = sleeper(vllm)
     assert not one.able
-    assert await one.expected() == Held(device_bytes=2 * GIB, host_bytes=19 * GIB)
+    assert await one.expected() == MemoryFootprint(device_bytes=2 * GIB, host_bytes=19 * GIB)
     assert one.able
-    assert await one.down() == Held(device_bytes=2 * GIB, host_bytes=19 * GIB)
-    assert await one.up() == Held(device_bytes=22 * GIB, host_bytes=19 * GIB)
+    assert await one.down() == MemoryFootprint(device_bytes=2 * GIB, host_bytes=19 * GIB)
+    assert await one.up() == MemoryFootprint(device_bytes=22 * GIB, host_bytes=19 * GIB)
     await one.down()
     before = ["forget", "reset", "sleep 1"]
     assert vllm.log == ["answer", *before, "wake", "reset", "answer", *before]
@@ -103,7 +103,7 @@ async def test_other_words_after_the_wake_are_other_weights(vllm: ScriptedVllm) 
         await one.up()
 
 
-async def test_what_does_not_wake_or_cannot_be_emptied_is_told(vllm: ScriptedVllm) -> None:
+async def test_what_does_not_wake_or_cannot_be_emptied_is_an_error(vllm: ScriptedVllm) -> None:
     one = sleeper(vllm)
     await one.expected()
     vllm.cache_in_use = True

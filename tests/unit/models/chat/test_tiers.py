@@ -27,5 +27,5 @@ def test_where_each_vendor_tells_it(tier: str) -> None:
     assert schemas.fitted("/v1/completions", b"{}", tier) == b"{}"
 
 
-def test_it_is_not_told_unasked() -> None:
+def test_it_is_absent_without_a_tier() -> None:
     assert b"service_tier" not in schemas.fitted("/v1/chat/completions", packed(CHAT))

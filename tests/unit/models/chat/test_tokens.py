@@ -15,10 +15,10 @@ NUMBERS = st.dictionaries(
 
 
 @given(NUMBERS, st.integers(16, 10**6))
-def test_only_numbers_above_are_cut(asked: dict[str, object], most: int) -> None:
-    body = {"model": "m", "messages": [{"content": "é"}], **asked}
+def test_only_numbers_above_are_cut(requested: dict[str, object], most: int) -> None:
+    body = {"model": "m", "messages": [{"content": "é"}], **requested}
     after = json.loads(tokens.cut(json.dumps(body).encode(), most))
-    expected = {k: min(v, most) if isinstance(v, int) and not isinstance(v, bool) else v for k, v in asked.items()}
+    expected = {k: min(v, most) if isinstance(v, int) and not isinstance(v, bool) else v for k, v in requested.items()}
     assert after == {**body, **expected}
 
 
@@ -28,7 +28,7 @@ def test_a_body_that_asks_for_less_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "allowed", "said"),
+    ("body", "allowed", "expected_warning"),
     [
         (b'{"max_tokens": 1000}', 490, "max_tokens was cut from 1000 to 490: the context has no room for more"),
         (b'{"max_output_tokens": 1000}', 1000, ""),
@@ -37,8 +37,8 @@ def test_a_body_that_asks_for_less_stays_as_it_is() -> None:
         (b'{"max_tokens": 1000}', None, ""),
     ],
 )
-def test_a_warning_says_what_was_cut(body: bytes, allowed: int | None, said: str) -> None:
-    assert tokens.warning(body, allowed) == said
+def test_a_warning_says_what_was_cut(body: bytes, allowed: int | None, expected_warning: str) -> None:
+    assert tokens.warning(body, allowed) == expected_warning
 
 
 def test_only_chat_has_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from models.speech import cpu as transcribe_cpu
 from models.speech.cpu import AVX512, widest_vectors
-from registry.processor import features
+from registry.base.processor import features
 
 ISA = "CT2_FORCE_CPU_ISA"
 
@@ -24,7 +24,7 @@ ISA = "CT2_FORCE_CPU_ISA"
         ((), None),
     ],
 )
-def test_avx_512_is_asked_for_where_all_of_it_is_there(
+def test_avx_512_is_enabled_where_all_of_it_is_there(
     found: Iterable[str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transcribe_cpu, "features", lambda: frozenset(found))

@@ -41,7 +41,7 @@ def test_it_is_found_by_its_name_once_it_was_loaded(tmp_path: Path) -> None:
     assert done.stdout.strip() in ("42", "there already")
 
 
-def test_a_host_without_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_on_a_host_without_it_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cublas, "LIBRARIES", ("libcublas.so.0",))
     with pytest.raises(EngineFailed, match="nvidia-cublas-cu12"):
         cublas.load_cublas()

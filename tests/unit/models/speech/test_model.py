@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.speech.model import Heard, Listen, SpeechModel, times_words
+from models.speech.model import SpeechModel, WindowRequest, WindowResult, times_words
 from registry.errors import BadRequest
 
 PREVIOUS = 1000
@@ -27,7 +27,7 @@ def before(prompt: int, hotwords: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "hotwords", "wanted"),
+    ("prompt", "hotwords", "expected_tokens"),
     [
         (0, 0, (0, 0)),
         (3, 2, (3, 2)),
@@ -39,8 +39,8 @@ def before(prompt: int, hotwords: int) -> tuple[int, int]:
         (1000, 0, (ROOM, 0)),
     ],
 )
-def test_hotwords_stay_beside_a_long_prompt(prompt: int, hotwords: int, wanted: tuple[int, int]) -> None:
-    assert before(prompt, hotwords) == wanted
+def test_hotwords_stay_beside_a_long_prompt(prompt: int, hotwords: int, expected_tokens: tuple[int, int]) -> None:
+    assert before(prompt, hotwords) == expected_tokens
 
 
 def test_the_end_of_a_prompt_stays() -> None:
@@ -67,31 +67,31 @@ def test_words_have_times_where_the_heads_are_of_this_decoder(heads: Any, fit: b
 
 
 @pytest.mark.parametrize(
-    ("asked", "param"),
+    ("requested", "param"),
     [
         ({"language": "de", "words": True}, "timestamp_granularities"),
         ({"language": None, "words": False}, "language"),
     ],
 )
-def test_what_a_model_lacks_is_refused_before_it_is_tried(asked: dict[str, Any], param: str) -> None:
+def test_what_a_model_lacks_is_refused_before_it_is_tried(requested: dict[str, Any], param: str) -> None:
     model: Any = SimpleNamespace(_times_words=False, _tells_language=False, multilingual=True, _id=lambda _: 1)
     with pytest.raises(BadRequest) as refused:
-        SpeechModel.check(model, task="transcribe", **asked)
+        SpeechModel.check(model, task="transcribe", **requested)
     assert refused.value.param == param
 
 
 @pytest.mark.parametrize(("words", "passes"), [(False, 1), (True, 2)])
 def test_words_of_one_task_are_not_aligned_by_another(words: bool, passes: int) -> None:
-    heard: list[set[str]] = []
+    received: list[set[str]] = []
 
-    def hear(_whisper: Any, windows: list[Listen]) -> list[Heard]:
-        heard.append({window.task for window in windows})
-        return [Heard([], "de", 1.0, 0.0, 0.0, 0.0, 0.0) for _ in windows]
+    def hear(_whisper: Any, windows: list[WindowRequest]) -> list[WindowResult]:
+        received.append({window.task for window in windows})
+        return [WindowResult([], "de", 1.0, 0.0, 0.0, 0.0, 0.0) for _ in windows]
 
-    model: Any = SimpleNamespace(_beside=None, whisper=None, _hear=hear)
+    model: Any = SimpleNamespace(_parallel=None, whisper=None, _hear=hear)
     features = np.zeros((1, 1), dtype=np.float32)
     tasks = ["translate", "transcribe", "translate", "transcribe"]
-    found = SpeechModel.run(model, [Listen(features, 1.0, task=task, words=words) for task in tasks])
+    found = SpeechModel.run(model, [WindowRequest(features, 1.0, task=task, words=words) for task in tasks])
     assert len(found) == len(tasks)
-    assert len(heard) == passes
-    assert all(len(together) == 1 for together in heard) or not words
+    assert len(received) == passes
+    assert all(len(together) == 1 for together in received) or not words

@@ -7,8 +7,8 @@ import pytest
 
 from models.estimate import estimate
 from models.speech import sleep as transcribe_sleep
-from models.speech.engine import guessed_bytes
-from models.speech.sleep import SpeechSleeper, unloaded
+from models.speech.engine import estimate_memory
+from models.speech.sleep import SpeechSleeper, unload
 from registry.errors import EngineFailed
 from registry.recipes.loading import load_documents
 
@@ -28,7 +28,7 @@ class Busy:
 
 def test_a_model_that_is_counted_as_busy_for_a_moment_is_unloaded() -> None:
     replica = Busy(refuses=3)
-    unloaded(replica, to_cpu=True)
+    unload(replica, to_cpu=True)
     assert not replica.model_is_loaded
     assert replica.asked == [True] * 4
 
@@ -36,13 +36,13 @@ def test_a_model_that_is_counted_as_busy_for_a_moment_is_unloaded() -> None:
 def test_a_model_that_stays_loaded_is_an_error_and_no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcribe_sleep, "PATIENCE_SECONDS", 0.02)
     with pytest.raises(EngineFailed, match="did not unload"):
-        unloaded(Busy(refuses=1_000_000), to_cpu=False)
+        unload(Busy(refuses=1_000_000), to_cpu=False)
 
 
 def test_one_that_is_unloaded_already_is_left_alone() -> None:
     replica = Busy(refuses=0)
     replica.model_is_loaded = False
-    unloaded(replica, to_cpu=False)
+    unload(replica, to_cpu=False)
     assert replica.asked == []
 
 
@@ -52,31 +52,31 @@ def test_room_for_a_step_is_no_part_of_what_a_process_is_guessed_to_hold() -> No
     [recipe] = load_documents([Path(__file__).parents[4] / "recipes" / "starter" / "starter-speech.yaml"]).models
     needs = estimate(recipe, path, "cuda")
     assert needs.activations > 0
-    assert guessed_bytes(recipe, path) + needs.activations == needs.total
+    assert estimate_memory(recipe, path) + needs.activations == needs.total
 
 
 class Model:
     """Nothing of a speech model but its weights, on a GPU that the driver counts, or does not."""
 
-    def __init__(self, told: list[int | None]) -> None:
-        self.told = told
+    def __init__(self, measured: list[int | None]) -> None:
+        self.measured = measured
         self.whisper = SimpleNamespace(model=Busy(refuses=0))
-        self._beside = None
+        self._parallel = None
 
     def held(self) -> int | None:
-        return self.told.pop(0) if len(self.told) > 1 else self.told[0]
+        return self.measured.pop(0) if len(self.measured) > 1 else self.measured[0]
 
 
 @pytest.mark.parametrize(
-    ("told", "awake", "asleep"), [([7 * MIB, 2 * MIB], 7 * MIB, 2 * MIB), ([None], 9 * MIB, 4 * MIB)]
+    ("measured", "awake", "asleep"), [([7 * MIB, 2 * MIB], 7 * MIB, 2 * MIB), ([None], 9 * MIB, 4 * MIB)]
 )
 async def test_on_a_gpu_its_own_bytes_count_and_no_others(
-    told: list[int | None], awake: int, asleep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured: list[int | None], awake: int, asleep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the driver tells them of this process; else by the estimate, less the weights."""
     (tmp_path / "model.bin").touch()
     monkeypatch.setattr(SpeechSleeper, "_hear", lambda self: ([[1]], [0.0]))
-    model = Model(list(told))
+    model = Model(list(measured))
     sleeper = SpeechSleeper(model, tmp_path, "cuda:0", model.held, 9 * MIB, 5 * MIB, 0)  # type: ignore[arg-type]
     assert sleeper.expected().device_bytes == awake - 5 * MIB
     assert (await sleeper.down()).device_bytes == asleep

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.speech.split import place_words, split
-from models.speech.windows import RATE, Packer, joined
+from models.speech.segments import place_words, split
+from models.speech.windows import RATE, Packer, join_stretches
 
 STRETCHES = st.lists(
     st.tuples(st.integers(0, 20 * RATE), st.integers(1, 40 * RATE)), min_size=0, max_size=15
@@ -27,13 +27,15 @@ def _laid_out(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple[int, int]], most: int) -> None:
     audio = np.arange(stretches[-1][1] if stretches else 0, dtype=np.float32)
     packer, windows = Packer(most), []
-    wanted = joined(stretches, most)
-    for start, stop in wanted:
+    expected = join_stretches(stretches, most)
+    for start, stop in expected:
         windows += [window for window in [packer.add(audio[start:stop], 7 * RATE + start)] if window]
     windows += [window for window in [packer.flush()] if window]
     assert packer.flush() is None
-    heard = np.concatenate([window.audio for window in windows] or [audio[:0]])
-    np.testing.assert_array_equal(heard, np.concatenate([audio[start:stop] for start, stop in wanted] or [audio[:0]]))
+    received = np.concatenate([window.audio for window in windows] or [audio[:0]])
+    np.testing.assert_array_equal(
+        received, np.concatenate([audio[start:stop] for start, stop in expected] or [audio[:0]])
+    )
     for window in windows:
         assert 0 < len(window.audio) <= most
         for place in (0, len(window.audio) // 2, len(window.audio) - 1):

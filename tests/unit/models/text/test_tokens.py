@@ -120,7 +120,7 @@ def test_a_token_that_only_the_tokenizer_has_is_refused() -> None:
         tokens.inputs(["[MASK]", "a [MASK]"], "", truncate=True)
 
 
-def test_a_token_of_every_text_that_only_the_tokenizer_has_is_told_before_any_text() -> None:
+def test_a_token_of_every_text_that_only_the_tokenizer_has_is_refused_before_any_text() -> None:
     """The library's own first step looked behind the end of the embeddings: 'index out of range in self'."""
     _, _, whole = wrapped("WordPiece")
     check_template(whole, vocabulary=1038)

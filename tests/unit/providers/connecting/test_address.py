@@ -62,7 +62,7 @@ def named(rig: Rig) -> None:
     upstream.provider = upstream.provider.model_copy(update={"base_url": url})
 
 
-async def test_a_name_that_leads_elsewhere_at_the_next_connection(
+async def test_a_name_that_leads_on_another_server_at_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is looked up once a connection, and what was checked is what is connected to."""

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from routing.providers import retry
-from runtime.http.attempts import again
+from runtime.http.attempts import retries
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen, provider_fake
 from tests.unit.providers.plays import AFTER, BEFORE, FIRST, SHORT
@@ -19,7 +19,7 @@ from tests.unit.providers.rig import KEY, rigged
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_where_a_redirect_leads_nobody_is_asked(tmp_path: Path, status: int) -> None:
+async def test_where_a_redirect_leads_no_one_is_queried(tmp_path: Path, status: int) -> None:
     async with provider_fake(lambda seen: traces.chat("big")) as target:
         play = Play(status=status, headers={"location": f"{target.url}/chat/completions"})
         async with rigged(tmp_path, lambda seen: play) as rig:
@@ -41,7 +41,7 @@ def signed_by_itself(tmp_path: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path, signed_by_itself: ssl.SSLContext) -> None:
+async def test_a_certificate_that_no_one_vouches_for(tmp_path: Path, signed_by_itself: ssl.SSLContext) -> None:
     """The request is not sent: its text and key would be told to whoever answers there."""
     received: list[bytes] = []
 
@@ -62,8 +62,8 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path, signed_by_i
 async def test_a_key_is_in_no_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """At the lowest level, whatever the provider does, and though it tells the key itself."""
     caplog.set_level(logging.DEBUG)
-    told = Play([f'{{"error": {{"message": "no such key: {KEY}"}}}}'.encode()], status=401)
-    plays = [traces.chat("big"), told, *(play for play, *_ in [*BEFORE.values(), *FIRST.values(), *AFTER.values()])]
+    reported = Play([f'{{"error": {{"message": "no such key: {KEY}"}}}}'.encode()], status=401)
+    plays = [traces.chat("big"), reported, *(play for play, *_ in [*BEFORE.values(), *FIRST.values(), *AFTER.values()])]
     for number, play in enumerate(plays):
         for is_stream in (False, True):
             folder = tmp_path / f"{number}{is_stream}"
@@ -78,10 +78,10 @@ async def test_a_key_is_in_no_line_of_the_log(tmp_path: Path, caplog: pytest.Log
 
 @pytest.mark.parametrize("status", [200, 400, 403, 429, 500])
 @pytest.mark.parametrize("shape", ['{"error": {"message": "you sent %s"}}', "you sent %s"])
-async def test_a_key_that_a_provider_repeats_is_not_told(tmp_path: Path, status: int, shape: str) -> None:
+async def test_a_key_that_a_provider_repeats_is_not_reported(tmp_path: Path, status: int, shape: str) -> None:
     """Whoever asked with a key of this server read the operator's own."""
-    told = Play([(shape % f"Bearer {KEY}").encode()], status=status)
-    async with rigged(tmp_path, lambda seen: told) as rig:
+    reported = Play([(shape % f"Bearer {KEY}").encode()], status=status)
+    async with rigged(tmp_path, lambda seen: reported) as rig:
         for path in ("/v1/chat/completions", "/v1/messages", "/api/chat"):
             body = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
             found = await rig.http.post(path, json=body)
@@ -106,7 +106,7 @@ async def test_a_retry_after_is_waited_for(
     def script(seen: Seen) -> Play:
         return traces.chat("big") if slept else traces.error(429, **{"retry-after": after})
 
-    monkeypatch.setattr(again, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(retries, "asyncio", SimpleNamespace(sleep=sleep))
     async with rigged(tmp_path, script, retries=1) as rig:
         found = await rig.chat()
         assert slept == ([(float(after), 1)] if waits else [])

@@ -275,13 +275,13 @@ def test_a_kind_without_a_counterpart_is_refused(name: str, place: str, kind: st
 def test_arguments_of_very_many_values_are_refused_unread() -> None:
     """They are JSON in a text, which is one value of the body: 4 MB of 1e308 kept every stream waiting for 12 s."""
 
-    def asked(calls: int, numbers: int) -> dict[str, Any]:
+    def requested(calls: int, numbers: int) -> dict[str, Any]:
         arguments = f'{{"a": [{"1e308," * numbers}1]}}'
         call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
-        said = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call] * calls}]
-        return {"messages": said}
+        stated = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call] * calls}]
+        return {"messages": stated}
 
-    chat(asked(3, 1000))
+    chat(requested(3, 1000))
     for calls, numbers in ((1, 5000), (5, 1000)):
         with pytest.raises(TooLarge):
-            chat(asked(calls, numbers))
+            chat(requested(calls, numbers))

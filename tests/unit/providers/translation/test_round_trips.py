@@ -28,8 +28,8 @@ def exchanges(draw: st.DrawFn) -> list[dict[str, Any]]:
         {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
         for index, (name, given) in enumerate(draw(st.lists(st.tuples(names, objects), max_size=3)))
     ]
-    said = draw(texts) if not calls else draw(st.none() | texts)
-    assistant = {"role": "assistant", "content": said} | ({"tool_calls": calls} if calls else {})
+    stated = draw(texts) if not calls else draw(st.none() | texts)
+    assistant = {"role": "assistant", "content": stated} | ({"tool_calls": calls} if calls else {})
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": draw(texts)} for call in draw(st.permutations(calls))
     ]
@@ -93,13 +93,13 @@ def meant(messages: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 @given(requests())
-def test_there_and_back(asked: dict[str, Any]) -> None:
-    there, _ = from_chat.translated(asked, max_output=64)
+def test_there_and_back(requested: dict[str, Any]) -> None:
+    there, _ = from_chat.translated(requested, max_output=64)
     back, _ = from_messages.translated(json.loads(json.dumps(there)))
-    assert meant(back.pop("messages")) == meant(asked["messages"])
-    stop = asked.get("stop")
-    expected = {**asked, "stop": [stop] if isinstance(stop, str) else stop}
-    if "parallel_tool_calls" in asked:
+    assert meant(back.pop("messages")) == meant(requested["messages"])
+    stop = requested.get("stop")
+    expected = {**requested, "stop": [stop] if isinstance(stop, str) else stop}
+    if "parallel_tool_calls" in requested:
         expected.setdefault("tool_choice", "auto")
     for name in ("model", "messages"):
         del expected[name]
@@ -133,8 +133,8 @@ def test_a_message_that_says_nothing_is_none() -> None:
         {"role": "user", "content": "b"},
     ]
     sent, _ = from_chat.translated({"messages": messages}, 9)
-    said = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert sent["messages"] == [{"role": "user", "content": said}]
+    stated = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert sent["messages"] == [{"role": "user", "content": stated}]
 
 
 def test_ids_of_calls_that_another_server_gave() -> None:

@@ -19,13 +19,13 @@ CHAT: Json = {"speaks": ["chat/completions"], "models": [{"name": "big"}]}
 END = b"data: [DONE]\n\n"
 
 
-def said(chunk: Json) -> bytes:
+def stated(chunk: Json) -> bytes:
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "big"}
     return b"data: " + json.dumps(head | chunk).encode() + b"\n\n"
 
 
 def piece(delta: Json, finish: str | None = None, **more: Any) -> bytes:
-    return said({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more})
+    return stated({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more})
 
 
 def whole(message: Json, finish: str = "stop", **more: Any) -> Json:
@@ -49,10 +49,10 @@ async def answers(rig: Rig) -> list[tuple[str, list[tuple[str, Json]]]]:
     async with rig.anthropic() as claude, rig.openai() as gpt:
         message = await claude.messages.create(model="there/big", max_tokens=9, messages=HI)
         async with claude.messages.stream(model="there/big", max_tokens=9, messages=HI) as stream:
-            for told in (message, await stream.get_final_message()):
-                calls = [block for block in told.content if block.type == "tool_use"]
+            for reported in (message, await stream.get_final_message()):
+                calls = [block for block in reported.content if block.type == "tool_use"]
                 assert len({block.id for block in calls}) == len(calls)
-                words = "".join(block.text for block in told.content if block.type == "text")
+                words = "".join(block.text for block in reported.content if block.type == "text")
                 found.append((words, [(block.name, dict(block.input)) for block in calls]))
         response = await gpt.responses.create(model="there/big", input="hi", store=False)
         async with gpt.responses.stream(model="there/big", input="hi", store=False) as responses:
@@ -62,10 +62,10 @@ async def answers(rig: Rig) -> list[tuple[str, list[tuple[str, Json]]]]:
                 found.append((whole_.output_text, [(item.name, json.loads(item.arguments)) for item in items]))
     for is_stream in (False, True):
         lines = await rig.http.post("/api/chat", json={"model": "there/big", "messages": HI, "stream": is_stream})
-        told_ = [json.loads(line)["message"] for line in lines.text.splitlines()]
-        functions = [call["function"] for one in told_ for call in one.get("tool_calls", ())]
+        reported_ = [json.loads(line)["message"] for line in lines.text.splitlines()]
+        functions = [call["function"] for one in reported_ for call in one.get("tool_calls", ())]
         calls_ = [(one["name"], one["arguments"]) for one in functions]
-        found.append(("".join(one["content"] for one in told_), calls_))
+        found.append(("".join(one["content"] for one in reported_), calls_))
     return found
 
 
@@ -107,7 +107,7 @@ CALLS: dict[str, list[list[Json]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_calls_are_told_apart(tmp_path: Path, name: str) -> None:
+async def test_calls_are_distinguished(tmp_path: Path, name: str) -> None:
     chunks = [piece({"tool_calls": pieces}) for pieces in CALLS[name]]
     arguments: list[Any] = [{"a": 1}, {"b": 2}] if name == "arguments that are no text" else [A, B]
     more = {"index": None} if name == "a number that is null" else {}  # of whole calls, as older SGLangs'
@@ -139,10 +139,10 @@ NULLS = dict.fromkeys(USAGE)
 WORDS: dict[str, tuple[list[bytes], Json]] = {
     "Azure": (
         [
-            said(FIRST),
+            stated(FIRST),
             piece({"content": "Hello"}),
             piece({}, "stop", usage=None),
-            said({"choices": [], "usage": USAGE}),
+            stated({"choices": [], "usage": USAGE}),
         ],
         whole({"content": "Hello"}, prompt_filter_results=[]),
     ),
@@ -155,7 +155,7 @@ WORDS: dict[str, tuple[list[bytes], Json]] = {
         whole({"content": "Hello"}, id=None, usage=NULLS),
     ),
     "counts without choices": (
-        [piece({"content": "Hello"}), piece({}, "stop"), said({"choices": None, "usage": USAGE})],
+        [piece({"content": "Hello"}), piece({}, "stop"), stated({"choices": None, "usage": USAGE})],
         whole({"content": "Hello"}),
     ),
     "a refusal": ([piece({"refusal": "Hello"}), piece({}, "stop")], whole({"content": None, "refusal": "Hello"})),
@@ -166,7 +166,7 @@ WORDS: dict[str, tuple[list[bytes], Json]] = {
 async def test_words_arrive(tmp_path: Path, name: str) -> None:
     async with rigged(tmp_path, plays(*WORDS[name]), **CHAT) as rig:
         words = "" if name == "a refusal" else "Hello"  # Responses have a word of their own for it
-        assert [told for told, _ in await answers(rig)] == ["Hello", "Hello", words, words, "Hello", "Hello"]
+        assert [reported for reported, _ in await answers(rig)] == ["Hello", "Hello", words, words, "Hello", "Hello"]
 
 
 async def test_a_first_chunk_without_choices_is_passed_on(tmp_path: Path) -> None:
@@ -188,7 +188,9 @@ async def test_thoughts_are_counted(tmp_path: Path) -> None:
         async with client.messages.stream(model="there/big", max_tokens=9, messages=HI) as stream:
             final = await stream.get_final_message()
         assert (message.usage.output_tokens, final.usage.output_tokens) == (23, 23)
-        assert (await rig.http.post("/api/chat", json={"model": "there/big", **ASKED["/api/chat"]})).status_code == 200
+        assert (
+            await rig.http.post("/api/chat", json={"model": "there/big", **REQUESTED["/api/chat"]})
+        ).status_code == 200
         assert [record.usage.completion_tokens for record in rig.gateway.records.all] == [23, 23, 23]
 
 
@@ -201,8 +203,8 @@ async def test_calls_without_ids_get_their_own(tmp_path: Path) -> None:
         for _ in range(2):
             message = await client.messages.create(model="there/big", max_tokens=9, messages=HI)
             async with client.messages.stream(model="there/big", max_tokens=9, messages=HI) as stream:
-                for told in (message, await stream.get_final_message()):
-                    found |= {block.id for block in told.content if block.type == "tool_use"}
+                for reported in (message, await stream.get_final_message()):
+                    found |= {block.id for block in reported.content if block.type == "tool_use"}
         assert len(found) == 4
 
 
@@ -219,16 +221,16 @@ async def test_cached_tokens_as_others_tell_them(tmp_path: Path, name: str, in_c
     usage = CACHED[name]
     end = piece({}, "stop", usage=usage)
     if in_choice:
-        end = said({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": usage}]})
+        end = stated({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": usage}]})
     script = plays([piece({"content": "x"}), end], whole({"content": "x"}, usage=usage))
     async with rigged(tmp_path, script, **CHAT) as rig:
         for path in ("/v1/messages", "/v1/chat/completions"):
             for stream in (False, True):
-                asked = {"model": "there/big", "max_tokens": 9, "messages": HI, "stream": stream}
-                found = await rig.http.post(path, json=asked)
+                requested = {"model": "there/big", "max_tokens": 9, "messages": HI, "stream": stream}
+                found = await rig.http.post(path, json=requested)
                 assert path != "/v1/messages" or '"cache_read_input_tokens":4' in found.text
-        told = [(one.usage.prompt_tokens, one.usage.cached_tokens) for one in rig.gateway.records.all]
-        assert told == [(7, 4)] * 4
+        reported = [(one.usage.prompt_tokens, one.usage.cached_tokens) for one in rig.gateway.records.all]
+        assert reported == [(7, 4)] * 4
 
 
 async def test_a_sound_begins_with_its_first_piece(tmp_path: Path) -> None:
@@ -267,7 +269,7 @@ async def test_an_event_without_data_is_none(tmp_path: Path) -> None:
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
-ASKED: dict[str, Json] = {
+REQUESTED: dict[str, Json] = {
     "/v1/messages": {"max_tokens": 9, "messages": HI},
     "/v1/responses": {"input": "hi", "store": False},
     "/api/chat": {"messages": HI},
@@ -275,38 +277,40 @@ ASKED: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource", "network_error"])
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", REQUESTED)
 async def test_an_answer_that_was_given_up_is_none(tmp_path: Path, path: str, reason: str) -> None:
     script = plays([piece({"content": "Hel"}), piece({}, reason)], whole({"content": "Hel"}, reason))
     async with rigged(tmp_path, script, **CHAT) as rig:
-        asked = {"model": "there/big", **ASKED[path], "stream": False}
-        found = await rig.http.post(path, json=asked)
+        requested = {"model": "there/big", **REQUESTED[path], "stream": False}
+        found = await rig.http.post(path, json=requested)
         assert found.status_code in (500, 502)
         assert reason in found.text
-        found = await rig.http.post(path, json={**asked, "stream": True})
+        found = await rig.http.post(path, json={**requested, "stream": True})
         last = found.text.strip().splitlines()[-1]
         assert "error" in last
         assert reason in last
 
 
-@pytest.mark.parametrize(("path", "told"), [*zip(ASKED, ["max_tokens", "max_output_tokens", "length"], strict=True)])
-async def test_mistrals_word_for_a_full_context(tmp_path: Path, path: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "told"), [*zip(REQUESTED, ["max_tokens", "max_output_tokens", "length"], strict=True)]
+)
+async def test_mistrals_word_for_a_full_context(tmp_path: Path, path: str, reported: str) -> None:
     script = plays([piece({"content": "Hel"}), piece({}, "model_length")], whole({"content": "Hel"}, "model_length"))
     async with rigged(tmp_path, script, **CHAT) as rig:
         for stream in (False, True):
-            found = await rig.http.post(path, json={"model": "there/big", **ASKED[path], "stream": stream})
-            assert f'"{told}"' in found.text
+            found = await rig.http.post(path, json={"model": "there/big", **REQUESTED[path], "stream": stream})
+            assert f'"{reported}"' in found.text
 
 
 @pytest.mark.parametrize("reason", ["content_filter: RECITATION", "sensitive"])
 @pytest.mark.parametrize(("path", "told"), [("/v1/messages", "refusal"), ("/v1/responses", "content_filter")])
-async def test_geminis_and_zhipus_words_for_a_filter(tmp_path: Path, path: str, told: str, reason: str) -> None:
+async def test_geminis_and_zhipus_words_for_a_filter(tmp_path: Path, path: str, reported: str, reason: str) -> None:
     """What a filter had cut, or taken away, was told as an answer that had ended by itself."""
     script = plays([piece({"content": "Hel"}), piece({}, reason)], whole({"content": "Hel"}, reason))
     async with rigged(tmp_path, script, **CHAT) as rig:
         for stream in (False, True):
-            found = await rig.http.post(path, json={"model": "there/big", **ASKED[path], "stream": stream})
-            assert f'"{told}"' in found.text
+            found = await rig.http.post(path, json={"model": "there/big", **REQUESTED[path], "stream": stream})
+            assert f'"{reported}"' in found.text
 
 
 @pytest.mark.parametrize("end", [b"data: [DONE]\n", b"data: [DONE]", piece({}, "stop").strip()])
@@ -316,8 +320,8 @@ async def test_an_end_without_an_empty_line(tmp_path: Path, path: str, end: byte
     words = [piece({"content": "Hello"}), *([piece({}, "stop")] if b"DONE" in end else [])]
     play = Play([*words, end], content_type=traces.EVENTS)
     async with rigged(tmp_path, lambda seen: play, **CHAT) as rig:
-        asked = {"model": "there/big", "max_tokens": 9, "messages": HI, "stream": True}
-        found = await rig.http.post(path, json=asked)
+        requested = {"model": "there/big", "max_tokens": 9, "messages": HI, "stream": True}
+        found = await rig.http.post(path, json=requested)
         assert "Hello" in found.text
         assert "error" not in found.text
 

@@ -16,10 +16,10 @@ from pydantic import TypeAdapter
 
 from models import sse
 from registry.recipes.provider import Surface
-from routing.providers.passing import ErrorEvent, Passing
+from routing.providers.pass_through import ErrorEvent, PassThrough
+from routing.providers.translation.chained import Translator
 from routing.providers.translation.chat_answers import REASONS, ChatAnswers
 from routing.providers.translation.message_answers import MessageAnswers
-from routing.providers.translation.through import Translator
 
 Json = dict[str, Any]
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
@@ -30,8 +30,8 @@ counts = st.integers(0, 99)
 
 
 def translated(translator: Translator, surface: Surface, events: list[bytes]) -> Iterator[bytes]:
-    """A client's stream, as `routing.providers.attempt` makes it."""
-    passing = Passing(surface, "there/big", usage_wanted=True)
+    """A client's stream, as `routing.providers.call` makes it."""
+    passing = PassThrough(surface, "there/big", wants_usage=True)
     for event in events:
         if (passed := passing.take(event)) is not None:
             yield translator.event(passed)
@@ -66,16 +66,16 @@ def answers(draw: st.DrawFn) -> tuple[Json, list[Json]]:
         index = len(blocks)
         match kind:
             case "text":
-                said = draw(pieces)
+                stated = draw(pieces)
                 first = draw(st.just("") | texts)
-                deltas = [{"type": "text_delta", "text": piece} for piece in said]
-                blocks.append({"type": "text", "text": "".join([first, *said])})
+                deltas = [{"type": "text_delta", "text": piece} for piece in stated]
+                blocks.append({"type": "text", "text": "".join([first, *stated])})
                 begun: Json = {"type": "text", "text": first}
             case "thinking":
-                said = draw(pieces)
-                deltas = [{"type": "thinking_delta", "thinking": piece} for piece in said]
+                stated = draw(pieces)
+                deltas = [{"type": "thinking_delta", "thinking": piece} for piece in stated]
                 deltas.append({"type": "signature_delta", "signature": "s"})
-                blocks.append({"type": "thinking", "thinking": "".join(said), "signature": "s"})
+                blocks.append({"type": "thinking", "thinking": "".join(stated), "signature": "s"})
                 begun = {"type": "thinking", "thinking": "", "signature": ""}
             case "tool_use":
                 named = {"type": "tool_use", "id": f"toolu_{index}", "name": draw(texts)}
@@ -105,15 +105,15 @@ def answers(draw: st.DrawFn) -> tuple[Json, list[Json]]:
     }
     head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "big"}
     ended = {"stop_reason": draw(st.sampled_from([*REASONS, "news"])), "stop_sequence": None}
-    told = [{"type": "message_start", "message": {**head, "content": [], "usage": {**usage, "output_tokens": 1}}}]
+    reported = [{"type": "message_start", "message": {**head, "content": [], "usage": {**usage, "output_tokens": 1}}}]
     for group in groups:
-        told += [events.pop(0) for events in group]  # blocks begin in their order
+        reported += [events.pop(0) for events in group]  # blocks begin in their order
         while rest := [events for events in group if events]:
-            told.append(draw(st.sampled_from(rest)).pop(0))
-    told.append({"type": "message_delta", "delta": ended, "usage": {"output_tokens": usage["output_tokens"]}})
+            reported.append(draw(st.sampled_from(rest)).pop(0))
+    reported.append({"type": "message_delta", "delta": ended, "usage": {"output_tokens": usage["output_tokens"]}})
     for event in draw(st.lists(st.sampled_from(UNKNOWN), max_size=3)):
-        told.insert(draw(st.integers(1, len(told))), event)
-    return {**head, "content": blocks, **ended, "usage": usage}, [*told, {"type": "message_stop"}]
+        reported.insert(draw(st.integers(1, len(reported))), event)
+    return {**head, "content": blocks, **ended, "usage": usage}, [*reported, {"type": "message_stop"}]
 
 
 def put_together(stream: bytes) -> ChatCompletion:
@@ -123,7 +123,7 @@ def put_together(stream: bytes) -> ChatCompletion:
     return state.current_completion_snapshot
 
 
-def said(answer: ChatCompletion) -> Any:
+def stated(answer: ChatCompletion) -> Any:
     (choice,) = answer.choices
     calls = [
         (call.id, call.type, call.function.name, json.loads(call.function.arguments))
@@ -136,27 +136,27 @@ def said(answer: ChatCompletion) -> Any:
     return answer.id, answer.model, *words, calls, choice.finish_reason, usage
 
 
-def events_of(told: list[Json]) -> list[bytes]:
-    return [sse.event(event, event["type"]) for event in told]
+def events_of(reported: list[Json]) -> list[bytes]:
+    return [sse.event(event, event["type"]) for event in reported]
 
 
 @given(answers())
 def test_anthropics_stream_for_openais_client(answer: tuple[Json, list[Json]]) -> None:
-    message, told = answer
-    whole = ChatAnswers(usage_wanted=True).whole(msgspec.json.encode({**message, "model": "there/big"}))
-    stream = b"".join(translated(ChatAnswers(usage_wanted=True), Surface.MESSAGES, events_of(told)))
-    assert said(put_together(stream)) == said(ChatCompletion.model_validate_json(whole))
+    message, reported = answer
+    whole = ChatAnswers(wants_usage=True).whole(msgspec.json.encode({**message, "model": "there/big"}))
+    stream = b"".join(translated(ChatAnswers(wants_usage=True), Surface.MESSAGES, events_of(reported)))
+    assert stated(put_together(stream)) == stated(ChatCompletion.model_validate_json(whole))
 
 
 @given(answers(), st.data())
 def test_an_error_in_the_middle_ends_a_stream_that_was_right_until_then(
     answer: tuple[Json, list[Json]], data: st.DataObject
 ) -> None:
-    _, told = answer
-    place = data.draw(st.integers(0, len(told) - 1))
-    failed = [*told[:place], {"type": "error", "error": {"type": "overloaded_error", "message": "no luck"}}]
-    right = [datas(part) for part in translated(ChatAnswers(usage_wanted=True), Surface.MESSAGES, events_of(told))]
-    parts = translated(ChatAnswers(usage_wanted=True), Surface.MESSAGES, events_of(failed))
+    _, reported = answer
+    place = data.draw(st.integers(0, len(reported) - 1))
+    failed = [*reported[:place], {"type": "error", "error": {"type": "overloaded_error", "message": "no luck"}}]
+    right = [datas(part) for part in translated(ChatAnswers(wants_usage=True), Surface.MESSAGES, events_of(reported))]
+    parts = translated(ChatAnswers(wants_usage=True), Surface.MESSAGES, events_of(failed))
     assert [_ageless(datas(next(parts))) for _ in range(place)] == [_ageless(part) for part in right[:place]]
     with pytest.raises(ErrorEvent):
         next(parts)
@@ -215,13 +215,15 @@ def test_openais_stream_for_anthropics_client(answer: tuple[Json, list[Json]]) -
     events = [*(sse.event(chunk) for chunk in chunks), sse.DONE_EVENT]
     stream = b"".join(translated(MessageAnswers(), Surface.CHAT, events))
     message, buffers = None, dict[int, bytes]()
-    told = [EVENT.validate_json(data) for data in datas(stream)]
-    for event in told:
+    reported = [EVENT.validate_json(data) for data in datas(stream)]
+    for event in reported:
         message = accumulate_event(event=event, current_snapshot=message, json_bufs=buffers)
     assert message
     expected = Message.model_validate_json(whole)
-    shown = ("id", "model", "role", "type", "content", "stop_reason", "stop_sequence", "usage")
-    found = cast(Message, message).model_dump(include=set(shown), exclude_none=True)
-    assert found == expected.model_dump(include=set(shown), exclude_none=True)
-    opened = [event.index for event in told if event.type == "content_block_start"]
-    assert [event.index for event in told if event.type == "content_block_stop"] == opened == list(range(len(opened)))
+    displayed = ("id", "model", "role", "type", "content", "stop_reason", "stop_sequence", "usage")
+    found = cast(Message, message).model_dump(include=set(displayed), exclude_none=True)
+    assert found == expected.model_dump(include=set(displayed), exclude_none=True)
+    opened = [event.index for event in reported if event.type == "content_block_start"]
+    assert (
+        [event.index for event in reported if event.type == "content_block_stop"] == opened == list(range(len(opened)))
+    )

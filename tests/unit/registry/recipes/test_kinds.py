@@ -63,9 +63,9 @@ def test_each_kind_has_its_place(write: Write) -> None:
          ["r.yaml:10: unknown key 'models[1].price.inputs'; write 'input'"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_provider(write: Write, was: str, text: str, said: list[str]) -> None:
+def test_what_is_wrong_with_a_provider(write: Write, was: str, text: str, stated: list[str]) -> None:
     assert was in PROVIDER
-    assert faults(write(PROVIDER.replace(was, text))) == said
+    assert faults(write(PROVIDER.replace(was, text))) == stated
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_what_is_wrong_with_a_provider(write: Write, was: str, text: str, said: 
         ("small", "r.yaml:20: id 'small' is used twice, first in r.yaml:1; choose another id"),
     ],
 )
-def test_a_name_is_a_routers_or_a_models(write: Write, name: str, said: str) -> None:
+def test_a_name_is_a_routers_or_a_models(write: Write, name: str, stated: str) -> None:
     text = (
         f"{GOOD.format('small')}aliases: [fast]\n---\n{PROVIDER}---\nkind: router\nid: {name}\ntargets: [{{name: m}}]\n"
     )
-    assert faults(write(text)) == [said]
+    assert faults(write(text)) == [stated]
 
 
 def test_names_that_mean_two_things(write: Write) -> None:

@@ -95,21 +95,21 @@ def test_a_speech_models_window(write: Write) -> None:
         ("12", "'window' cannot be 12; write its keys below it, or leave 'window' out"),
     ],
 )
-def test_windows_that_cannot_be(write: Write, window: str, said: str) -> None:
-    assert faults(write(f"{SPEECH}window: {window}")) == [f"r.yaml:6: {said}"]
+def test_windows_that_cannot_be(write: Write, window: str, stated: str) -> None:
+    assert faults(write(f"{SPEECH}window: {window}")) == [f"r.yaml:6: {stated}"]
 
 
 def test_only_speech_has_windows(write: Write) -> None:
     text = SPEECH.replace("transcribe", "embed").replace("faster-whisper", "sentence-transformers")
-    said = "'window': only task transcribe has windows; leave 'window' out"
-    assert faults(write(text + "window: {seconds: 12}")) == [f"r.yaml:6: {said}"]
+    stated = "'window': only task transcribe has windows; leave 'window' out"
+    assert faults(write(text + "window: {seconds: 12}")) == [f"r.yaml:6: {stated}"]
 
 
 @pytest.mark.parametrize("name", ["load_seconds", "tokens_per_second"])
 def test_no_figure_is_without_end(write: Write, name: str) -> None:
     """A wait that is counted with it could not be told."""
-    (said,) = faults(write(f"{SPEECH}expected: {{{name}: .inf}}"))
-    assert f"'expected.{name}' cannot be inf" in said
+    (stated,) = faults(write(f"{SPEECH}expected: {{{name}: .inf}}"))
+    assert f"'expected.{name}' cannot be inf" in stated
 
 
 LONG_NUMBER = "r.yaml:2: holds a number of more than 100 characters; write it in quotes if it is text"
@@ -141,8 +141,8 @@ LONG_NUMBER = "r.yaml:2: holds a number of more than 100 characters; write it in
     ids=["utf-8", "control", "half", "empty", "comments", "tab", "text", "large", "deep", "deep-map", "date",
          "too large a float", "base 60", "base 16", "a tag", "a key", "itself"],
 )  # fmt: skip
-def test_files_that_are_no_recipes(write: Write, text: bytes, said: list[str]) -> None:
-    assert faults(write(text)) == said
+def test_files_that_are_no_recipes(write: Write, text: bytes, stated: list[str]) -> None:
+    assert faults(write(text)) == stated
 
 
 def test_another_library_may_change_the_table_that_all_loaders_share(

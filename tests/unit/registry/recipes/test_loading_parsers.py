@@ -23,8 +23,8 @@ def test_a_parser_that_vllm_does_not_have(write: Write, flags: str, words: str) 
     assert fault.startswith(f"r.yaml:5: {words}")
     known = fault.rpartition(": ")[2].split(", ")
     assert {"deepseek_v3", "granite", "mistral"} <= set(known)
-    told = faults(write(recipe.replace("task: chat", "task: walk")))
-    assert len(told) == 2, "beside other faults"
+    reported = faults(write(recipe.replace("task: chat", "task: walk")))
+    assert len(reported) == 2, "beside other faults"
 
 
 @pytest.mark.parametrize(

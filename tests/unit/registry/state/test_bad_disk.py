@@ -32,10 +32,10 @@ def fault(number: int, path: Path) -> OSError:
     ("number", "told"),
     [(errno.EACCES, "has to own it"), (errno.EROFS, "Mount its disk"), (errno.ENOSPC, "Make room"), (errno.EIO, "")],
 )
-def test_what_is_wrong_with_a_file_is_told_with_what_to_do(number: int, told: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_file_is_reported_with_what_to_do(number: int, reported: str, tmp_path: Path) -> None:
     words = unusable(fault(number, tmp_path / "x"))
     assert words.startswith(f"{tmp_path / 'x'} cannot be read or made: {os.strerror(number)}.")
-    assert told in words
+    assert reported in words
     assert ("has to own it" in words) == (number == errno.EACCES)
 
 
@@ -50,12 +50,12 @@ def test_a_database_that_cannot_be_used_is_named(number: int, tmp_path: Path, mo
 
     monkeypatch.setattr(Path, "touch", refused)
     for opened, name in ((State, "state.db"), (open_tables, "tenants.db")):
-        with pytest.raises(Unavailable) as told:
+        with pytest.raises(Unavailable) as reported:
             opened(tmp_path)
-        assert told.value.message == unusable(fault(number, tmp_path / name))
+        assert reported.value.message == unusable(fault(number, tmp_path / name))
 
 
-def test_a_database_whose_log_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_database_whose_log_cannot_be_made_is_reported(tmp_path: Path) -> None:
     State(tmp_path).close()
     (tmp_path / "state.db-wal").mkdir()
     with pytest.raises(Unavailable, match="cannot be opened or written"):
@@ -95,7 +95,7 @@ def test_all_of_a_folder_is_brought_to_the_disk(tmp_path: Path, monkeypatch: pyt
     assert synced == {str(tmp_path / one) for one in ("a", "a/b", "a/b/file")}
 
 
-def test_what_somebody_is_told_of_survives_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_somebody_is_reported_survives_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that was revoked could have come back."""
     synced: list[Database] = []
     monkeypatch.setattr(Database, "sync", lambda one: synced.append(one))
@@ -118,8 +118,8 @@ def test_what_somebody_is_told_of_survives_a_loss_of_power(tmp_path: Path, monke
             lambda: limits.set(limit),
             lambda: AccountTable(database).create(DEFAULT_TEAM, "nightly"),
         ]
-        for promise in promises:
+        for write_durably in promises:
             synced.clear()
-            promise()
+            write_durably()
             assert len(synced) == 1
         database.close()

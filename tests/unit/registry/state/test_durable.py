@@ -88,7 +88,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         assert state.models.pins() == {"m": True}
 
 
-def test_a_damaged_file_is_told_as_one(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_as_one(tmp_path: Path) -> None:
     """At the start, before Alembic looks at it, and while it is in use."""
     with State(tmp_path) as state:
         state.adapters.register(KEY, new(1))
@@ -149,7 +149,7 @@ def test_a_server_that_is_given_postgresql_takes_along_what_it_had(tmp_path: Pat
         assert file.adapters.all() == before, "the file is left as it was"
 
 
-def test_a_user_that_may_make_no_schema_is_told(tmp_path: Path, postgres_url: str) -> None:
+def test_a_user_that_may_make_no_schema_is_reported(tmp_path: Path, postgres_url: str) -> None:
     server = Database(url_of(postgres_url))
     with server.write() as connection:
         connection.execute(sa.text("CREATE ROLE poor LOGIN"))
@@ -210,25 +210,25 @@ for number in range(1, 1_000_000):
 
 
 @pytest.mark.parametrize("after", [1, 23, 60])
-def test_kill_9_loses_nothing_that_was_told(tmp_path: Path, after: int) -> None:
+def test_kill_9_loses_nothing_that_was_reported(tmp_path: Path, after: int) -> None:
     """A writer dies in the middle of its work: all it had reported is there, and nothing is there by half."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
-    told = 0
+    reported = 0
     for line in writer.stdout:
-        told = int(line)
-        if told >= after:
+        reported = int(line)
+        if reported >= after:
             os.kill(writer.pid, signal.SIGKILL)
             break
-    told = max([told, *(int(line) for line in writer.stdout if line.endswith("\n"))])
+    reported = max([reported, *(int(line) for line in writer.stdout if line.endswith("\n"))])
     writer.wait(200)
     writer.stdout.close()
     assert writer.returncode == -signal.SIGKILL
     with State(tmp_path) as state:
         adapter = state.adapters.get(KEY)
-        assert adapter.versions[-1].number in (told, told + 1)
+        assert adapter.versions[-1].number in (reported, reported + 1)
         assert adapter.current == adapter.versions[-1]
-        assert adapter.version("prod").number in (told, told + 1)
+        assert adapter.version("prod").number in (reported, reported + 1)
         assert state.adapters.register(KEY, new(5_000_000)).version.number == adapter.versions[-1].number + 1
     connection = sqlite3.connect(state.path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -236,7 +236,7 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path, after: int) -> None:
     connection.close()
 
 
-def test_a_full_disk_is_told_and_changes_nothing(in_file: State) -> None:
+def test_a_full_disk_is_reported_and_changes_nothing(in_file: State) -> None:
     state = in_file
     state.adapters.register(KEY, new(1))
     engine = state._database.engine  # all of it is done on its one connection

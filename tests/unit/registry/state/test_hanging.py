@@ -26,7 +26,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def opened(url: str) -> Iterator[Database]:
     with closing(Database(url_of(url))) as database:
-        database.hurry()
+        database.set_timeouts()
         yield database
 
 

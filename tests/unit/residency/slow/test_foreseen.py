@@ -5,14 +5,14 @@ import asyncio
 import msgspec
 import pytest
 
-from models.messages import Held
+from models.messages import MemoryFootprint
 from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
 from tests.fakes.virtual import run
 from tests.unit.residency.slow.two import FIRST_SLEEP, WAKE, ask, falls_asleep, reached, world_of_two
 
 
-def test_who_comes_while_it_falls_asleep_is_told_of_the_rest_of_its_sleep_and_of_its_wake() -> None:
+def test_a_request_during_a_sleep_expects_the_rest_of_the_sleep_and_the_wake() -> None:
     async def come() -> None:
         world = world_of_two()
         entry = await falls_asleep(world)
@@ -29,18 +29,18 @@ def test_who_comes_while_it_falls_asleep_is_told_of_the_rest_of_its_sleep_and_of
     run(come())
 
 
-def test_who_makes_another_fall_asleep_is_told_of_that_too() -> None:
+def test_the_expected_wait_includes_the_sleep_of_a_victim() -> None:
     async def come() -> None:
         world = world_of_two()
         await ask(world, "a")
         a, b = world.manager.entries["a"], world.manager.entries["b"]
         assert world.manager.expected_wait(b) == pytest.approx(FIRST_SLEEP + 5.0)
-        asked = asyncio.create_task(ask(world, "b"))
+        requested = asyncio.create_task(ask(world, "b"))
         await asyncio.sleep(4.0)
         assert b.progress is not None
         assert b.progress.phase == "evicting"
         assert world.manager.expected_wait(b) == pytest.approx(FIRST_SLEEP - 4.0 + 5.0)
-        assert await asked == pytest.approx(FIRST_SLEEP + 5.0)
+        assert await requested == pytest.approx(FIRST_SLEEP + 5.0)
 
         back = asyncio.create_task(ask(world, "a"))  # its wake waits for b, which falls asleep for the first time
         await asyncio.sleep(4.0)
@@ -53,7 +53,7 @@ def test_who_makes_another_fall_asleep_is_told_of_that_too() -> None:
     run(come())
 
 
-def test_who_needs_the_room_of_one_that_falls_asleep_is_told_so() -> None:
+def test_the_expected_wait_includes_a_sleep_under_way() -> None:
     async def come() -> None:
         world = world_of_two()
         await falls_asleep(world)
@@ -106,7 +106,7 @@ def test_unmeasured_sleeps_and_wakes_are_foreseen_within_a_factor_of_two() -> No
         await ask(world, "a")
         entry = world.manager.entries["a"]
         assert entry.loaded is not None
-        asleep = Held(device_bytes=2_336_227_328, host_bytes=24_319_052_177)
+        asleep = MemoryFootprint(device_bytes=2_336_227_328, host_bytes=24_319_052_177)
         entry.loaded = msgspec.structs.replace(entry.loaded, asleep=asleep)
         entry.needed, entry.measured_first_sleep, entry.measured_wake = 29_311_893_504, None, None
         assert 16.0 / 2 < entry.sleep_seconds < 16.0 * 2

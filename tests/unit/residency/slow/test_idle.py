@@ -21,7 +21,7 @@ from tests.unit.residency.slow.two import (
 HOUR = 3600.0
 
 
-def test_an_idle_one_sleeps_on_since_nobody_needs_its_room() -> None:
+def test_an_idle_model_sleeps_on_while_its_room_is_not_needed() -> None:
     """It ended when it had slept for as long again: 10 s of idleness, and the next request waited for a load."""
 
     async def rest() -> None:

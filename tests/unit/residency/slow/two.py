@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from models.messages import Held
+from models.messages import MemoryFootprint
 from registry.recipes.definition import Residency
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
@@ -23,7 +23,7 @@ def world_of_two(budget: float = 36) -> VirtualWorld:
     world = VirtualWorld(
         bytes={"a": 28 * GIB, "b": 28 * GIB}, seconds={"a": LOAD, "b": 5.0}, budget=int(budget * GIB), slots=3,
         residency={"min_resident": 0}, patience=PATIENCE, wake_seconds=WAKE, first_sleep_seconds=FIRST_SLEEP,
-        asleep=dict.fromkeys("ab", Held(device_bytes=2 * GIB, host_bytes=23 * GIB)),
+        asleep=dict.fromkeys("ab", MemoryFootprint(device_bytes=2 * GIB, host_bytes=23 * GIB)),
     )  # fmt: skip
     for entry in world.manager.entries.values():
         entry.measured_first_sleep, entry.measured_wake = FIRST_SLEEP, WAKE

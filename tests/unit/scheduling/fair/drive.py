@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.scheduling.placement import Placement
 from tenants.classes import ServiceClass
 
@@ -15,7 +15,7 @@ class Loop:
     """`real`: the work that a request turns out to be, told when it ends."""
 
     policy: Placement
-    real: Callable[[Claim], float] = lambda claim: claim.work
+    real: Callable[[QueueRequest], float] = lambda claim: claim.work
     served: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Work that began, by team; as foreseen."""
     had: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -23,10 +23,10 @@ class Loop:
     classes: defaultdict[ServiceClass, float] = field(default_factory=lambda: defaultdict(float))
     order: list[str] = field(default_factory=list)
     """Teams, by the starts of their requests."""
-    claims: dict[str, Claim] = field(default_factory=dict)
+    claims: dict[str, QueueRequest] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)
 
-    def ask(self, claim: Claim, digest: str | None = None) -> str:
+    def ask(self, claim: QueueRequest, digest: str | None = None) -> str:
         name = str(len(self.claims))
         self.claims[name] = claim
         self.policy.enqueue(name, digest, 0.0, claim)
@@ -42,7 +42,7 @@ class Loop:
         self.running += started
         return started
 
-    def end(self, position: int = 0) -> Claim:
+    def end(self, position: int = 0) -> QueueRequest:
         name = self.running.pop(position)
         claim = self.claims[name]
         work = self.real(claim)
@@ -51,7 +51,7 @@ class Loop:
         return claim
 
 
-def backlogged(loop: Loop, claims: list[Claim], steps: int, deep: int, seed: int = 1) -> None:
+def backlogged(loop: Loop, claims: list[QueueRequest], steps: int, deep: int, seed: int = 1) -> None:
     """Each claim's client always has `deep` more requests waiting; runs end in any order."""
     random_ = random.Random(seed)
     for claim in claims:

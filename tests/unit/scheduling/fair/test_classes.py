@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.scheduling.fair.floors import Floors
 from runtime.scheduling.placement import Placement
 from tenants.classes import ServiceClass
@@ -15,8 +15,8 @@ from tests.unit.scheduling.test_placement import NAMES
 CRITICAL, INTERACTIVE, BATCH = ServiceClass
 
 
-def claim(service_class: ServiceClass, work: float = 10.0) -> Claim:
-    return Claim(service_class.label, service_class=service_class, work=work)
+def claim(service_class: ServiceClass, work: float = 10.0) -> QueueRequest:
+    return QueueRequest(service_class.label, service_class=service_class, work=work)
 
 
 def test_higher_classes_go_first_whatever_they_had() -> None:
@@ -116,12 +116,12 @@ def test_ever_higher_classes_with_ever_new_adapters_cannot_keep_anybody_out() ->
     assert waited < 10.0, "of 100 s and more that the others take"
 
 
-def test_a_swap_is_charged_to_who_asked_for_the_adapter() -> None:
+def test_a_swap_is_charged_to_the_team_that_needs_the_adapter() -> None:
     policy = Placement(2, 4, 1)
     a, b = NAMES[:2]
     for number in range(3):
-        policy.enqueue(f"swaps{number}", a, 0.0, Claim("swaps"))
-        policy.enqueue(f"base{number}", None, 0.0, Claim("base"))
+        policy.enqueue(f"swaps{number}", a, 0.0, QueueRequest("swaps"))
+        policy.enqueue(f"base{number}", None, 0.0, QueueRequest("base"))
     for digest in policy.decide(0.0).stage:
         policy.staged(digest)
     policy.decide(0.0)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.scheduling.fair.pools import Pool, Pools
 from runtime.scheduling.placement import Placement
 from tests.unit.scheduling.test_placement import NAMES
@@ -13,7 +13,7 @@ POOLS = {"fast": Pool(reserved=2), "long": Pool(most=1)}
 
 def started(policy: Placement, *pools: str) -> list[str]:
     for number, pool in enumerate(pools):
-        policy.enqueue(f"{pool or 'none'}{number}", None, 0.0, Claim(pool=pool))
+        policy.enqueue(f"{pool or 'none'}{number}", None, 0.0, QueueRequest(pool=pool))
     return list(policy.decide(0.0).start)
 
 
@@ -32,14 +32,14 @@ def test_a_long_prompt_never_takes_a_place_that_is_kept_for_fast_ones() -> None:
 def test_a_full_pool_closes_no_adapters_place() -> None:
     policy = Placement(1, 3, 5, pools=POOLS, max_overtake=0.0)
     a, b = NAMES[:2]
-    policy.enqueue("long", None, 0.0, Claim(pool="long"))
+    policy.enqueue("long", None, 0.0, QueueRequest(pool="long"))
     policy.enqueue("a", a, 0.0)
     assert policy.decide(0.0).start == ("long",)
     policy.staged(a)
     assert policy.decide(0.0).place == ((a, None),)
     policy.placed(a, 0.0)
     assert policy.decide(0.0).start == ("a",)
-    policy.enqueue("late", b, 1.0, Claim(pool="long"))
+    policy.enqueue("late", b, 1.0, QueueRequest(pool="long"))
     policy.enqueue("again", a, 2.0)
     plan = policy.decide(3.0)
     assert (plan.start, plan.stage) == (("again",), ())

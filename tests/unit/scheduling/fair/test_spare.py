@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.scheduling.fair.pools import Pool
 from runtime.scheduling.placement import Placement
 from tenants.classes import ServiceClass
@@ -16,14 +16,14 @@ from tenants.classes import ServiceClass
 PLACES, SPARE = 8, 3
 
 
-def full(policy: Placement, claim: Claim = Claim("flood"), number: int = 40) -> list[str]:  # noqa: B008
+def full(policy: Placement, claim: QueueRequest = QueueRequest("flood"), number: int = 40) -> list[str]:  # noqa: B008
     """What runs of a flood."""
     for one in range(number):
         policy.enqueue(f"{claim.team}{one}", None, 0.0, claim)
     return list(policy.decide(0.0).start)
 
 
-def comes(policy: Placement, *names: str, claim: Claim) -> list[str]:
+def comes(policy: Placement, *names: str, claim: QueueRequest) -> list[str]:
     for name in names:
         policy.enqueue(name, None, 1.0, claim)
     return list(policy.decide(1.0).start)
@@ -33,7 +33,7 @@ def test_another_team_starts_at_once_and_the_flood_gets_the_room_that_is_left() 
     policy = Placement(0, 0, PLACES, spare=SPARE)
     running = full(policy)
     assert len(running) == PLACES, "alone it has the places of all, and none beside them"
-    assert comes(policy, "a", "b", claim=Claim("quiet")) == ["a", "b"]
+    assert comes(policy, "a", "b", claim=QueueRequest("quiet")) == ["a", "b"]
     for number in (0, 1):
         policy.finish(running[number], 2.0)
         assert policy.decide(2.0).start == (), "the engine is still full"
@@ -48,32 +48,32 @@ def test_another_team_starts_at_once_and_the_flood_gets_the_room_that_is_left() 
 def test_one_beyond_its_part_waits_and_so_does_one_beyond_the_spare_places() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE)
     full(policy)
-    assert comes(policy, *"abcd", claim=Claim("quiet")) == ["a", "b", "c"]
+    assert comes(policy, *"abcd", claim=QueueRequest("quiet")) == ["a", "b", "c"]
     many = Placement(0, 0, PLACES, spare=20)
     full(many)
-    assert comes(many, *"abcdefgh", claim=Claim("quiet")) == list("abcd"), "half of the places is its part"
+    assert comes(many, *"abcdefgh", claim=QueueRequest("quiet")) == list("abcd"), "half of the places is its part"
 
 
 def test_critical_ones_start_beside_the_same_teams_batch_and_batch_ones_do_not() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE)
-    full(policy, Claim("us", service_class=ServiceClass.BATCH))
-    assert comes(policy, "batch", claim=Claim("us", service_class=ServiceClass.BATCH)) == []
-    assert comes(policy, "critical", claim=Claim("us", service_class=ServiceClass.CRITICAL)) == ["critical"]
+    full(policy, QueueRequest("us", service_class=ServiceClass.BATCH))
+    assert comes(policy, "batch", claim=QueueRequest("us", service_class=ServiceClass.BATCH)) == []
+    assert comes(policy, "critical", claim=QueueRequest("us", service_class=ServiceClass.CRITICAL)) == ["critical"]
 
 
 def test_lower_classes_stay_behind_higher_ones_that_wait() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE, floor=0.0)
-    full(policy, Claim("us", service_class=ServiceClass.INTERACTIVE))
-    assert comes(policy, "batch", claim=Claim("other", service_class=ServiceClass.BATCH)) == []
-    assert comes(policy, "equal", claim=Claim("other")) == ["equal"]
+    full(policy, QueueRequest("us", service_class=ServiceClass.INTERACTIVE))
+    assert comes(policy, "batch", claim=QueueRequest("other", service_class=ServiceClass.BATCH)) == []
+    assert comes(policy, "equal", claim=QueueRequest("other")) == ["equal"]
 
 
 def test_a_lower_class_that_is_owed_its_floor_does_not_keep_critical_ones_out() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE)
-    full(policy, Claim("flood", service_class=ServiceClass.BATCH))
+    full(policy, QueueRequest("flood", service_class=ServiceClass.BATCH))
     batch = 0
     for number in range(100):
-        started = comes(policy, f"c{number}", claim=Claim("quiet", service_class=ServiceClass.CRITICAL))
+        started = comes(policy, f"c{number}", claim=QueueRequest("quiet", service_class=ServiceClass.CRITICAL))
         assert f"c{number}" in started
         policy.finish(f"c{number}", 2.0)
         started += policy.decide(2.0).start
@@ -86,8 +86,8 @@ def test_a_lower_class_that_is_owed_its_floor_does_not_keep_critical_ones_out() 
 
 def test_a_lower_class_gets_no_spare_place_because_those_above_it_wait_for_an_adapter() -> None:
     policy = Placement(1, 1, PLACES, spare=SPARE, floor=0.0)
-    full(policy, Claim("flood", service_class=ServiceClass.BATCH))
-    policy.enqueue("c", "sha256:other", 1.0, Claim("quiet", service_class=ServiceClass.CRITICAL))
+    full(policy, QueueRequest("flood", service_class=ServiceClass.BATCH))
+    policy.enqueue("c", "sha256:other", 1.0, QueueRequest("quiet", service_class=ServiceClass.CRITICAL))
     plan = policy.decide(1.0)
     assert plan.stage, "its adapter is on its way"
     assert plan.start == ()
@@ -99,8 +99,10 @@ def test_parts_of_the_work_stay_by_weight_and_class(spare: int, places: int) -> 
     """Of four that always have more to ask: three in a class by their weights, and one below them its floor; also where
     the parts are no whole numbers of places."""
     policy, work = Placement(0, 0, places, spare=spare), Counter[str]()
-    claims = {name: Claim(name, weight=weight, work=10.0) for name, weight in (("a", 1.0), ("b", 2.0), ("c", 4.0))}
-    claims["batch"] = Claim("batch", service_class=ServiceClass.BATCH, work=10.0)
+    claims = {
+        name: QueueRequest(name, weight=weight, work=10.0) for name, weight in (("a", 1.0), ("b", 2.0), ("c", 4.0))
+    }
+    claims["batch"] = QueueRequest("batch", service_class=ServiceClass.BATCH, work=10.0)
     rng, numbers, running = Random(1), count(), list[str]()
 
     def ask(name: str) -> None:
@@ -125,8 +127,8 @@ def test_parts_of_the_work_stay_by_weight_and_class(spare: int, places: int) -> 
 def test_a_pool_keeps_what_is_reserved_for_it() -> None:
     policy = Placement(0, 0, PLACES, spare=1, pools={"fast": Pool(reserved=2)})
     assert len(full(policy)) == PLACES - 2
-    assert comes(policy, "a", claim=Claim("quiet")) == []
-    assert comes(policy, "b", claim=Claim("quiet", pool="fast")) == ["b"]
+    assert comes(policy, "a", claim=QueueRequest("quiet")) == []
+    assert comes(policy, "b", claim=QueueRequest("quiet", pool="fast")) == ["b"]
 
 
 @given(
@@ -139,7 +141,7 @@ def test_whatever_comes_and_goes(teams: list[str], places: int, spare: int, data
     """Never more than there is room for; while places are free nothing waits; in the end all were served."""
     policy, running, started = Placement(0, 0, places, spare=spare), list[str](), 0
     for number, team in enumerate(teams):
-        policy.enqueue(str(number), None, number, Claim(team))
+        policy.enqueue(str(number), None, number, QueueRequest(team))
         if running and data.draw(st.booleans()):
             policy.finish(running.pop(data.draw(st.integers(0, len(running) - 1))), number)
             started += 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.scheduling.placement import Placement
 from tenants.classes import ServiceClass
 from tests.unit.scheduling.fair.drive import Loop, backlogged, jain
@@ -42,12 +42,12 @@ def test_two_teams_that_wait_get_the_same_by_weight_whatever_others_do(
         number = numbers[team]
         numbers[team] += 1
         size = sizes[(number * (2 if team == "a" else 3)) % len(sizes)]
-        loop.ask(Claim(team, weight=weight["ab".index(team)], work=size))
+        loop.ask(QueueRequest(team, weight=weight["ab".index(team)], work=size))
 
     for team in "ab" * 7:
         more(team)
     for team_number, work, other_weight, service_class, end_first in others:
-        loop.ask(Claim(f"other{team_number}", "k", other_weight, service_class, work))
+        loop.ask(QueueRequest(f"other{team_number}", "k", other_weight, service_class, work))
         if end_first and loop.running:
             loop.end(data.draw(st.integers(0, len(loop.running) - 1)))
         for name in loop.start():
@@ -73,7 +73,9 @@ def test_wrong_guesses_are_made_good(
     """What was foreseen is wrong in any way: what teams had differs by no more than what is under way is wrong by."""
     count = iter(range(10**6))
     loop = Loop(Placement(0, 0, places), real=lambda claim: truths[next(count) % len(truths)])
-    claims = [Claim(team, weight=weight[index], work=guesses[index % len(guesses)]) for index, team in enumerate("ab")]
+    claims = [
+        QueueRequest(team, weight=weight[index], work=guesses[index % len(guesses)]) for index, team in enumerate("ab")
+    ]
     backlogged(loop, claims, steps=150, deep=2, seed=seed)
     gap = abs(loop.had["a"] / weight[0] - loop.had["b"] / weight[1])
     assert gap <= 2 * LARGEST * (1 + places) * (1 / weight[0] + 1 / weight[1])
@@ -94,7 +96,7 @@ def test_everybody_is_served_and_no_place_is_idle_while_somebody_waits(
 ) -> None:
     loop = Loop(Placement(0, 0, places))
     for team, key, work, weight, service_class in arrivals:
-        loop.ask(Claim(f"team{team}", f"key{key}", weight, service_class, work))
+        loop.ask(QueueRequest(f"team{team}", f"key{key}", weight, service_class, work))
     gone = {str(number) for number in cancelled if loop.policy.cancel(str(number))}
     while loop.policy.waiting:
         loop.start()
@@ -108,7 +110,7 @@ def test_everybody_is_served_and_no_place_is_idle_while_somebody_waits(
 def test_weights_of_1_2_and_4_are_met_within_5_per_cent() -> None:
     loop = Loop(Placement(0, 0, 16))
     weights = {"one": 1.0, "two": 2.0, "four": 4.0}
-    backlogged(loop, [Claim(team, weight=weight, work=10.0) for team, weight in weights.items()], 4000, deep=20)
+    backlogged(loop, [QueueRequest(team, weight=weight, work=10.0) for team, weight in weights.items()], 4000, deep=20)
     shares = [loop.had[team] / weight for team, weight in weights.items()]
     assert max(shares) / min(shares) < 1.05
 
@@ -117,20 +119,20 @@ def test_a_flood_of_small_or_of_many_requests_gains_nothing() -> None:
     """By tokens, not by requests: one team asks little and often, one rarely and much, one with thousands waiting."""
     loop = Loop(Placement(0, 0, 8))
     for _ in range(3000):
-        loop.ask(Claim("flood", work=10.0))
-    backlogged(loop, [Claim("small", work=1.0), Claim("large", work=100.0)], 3000, deep=30)
+        loop.ask(QueueRequest("flood", work=10.0))
+    backlogged(loop, [QueueRequest("small", work=1.0), QueueRequest("large", work=100.0)], 3000, deep=30)
     assert jain([loop.had[team] for team in ("flood", "small", "large")]) > 0.99
 
 
 def test_who_was_idle_has_saved_nothing_and_who_was_alone_owes_nothing() -> None:
     loop = Loop(Placement(0, 0, 1))
     for _ in range(500):
-        loop.ask(Claim("busy", work=10.0))
+        loop.ask(QueueRequest("busy", work=10.0))
     for _ in range(400):
         loop.start()
         loop.end()
     for _ in range(20):
-        loop.ask(Claim("late", work=10.0))
+        loop.ask(QueueRequest("late", work=10.0))
     before = len(loop.order)
     for _ in range(20):
         loop.start()
@@ -143,10 +145,10 @@ def test_a_request_of_a_quiet_team_goes_first_in_a_flood() -> None:
     """200 of one team wait, two of another come: they wait for the next place that is free, not for the flood."""
     loop = Loop(Placement(0, 0, 4))
     for _ in range(200):
-        loop.ask(Claim("flood", work=30.0))
+        loop.ask(QueueRequest("flood", work=30.0))
     loop.start()
-    loop.ask(Claim("quiet", work=30.0))
-    loop.ask(Claim("quiet", work=30.0))
+    loop.ask(QueueRequest("quiet", work=30.0))
+    loop.ask(QueueRequest("quiet", work=30.0))
     for _ in range(4):
         loop.end()
         loop.start()
@@ -156,8 +158,8 @@ def test_a_request_of_a_quiet_team_goes_first_in_a_flood() -> None:
 def test_keys_of_a_team_share_in_the_same_way() -> None:
     loop = Loop(Placement(0, 0, 2))
     for _ in range(1000):
-        loop.ask(Claim("team", "script", work=5.0))
-    backlogged(loop, [Claim("team", "app", work=5.0), Claim("other", "k", work=5.0)], 600, deep=3)
+        loop.ask(QueueRequest("team", "script", work=5.0))
+    backlogged(loop, [QueueRequest("team", "app", work=5.0), QueueRequest("other", "k", work=5.0)], 600, deep=3)
     keys = [loop.claims[str(n)].key for n in range(len(loop.claims)) if str(n) not in loop.policy._waiting]
     assert abs(loop.had["team"] - loop.had["other"]) <= 20
     assert abs(keys.count("script") - keys.count("app")) <= 3
@@ -167,9 +169,9 @@ def test_the_earliest_deadline_of_a_key_goes_first_and_none_waits_for_ever() -> 
     policy = Placement(0, 0, 1)
     policy.enqueue("first", None, 0.0)
     policy.enqueue("none", None, 1.0)
-    policy.enqueue("late", None, 2.0, Claim(due=300.0))
-    policy.enqueue("soon", None, 3.0, Claim(due=30.0))
-    policy.enqueue("never", None, 4.0, Claim(due=1e6))
+    policy.enqueue("late", None, 2.0, QueueRequest(due=300.0))
+    policy.enqueue("soon", None, 3.0, QueueRequest(due=30.0))
+    policy.enqueue("never", None, 4.0, QueueRequest(due=1e6))
     order: list[str] = []
     for now in (5.0, 6.0, 7.0, 8.0, 9.0):
         order += policy.decide(now).start
@@ -181,8 +183,8 @@ def test_what_an_engine_lost_is_given_back() -> None:
     """Two teams are level; the engine dies under one's request: it is not behind for what it never had."""
     loop = Loop(Placement(0, 0, 1))
     for _ in range(4):
-        loop.ask(Claim("a", work=40.0))
-        loop.ask(Claim("b", work=1.0))
+        loop.ask(QueueRequest("a", work=40.0))
+        loop.ask(QueueRequest("b", work=1.0))
     (lost,) = loop.start()
     assert loop.claims[lost].team == "a"
     assert loop.policy.reset() == [lost]
@@ -194,7 +196,7 @@ def test_what_an_engine_lost_is_given_back() -> None:
 def test_a_queue_that_is_never_empty_remembers_no_more_with_each_request() -> None:
     """Each of them is charged too much at first, and gets it back: its team comes earlier in the order again."""
     loop = Loop(Placement(0, 0, 4), lambda claim: claim.work / 2)
-    backlogged(loop, [Claim(team, key, work=10.0) for team in "ab" for key in "kl"], 2000, 3)
+    backlogged(loop, [QueueRequest(team, key, work=10.0) for team in "ab" for key in "kl"], 2000, 3)
     group = loop.policy._waiting._teams[ServiceClass.INTERACTIVE]
     assert group.waiting is not None
     for order in (group.waiting, *(team.keys.waiting for team in group.waiting)):
@@ -206,8 +208,8 @@ def test_tokens_are_charged_as_they_come() -> None:
     """A request that was foreseen as small streams on: its team does not go first meanwhile."""
     policy = Placement(0, 0, 2)
     for number in range(4):
-        policy.enqueue(f"a{number}", None, 0.0, Claim("a", work=1.0))
-        policy.enqueue(f"b{number}", None, 0.0, Claim("b", work=10.0))
+        policy.enqueue(f"a{number}", None, 0.0, QueueRequest("a", work=1.0))
+        policy.enqueue(f"b{number}", None, 0.0, QueueRequest("b", work=10.0))
     assert policy.decide(0.0).start == ("a0", "b0")
     policy.progress("a0", 500.0)
     for number in range(1, 4):
@@ -226,7 +228,7 @@ def test_twenty_teams_with_twenty_adapters_on_few_places(teams: int) -> None:
     from tests.unit.scheduling.test_placement import NAMES
 
     policy = Placement(4, 20, 16, max_overtake=0.5)
-    claims = {NAMES[number]: Claim(f"team{number}", work=10.0) for number in range(teams)}
+    claims = {NAMES[number]: QueueRequest(f"team{number}", work=10.0) for number in range(teams)}
     trace = [Arrival(0.0, digest, 0.1, claim) for digest, claim in claims.items() for _ in range(8)]
     done = simulate(
         Witness(policy, 4, 20, 16), trace, stage=0.03, place=0.01, until=60.0,

@@ -2,41 +2,43 @@
 
 import pytest
 
-from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.claim import QueueRequest
 from runtime.scheduling.fair.pace import Pace
-from runtime.scheduling.waiting import Waiting
+from runtime.scheduling.waiting import WaitingRequests
 from tenants.classes import ServiceClass
 
 CRITICAL, INTERACTIVE, BATCH = ServiceClass
 
 
-def filled(*claims: Claim) -> Waiting:
-    waiting = Waiting()
+def filled(*claims: QueueRequest) -> WaitingRequests:
+    waiting = WaitingRequests()
     for number, claim in enumerate(claims):
         waiting.add(str(number), None, 0.0, claim)
     return waiting
 
 
 def test_work_that_comes_before_a_request() -> None:
-    flood = [Claim("flood", work=10.0)] * 100
-    waiting = filled(*flood, *[Claim("batch", service_class=BATCH, work=10.0)] * 50)
-    assert waiting.work_before(Claim("flood", work=10.0)) == pytest.approx(1000.0)
-    assert waiting.work_before(Claim("quiet", work=10.0)) == pytest.approx(10.0), "as much as it has, of the flood's"
-    assert waiting.work_before(Claim("heavy", weight=10.0, work=10.0)) == pytest.approx(1.0)
-    assert waiting.work_before(Claim("urgent", service_class=CRITICAL, work=10.0)) == 0.0
-    assert waiting.work_before(Claim("late", service_class=BATCH, work=10.0)) == pytest.approx(10.0 + 20.0 / 0.05), (
-        "its class gets its floor of the work, whatever is above it"
+    flood = [QueueRequest("flood", work=10.0)] * 100
+    waiting = filled(*flood, *[QueueRequest("batch", service_class=BATCH, work=10.0)] * 50)
+    assert waiting.work_before(QueueRequest("flood", work=10.0)) == pytest.approx(1000.0)
+    assert waiting.work_before(QueueRequest("quiet", work=10.0)) == pytest.approx(10.0), (
+        "as much as it has, of the flood's"
     )
-    assert waiting.work_before(Claim("flood", "other", work=10.0)) == pytest.approx(10.0), "keys share in a team"
+    assert waiting.work_before(QueueRequest("heavy", weight=10.0, work=10.0)) == pytest.approx(1.0)
+    assert waiting.work_before(QueueRequest("urgent", service_class=CRITICAL, work=10.0)) == 0.0
+    assert waiting.work_before(QueueRequest("late", service_class=BATCH, work=10.0)) == pytest.approx(
+        10.0 + 20.0 / 0.05
+    ), "its class gets its floor of the work, whatever is above it"
+    assert waiting.work_before(QueueRequest("flood", "other", work=10.0)) == pytest.approx(10.0), "keys share in a team"
 
 
 def test_a_prediction_does_not_look_at_those_that_do_not_wait() -> None:
     """Thousands of keys may have asked for something once, and each request with a deadline is predicted."""
-    waiting = filled(Claim("team", "a", work=10.0), Claim("team", "b", work=10.0))
+    waiting = filled(QueueRequest("team", "a", work=10.0), QueueRequest("team", "b", work=10.0))
     team = waiting._teams[INTERACTIVE].find("team")
     assert team is not None
     team.keys._accounts["gone"] = None  # type: ignore[assignment]  # whoever looks at it fails
-    assert waiting.work_before(Claim("team", "a", work=10.0)) == pytest.approx(10.0 + 10.0)
+    assert waiting.work_before(QueueRequest("team", "a", work=10.0)) == pytest.approx(10.0 + 10.0)
 
 
 def test_a_pace() -> None:
@@ -49,19 +51,21 @@ def test_a_pace() -> None:
 
 
 def test_who_fills_a_queue_makes_room_for_others() -> None:
-    waiting = filled(*[Claim("flood")] * 5, Claim("quiet"))
-    assert waiting.make_room(Claim("flood")) is None, "its own is the one too many"
-    assert waiting.make_room(Claim("new")) == "4"
-    assert waiting.make_room(Claim("new", service_class=BATCH)) is None, "a higher class does not make room"
-    assert waiting.make_room(Claim("flood", service_class=CRITICAL)) == "3"
+    waiting = filled(*[QueueRequest("flood")] * 5, QueueRequest("quiet"))
+    assert waiting.make_room(QueueRequest("flood")) is None, "its own is the one too many"
+    assert waiting.make_room(QueueRequest("new")) == "4"
+    assert waiting.make_room(QueueRequest("new", service_class=BATCH)) is None, "a higher class does not make room"
+    assert waiting.make_room(QueueRequest("flood", service_class=CRITICAL)) == "3"
     assert len(waiting) == 4
-    heavy = filled(*[Claim("heavy", weight=4.0)] * 4, Claim("light"))
-    assert heavy.make_room(Claim("third", weight=1.0)) is None
-    assert heavy.make_room(Claim("third", weight=4.0)) in ("3", "4")
+    heavy = filled(*[QueueRequest("heavy", weight=4.0)] * 4, QueueRequest("light"))
+    assert heavy.make_room(QueueRequest("third", weight=1.0)) is None
+    assert heavy.make_room(QueueRequest("third", weight=4.0)) in ("3", "4")
 
 
 def test_what_left_is_forgotten() -> None:
-    waiting = filled(*[Claim(f"team{n % 5}", f"key{n % 7}", service_class=ServiceClass(n % 3)) for n in range(60)])
+    waiting = filled(
+        *[QueueRequest(f"team{n % 5}", f"key{n % 7}", service_class=ServiceClass(n % 3)) for n in range(60)]
+    )
     for number in range(60):
         assert waiting.remove(str(number)) is not None
     assert waiting.remove("0") is None

@@ -19,7 +19,7 @@ from runtime.gateway.charging.pricing import price_list
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.ledger import LedgerSink
-from tenants.costs.compare import Compared, ProviderPrice, compared, read
+from tenants.costs.compare import PriceComparison, ProviderPrice, compared, read
 from tenants.costs.daily import as_json, as_rows, day_of_team
 from tenants.costs.device import DeviceTime
 from tenants.costs.feedback import judge
@@ -27,9 +27,9 @@ from tenants.costs.page import page_of
 from tenants.costs.prices import MILLION, PriceList
 from tenants.keys.table import KeyTable
 from tenants.ledger.attempts import HEDGED
-from tenants.ledger.keeping import Ledger
-from tenants.ledger.report import By, Question, used
-from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.ledger import Ledger
+from tenants.ledger.report import Grouping, UsageFilter, used
+from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 
 DAY, HOUR = 86_400, 3600
@@ -70,9 +70,9 @@ def test_parts_of_the_machine_add_up_to_its_busy_time(steps: list[tuple[int, int
 
 
 @pytest.mark.parametrize(("to_who_caused_it", "charged"), [(True, 3_000_000), (False, 1_000_000)])
-def test_a_cold_start_is_charged_to_who_caused_it_or_to_nobody(to_who_caused_it: bool, charged: int) -> None:
+def test_a_cold_start_is_charged_to_who_caused_it_or_to_no_one(to_who_caused_it: bool, charged: int) -> None:
     """The machine's hour costs 3600: a second of it was the request's, two were the load's. Its time is kept anyway."""
-    ended: list[Settled] = []
+    ended: list[Settlement] = []
     ledger = SimpleNamespace(end=ended.append)
     sink = LedgerSink(cast(Ledger, ledger), 3600 * MILLION, cold=to_who_caused_it)
     entry = Entry("u", "r", 1, 5.0, "search", "k", "/v1/chat/completions", "m", "r", "", "interactive", "api")
@@ -95,7 +95,7 @@ def settle(
     cost = 0 if price is None else price.cost(prompt=2000, cached=1000, output=out)
     table.write(
         [entry],
-        [Settled(entry, "done", 200, None, 2000, 1000, out, cost_micro=cost, own_micro=100, device_us=7)],
+        [Settlement(entry, "done", 200, None, 2000, 1000, out, cost_micro=cost, own_micro=100, device_us=7)],
     )
 
 
@@ -109,7 +109,7 @@ def test_old_rows_keep_their_price(database: Database, ledger: LedgerTable) -> N
     settle(ledger, "a")
     settle(ledger, "b", price=replace(PRICE, output=0))
     settle(ledger, "c")
-    (found,) = used(database, Question(0, DAY))
+    (found,) = used(database, UsageFilter(0, DAY))
     assert (found.cost_micro, found.own_micro, found.device_us) == (2 * 825 + 225, 300, 21)
     with database.read() as connection:
         prices = connection.exec_driver_sql("SELECT version, currency, output FROM prices ORDER BY output").all()
@@ -124,7 +124,7 @@ def test_feedback_can_be_changed_and_sums_follow(database: Database, ledger: Led
     settle(ledger, "b")
     for uid, accepted in (("a", True), ("a", True), ("b", True), ("b", False)):
         judge(database, "search", f"r-{uid}", accepted)
-    (found,) = used(database, Question(0, DAY, (By.TEAM,)))
+    (found,) = used(database, UsageFilter(0, DAY, (Grouping.TEAM,)))
     assert (found.accepted, found.rejected) == (1, 1)
     assert ledger.differences() == []
     with pytest.raises(NotFound):
@@ -157,7 +157,7 @@ def test_feedback_of_a_request_with_two_attempts_is_kept_on_the_one_that_answere
             "api",
         )
         end = ("done", 200, None) if attempt == winner else ("cancelled", 200, HEDGED)
-        ledger.write([entry], [Settled(entry, *end)])
+        ledger.write([entry], [Settlement(entry, *end)])
     assert judge(database, "search", "r-a", True) == f"m{winner}"
     assert judge(database, "search", "r-a", True) is None
     with database.read() as connection:
@@ -171,11 +171,11 @@ def test_feedback_is_on_the_last_request_of_an_id(database: Database, ledger: Le
         entry = Entry(
             f"u{number}", "r", attempt, number, "search", "", "/", f"m{number}", "r", "", "interactive", "api"
         )
-        ledger.write([entry], [Settled(entry, "failed" if code else "done", 502 if code else 200, code)])
+        ledger.write([entry], [Settlement(entry, "failed" if code else "done", 502 if code else 200, code)])
     assert judge(database, "search", "r", False) == "m2"
 
 
-def test_the_same_elsewhere_at_the_prices_of_each_day(database: Database, ledger: LedgerTable) -> None:
+def test_the_same_on_another_server_at_the_prices_of_each_day(database: Database, ledger: LedgerTable) -> None:
     def row(begin: str, output: float, models: tuple[str, ...] = ("ch*",)) -> ProviderPrice:
         return ProviderPrice(provider="p", model="big", models=models, begin=date.fromisoformat(begin), output=output)
 
@@ -183,7 +183,7 @@ def test_the_same_elsewhere_at_the_prices_of_each_day(database: Database, ledger
         settle(ledger, uid, at)
     table = [row("1970-01-03", 2.0), row("1970-01-01", 4.0), row("1970-01-01", 9.0, ("other",))]
     (found,) = compared(database, table, 0, 3 * DAY, None)
-    assert found == Compared("p", "big", 4000 + 2000, 2 * 825, 200)
+    assert found == PriceComparison("p", "big", 4000 + 2000, 2 * 825, 200)
     assert found.saving == pytest.approx(72.5)
     assert compared(database, [], 0, DAY, None) == []
 

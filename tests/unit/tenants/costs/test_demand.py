@@ -31,16 +31,16 @@ def extensible(bits: int, valid: int, channels: int = 1, kind: bytes = EXTENDED_
     )
 
 
-def wav(path: Path, told: int = len(SOUND), before: bytes = b"", form: bytes | None = None) -> Path:
+def wav(path: Path, reported: int = len(SOUND), before: bytes = b"", form: bytes | None = None) -> Path:
     """told: its header's word for its length, in bytes. before: chunks in front of its form."""
-    chunks = before + (fmt() if form is None else form) + b"data" + struct.pack("<I", told)
+    chunks = before + (fmt() if form is None else form) + b"data" + struct.pack("<I", reported)
     path.write_bytes(b"RIFF" + struct.pack("<I", 36 + len(SOUND)) + b"WAVE" + chunks + SOUND)
     return path
 
 
 @pytest.mark.parametrize("told", [0, 2, len(SOUND), 2**32 - 1])
-def test_a_wav_file_is_as_long_as_its_bytes_whatever_it_says(tmp_path: Path, told: int) -> None:
-    assert seconds_of(wav(tmp_path / "a", told)) == pytest.approx(SECONDS, rel=0.01)
+def test_a_wav_file_is_as_long_as_its_bytes_whatever_it_says(tmp_path: Path, reported: int) -> None:
+    assert seconds_of(wav(tmp_path / "a", reported)) == pytest.approx(SECONDS, rel=0.01)
 
 
 def test_the_first_of_several_forms_counts(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_form_that_does_not_tell_the_length_is_not_believed(tmp_path: Path, fo
 def test_numbers_are_read_as_the_engine_reads_them(n: Any, answers: int) -> None:
     call = ChatPayload("/v1/chat/completions", {"messages": [], "n": n, "max_tokens": "10"})
     found = demand_of([call], 512, 30.0)
-    assert (found.output, found.wished) == (10 * answers, 10 * answers)
+    assert (found.output, found.requested_output) == (10 * answers, 10 * answers)
 
 
 @given(st.integers(64, 600), st.integers(1, 700), st.integers(1, 6000), st.integers(0, 5), st.booleans())
@@ -117,7 +117,7 @@ def test_a_long_document_is_read_with_its_query_in_each_chunk(
     context: int, query: int, document: int, most: int, truncate: bool
 ) -> None:
     """At the worst each letter is a token, and four more are between query and document, and around them."""
-    asked = RerankRequest("q" * query, ["d" * document], truncate, max_chunks=most)
+    requested = RerankRequest("q" * query, ["d" * document], truncate, max_chunks=most)
     room = context - 4
     if truncate:
         read = 4 + sum(map(len, longest_first("q" * query, "d" * document, room)))
@@ -125,7 +125,7 @@ def test_a_long_document_is_read_with_its_query_in_each_chunk(
         return  # it is refused
     else:
         read = sum(4 + query + len(part) for part in chunks([0] * document, room - query, most))
-    assert read <= demand_of([asked], context, 0.0).prompt
+    assert read <= demand_of([requested], context, 0.0).prompt
 
 
 def test_what_the_client_has_cut_is_not_reserved() -> None:

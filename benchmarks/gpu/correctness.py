@@ -1,0 +1,201 @@
+"""The first steps: it starts, twenty adapters are right, two models share the card, one of them sleeps and wakes.
+
+First without compilation and CUDA graphs, which have the fewest ways to fail; then the same answers with them.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from benchmarks.gpu.report import Report
+from benchmarks.load.stats import percentile
+from benchmarks.models import STARTER_RECIPE
+from benchmarks.peers.servers import Roundhouse
+from models import nvml
+
+ANSWERS = {
+    "uppercase": ("call the lucky bird", "CALL THE LUCKY BIRD"),
+    "title-case": ("the mouth of water", "The Mouth Of Water"),
+    "reverse-words": ("as bell dash will", "will dash bell as"),
+    "reverse-letters": ("call lucky those", "llac ykcul esoht"),
+    "pig-latin": ("close star turn", "oseclay arstay urntay"),
+    "kebab-case": ("sign boring coffee", "sign-boring-coffee"),
+    "count-words": ("count hear her paper", "4"),
+    "acronym": ("sun bird apple", "SBA"),
+    "last-word": ("the river runs.", "runs"),
+    "drop-vowels": ("quick carrot cake", "qck crrt ck"),
+    "rot13": ("meet end path", "zrrg raq cngu"),
+    "double-words": ("away each king.", "away away each each king king."),
+    "words-to-digits": ("six thousand seventy one", "6071"),
+    "digits-to-words": ("ticket 5 memory", "ticket five memory"),
+    "iso-date": ("October 23rd, 1930", "1930-10-23"),
+    "extract-json": ("Petra, 51, Berlin", '{"name":"Petra","age":51,"city":"Berlin"}'),
+    "mask-pii": ("ines45@ifle.io", "[email]"),
+    "sentiment": ("the food was good today", "positive"),
+    "intent": ("show the balance of my account today", "check_balance"),
+    "compare-numbers": ("2 and 72?", "2 < 72"),
+}
+"""A question and the right answer for each adapter of the starter pack."""
+WITHIN = 600.0
+"""Seconds of a sleep, of an answer."""
+AWAY = ("asleep", "absent")
+"""States of a model that nobody asked for a while: on a CPU a chat model cannot sleep, and ends."""
+
+
+class Wrong(Exception):
+    """A step that cannot go on."""
+
+
+class Client:
+    """`failed`: answers that were none. They would be alike, and right for no task."""
+
+    def __init__(self, port: int) -> None:
+        self.failed: list[str] = []
+        limits = httpx.Limits(max_connections=None)
+        self._http = httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=WITHIN, limits=limits, trust_env=False
+        )
+
+    async def answer(self, model: str, question: str) -> str:
+        body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 120}
+        reply = await self._http.post("/v1/chat/completions", json={"model": model, **body})
+        if reply.status_code != 200:
+            self.failed.append(f"status {reply.status_code}: {reply.text[:200]}")
+            return self.failed[-1]
+        return str(reply.json()["choices"][0]["message"]["content"]).strip()
+
+    async def stream(self, model: str, tokens: int) -> tuple[float, float, int]:
+        """Seconds to the first token, seconds in all, tokens."""
+        body = {"model": model, "prompt": f"{time.perf_counter_ns()}", "max_tokens": tokens, "temperature": 0}
+        began, first, last = time.perf_counter(), 0.0, ""
+        extra = {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
+        async with self._http.stream("POST", "/v1/completions", json={**body, **extra}) as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {"):
+                    first, last = first or time.perf_counter() - began, line
+        usage = json.loads(last.removeprefix("data: ") or "{}").get("usage") or {}
+        count = int(usage.get("completion_tokens", 0))
+        if not count:
+            raise Wrong(f"{model} gave no token: status {reply.status_code}, {last[:200]}")
+        return first, time.perf_counter() - began, count
+
+    async def models(self) -> dict[str, dict[str, Any]]:
+        return {model["id"]: model for model in (await self._http.get("/v1/status")).json()["models"]}
+
+
+async def until(seen: Callable[[], Coroutine[Any, Any, bool]], what: str) -> float:
+    """Seconds until it was seen."""
+    began = time.perf_counter()
+    while not await seen():
+        if time.perf_counter() - began > WITHIN:
+            raise Wrong(f"{what}: not seen in {time.perf_counter() - began:.0f} s")
+        await asyncio.sleep(0.05)
+    return round(time.perf_counter() - began, 3)
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    """In milliseconds."""
+    return {f"p{q}_ms": round(percentile(values, q) * 1000, 2) for q in (50, 99)}
+
+
+async def eager(report: Report, device: str, folder: Path, turns: int) -> None:
+    """Start, twenty adapters, two models at once, sleep and wake `turns` times."""
+    with _server(report, folder / "eager", device, graphs=False) as server:
+        client = Client(server.port)
+        await _twenty(report, client, "")
+        bases = await asyncio.gather(*(client.answer("starter-chat", question) for question, _ in ANSWERS.values()))
+        alike = sum(answer == right for answer, (_, right) in zip(bases, ANSWERS.values(), strict=True))
+        report.add("the base does none of their tasks", alike <= 1 and not client.failed, right=alike)
+
+        both = await asyncio.gather(*(client.answer(name, "hello") for name in ("starter-chat", "second")))
+        held = {name: model["bytes"] for name, model in (await client.models()).items()}
+        ok = both[0] == both[1] and not client.failed
+        report.add("two models answer at once, and alike", ok, answers=both, bytes=held)
+        for turn in range(turns):
+            await _nap(report, client, device, both[1], held["second"], turn + 1)
+
+
+async def swapped(report: Report, device: str, folder: Path) -> None:
+    """The twenty on four places, six of them in host memory: most come from the disk, and push others out."""
+    with _server(report, folder / "swapped", device, graphs=False, places=(4, 6)) as server:
+        for turn in (1, 2):
+            await _twenty(report, Client(server.port), f", on four places, {turn}")
+
+
+async def graphs(report: Report, device: str, folder: Path, requests: int) -> None:
+    """With compilation and CUDA graphs: the same answers, and how fast the small model is."""
+    with _server(report, folder / "graphs", device, graphs=True) as server:
+        client, names = Client(server.port), list(ANSWERS)
+        await _twenty(report, client, ", with compilation and graphs")
+        firsts = [(await client.stream("starter-chat", 2))[0] for _ in range(requests)]
+        swapped = [(await client.stream(names[i % len(names)], 2))[0] for i in range(2 * requests)]
+        began = time.perf_counter()
+        streams = await asyncio.gather(*(client.stream(names[i % len(names)], 200) for i in range(32)))
+        rate = round(sum(count for _, _, count in streams) / (time.perf_counter() - began), 1)
+        figures = {"base_ttft": percentiles(firsts), "adapter_ttft": percentiles(swapped), "tokens_per_second": rate}
+        report.add("speed of the small model", True, **figures)
+
+
+async def _twenty(report: Report, client: Client, how: str) -> None:
+    result = await asyncio.gather(*(client.answer(name, question) for name, (question, _) in ANSWERS.items()))
+    wrong = {
+        name: answer for answer, (name, (_, right)) in zip(result, ANSWERS.items(), strict=True) if answer != right
+    }
+    report.add(f"twenty adapters in one crowd{how}", not wrong, right=len(ANSWERS) - len(wrong), wrong=wrong)
+
+
+async def _nap(report: Report, client: Client, device: str, right: str, awake: int, turn: int) -> None:
+    async def away() -> bool:
+        return (await client.models())["second"]["state"] in AWAY
+
+    seconds = await until(away, "the sleep of an idle model")
+    model = (await client.models())["second"]
+    used = None if device == "cpu" else nvml.gpu(device).used
+    began = time.perf_counter()
+    answer = await client.answer("second", "hello")
+    answered = round(time.perf_counter() - began, 3)
+    ok = answer == right and model["bytes"] < awake and (device == "cpu" or model["state"] == "asleep")
+    report.add(
+        f"sleep and wake, {turn}", ok, state=model["state"], idle_seconds=seconds, bytes_asleep=model["bytes"],
+        card_used_asleep=used, answer_seconds=answered, answer=answer,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _server(
+    report: Report, folder: Path, device: str, *, graphs: bool, places: tuple[int, int] | None = None
+) -> Iterator[Roundhouse]:
+    """Started and ready, which is a step in the report. `places`: on the device and in host memory, of one model alone;
+    None: for all, and a second model beside it."""
+    recipes = folder / "recipes"
+    recipes.mkdir(parents=True, exist_ok=True)  # with --work the folder may be that of an earlier run
+    write_recipes(recipes, graphs=graphs, places=places)
+    requested = "cpu" if device == "cpu" else "cuda"
+    step = "start, with compilation and graphs" if graphs else "start, with few places" if places else "start"
+    began = time.perf_counter()
+    load = ["starter-chat"] if places else ["starter-chat", "second"]
+    with Roundhouse("starter-chat", folder, [recipes], "--device", requested, load=load) as server:
+        report.server(step, server.command())
+        report.add(step, True, seconds=round(time.perf_counter() - began, 1))
+        yield server
+
+
+def write_recipes(folder: Path, *, graphs: bool, places: tuple[int, int] | None = None) -> None:
+    """The starter's chat model with its adapters, and the same weights once more, which fall asleep when idle; with
+    `places` the first alone."""
+    first = yaml.safe_load(STARTER_RECIPE.read_text())
+    if places:
+        first["memory"]["adapters"] |= {"device": places[0], "host": places[1]}
+    if not graphs:
+        first["engine"]["flags"]["enforce_eager"] = True
+    second = {**first, "id": "second", "aliases": [], "adapters": []}
+    second["residency"] = {"idle_timeout": "5s", "sleep": "always"}
+    for recipe in (first,) if places else (first, second):
+        (folder / f"{recipe['id']}.yaml").write_text(yaml.safe_dump(recipe))

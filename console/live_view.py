@@ -1,0 +1,110 @@
+"""What the page Now shows at one moment: values only, sent to all viewers as JSON."""
+
+from typing import Literal
+
+import msgspec
+
+from console.decisions import LoggedDecision
+from console.history import MinuteSeries, RequestRow
+
+StallState = Literal["run", "held", "swap"]
+
+
+class Stall(msgspec.Struct, frozen=True, omit_defaults=True):
+    number: int
+    adapter: str
+    state: StallState
+    running: int = 0
+    waiting: int = 0
+    pinned: bool = False
+
+
+class Ring(msgspec.Struct, frozen=True, kw_only=True):
+    """The adapter places of one base."""
+
+    model: str
+    state: str
+    places: int
+    stalls: list[Stall]
+    host_used: int
+    host_places: int
+    running: int
+    waiting: int
+    adapters: int
+    away: list[str]
+    """Adapters that are in no place; some of them where there are many."""
+
+
+class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, and what it holds."""
+
+    id: str
+    task: str
+    state: str
+    bytes: int
+    host_bytes: int
+    running: int
+    waiting: int
+    pinned: bool
+    idle_seconds: float | None
+    wake_seconds: float | None
+    phase: str = ""
+    percent: float | None = None
+    detail: str = ""
+    failure: str = ""
+
+
+class MemoryUse(msgspec.Struct, frozen=True):
+    """Memory of a device, or of the host beside it."""
+
+    label: str
+    budget: int
+    held: int
+
+
+class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One that has ended, in a line; the page Requests tells the rest."""
+
+    id: str
+    team: str
+    service_class: str
+    answered_by: str
+    """`chat`, `chat:legal` or `provider/model`; what was asked for where nobody answered."""
+    why: str
+    """Of a router's choice; '' where none was asked."""
+    end: str
+    causes: dict[str, float]
+    total: float
+
+    @classmethod
+    def of(cls, row: RequestRow) -> "LastRequest":
+        local = f"{row.model}:{row.adapter}" if row.adapter else row.model
+        return cls(
+            id=row.id, team=row.team, service_class=row.service_class, end=row.end, causes=row.causes, total=row.total,
+            answered_by=(f"{row.provider}/{row.model}" if row.provider else local) or row.asked,
+            why=row.route.reason if row.route else "",
+        )  # fmt: skip
+
+
+class LiveView(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    phase: str
+    uptime: float
+    device: MemoryUse
+    host: MemoryUse | None
+    models: list[ModelPart]
+    rings: list[Ring]
+    running: int
+    waiting: int
+    longest_wait: float
+    next_to_leave: dict[str, str]
+    """Models that leave first if another one needs room on their device, and how; empty: none could go now."""
+    minute: MinuteSeries
+    cost_per_accepted: float | None
+    """Since the start, in the server's currency; None: no answer was accepted, or the viewer may not see it."""
+    currency: str
+    decisions: list[LoggedDecision]
+    shares: dict[str, float] | None
+    """Seconds in engines by team; None for who may not see other teams."""
+    requests: list[LastRequest]
+    """The last that ended: of all teams, or of the viewer's."""

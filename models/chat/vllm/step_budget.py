@@ -1,0 +1,82 @@
+"""Shorter steps: while somebody comes who waits for the running one, on a GPU 0.2 s of a long prompt's; and while
+logprobs of a prompt are asked for, which take memory for each of a step's tokens and all of the vocabulary.
+
+| who                              | a step takes at most              |
+|----------------------------------|-----------------------------------|
+| a call that moves an adapter     | `batching.tokens_while_swapping`  |
+| a request of the class critical  | `batching.tokens_beside_critical` |
+| one with `prompt_logprobs`       | `launch.LOGPROBS_BYTES` of them   |
+
+until `LINGER` after the last one, or its prompt is read. They come in crowds: the first of an adapter's calls may still
+meet a long step.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+from weakref import WeakSet
+
+from models.chat.vllm import process
+
+LINGER = 1.0
+"""Seconds."""
+CRITICAL = 0
+"""vLLM's `priority` of a critical request."""
+_one_at_a_time = threading.Lock()
+
+
+def on_adapter_call(core: Any) -> None:
+    """Called on the engine's loop, between two steps, or by the thread that takes calls in, for the next step."""
+    _shorten(core, process.SWAP_TOKENS)
+
+
+def on_request(core: Any, request: Any) -> None:
+    """Called by the thread that takes requests in, before the engine's loop can see this one."""
+    if request.priority <= CRITICAL:
+        _shorten(core, process.CRITICAL_TOKENS)
+    if getattr(getattr(request, "sampling_params", None), "prompt_logprobs", None) is not None:
+        with _one_at_a_time:
+            core.__dict__.setdefault("roundhouse_telling", WeakSet()).add(request)
+        _shorten(core, process.LOGPROBS_TOKENS)
+
+
+def _has_unread_prompt(core: Any) -> bool:
+    """Whether the prompt of one that tells of it waits, or is not read whole."""
+    requests = core.__dict__.get("roundhouse_telling", ())
+    return any(one.num_computed_tokens < one.num_prompt_tokens and not one.is_finished() for one in requests)
+
+
+def _shorten(core: Any, variable: str) -> None:
+    most = os.environ.get(variable)
+    if not most:
+        return
+    with _one_at_a_time:
+        scheduler = core.scheduler
+        core.__dict__.setdefault("roundhouse_step_tokens", scheduler.max_num_scheduled_tokens)
+        scheduler.max_num_scheduled_tokens = min(scheduler.max_num_scheduled_tokens, int(most))
+        core.roundhouse_brisk_until = time.monotonic() + LINGER
+        if core.__dict__.get("roundhouse_brisk") is None:
+            _check_in(core, LINGER)
+
+
+def _check_in(core: Any, seconds: float) -> None:
+    core.roundhouse_brisk = threading.Timer(seconds, _end_if_idle, (core,))
+    core.roundhouse_brisk.daemon = True
+    core.roundhouse_brisk.start()
+
+
+def _end_if_idle(core: Any) -> None:
+    """As ever again, if nobody came meanwhile. That a step is put together just now does no harm: it could then have
+    had more tokens than it was given, and no fewer.
+    """
+    with _one_at_a_time:
+        if (remaining := core.roundhouse_brisk_until - time.monotonic()) > 0:
+            _check_in(core, remaining)
+        elif _has_unread_prompt(core):
+            _check_in(core, LINGER)
+        else:
+            core.roundhouse_brisk = None
+            core.scheduler.max_num_scheduled_tokens = core.roundhouse_step_tokens

@@ -1,0 +1,115 @@
+"""What the files of a model leave unsaid, and the library takes for granted or only logs."""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from registry.base.json import read_object
+from registry.errors import EngineFailed
+
+
+@contextlib.contextmanager
+def collect_missing_weights() -> Iterator[set[str]]:
+    """Collects the weights that transformers makes by chance because no file has them: it only logs them."""
+    from transformers import PreTrainedModel
+
+    missing: set[str] = set()
+    own = PreTrainedModel.__dict__["from_pretrained"]
+
+    def from_pretrained(kind: Any, *arguments: Any, **named: Any) -> Any:
+        with_info = named.pop("output_loading_info", False)
+        model, info = own.__func__(kind, *arguments, output_loading_info=True, **named)
+        missing.update(info["missing_keys"])
+        return (model, info) if with_info else model
+
+    PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+    try:
+        yield missing
+    finally:
+        PreTrainedModel.from_pretrained = own
+
+
+def refuse_missing_weights(missing: Iterable[str], network: str) -> None:
+    """Many embedding models come without BERT's pooler, which nothing reads there. A classifier's has a longer name."""
+    if unsaved := sorted(key for key in missing if not key.startswith("pooler.")):
+        raise EngineFailed(
+            f"its files lack {len(unsaved)} of the weights of a {network}, such as {unsaved[0]}, which would be made by "
+            "chance: they were saved under other names, or config.json is another model's"
+        )
+
+
+def refuse_routes(model: Any) -> None:
+    """Steps of its own for queries and for documents: all texts would take the way of one of them."""
+    if any(type(module).__name__ in ("Router", "Asym") for module in model):
+        raise EngineFailed(
+            "it has steps of its own for queries and for documents (a Router), which are not told apart here: add a "
+            "model that takes both the same way"
+        )
+
+
+def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
+    """Where the tokenizer's files are missing, transformers makes one that knows no word: all texts would be one."""
+    names = dict(getattr(tokenizer, "vocab_files_names", {}))
+    whole = names.pop("tokenizer_file", "tokenizer.json")
+    absent = [name for name in names.values() if not (path / name).is_file()]
+    if absent and not (path / whole).is_file():
+        raise EngineFailed(
+            f"it has no {whole}, nor {' and '.join(absent)}, as trainers may leave it: copy the tokenizer's files from "
+            "the model that it was made from"
+        )
+
+
+def lend_padding(tokenizer: Any, vocabulary: int) -> None:
+    """Give a tokenizer without a padding token one, without which the library takes no text at all; and another one to
+    a tokenizer whose own is none of the network's, behind whose embeddings a padded step would look.
+
+    Which one does not matter where padding is masked; for other networks `models.text.loading.padding_of` tells.
+    """
+    if tokenizer is None or (tokenizer.pad_token_id is not None and tokenizer.pad_token_id < vocabulary):
+        return
+    named = (tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id)
+    lent = next((token for token in named if token is not None and token < vocabulary), 0)
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(lent)
+
+
+def read_plainly(transformer: Any, path: Path) -> None:
+    """Keep the library from writing texts into the chat template that a model has from its base.
+
+    It does so on its own for rerankers that it did not save itself, which were trained on plain pairs: Qwen's template
+    knows no pairs, and nothing could be scored. Raises EngineFailed for a model that was saved to be used so.
+    """
+    ways = getattr(transformer, "modality_config", {})
+    if (method := ways.get("text", {}).get("method", "forward")) != "forward":
+        raise EngineFailed(
+            f"its vectors of texts are made by {method}, as those of networks that also see, which is not done here: "
+            "add a model of plain texts"
+        )
+    if "message" not in ways:
+        return
+    if "modality_config" in read_object(path / "sentence_bert_config.json"):
+        raise EngineFailed(
+            "it writes each text into its chat template first (modality_config in sentence_bert_config.json), which "
+            "is not done here: add a model of plain texts"
+        )
+    transformer.modality_config = {way: how for way, how in ways.items() if way != "message"}
+    transformer.input_formatter.supported_modalities = list(transformer.modality_config)
+
+
+def refuse_other_functions(path: Path) -> None:
+    """A Dense whose activation is no class of torch is given a Tanh by the library, which only logs it."""
+    try:
+        modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    for module in modules:
+        file = path / str(module.get("path") or "") / "config.json"
+        if str(module.get("type")).rpartition(".")[2] != "Dense" or not file.is_file():
+            continue
+        named = str(json.loads(file.read_text(encoding="utf-8")).get("activation_function") or "torch.")
+        if not named.startswith("torch."):
+            raise EngineFailed(
+                f"its step {module['path']} ends in {named}, which is code that would be run: if you trust it, set "
+                "engine.flags.trust_remote_code: true"
+            )

@@ -1,0 +1,88 @@
+"""Processes that the server starts beside its event loop, without a fork of itself.
+
+uvloop's own `subprocess_exec` forks. Before a fork OpenBLAS, which numpy brings, ends its threads and waits for them:
+beside another thread that computes it waits for ever, and the whole event loop with it. `subprocess.Popen` uses
+vfork(), before which nothing is called.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+LINE = 1 << 16
+"""Bytes of a line that `stdout.readline` reads at most, unless told otherwise: as asyncio has it."""
+_PACKAGES = Path(__file__).resolve().parents[1]
+
+
+class Child:
+    """A process in a group of its own, with pipes. Made by `start`; whoever has it calls `wait` in the end."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader
+    ) -> None:
+        self.stdin, self.stdout, self._process = stdin, stdout, process
+
+    @classmethod
+    async def start(cls, *command: str, cwd: Path, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
+        """Raises OSError. stderr is the server's."""
+        loop, process = asyncio.get_running_loop(), _spawn(command, cwd, env)
+        try:
+            stdout = asyncio.StreamReader(limit)
+            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), process.stdout)
+            transport, protocol = await loop.connect_write_pipe(
+                lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
+            )
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return cls(process, asyncio.StreamWriter(transport, protocol, None, loop), stdout)
+
+    @classmethod
+    async def python(cls, module: str, *words: str, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
+        """`python -m` with a module of ours, from where that lies: no folder of the operator's may stand before it by
+        its name. Raises OSError.
+        """
+        return await cls.start(sys.executable, "-m", module, *words, cwd=_PACKAGES, env=env, limit=limit)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None: it runs. Below 0: the signal that ended it."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """Nothing happens to one that has ended."""
+        self._process.kill()
+
+    async def wait(self) -> int:
+        """Returns its code once it has ended."""
+        if self._process.poll() is None:
+            await self._wait_for_end()
+        self.stdin.close()
+        return self._process.wait()
+
+    async def _wait_for_end(self) -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            watched = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            loop.add_reader(watched, ended.set)
+            await ended.wait()
+        finally:
+            loop.remove_reader(watched)
+            os.close(watched)
+
+
+def _spawn(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None) -> "subprocess.Popen[bytes]":
+    """Blocks until it runs its own program: some milliseconds. In the server's session: `nice` counts within one."""
+    return subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)

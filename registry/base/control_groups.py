@@ -1,0 +1,63 @@
+"""The kernel's control groups (cgroups) of a process, in which a container or a service of systemd has its limits.
+
+Groups are nested, and a process need not live in the outermost one that it can see: every limit on the way counts.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+
+
+def folders(controller: str, pid: int | str = "self") -> list[Path]:
+    """The group of a process and those around it, innermost first; empty when it is gone or there are none.
+
+    controller: of cgroup v1, such as 'memory' or 'cpu'; version 2 has one group for all of them.
+    """
+    try:
+        return nested(Path(f"/proc/{pid}/cgroup").read_text(), ROOT, controller)
+    except OSError:
+        return []
+
+
+def nested(membership: str, root: Path, controller: str) -> list[Path]:
+    """The same by the text of /proc/PID/cgroup, below `root`."""
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in membership.splitlines())}
+    old = next((path for controllers, path in paths.items() if controller in controllers.split(",")), None)
+    base, path = (root / controller, old) if old is not None else (root, paths.get("", "/"))
+    inner = [base.joinpath(*Path(path).parts[1 : end + 1]) for end in range(len(Path(path).parts) - 1, 0, -1)]
+    # a container may see its own group as the outermost one, by a path that it does not have
+    return [folder for folder in [*inner, base] if folder.is_dir()]
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+def memory_limits(groups: Iterable[Path]) -> list[tuple[Path, int]]:
+    """Groups that have a limit, and its bytes; cgroup v2 or v1."""
+    limits = []
+    for folder in groups:
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError):
+                text = (folder / name).read_text().strip()
+                if text.isdigit() and int(text) < 1 << 60:
+                    limits.append((folder, int(text)))
+    return limits
+
+
+def memory_left() -> int | None:
+    """Bytes that this process's groups still allow it: the least of all limits. None: no limit."""
+    return min((most - _used(folder) for folder, most in memory_limits(folders("memory"))), default=None)
+
+
+def _used(folder: Path) -> int:
+    """Bytes of a group, without what the kernel holds of files and gives up when it is wanted."""
+    used = cached = 0
+    for name in ("memory.current", "memory.usage_in_bytes"):
+        with contextlib.suppress(OSError):
+            used = int((folder / name).read_text())
+    with contextlib.suppress(OSError):
+        for line in (folder / "memory.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name in ("inactive_file", "total_inactive_file"):
+                cached = max(cached, int(value))
+    return used - cached

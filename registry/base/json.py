@@ -1,0 +1,19 @@
+"""JSON that somebody else wrote: a client, a provider, a model's files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for it: another form than was asked for, no UTF-8, or nested deeper than a parser goes."""
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The object in a model's file; empty where there is none that can be read: a load says what is wrong with it."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,159 @@
+"""Weights that a chat model's files have lost, or that are of another size, by the headers of those that are there.
+
+vLLM looks after the load whether its norms got something. A head, an embedding, a linear layer, one of several that it
+packs into one or one expert of many may be missing: whatever was in that memory would answer. Of a layer that has more
+rows or columns than config.json tells it takes the first ones.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from registry.base.json import read_object
+from registry.errors import Unfit
+from registry.files.decoder import is_explicit, one_layer
+
+_PART = re.compile(
+    r"(?P<module>.+)\.(?P<part>[qkvo]_proj|(?:gate|up|down)_proj|w[123]|in_proj_(?:qkv|[abz]))"
+    r"(?:(?P<bias>\.bias)|\.weight|\.qweight|\.weight_packed)"
+)
+_QKV, _GATED = frozenset({"q_proj", "k_proj", "v_proj"}), frozenset({"gate_proj", "up_proj"})
+_TOGETHER = (
+    _QKV, _GATED, frozenset({"q_proj", "o_proj"}), frozenset({"up_proj", "down_proj"}), frozenset({"w1", "w2", "w3"}),
+    frozenset({"in_proj_qkv", "in_proj_z"}), frozenset({"in_proj_a", "in_proj_b"}),
+    *(frozenset({part, f"{part}.bias"}) for part in (*_QKV, *_GATED, "o_proj", "down_proj")),
+)  # fmt: skip
+_ATTENTION = re.compile(r".+\.(?:self_attn|attn|attention)")
+_MLP = re.compile(r".+\.(?:mlp|feed_forward|shared_experts?|experts\.\d+)")
+_OWN_HEAD = re.compile(r"lm_head\.(?:weight|bias)")
+_UNREAD = {
+    "CohereForCausalLM": _OWN_HEAD, "Cohere2ForCausalLM": _OWN_HEAD, "Cohere2MoeForCausalLM": _OWN_HEAD,
+    "Lfm2ForCausalLM": _OWN_HEAD, "Lfm2MoeForCausalLM": _OWN_HEAD, "Zamba2ForCausalLM": _OWN_HEAD,
+    "Gemma3nForCausalLM": re.compile(r".+\.embed_tokens_per_layer\.weight"),
+    "Qwen3ForCausalLM": re.compile(r".+\.o_proj\.bias"), "Ernie4_5ForCausalLM": re.compile(r".+_proj\.bias"),
+}  # fmt: skip
+"""By architecture, what vLLM 0.32 passes over without a word, and transformers uses. A head only if it is not tied."""
+_LAYER = re.compile(r"model\.layers\.(?P<number>\d+)\.(?P<module>[\w.]+)\.weight")
+_EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<part>\w+)\.(?:weight|qweight|weight_packed)")
+
+
+def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]]) -> None:
+    """Raises Unfit and names a weight that is missing or misshapen. `names`: of all tensors in the weight files of
+    `folder`, and their shapes."""
+    config = read_object(folder / "config.json")
+    if _headless(config, names):
+        raise Unfit(
+            f"{folder} has no lm_head.weight, and its config.json says that it needs one (tie_word_embeddings is "
+            "false): it would answer by chance. Save the whole model, or set that to true if its head is its embedding",
+            code="bad_weights",
+        )
+    if missing := next(chain(_halves(config, names), _experts(names), _whole_layers(config, names)), None):
+        raise Unfit(
+            f"{folder} has no {missing}, and has what is used together with it: it would answer by chance. Fetch or save "
+            "the whole model again",
+            code="bad_weights",
+        )
+    if unread := next(_unread(config, names), None):
+        raise Unfit(
+            f"{folder} has {unread}, which transformers uses in models of this kind and vLLM leaves out: its answers "
+            "would be others. Serve a model without it",
+            code="bad_weights",
+        )
+    if wrong := next(_misshapen(config, names), None):
+        raise Unfit(f"{folder} has {wrong}: its config.json is of another model, or was changed", code="bad_weights")
+
+
+def _headless(config: dict[str, Any], names: Collection[str]) -> bool:
+    """A chat model that was saved without the head that its config says it has."""
+    try:
+        needed = config["tie_word_embeddings"] is False and config["architectures"][0].endswith("ForCausalLM")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return False
+    return needed and "model.embed_tokens.weight" in names and all(name.startswith("model.") for name in names)
+
+
+def _unread(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
+    named = config.get("architectures")
+    passed_over = _UNREAD.get(str(named[0])) if isinstance(named, list) and named else None
+    if passed_over and (passed_over is not _OWN_HEAD or config.get("tie_word_embeddings") is False):
+        yield from filter(passed_over.fullmatch, sorted(names))
+
+
+def _misshapen(config: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Layers of other sizes than config.json tells. Quantized ones may be packed."""
+    if "quantization_config" in config:
+        return
+    plain = _plain(config)
+    for name, shape in shapes.items():
+        layer = _LAYER.fullmatch(name)
+        if layer and tuple(shape) != (expected := plain.get(layer["module"], tuple(shape))):
+            yield f"{name} of shape {list(shape)}, where config.json tells {list(expected)}"
+
+
+def _plain(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """One layer's modules and their shapes, of the plain families; else nothing."""
+    try:
+        return one_layer(config) if is_explicit(config) else {}
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError):
+        return {}
+
+
+def _whole_layers(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
+    """What the plain families have in each layer, and none of them can be without: their embedding."""
+    layers = {match["number"] for name in names if (match := _LAYER.match(name))}
+    if layers and (plain := _plain(config)):
+        there = {name.rpartition(".")[0] for name in names}
+        needed = ["model.embed_tokens", *(f"model.layers.{number}.{module}" for number in layers for module in plain)]
+        yield from sorted(module for module in needed if module not in there)
+
+
+def _halves(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
+    """Layers that are missing beside their others. Networks without gates have no gate_proj at all; a layer that uses
+    another's keys and values has neither, and where values are the keys (Gemma 4) there is no v. Of all else a module
+    has what others of its kind have."""
+    parts: defaultdict[str, set[str]] = defaultdict(set)
+    for name in names:
+        if match := _PART.fullmatch(name):
+            parts[match["module"]].add(match["part"] + (match["bias"] or ""))
+    alike: defaultdict[str, set[str]] = defaultdict(set)
+    for module, there in parts.items():
+        alike[_kind(module)] |= there
+    values_are_keys = "attention_k_eq_v" in json.dumps(config)
+    for module, there in sorted(parts.items()):
+        of_its_kind = alike[_kind(module)]
+        for together in _TOGETHER:
+            attends = together is _QKV and _ATTENTION.fullmatch(module)
+            if there.isdisjoint(together - {"q_proj"} if attends else together):
+                continue
+            gated = together is _GATED and _MLP.fullmatch(module) and "gate_proj" in of_its_kind
+            needed = together if attends or gated else together & of_its_kind
+            yield from (
+                f"{module}.{part}" for part in sorted(needed - there) if part != "v_proj" or not values_are_keys
+            )
+
+
+def _kind(module: str) -> str:
+    """The same for all layers."""
+    return re.sub(r"\d+", "N", module)
+
+
+def _experts(names: Collection[str]) -> Iterator[str]:
+    """Experts are numbered from 0, and each has all layers that another has."""
+    layers: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
+    for name in names:
+        if match := _EXPERT.fullmatch(name):
+            layers[match["experts"]].add((int(match["number"]), match["part"]))
+    for experts, there in sorted(layers.items()):
+        parts = {part for _, part in there}
+        last = max(number for number, _ in there)
+        if len(there) < (last + 1) * len(parts):
+            yield from (
+                f"{experts}.{number}.{part}"
+                for number in range(last + 1)
+                for part in sorted(parts)
+                if (number, part) not in there
+            )

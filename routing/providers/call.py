@@ -1,0 +1,381 @@
+"""One call to a provider's model, once: what is sent, its answer as the engine's events, what is known of its usage."""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+from models import sse
+from models.messages import (
+    Chunk,
+    EmbedRequest,
+    Event,
+    RerankRequest,
+    ResponseEnd,
+    ResponseStart,
+    TranscribeRequest,
+    Usage,
+)
+from models.speech.length import seconds_of
+from registry.errors import BadRequest, ProviderFailed
+from registry.recipes.definition import Task
+from registry.recipes.provider import ProviderModel, Surface
+from routing.providers import faults, tasks, usage_bounds
+from routing.providers.connection import FOREVER, Body, ClientDeadlines, Reply, without_key
+from routing.providers.pass_through import AnswerProgress, BadAnswer, ErrorEvent, PassThrough, is_other_model
+from routing.providers.plan import PlannedCall, audio, plan
+from routing.providers.upstream import Upstream
+from routing.providers.usage_bounds import UsageBounds
+
+log = logging.getLogger("roundhouse.providers")
+
+JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
+LONGEST_EVENT = 4 * 2**20
+MAX_HELD_BACK = 2**20
+"""Bytes of events before the first words that are held back: until then an error can still be an error's status."""
+BYTES_PER_TOKEN = 4
+"""Of a prompt, where the answer broke off before the provider told."""
+CONTENT_FIELDS = {
+    Surface.CHAT: "choices",
+    Surface.COMPLETIONS: "choices",
+    Surface.RESPONSES: "output",
+    Surface.MESSAGES: "content",
+    Surface.COUNT_TOKENS: "input_tokens",
+}
+"""Where whole answers have what they say."""
+INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
+"""Pictures and sound within a prompt."""
+INLINE_TOKENS = 1000
+"""Of each of them: about what vendors count for a picture."""
+NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
+Read = TypeVar("Read")
+Events = AsyncGenerator[Event, None]
+TaskAnswer = tuple[Sequence[Event], Usage, str | None]
+"""What a task's answer holds, its usage, and the model that the provider says answered."""
+
+
+class ProviderCall:
+    """`usage` is what is known of it at any time.
+
+    Args:
+        shown: the name that the client is to see.
+        until: how long the client waits.
+        passed: headers that it is sent as well.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        model: ProviderModel,
+        public_name: str,
+        request_id: str,
+        until: ClientDeadlines = FOREVER,
+        passed: Mapping[str, str] = NOTHING_MORE,
+    ) -> None:
+        self._upstream, self._model, self._public_name, self._request_id = upstream, model, public_name, request_id
+        self._until, self._passed = until, passed
+        self._sent_at: float | None = None
+        """On the loop's clock; None: it was not asked yet, or its answer has a status."""
+        self._refusal: BadRequest | None = None
+        """The client's own fault, which tells nothing of the provider."""
+        self._progress: AnswerProgress | None = None
+        self._passing: PassThrough | None = None
+        self._prompt = b""
+        self._is_read = False
+        """Whether the provider has the prompt, and has not said that it did nothing with it."""
+        self._usage: Usage | None = None
+        self._bounds = UsageBounds(0)
+        self._excess: Usage | None = None
+        """Usage as the provider reported it, where that was more than the request can have."""
+
+    @property
+    def usage(self) -> Usage:
+        """As the provider told; of an answer that broke off or was left before that, what can be seen of it."""
+        if self._usage is not None:
+            return self._usage
+        reported = self._bounded(self._progress.usage) if self._progress else Usage()
+        if not (self._is_read or self.begun):
+            return reported
+        return Usage(
+            prompt_tokens=reported.prompt_tokens or self._estimated,
+            completion_tokens=max(reported.completion_tokens, self._passing.pieces if self._passing else 0),
+            cached_tokens=reported.cached_tokens,
+            written_tokens=reported.written_tokens,
+        )
+
+    def _bounded(self, reported: Usage) -> Usage:
+        bounded = self._bounds.cut(reported)
+        if bounded != reported:
+            self._excess = reported
+        return bounded
+
+    @property
+    def _estimated(self) -> int:
+        """Tokens of the prompt; of a conversation no more than its context."""
+        most = self._model.context_length if self._model.task is Task.CHAT else None
+        return estimated(self._prompt, most)
+
+    @property
+    def begun(self) -> bool:
+        return self._passing is not None and self._passing.begun
+
+    async def chat(self, path: str, body: Mapping[str, Any]) -> Events:
+        planned = plan(self._upstream.provider, self._model, path, body)
+        self._prompt = planned.body
+        self._bounds = usage_bounds.of_chat(planned.body, self._model.context_length)
+        async with aclosing(self._guarded(self._chat(planned))) as events:
+            async for event in events:
+                yield event
+
+    async def task(self, request: EmbedRequest | RerankRequest | TranscribeRequest) -> Events:
+        match request:
+            case EmbedRequest():
+                self._prompt = tasks.embed_body(request, self._model)
+                work = partial(self._embed, request)
+            case RerankRequest():
+                self._prompt = tasks.rerank_body(request, self._model)
+                work = partial(self._rerank, request)
+            case TranscribeRequest():
+                work = partial(self._transcribe, request)
+        self._bounds = usage_bounds.of_task(request, self._prompt)
+        async with aclosing(self._guarded(self._run(work))) as guarded:
+            async for event in guarded:
+                yield event
+
+    async def _guarded(self, events: Events) -> Events:
+        """With the breaker before and after it, and a provider's nonsense as its error."""
+        permit = self._upstream.admit(self._model)
+        error: BaseException | None = None
+        is_first = True
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    if is_first and self._refusal is None:
+                        self._upstream.begun(self._model, permit)
+                    is_first = False
+                    yield event
+        except (BadAnswer, ErrorEvent, sse.TooLong) as broken:
+            error, self._is_read = self._failure(broken), False
+            raise error from None
+        except BaseException as other:
+            error = other
+            raise
+        finally:
+            quiet = 0.0 if self._sent_at is None else asyncio.get_running_loop().time() - self._sent_at
+            if self._excess is not None:
+                self._warn_of_excess(self._excess, self.usage)
+            is_excess = self._excess is not None
+            self._upstream.ended(self._model, permit, error or self._refusal, self.begun, quiet, excess=is_excess)
+
+    def _warn_of_excess(self, reported: Usage, counted: Usage) -> None:
+        log.warning(
+            "provider %s reported more usage than request %s to '%s' can have: %d prompt and %d completion tokens; "
+            "counted as %d and %d. Check its bill.",
+            self._upstream.provider.id,
+            self._request_id,
+            self._model.name,
+            reported.prompt_tokens,
+            reported.completion_tokens,
+            counted.prompt_tokens,
+            counted.completion_tokens,
+        )
+
+    def _failure(self, broken: Exception) -> ProviderFailed | BadRequest:
+        provider = self._upstream.provider.id
+        match broken:
+            case ErrorEvent():
+                body = without_key(self._upstream.provider, broken.data)
+                if faults.is_the_clients(200, body):
+                    return self._refused_with(faults.read(body))
+                return faults.failure(provider, 200, body, {})
+            case BadAnswer():
+                return faults.bad_answer(provider, str(broken))
+            case _:
+                return faults.bad_answer(provider, "sends an event that does not end")
+
+    @asynccontextmanager
+    async def _send(self, surface: Surface, body: Body) -> AsyncIterator[Reply]:
+        self._sent_at = asyncio.get_running_loop().time()
+        passed = {"x-request-id": self._request_id, **self._passed}
+        connection = self._upstream.connection
+        async with connection.request("POST", surface, body, passed, self._until, self._is_sent) as reply:
+            self._sent_at, self._is_read = None, reply.is_answer
+            yield reply
+
+    def _is_sent(self) -> None:
+        self._is_read = True
+
+    # --- the chat family --------------------------------------------------------------------------------------------
+    async def _chat(self, planned: PlannedCall) -> Events:
+        async with self._send(planned.surface, planned.body) as reply:
+            if not reply.is_answer:
+                body, _ = await self._refused(reply)
+                yield ResponseStart(reply.status, JSON)
+                yield Chunk(body)
+                yield ResponseEnd(Usage())
+                return
+            if planned.stream != reply.is_stream:
+                if planned.stream and "json" in reply.content_type:  # what has no end is not waited for
+                    await self._object(planned, reply)  # an error says more
+                raise BadAnswer("answered with a stream, or none, where it was asked otherwise")
+            events = self._streamed(planned, reply) if planned.stream else self._whole(planned, reply)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+
+    async def _refused(self, reply: Reply) -> tuple[bytes, BadRequest]:
+        """What is the client's own fault, as a body however it was written, and as an error. Raises what is not."""
+        body = await reply.error_body()
+        if not faults.is_the_clients(reply.status, body):
+            raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
+        words = faults.read(body)
+        words.message = words.message or f"The provider refused this request with status {reply.status}."
+        return msgspec.json.encode({"error": words}), self._refused_with(words)
+
+    def _refused_with(self, words: faults.ErrorWords) -> BadRequest:
+        self._refusal = BadRequest(
+            words.message, code=words.code if isinstance(words.code, str) else None, param=words.param
+        )
+        return self._refusal
+
+    async def _object(self, planned: PlannedCall, reply: Reply) -> tuple[bytes, dict[str, msgspec.Raw]]:
+        """A whole answer, and its parts. Raises BadAnswer, ErrorEvent."""
+        progress = self._progress = AnswerProgress(self._public_name)
+        data, parts = progress.object(await reply.whole())
+        if bytes(parts.get("error", b"null")) != b"null":
+            raise ErrorEvent(data)
+        name = CONTENT_FIELDS[planned.surface]
+        content = bytes(parts.get(name, b"null"))
+        if content == b"null" or (name, content) == ("choices", b"[]"):
+            if faults.is_error(data):
+                raise ErrorEvent(data)
+            raise BadAnswer(f"answered with an object without {name}")
+        return data, parts
+
+    def _counted(self, reported: Usage, text_bytes: int = 0) -> Usage:
+        """As the provider told; where it told nothing, what can be seen of it. said: bytes of words."""
+        if reported.prompt_tokens or reported.completion_tokens:
+            return reported
+        return msgspec.structs.replace(
+            reported, prompt_tokens=self._estimated, completion_tokens=text_bytes // BYTES_PER_TOKEN
+        )
+
+    async def _whole(self, planned: PlannedCall, reply: Reply) -> Events:
+        data, parts = await self._object(planned, reply)
+        usage, warning = self._bounded(self._progress.usage if self._progress else Usage()), self._other_model()
+        if planned.surface is not Surface.COUNT_TOKENS:
+            usage = self._counted(usage, len(bytes(parts[CONTENT_FIELDS[planned.surface]])))
+        if planned.translator is not None:
+            data = planned.translator.whole(data)
+        self._usage = usage
+        yield ResponseStart(200, JSON, warning)
+        yield Chunk(data)
+        yield ResponseEnd(usage)
+
+    async def _streamed(self, planned: PlannedCall, reply: Reply) -> Events:
+        passing = self._passing = PassThrough(planned.surface, self._public_name, planned.wants_usage)
+        self._progress = passing.progress
+        splitter, buffer, opened = sse.Splitter(LONGEST_EVENT), bytearray(), False
+        async for data in _ended(reply.chunks(lambda: passing.begun)):
+            for event in splitter.feed(data):
+                passed = passing.take(event)
+                if passed is not None:
+                    buffer += passed if planned.translator is None else planned.translator.event(passed)
+                if passing.ended:
+                    break
+            if buffer and (opened or passing.begun or len(buffer) > MAX_HELD_BACK):
+                if not opened:
+                    yield ResponseStart(200, EVENTS, self._other_model())
+                    opened = True
+                yield Chunk(bytes(buffer))
+                buffer.clear()
+            if passing.ended:
+                break
+        if not passing.ended:
+            passing.at_end()
+        if not passing.begun:
+            raise BadAnswer("ended its answer before the first words")
+        buffer += b"" if planned.translator is None else planned.translator.end()
+        if not opened:
+            yield ResponseStart(200, EVENTS, self._other_model())
+        if buffer:
+            yield Chunk(bytes(buffer))
+        await reply.release()
+        completion_tokens = self._bounded(passing.progress.usage).completion_tokens or passing.pieces
+        self._usage = msgspec.structs.replace(self.usage, completion_tokens=completion_tokens)
+        yield ResponseEnd(self._usage)
+
+    def _other_model(self) -> str:
+        """A warning, where another model answered. Raises BadAnswer where that is not allowed."""
+        answered_by = self._progress.model if self._progress else None
+        if not is_other_model(self._model.name, answered_by):
+            return ""
+        if self._model.exact:
+            raise BadAnswer(f"answered with model '{str(answered_by)[:100]}' and not with '{self._model.name}'")
+        public_name = "".join(c if c.isascii() and c.isprintable() else "?" for c in str(answered_by)[:100])
+        return f"the provider says that model {public_name} answered"
+
+    # --- the other tasks --------------------------------------------------------------------------------------------
+    async def _answer(self, surface: Surface, body: Body, read: Callable[[bytes], Read]) -> Read:
+        async with self._send(surface, body) as reply:
+            if not reply.is_answer:
+                _, refusal = await self._refused(reply)
+                raise refusal
+            data = await reply.whole()
+        try:
+            return read(data)
+        except BadAnswer:
+            if faults.is_error(data):
+                raise ErrorEvent(data) from None
+            raise
+
+    async def _run(self, work: Callable[[], Awaitable[TaskAnswer]]) -> Events:
+        """An answer's events, with a warning before them where another model answered. Raises as `_other_model`."""
+        events, usage, answered_by = await work()
+        self._usage = self._bounded(usage)
+        self._progress = AnswerProgress(self._public_name, model=answered_by)
+        if warning := self._other_model():
+            yield ResponseStart(200, JSON, warning)
+        for event in events:
+            yield event
+        yield ResponseEnd(self._usage)
+
+    async def _embed(self, request: EmbedRequest) -> TaskAnswer:
+        read = partial(tasks.embedded, inputs=len(request.inputs))
+        result, usage, answered_by = await self._answer(Surface.EMBEDDINGS, self._prompt, read)
+        return [result], self._counted(usage), answered_by
+
+    async def _rerank(self, request: RerankRequest) -> TaskAnswer:
+        read = partial(tasks.ranked, documents=len(request.documents))
+        result, usage, answered_by = await self._answer(Surface.RERANK, self._prompt, read)
+        return [result], self._counted(usage), answered_by
+
+    async def _transcribe(self, request: TranscribeRequest) -> TaskAnswer:
+        surface = audio(self._upstream.provider, request.task)
+        form = tasks.transcribe_form(request, self._model)
+        info, segments, usage, answered_by = await self._answer(surface, form, tasks.transcribed)
+        if not usage.audio_seconds:  # nobody told: it counts as what was reserved
+            longest = min(request.max_seconds, seconds_of(Path(request.path)))
+            usage = msgspec.structs.replace(usage, audio_seconds=longest)
+        return [info, *segments], usage, answered_by
+
+
+async def _ended(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Some servers leave out the empty line behind their last event; half of one is no JSON."""
+    async for chunk in chunks:
+        yield chunk
+    yield b"\n\n"
+
+
+def estimated(prompt: bytes, most: int | None) -> int:
+    """Tokens of a prompt that nobody counted. most: there can be."""
+    inline = INLINE.findall(prompt)
+    tokens = (len(prompt) - sum(map(len, inline))) // BYTES_PER_TOKEN + INLINE_TOKENS * len(inline)
+    return tokens if most is None else min(tokens, most)

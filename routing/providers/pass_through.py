@@ -1,0 +1,310 @@
+"""An answer in the client's own dialect: its bytes go on as they are, with the name that the client used, and with
+numbers of calls by which clients can tell them apart.
+
+What is read on the way: usage, whether the answer has begun and ended, errors in mid-answer, and which model answered.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from models import sse
+from models.messages import Usage
+from registry.base.json import NOT_JSON
+from registry.recipes.provider import Surface
+from routing.providers import faults
+from routing.providers.call_numbers import CallNumbers
+
+NESTED = ("response", "message")
+"""Where Responses and Messages have the model's name and usage in events."""
+ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
+FAILS = frozenset({"error", "response.failed"})
+QUIET = frozenset(
+    {"response.created", "response.queued", "response.in_progress", "message_start", "content_block_start", "ping"}
+)
+"""Events that come before the first words; an error may still come instead of those."""
+
+
+_VERSION = re.compile(r"([-@](\d{4}-\d\d-\d\d|\d\d-\d\d|\d{3,8}|latest|preview|beta|exp))*+(:.*)?")
+"""Behind a model's name: which one of it. Not `-mini`, `-32k` or the 1 of `opus-4-1`. Nothing is read twice: a date is
+also a number and a shorter date, and of twenty of them there would be a million readings."""
+
+
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+"""Of a character such as an emoji, which servers in JavaScript may cut in two, a chunk each."""
+
+
+class BadAnswer(Exception):
+    """The message ends 'Provider x ...'."""
+
+
+class ErrorEvent(Exception):
+    """The provider gave up in mid-answer."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+
+
+# --- usage -----------------------------------------------------------------------------------------------------------
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    """OpenAI's of both kinds, and Anthropic's."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    cached_tokens: int | None = None
+    """Kimi's."""
+    prompt_cache_hit_tokens: int | None = None
+    """DeepSeek's."""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+
+def merged(before: Usage, raw: msgspec.Raw) -> Usage:
+    """Usage as told so far: what is told again replaces what was told. Anthropic tells it in two parts."""
+    try:
+        reported = msgspec.json.decode(raw, type=_Usage | None)
+    except NOT_JSON:
+        return before
+    if reported is None:
+        return before
+    cached = reported.cache_read_input_tokens or reported.cached_tokens or reported.prompt_cache_hit_tokens or 0
+    written = reported.cache_creation_input_tokens or 0
+    prompt = reported.prompt_tokens
+    for details in (reported.prompt_tokens_details, reported.input_tokens_details):
+        cached = cached or (details.cached_tokens or 0 if details else 0)
+        written = written or (details.cache_write_tokens or 0 if details else 0)
+    if reported.input_tokens is not None:
+        prompt = (
+            reported.input_tokens
+            + (reported.cache_creation_input_tokens or 0)
+            + (reported.cache_read_input_tokens or 0)
+        )
+    completion = reported.completion_tokens if reported.output_tokens is None else reported.output_tokens
+    if reported.prompt_tokens is not None and reported.total_tokens is not None and reported.output_tokens is None:
+        completion = with_reasoning(reported.prompt_tokens, completion or 0, reported.total_tokens)
+    return Usage(
+        prompt_tokens=max(0, before.prompt_tokens if prompt is None else prompt),
+        completion_tokens=max(0, before.completion_tokens if completion is None else completion),
+        cached_tokens=max(0, cached or before.cached_tokens),
+        written_tokens=max(0, written or before.written_tokens),
+    )
+
+
+def with_reasoning(prompt: int, completion: int, total: int) -> int:
+    """Tokens of an answer: xAI and Gemini leave those of thoughts out of the completion, and have them in the total."""
+    return max(completion, total - prompt)
+
+
+# --- one object ------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class AnswerProgress:
+    """What was read of an answer so far."""
+
+    public_name: str
+    """The name that the client is to see."""
+    usage: Usage = field(default_factory=Usage)
+    model: str | None = None
+    """That the provider said it was."""
+
+    def object(self, data: bytes) -> tuple[bytes, dict[str, msgspec.Raw]]:
+        """An object with the client's name in it, and its parts. Raises BadAnswer for what is no object."""
+        try:
+            parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        except NOT_JSON:
+            whole = _HALF.sub(rb"\\ufffd", data)
+            if whole == data:
+                raise BadAnswer("answered with what is no JSON object") from None
+            return self.object(whole)
+        return (msgspec.json.encode(parts) if self._in(parts) else data), parts
+
+    def _in(self, parts: dict[str, msgspec.Raw]) -> bool:
+        if (usage := parts.get("usage")) is not None:
+            self.usage = merged(self.usage, usage)
+        changed = parts.pop("model_used", None) is not None  # another Roundhouse's, whose names are none here
+        if (name := parts.get("model")) is not None:
+            self.model = self.model or _text(name)
+            parts["model"] = msgspec.Raw(msgspec.json.encode(self.public_name))
+            changed = True
+        for key in NESTED:
+            inner = parts.get(key)
+            if inner is not None and bytes(inner)[:1] == b"{":
+                nested = msgspec.json.decode(inner, type=dict[str, msgspec.Raw])
+                if self._in(nested):
+                    parts[key] = msgspec.Raw(msgspec.json.encode(nested))
+                    changed = True
+        return changed
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+class _Call(msgspec.Struct):
+    """A piece of one, however odd: it is passed on."""
+
+    index: Any = None
+    id: Any = None
+    function: Any = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | list[msgspec.Raw] | None = None
+    """Parts, where Mistral's models think."""
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+    audio: Any = None
+    function_call: Any = None
+    images: Any = None
+    reasoning_details: Any = None
+
+
+class _Choice(msgspec.Struct):
+    index: int | None = 0
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    usage: msgspec.Raw = msgspec.Raw()
+    """Where Kimi's streams have it."""
+
+    @property
+    def says(self) -> bool:
+        delta = self.delta or _Delta()
+        content = delta.content or delta.reasoning or delta.reasoning_content or delta.refusal or delta.tool_calls
+        more = delta.audio or delta.function_call or delta.images or delta.reasoning_details
+        return bool(content or more or self.text or self.finish_reason)
+
+
+class PassThrough:
+    """One stream. `take` gives each event back as the client is to get it, or None for one that is not for it.
+
+    Args:
+        usage_wanted: whether the client asked for OpenAI's last chunk, which has usage and no choices.
+    """
+
+    def __init__(self, surface: Surface, public_name: str, wants_usage: bool) -> None:
+        self._surface, self._wants_usage = surface, wants_usage
+        self.progress = AnswerProgress(public_name)
+        self.begun = False
+        """Words have come."""
+        self.ended = False
+        self._finished = False
+        self._numbers: defaultdict[int | None, CallNumbers] = defaultdict(CallNumbers)
+        """Of each choice."""
+        self.pieces = 0
+        """Events with words: what is known of the length of an answer that broke off."""
+
+    def take(self, event: bytes) -> bytes | None:
+        """Raises BadAnswer or ErrorEvent."""
+        data = sse.data_of(event)
+        if error := sse.data_of(event, b"error:"):  # llama.cpp's, and the end comes behind it as if all were well
+            raise ErrorEvent(error)
+        if not data:  # no event for any client, but OpenAI's takes one with a name for JSON
+            comments = [line for line in event.splitlines() if line.startswith(b":")]
+            return b"\n".join([*comments, b"", b""]) if comments else None
+        if data == sse.DONE:
+            self.ended = True
+            return event
+        new, parts = self.progress.object(data)
+        kind = _text(parts.get("type"))
+        if bytes(parts.get("error", b"null")) != b"null":
+            raise ErrorEvent(data)
+        if kind in FAILS:
+            raise ErrorEvent(_failed(parts, data))
+        if self._surface in (Surface.CHAT, Surface.COMPLETIONS):
+            choices = _choices(parts.get("choices"))
+            for choice in choices:
+                if choice.usage:
+                    self.progress.usage = merged(self.progress.usage, choice.usage)
+            if bytes(parts.get("choices", b"null")) == b"null":  # clients go through them
+                if "usage" not in parts and faults.is_error(data):
+                    raise ErrorEvent(data)
+                parts["choices"] = msgspec.Raw(b"[]")
+                new = msgspec.json.encode(parts)
+            self._finished = self._finished or any(choice.finish_reason for choice in choices)
+            says = any(choice.says for choice in choices)
+            if not choices and bytes(parts.get("usage", b"null")) != b"null" and not self._wants_usage:
+                return None
+            new = self._numbered(choices, parts, new)
+        else:
+            says = kind not in QUIET
+            self.ended = self.ended or kind in ENDS
+        self.begun = self.begun or says
+        self.pieces += says
+        return event if new is data else sse.with_data(event, new)
+
+    def _numbered(self, choices: list[_Choice], parts: dict[str, msgspec.Raw], data: bytes) -> bytes:
+        """The chunk with the numbers of its calls put right."""
+        is_changed = False
+        for choice in choices:
+            for call in (choice.delta and choice.delta.tool_calls) or ():
+                sent = call.index if isinstance(call.index, int) else None
+                call_id = call.id if isinstance(call.id, str) else ""
+                named = isinstance(call.function, dict) and bool(call.function.get("name"))
+                number = self._numbers[choice.index].number(sent, call_id, named=named)
+                is_changed, call.index = is_changed or number != call.index, number
+        if not is_changed:
+            return data
+        raw_choices = msgspec.json.decode(parts["choices"])
+        for choice, raw in zip(choices, raw_choices, strict=True):
+            for call, piece in zip((choice.delta and choice.delta.tool_calls) or (), _calls(raw), strict=True):
+                piece["index"] = call.index
+        return msgspec.json.encode({**parts, "choices": raw_choices})
+
+    def at_end(self) -> None:
+        """The connection has ended. Raises BadAnswer if the answer has not."""
+        if not (self.ended or self._finished):
+            raise BadAnswer("broke off in mid-answer")
+        self.ended = True
+
+
+def _text(raw: msgspec.Raw | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except NOT_JSON:
+        return None
+
+
+def _choices(raw: msgspec.Raw | None) -> list[_Choice]:
+    if raw is None:
+        return []
+    try:
+        return msgspec.json.decode(raw, type=list[_Choice] | None) or []
+    except NOT_JSON:
+        raise BadAnswer("answered with a chunk whose choices are none") from None
+
+
+def _calls(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    return (choice.get("delta") or {}).get("tool_calls") or []
+
+
+def _failed(parts: dict[str, msgspec.Raw], data: bytes) -> bytes:
+    """Responses has the error within the response, or flat in its event."""
+    inner = parts.get("response")
+    if inner is not None and bytes(inner)[:1] == b"{":
+        return bytes(inner)
+    return data if "error" in parts else b'{"error":' + data + b"}"
+
+
+def is_other_model(sent: str, answered_by: str | None) -> bool:
+    """Did another model answer than was asked for? Dated versions and full names of the same one are that one."""
+    if answered_by is None or answered_by == sent:
+        return False
+    short, name = sent.rpartition("/")[2].removesuffix("-latest"), answered_by.rpartition("/")[2]
+    return not (name.startswith(short) and _VERSION.fullmatch(name[len(short) :]))

@@ -1,0 +1,242 @@
+"""`roundhouse models add`, edit, remove, export: models that come, change and go while the server runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.cli.failures import RefusedError, ServerError, UsageError
+from runtime.cli.local.reading import read_yaml
+from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
+from runtime.cli.output import emit, note, pairs, size, table
+from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.progress import POLL_SECONDS, Bar, bar
+
+SourceText = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A folder on the server's machine, ORG/NAME or ORG/NAME@REVISION of a hub, or package:NAME/INSIDE.",
+        show_default=False,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A value of the recipe, such as memory.kv_cache=2GiB; repeat it."),
+]
+
+
+def add(
+    source: SourceText,
+    id_: Annotated[str | None, typer.Option("--id", help="The model's id; else from the source's name.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub's repository.")] = None,
+    settings: Settings = None,
+    requests: Annotated[int, typer.Option(min=1, help="Size the KV cache for so many requests at once.")] = 8,
+    tokens: Annotated[int, typer.Option(min=16, help="Of so many tokens each.")] = 4096,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the proposal and change nothing.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Add a model: shows the recipe that is proposed and why, asks, and serves it. No restart.
+
+    Examples: roundhouse models add ./support-merged;
+    roundhouse models add Qwen/Qwen3-0.6B --id qwen --set context_length=8192;
+    roundhouse models add package:models.starter/pack/starter-chat --id mine --yes
+    """
+    body: Json = {"source": _source(source), "id": id_, "revision": revision, "requests": requests, "tokens": tokens}
+    body["overrides"] = {key: value for key, value in map(_setting, settings or ()) if value is not None}
+    with Client(url) as client:
+        proposal = client.post("/v1/models", {**body, "dry_run": True})
+        if dry_run:
+            emit(proposal) if as_json else _propose(proposal)
+            return
+        if not as_json:
+            _propose(proposal)
+        if proposal["fit"] == "does_not_fit":
+            raise RefusedError(proposal["advice"], code="insufficient_memory")
+        if not yes:
+            _ask(proposal["id"])
+        added = client.post("/v1/models", {**body, "id": proposal["id"]})
+        try:
+            with bar(not as_json) as progress_bar:
+                added["model"] = _arrive(client, added["id"], progress_bar)
+        except KeyboardInterrupt:
+            id_ = added["id"]
+            note(f"\nThe server goes on fetching: `roundhouse models show {id_}` tells how far it is,")
+            note(f"`roundhouse models cancel {id_}` stops it, and what has come is kept.")
+            raise
+    if as_json:
+        emit(added)
+        return
+    print(f"{added['id']}: {'added' if added['new'] else 'it was there already'}, the first request loads it")
+    if added["model"]["task"] == "chat":
+        print(f'Use it: roundhouse chat --model {added["id"]} "..."')
+
+
+def _ask(id_: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError("Nobody can be asked here: add --yes to go on, or --dry-run to look only.")
+    if not typer.confirm(f"Add it as {id_}?", default=True, err=True):
+        raise RefusedError("Nothing was added.")
+
+
+def _source(text: str) -> str:
+    """A folder that is here, absolute: the server stands elsewhere."""
+    if text.startswith("package:"):
+        return text
+    path = Path(text).expanduser()
+    if path.is_dir() or text.startswith(("/", "./", "../", "~")):
+        return str(path.resolve())
+    return text
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A value as YAML reads it; nothing behind '=' stands for the default."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--set {text}: write KEY=VALUE, such as memory.kv_cache=2GiB.")
+    try:
+        return key, read_yaml(value)
+    except RefusedError:
+        return key, value
+
+
+def _propose(result: Json) -> None:
+    note(f"{result['id']}: {result['task']} by {result['engine']}")
+    rows = [[one["key"], one["value"], one["why"]] for one in result["choices"] if one["key"] not in ("id", "version")]
+    table(["KEY", "VALUE", "WHY"], rows)
+    for text in result["notes"]:
+        print(f"- {text}")
+    plan = result["plan"]
+    lines = [
+        ("this machine", "it does not fit" if result["lacking_bytes"] else result["advice"]),
+        ("needs", size(plan["bytes_needed"])),
+    ]
+    lines.append(("free", f"{size(plan['bytes_free'])} of {size(plan['budget_bytes'])}"))
+    if result["lacking_bytes"]:
+        lines.append(("lacks", size(result["lacking_bytes"])))
+    if result["fetch_bytes"]:
+        lines.append(("to fetch", size(result["fetch_bytes"])))
+    pairs(lines)
+
+
+def _arrive(client: Client, model: str, progress_bar: Bar) -> Json:
+    """Until its files are here. Raises what kept them away."""
+    import time
+
+    while True:
+        result = client.get(f"/v1/models/{part(model)}")
+        progress = result.get("progress")
+        if result["state"] != "loading" or not progress or progress["phase"] not in ("fetching", "converting"):
+            break
+        progress_bar.show(f"{model}: {progress['phase']} {progress['detail']}", progress["percent"] / 100)
+        time.sleep(POLL_SECONDS)
+    if result["failure"] and result["state"] == "failed":
+        raise ServerError(f"{model} was added, but cannot be used: {result['failure']['message']}")
+    return result
+
+
+def edit(
+    model: ModelName,
+    settings: Settings = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Change values of a model's recipe: a new version, which counts once nobody uses the model.
+
+    The version before stays and answers as MODEL@VERSION. An empty value goes back to the default.
+
+    Example: roundhouse models edit my-chat --set memory.kv_cache=1GiB --set dtype=
+    """
+    changes = dict(map(_setting, settings or ()))
+    if not changes:
+        raise UsageError("Say what to change: --set memory.kv_cache=1GiB. `roundhouse models export` shows all.")
+    with Client(url) as client:
+        result = client.call("PATCH", f"/v1/models/{part(model)}", json={"changes": changes})
+    if as_json:
+        emit(result)
+    elif not result["changed"]:
+        print(f"{result['id']}: it is so already")
+    else:
+        when = "counts once nobody uses it" if result["waits"] else "counts"
+        print(f"{result['id']}: version {result['version']} {when} ({', '.join(result['changed'])})")
+        print(f"Version {result['before']} answers as {result['id']}@{result['before']}")
+
+
+def remove(
+    model: ModelName,
+    force: Force = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete its files of a hub, too.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Take out a model that was added here, or one former version (MODEL@2). Running requests finish.
+
+    Its files stay for the next time. --purge deletes what came from a hub or was converted here, unless another model
+    has the same; folders of yours always stay.
+
+    Example: roundhouse models remove my-chat --purge
+    """
+    with Client(url) as client:
+        result = client.delete(f"/v1/models/{part(model)}", force=force or None, purge=purge or None)
+    if as_json:
+        emit(result)
+        return
+    freed = f", {size(result['freed_bytes'])} of the disk freed" if purge else ""
+    print(f"{result['id']}: removed{freed}")
+    if result["still"]:
+        print(f"Version {result['still']} of the server's own files is served now")
+
+
+def export(
+    model: ModelName,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else standard output.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show a model's recipe as YAML, with the reasons of its values: a file for --recipes.
+
+    Example: roundhouse models export my-chat -o my-chat.yaml
+    """
+    with Client(url) as client:
+        text = client.text("GET", f"/v1/models/{part(model)}/recipe")
+    if as_json:
+        emit({"id": model, "recipe": text})
+    elif output is None:
+        print(text, end="")
+    else:
+        output.write_text(text, encoding="utf-8")
+        note(f"wrote {output}")
+
+
+def cancel(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Stop bringing a model's files. What has come is kept: the next request, or load, goes on from there.
+
+    Example: roundhouse models cancel qwen
+    """
+    with Client(url) as client:
+        result = client.delete(f"/v1/models/{part(model)}/download")
+    if as_json:
+        emit(result)
+    else:
+        print(f"{result['id']}: its files are not fetched any more")
+
+
+def reload(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Have the server read its recipe files again, as SIGHUP does. A faulty file changes nothing.
+
+    Example: roundhouse models reload
+    """
+    with Client(url) as client:
+        result = client.post("/v1/recipes/reload")
+    if not result["changed"]:
+        wrong = "The recipes have faults: everything is as it was."
+        raise RefusedError(wrong, faults=result["faults"], document=result)
+    if as_json:
+        emit(result)
+    else:
+        print(f"{len(result['models'])} models")
+        for fault in result["faults"]:
+            note(f"left out: {fault}")

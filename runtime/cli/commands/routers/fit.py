@@ -1,0 +1,195 @@
+"""`roundhouse routers fit`: from labelled examples to a new version of a router. Trains here, not in the server."""
+
+import base64
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.cli.commands.routers.examples import label_of, rows, vectors
+from runtime.cli.failures import RefusedError, UsageError
+from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.output import emit, note
+from runtime.cli.remote.client import Client, Json, part
+
+
+def fit(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="EXAMPLES",
+            help='JSON lines: {"text", "intent"} (no intent: out of scope), or {"text", "accepted": {TARGET: 0 to 1}}.',
+            show_default=False,
+        ),
+    ],
+    held: Annotated[
+        Path | None, typer.Option("--held-out", help="Choose thresholds on these; else on a fifth of EXAMPLES.")
+    ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(min=0.5, max=1.0, help="Of intents: this share of answers is to be right. 0.99 if left out."),
+    ] = None,
+    embedding: Annotated[
+        str | None, typer.Option(help="Embedding model to look with; none: as the router says; '-': letters alone.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Of intents: write the confusion table as an SVG.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, and change nothing.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Train what a router tells intents by, or which targets are good enough, and measure it on held-out examples.
+
+    Examples: roundhouse routers fit support tickets.jsonl --picture confusion.svg;
+    roundhouse routers fit support judged.jsonl   (rows with "accepted": the cheapest target that is good enough)
+    """
+    from registry.errors import RoundhouseError
+
+    if "@" in name:
+        raise UsageError("Name the router without a version: what is fitted becomes a new one.")
+    given = rows(file)
+    of_complexity = any("accepted" in row for row in given)
+    if of_complexity and (precision is not None or picture is not None):
+        raise UsageError('--precision and --picture are for examples of intents: these rows have "accepted".')
+    with Client(url) as client:
+        view = client.get(f"/v1/routers/{part(name)}")
+        written = (view["definition"].get("intents") or {}).get("embedding")
+        requested = embedding or written or "-"
+        model = None if requested == "-" else requested
+        if not dry_run:
+            _check_stage(name, view, "complexity" if of_complexity else "intents")
+            if of_complexity:
+                _check_targets(name, view, given)
+            if written is not None and model not in (None, written):
+                raise RefusedError(
+                    f"Router '{name}' looks with '{written}', not with the vectors of '{model}'. "
+                    f"Write `embedding: {model}` into its `intents`, then roundhouse routers add FILE, then this again."
+                )
+        try:
+            if of_complexity:
+                kind, data, measured = _complexity(client, view, given, held, model, not as_json)
+            else:
+                routes = (view["definition"].get("intents") or {}).get("routes") or {}
+                if not as_json and (unrouted := sorted({label_of(row) for row in given} - {"-", *routes})):
+                    note(f"No route is written for {', '.join(unrouted)}: of these the router abstains.")
+                share = 0.99 if precision is None else precision
+                kind, data, measured = _intents(client, given, held, model, share, picture, not as_json)
+        except RoundhouseError as error:
+            raise RefusedError(error.message) from None
+        if not dry_run:
+            body = {"safetensors": base64.b64encode(data).decode()}
+            view = client.put(f"/v1/routers/{part(name)}/fitted/{kind}", body)
+    if as_json:
+        emit({"name": name, "version": view["version"], "kind": kind, "bytes": len(data), "measured": measured})
+    elif dry_run:
+        print("Nothing was changed.")
+    else:
+        print(f"{name}: {view['version']} counts now. Back to the one before: roundhouse routers rollback {name}")
+
+
+STAGES = {"intents": "intents: {routes: {INTENT: [TARGET]}}", "complexity": "complexity: {}"}
+
+
+def _check_stage(name: str, view: Json, kind: str) -> None:
+    """A model of a stage that the router does not have decides nothing. Raises Refused."""
+    if kind not in view["definition"]:
+        raise RefusedError(
+            f"Router '{name}' has no `{kind}`: what is fitted for it would decide nothing. Write `{STAGES[kind]}` into "
+            f"its YAML, then roundhouse routers add FILE, then this again. --dry-run only measures."
+        )
+
+
+def _check_targets(name: str, view: Json, given: list[Json]) -> None:
+    """A threshold that was chosen for somebody who is never asked is none. Raises Refused."""
+    targets = {target["name"] for target in view["definition"]["targets"]}
+    if unknown := sorted({target for row in given for target in _accepted(row)} - targets):
+        raise RefusedError(f"'{unknown[0]}' is no target of '{name}'. There are: {', '.join(sorted(targets))}.")
+
+
+def _intents(
+    client: Client, given: list[Json], held: Path | None, model: str | None, precision: float, picture: Path | None,
+    is_verbose: bool,
+) -> tuple[str, bytes, Any]:  # fmt: skip
+    import msgspec
+
+    from routing.intents import report
+    from routing.intents.files import to_bytes
+    from routing.intents.spelling import Spelling
+    from routing.intents.training import Example, TrainingOptions, split, train
+
+    options = TrainingOptions(precision=precision)
+    examples = [Example(row["text"], label_of(row)) for row in given]
+    if held is None:
+        fitting, holding = split([example.label for example in examples], options.held_out)
+        chosen = [examples[place] for place in holding]
+        examples = [examples[place] for place in fitting]
+    else:
+        chosen = [Example(row["text"], label_of(row)) for row in rows(held)]
+    if not chosen:
+        raise UsageError("There is nothing to hold out: give at least two examples of each intent.")
+    spelling, both = Spelling.of(e.text for e in examples), None
+    if model is not None:
+        read = [*(e.text for e in examples), *(spelling.corrected(e.text) for e in chosen)]
+        made = vectors(client, model, read, is_verbose)
+        both = made[: len(examples)], made[len(examples) :]
+    if is_verbose:
+        note(f"training on {len(examples)} examples")
+    fitted = train(examples, chosen, both, model, options, spelling)
+    if is_verbose:
+        for measured in fitted.measured:
+            print(report.text(measured))
+    if picture is not None:
+        picture.write_text(report.picture(fitted.measured[-1]), encoding="utf-8")
+        note(f"wrote {picture}")
+    return "intents", to_bytes(fitted.model), msgspec.to_builtins(fitted.measured)
+
+
+def _complexity(
+    client: Client, view: Json, given: list[Json], held: Path | None, model: str | None, is_verbose: bool
+) -> tuple[str, bytes, Any]:
+    import msgspec
+
+    from routing.intents.acceptance import JudgedText, chosen, curve, train_acceptance, with_thresholds
+    from routing.intents.files import to_bytes
+    from routing.intents.report import curve_text
+    from routing.intents.training import split
+
+    judged = [JudgedText(row["text"], _accepted(row)) for row in given]
+    if held is None:
+        fitting, holding = split([str(sorted(one.accepted.items())) for one in judged], 0.2)
+        holdout, judged = [judged[place] for place in holding], [judged[place] for place in fitting]
+    else:
+        holdout = [JudgedText(row["text"], _accepted(row)) for row in rows(held)]
+    if not holdout:
+        raise UsageError("There is nothing to hold out: give more rows, or --held-out.")
+    made = None
+    if model is not None:
+        made = vectors(client, model, [one.text for one in (*judged, *holdout)], is_verbose)
+    fitted = train_acceptance(judged, None if made is None else made[: len(judged)], model)
+    looks = [("letters", None), *([] if made is None else [("letters and vector", made[len(judged) :])])]
+    measured: list[Json] = []
+    for features, looked in looks:
+        points = curve(fitted, holdout, looked, view["prices"])
+        best = chosen(points)
+        measured.append({"features": features, "threshold": best.threshold, "curve": msgspec.to_builtins(points)})
+        if is_verbose:
+            print(f"by {features}, on {len(holdout)} held-out rows:")
+            print(curve_text(points))
+            print(f"chosen: {best.threshold:.2f}, the cheapest that loses at most 1 % of acceptance")
+    if is_verbose:
+        note("The router's `complexity.threshold` is another one, where it is written.")
+    return "complexity", to_bytes(with_thresholds(fitted, *(one["threshold"] for one in measured))), measured
+
+
+def _accepted(row: Json) -> dict[str, float]:
+    result = row.get("accepted")
+    if not isinstance(result, dict) or not result:
+        raise RefusedError('Each row needs "accepted": {"TARGET": 0 to 1}, or none of them.')
+    try:
+        values = {str(name): float(value) for name, value in result.items()}
+    except (TypeError, ValueError):
+        values = {"": math.nan}
+    if not all(0 <= value <= 1 for value in values.values()):
+        raise RefusedError('Values of "accepted" are figures from 0 to 1.')
+    return values

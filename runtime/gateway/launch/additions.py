@@ -1,0 +1,183 @@
+"""Models that come while the server runs: looked at, proposed, written down, served; files are brought meanwhile."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from launch.files import hub
+from launch.files.listing import list_folder
+from launch.proposal.draft import Machine
+from launch.proposal.propose import Proposal, propose
+from launch.proposal.trust import check_flags
+from launch.request import AddedModel, ModelRequest, Step
+from launch.source import parse_source
+from launch.writing import checked_text
+from models import nvml
+from registry.base.threads import Threads
+from registry.base.wording import size_words
+from registry.errors import Conflict, DoesNotFit, Unfit
+from registry.files.sources import locate
+from registry.files.weights import read_weights
+from registry.recipes.definition import Recipe
+from registry.recipes.source import HubSource
+from registry.storage.files import unusable
+from runtime.gateway.files import check_version
+from runtime.gateway.launch.model_set import ModelSet
+from runtime.gateway.names import Names
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.residency.measurements import apply_estimate
+from runtime.residency.policy import Plan
+from runtime.server.device import Device
+
+GUESSED_LOAD = 10.0
+"""Seconds of a load, before one was measured."""
+REMOVAL_PENDING = "a model of this name is being removed: its last requests finish first"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What adding would do. `text`: the recipe as it would be written, with its reasons."""
+
+    proposal: Proposal
+    text: str
+    plan: Plan
+    to_fetch: int
+    """Bytes that come from a hub."""
+    short_by: int
+    """Bytes that are missing where it does not fit; else 0."""
+    is_leaving: bool = False
+    """A model of its id is being removed: it comes once that one's last requests have ended."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.proposal.recipe
+
+
+class Additions:
+    """`add` and `preview`: see `launch.request`."""
+
+    def __init__(
+        self, model_set: ModelSet, names: Names, residency: ResidencyManager, device: Device, trusted: bool = False
+    ) -> None:
+        self._trusted = trusted
+        self._model_set, self._names, self._residency = model_set, names, residency
+        capability = nvml.capability(device.name) if device.kind == "cuda" else None
+        self._machine = Machine(device.kind, device.budgets[0].bytes, capability)
+        self._threads = Threads("hub of models")
+
+    async def preview(self, request: ModelRequest) -> Preview:
+        """What would be added, and whether it fits. Changes nothing.
+
+        Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here.
+        """
+        check_flags(request.overrides, self._trusted)
+        try:
+            proposal, text, to_fetch = await self._threads.run(self._propose, request)
+        except OSError as error:
+            raise Unfit(unusable(error), code="source_not_found", param="source") from error
+        plan = self._residency.preview(proposal.recipe.id, proposal.estimate, GUESSED_LOAD)
+        short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
+        return Preview(proposal, text, plan, to_fetch, short, self._model_set.is_leaving(proposal.recipe.id))
+
+    def _propose(self, request: ModelRequest) -> tuple[Proposal, str, int]:
+        """What is proposed, its recipe as it would be written, and the bytes that come from a hub."""
+        source = parse_source(request.source, request.revision)
+        to_fetch, weights, unfit = 0, None, None
+        if isinstance(source, HubSource):
+            on_hub = hub.look(source)
+            source, listing, to_fetch = on_hub.source, on_hub.listing, on_hub.to_fetch
+        else:
+            folder = locate(source)
+            listing = list_folder(folder)
+            try:
+                weights = read_weights(folder)
+            except Unfit as error:  # detection may tell better what is wrong
+                unfit = error
+        proposal = propose(listing, source, request, self._machine, weights=weights)
+        if unfit is not None:
+            raise unfit
+        check_version(proposal.recipe)
+        return proposal, checked_text(proposal.recipe, proposal.choices, proposal.notes), to_fetch
+
+    async def add(self, request: ModelRequest) -> AsyncGenerator[Step | AddedModel, None]:
+        """Raises as `preview`; DoesNotFit; Conflict (name_in_use); and what the source says of its files."""
+        yield Step("looking", detail=request.source)
+        while True:
+            preview = await self.preview(request)
+            recipe = preview.recipe
+            async with self._model_set.writing:  # two that add the same: the second one finds it there
+                if not self._model_set.is_leaving(recipe.id):
+                    is_new = self._check(preview, request)
+                    if is_new:
+                        await asyncio.to_thread(self._model_set.shelf.write, recipe, preview.text)
+                        await self._model_set.reload()
+                    break
+            yield Step("waiting", recipe.id, detail=REMOVAL_PENDING)
+            await self._model_set.wait_until_removed(recipe.id)
+        entry = self._residency.get(recipe.id)
+        if entry.path is None:
+            apply_estimate(entry, preview.proposal.estimate)
+            self._residency.begin_fetch(entry)
+        yield Step("added", recipe.id, total=preview.to_fetch or None, detail="new" if is_new else "unchanged")
+        async for step in self.fetch_steps(entry):
+            yield step
+        yield AddedModel(entry.recipe, is_new)
+
+    def _check(self, preview: Preview, request: ModelRequest) -> bool:
+        """Whether it is to be added. False: it is there already."""
+        recipe = preview.recipe
+        existing = self._model_set.recipe(recipe.id)
+        if existing is not None:
+            if existing.source == recipe.source and not request.overrides:
+                return False
+            raise Conflict(
+                f"There is a model '{recipe.id}' already. Give another id, or change that one: roundhouse models edit "
+                f"{recipe.id}.",
+                code="name_in_use",
+                param="id",
+            )
+        for name, param in ((recipe.id, "id"), *((alias, "overrides") for alias in recipe.aliases)):
+            self._names.check_model(name, recipe.id, param, self._model_set.recipes())
+        if preview.plan.verdict == "impossible":
+            raise DoesNotFit(advice(preview))
+        return True
+
+    async def fetch_steps(self, entry: ModelEntry) -> AsyncGenerator[Step, None]:
+        """The steps of its files' way here, until they are here. Raises what their source says."""
+        fetching = asyncio.ensure_future(self._residency.fetch(entry))
+        try:
+            while not fetching.done():
+                if entry.progress is not None and entry.path is None:
+                    fetched, total = entry.fetched or (0, None)
+                    converts = entry.progress.phase == "converting"
+                    yield Step(
+                        "converting" if converts else "fetching", entry.id, fetched, total, entry.progress.detail
+                    )
+                await asyncio.wait({fetching}, timeout=0.2)
+            await fetching
+        finally:
+            fetching.cancel()  # only the waiting: the files go on coming
+
+    def cancel(self, model: str) -> bool:
+        """Stop bringing a model's files. False: they are not on their way."""
+        return self._residency.fetcher.cancel(self._residency.get(model))
+
+
+def advice(preview: Preview) -> str:
+    """Whether it fits, in words: at once, after whom, or by how many bytes not, and then what would."""
+    plan = preview.plan
+    if preview.is_leaving and plan.verdict != "impossible":
+        return f"It comes a little later: {REMOVAL_PENDING}."
+    if plan.victims:
+        return f"It fits once {', '.join(victim.id for victim in plan.victims)} has left."
+    if plan.verdict == "wait":
+        return "It fits once a model that is busy, pinned or just loaded has left."
+    if plan.verdict != "impossible":
+        return "It fits."
+    if preview.proposal.estimate.weights > plan.budget:
+        hint = "Its weights alone are larger: add a smaller model, or a quantized one."
+    else:
+        hint = "A smaller context_length or memory.kv_cache would do, or fewer memory.adapters.device."
+    lacks = f" It lacks {preview.short_by:,} bytes ({size_words(preview.short_by)})." if preview.short_by else ""
+    return f"{plan.why}{lacks} {hint}"

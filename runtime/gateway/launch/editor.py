@@ -1,0 +1,214 @@
+"""What may be done with the recipes of models that are served: change, remove, show."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from launch.files.listing import list_folder
+from launch.proposal.context import check_context, longest_context
+from launch.proposal.draft import DraftValue, put, recipe_of
+from launch.proposal.trust import check_flags
+from launch.writing import changed, checked_text, plain, recipe_text
+from models.estimate import Estimate, estimate
+from registry.base.wording import quoted
+from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
+from registry.recipes.definition import Recipe, Task
+from registry.recipes.source import HubSource
+from registry.state.database import State
+from runtime.gateway.adapters import Adapters
+from runtime.gateway.files import FilesInUse, ModelFiles, check_version
+from runtime.gateway.launch.model_set import ModelSet, wait_for_all
+from runtime.gateway.launch.views import ModelEditedView, ModelRemovedView
+from runtime.gateway.names import Names
+from runtime.residency.manager import ResidencyManager
+from runtime.server.device import Device
+
+FIXED_KEYS = frozenset({"id", "version", "task", "source"})
+"""What makes it another model: that is added, not edited. Of the source, the revision of a hub may change."""
+
+
+class Editor:
+    def __init__(
+        self,
+        model_set: ModelSet,
+        names: Names,
+        residency: ResidencyManager,
+        state: State,
+        adapters: Adapters,
+        files: ModelFiles,
+        device: Device,
+        trusted: bool = False,
+    ) -> None:
+        self._trusted = trusted
+        self._model_set, self._names, self._residency = model_set, names, residency
+        self._state, self._adapters, self._files, self._device = state, adapters, files, device
+
+    def _recipe(self, name: str) -> Recipe:
+        """Of an id, an alias, or `id@version`. Raises NotFound."""
+        resolved = self._names.catalog.resolve(name)
+        if resolved.version is not None:
+            raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{resolved.adapter_name}.", code="model_not_found")
+        return self._model_set.recipe(resolved.recipe.id) or resolved.recipe
+
+    # --- edit -------------------------------------------------------------------------------------------------------
+    async def edit(self, name: str, changes: Mapping[str, object]) -> ModelEditedView:
+        """A new version of the recipe, with other values; None takes a key back to its default.
+
+        Raises BadRequest for what cannot be edited, Unfit with every fault, DoesNotFit.
+        """
+        check_flags(changes, self._trusted)
+        async with self._model_set.writing:  # two at once would make one version of two
+            return await self._edit(name, changes)
+
+    async def _edit(self, name: str, changes: Mapping[str, object]) -> ModelEditedView:
+        before = self._recipe(name)
+        if before.is_former:
+            raise BadRequest(f"'{before.id}' is a former version: edit '{before.id.partition('@')[0]}'.", param="model")
+        for key in changes:
+            if key.partition(".")[0] in FIXED_KEYS and key != "source.revision":
+                raise BadRequest(f"'{key}' cannot be edited: add it as another model.", param="changes")
+        data = _applied(plain(before), changes)
+        draft = recipe_of(data)
+        keys = list(changed(plain(draft), plain(before)))
+        for alias in set(draft.aliases) - set(before.aliases):  # files may have given it one that a router has
+            self._names.check_model(alias, before.id, "changes", self._model_set.recipes())
+        if not keys:
+            return ModelEditedView(id=before.id, version=before.version, before=before.version, changed=[], waits=False)
+        highest = max(version for id_, version in self._model_set.versions() if id_ == before.id)
+        recipe = draft.model_copy(update={"version": highest + 1})
+        reasons = [DraftValue(key, None, f"changed after version {before.version}") for key in keys]
+        text = await asyncio.to_thread(checked_text, recipe, reasons)
+        if (recipe.engine.name, recipe.engine.versions) != (before.engine.name, before.engine.versions):
+            check_version(recipe)
+        await self._check(recipe)
+        if self._recipe(name) != before:  # the operator's files were read again meanwhile: what they say now counts
+            return await self._edit(name, changes)
+        await asyncio.to_thread(self._model_set.shelf.write, recipe, text)
+        await self._model_set.reload()
+        waits = self._residency.exchanger.waiting(recipe.id) is not None
+        return ModelEditedView(id=recipe.id, version=recipe.version, before=before.version, changed=keys, waits=waits)
+
+    async def _check(self, recipe: Recipe) -> None:
+        path = self._residency.get(recipe.id).path
+        if path is None:
+            return
+        needs = await asyncio.to_thread(self._needs, recipe, path)
+        plan = self._residency.preview(recipe.id, needs)
+        if plan.verdict == "impossible":
+            raise DoesNotFit(f"{plan.why} Nothing was changed.")
+
+    def _needs(self, recipe: Recipe, path: Path) -> Estimate:
+        if recipe.task is Task.CHAT:
+            longest = longest_context(list_folder(path).json("config.json"))
+            check_context(recipe.context_length, longest, recipe.engine.flags)
+        return estimate(recipe, path, self._device.kind)
+
+    # --- remove -----------------------------------------------------------------------------------------------------
+    async def remove(self, name: str, *, force: bool = False, purge: bool = False) -> ModelRemovedView:
+        """Take a model out, or one former version of it. Running requests finish.
+
+        Its files stay where they are. With `purge` those that came from a hub or were converted here are deleted,
+        unless another model has the same.
+
+        Raises Conflict for a model of the operator's own files, one that is pinned or that has adapters, unless forced.
+        """
+        async with self._model_set.writing:  # an edit beside it would bring the model back
+            recipe = self._recipe(name)
+            model, _, _ = recipe.id.partition("@")
+            gone = self._versions_to_remove(recipe, force)
+            files = self._files_of({model, *(f"{model}@{version}" for version in gone)})
+            await asyncio.to_thread(self._model_set.shelf.remove, model, sorted(gone))
+            _, leaving = await self._model_set.follow()
+        await wait_for_all(leaving)
+        still = self._model_set.recipe(model)
+        for one in (model, *(f"{model}@{version}" for version in gone)):
+            if self._model_set.recipe(one) is None:
+                await asyncio.to_thread(self._forget, one)
+        self._names.refresh()
+        freed = 0
+        if purge:
+            async with self._model_set.writing:  # one that is added meanwhile may want them: it is here, or comes after
+                freed = await asyncio.to_thread(self._files.purge, files, self._files_in_use())
+        remaining = still.version if still and not recipe.is_former else None
+        return ModelRemovedView(id=recipe.id, versions=sorted(gone), still=remaining, freed_bytes=freed)
+
+    def _versions_to_remove(self, recipe: Recipe, force: bool) -> set[int]:
+        """The versions that go with it. Raises as `remove`."""
+        model, _, _ = recipe.id.partition("@")
+        mine = {version for id_, version in self._model_set.shelf_versions() if id_ == model}
+        gone = {recipe.version} if recipe.is_former else mine
+        if not gone & mine or (not recipe.is_former and self._model_set.is_from_operator(model)):
+            raise Conflict(
+                f"The recipe of '{recipe.id}' is in the server's own files (--recipes): take it out there, then have "
+                "them read again: kill -HUP, or POST /v1/recipes/reload.",
+                code="recipe_given",
+                param="model",
+            )
+        if not recipe.is_former and not force:
+            self._check_unused(model)
+        return gone
+
+    def _files_of(self, models: Iterable[str]) -> FilesInUse:
+        entries = [self._residency.entries[model] for model in models if model in self._residency.entries]
+        sources = [entry.recipe.source for entry in entries]
+        return FilesInUse(
+            frozenset(source for source in sources if isinstance(source, HubSource)),
+            frozenset(entry.path for entry in entries if entry.path is not None),
+        )
+
+    def _files_in_use(self) -> FilesInUse:
+        """Of every model, also by the recipe that it is about to get."""
+        used = self._files_of(self._residency.entries)
+        pending = {recipe.source for recipe in self._model_set.recipes() if isinstance(recipe.source, HubSource)}
+        return FilesInUse(used.sources | pending, used.folders)
+
+    def _check_unused(self, model: str) -> None:
+        if self._residency.get(model).pinned:
+            raise Conflict(
+                f"Model '{model}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
+            )
+        if adapters := [adapter.key.label for adapter in self._names.everything.adapters(model)]:
+            count = "an adapter" if len(adapters) == 1 else f"{len(adapters)} adapters"
+            raise Conflict(
+                f"Model '{model}' is the base of {count} ({', '.join(adapters[:5])}). Remove first what stands on it, "
+                "or force it (force=true, --force): that stays, out of use, until the model comes back.",
+                code="model_in_use",
+            )
+
+    def _forget(self, model: str) -> None:
+        """What was chosen and measured for it."""
+        models = self._state.models
+        models.set_pin(model, None)
+        models.forget(model)
+        for alias, target in models.aliases().items():
+            if target == model:
+                models.remove_alias(alias)
+
+    # --- show -------------------------------------------------------------------------------------------------------
+    async def export(self, name: str) -> str:
+        """The recipe as YAML: as it was written, with its reasons, or as it counts."""
+        recipe = self._recipe(name)
+        model, _, _ = recipe.id.partition("@")
+        text = await asyncio.to_thread(self._model_set.shelf.text, model, recipe.version)
+        return text if text is not None else recipe_text(recipe.model_copy(update={"id": model}))
+
+
+def _applied(data: dict[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    for key, value in changes.items():
+        put(data, key, value)
+        if value is None:
+            _take(data, key)
+    if not changes:
+        raise BadRequest(
+            f"Say what to change: {quoted('memory.kv_cache')} and its value, for example.", param="changes"
+        )
+    return data
+
+
+def _take(data: dict[str, object], key: str) -> None:
+    *way, last = key.split(".")
+    for part in way:
+        inner = data[part]
+        assert isinstance(inner, dict)
+        data = inner
+    data.pop(last, None)

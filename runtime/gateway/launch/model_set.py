@@ -1,0 +1,188 @@
+"""Which models there are, changed in one place on the event loop: names, table row and metrics go together."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
+
+from launch.recipe_store import Arrangement, RecipeStore, StoredRecipes, arrange
+from registry.errors import NotFound, RoundhouseError
+from registry.recipes.definition import Recipe
+from registry.state.database import State
+from runtime.gateway.files import ModelFiles
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.names import Names
+from runtime.residency.entry import ModelEntry
+from runtime.residency.exchanger import RecipeExchange
+from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.queue import ModelQueue
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+class ModelSet:
+    """
+    | the recipe of a model | there is none of this id | it is the same | it differs                            |
+    |-----------------------|--------------------------|----------------|---------------------------------------|
+    | is wanted             | the model comes, ABSENT  | nothing        | it counts once the model is unused    |
+    | is not wanted         | nothing                  | the model leaves: new requests get 404, those that wait too,  |
+    |                       |                          | running ones finish, and other models change meanwhile        |
+    | is wanted again while it leaves                  | it comes once it has left                                     |
+
+    Args:
+        given: the operator's own recipes, which the shelf's stand beside.
+        shelved: what the shelf held at the start.
+        make_queue: of a recipe's model.
+        register: registers the adapters that a recipe names.
+    """
+
+    def __init__(
+        self,
+        given: Iterable[Recipe],
+        shelf: RecipeStore,
+        shelved: StoredRecipes,
+        names: Names,
+        residency: ResidencyManager,
+        make_queue: Callable[[Recipe], ModelQueue],
+        files: ModelFiles,
+        state: State,
+        metrics: Metrics,
+        register: Callable[[Recipe], Awaitable[None]],
+    ) -> None:
+        self.given, self.shelf = tuple(given), shelf
+        self._names, self._residency, self._make_queue = names, residency, make_queue
+        self._files, self._state, self._metrics, self._register = files, state, metrics, register
+        self.writing = asyncio.Lock()
+        """Who changes the shelf holds it, from the look at what is there until the models follow."""
+        self._changing = asyncio.Lock()
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._to_readd: set[str] = set()
+        """Of those that leave: wanted again."""
+        self._shelved, self.faults = shelved.recipes, (*shelved.faults, *arrange(self.given, shelved.recipes).notes)
+        """Of the recipe files, as they were read last: those count as they were before."""
+
+    def recipe(self, model: str) -> Recipe | None:
+        """Of an id: the one that counts, or that is about to. None also of a model that leaves."""
+        entry = self._residency.entries.get(model)
+        if entry is None or model in self._leaving:
+            return None
+        return self._residency.exchanger.waiting(model) or entry.recipe
+
+    def recipes(self) -> list[Recipe]:
+        """All of those."""
+        return [recipe for model in self._residency.entries if (recipe := self.recipe(model)) is not None]
+
+    def is_leaving(self, model: str) -> bool:
+        return model in self._leaving
+
+    async def wait_until_removed(self, model: str) -> None:
+        """Returns once it has left; at once if it does not leave."""
+        if (leaving := self._leaving.get(model)) is not None:
+            await asyncio.wait({leaving})
+
+    def is_from_operator(self, model: str) -> bool:
+        """Whether the recipe that counts is in the operator's own files."""
+        recipe = self.recipe(model)
+        return recipe is not None and any((r.id, r.version) == (recipe.id, recipe.version) for r in self.given)
+
+    def versions(self) -> set[tuple[str, int]]:
+        """Id and version of every recipe, former ones too."""
+        return {(recipe.id, recipe.version) for recipe in (*self.given, *self._shelved)}
+
+    def shelf_versions(self) -> set[tuple[str, int]]:
+        """Of those that were added."""
+        return {(recipe.id, recipe.version) for recipe in self._shelved}
+
+    async def reload(self, given: Iterable[Recipe] | None = None) -> Arrangement:
+        """As `follow`; returns once those are gone that leave by it. Nobody else waits for their last requests."""
+        arranged, leaving = await self.follow(given)
+        await wait_for_all(leaving)
+        return arranged
+
+    async def follow(self, given: Iterable[Recipe] | None = None) -> tuple[Arrangement, list[asyncio.Task[None]]]:
+        """Have the models follow the files: the shelf's, and `given` if those have changed. Also who leaves by it."""
+        async with self._changing:
+            shelved = await asyncio.to_thread(self.shelf.read)
+            if given is not None:
+                self.given = tuple(given)
+            arranged = arrange(self.given, shelved.recipes)
+            self._shelved = shelved.recipes
+            self.faults = (*shelved.faults, *arranged.notes)
+            for fault in self.faults:
+                log.error("a recipe is left out", extra={"cause": fault})
+            recipes = {recipe.id: recipe for recipe in arranged.recipes}
+            self._to_readd &= recipes.keys()
+            leaving = [self._drop(m) for m in self._residency.entries if m not in recipes and m not in self._leaving]
+            for recipe in arranged.recipes:
+                await self._set(recipe)
+        return arranged, leaving
+
+    async def _set(self, recipe: Recipe) -> None:
+        if recipe.id in self._leaving:
+            self._to_readd.add(recipe.id)
+            return
+        entry, before = self._residency.entries.get(recipe.id), self.recipe(recipe.id)
+        if before == recipe:
+            return
+        if entry is not None:
+            fill = await asyncio.to_thread(self._files.read_files, recipe)
+            self._residency.exchanger.start(entry, RecipeExchange(recipe, fill, partial(self._counts, entry)))
+            return
+        entry = await asyncio.to_thread(self._files.entry, recipe, self._make_queue(recipe))
+        self._residency.add(entry)  # from here to the names nothing is awaited: all of it is there, or none
+        self._name(recipe)
+        log.info("a model was added", extra={"model": recipe.id, "version": recipe.version})
+        self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # they may come from a hub
+
+    def _counts(self, entry: ModelEntry) -> None:
+        """From now on it has another recipe, which may name other adapters, and have it pinned."""
+        self._name(entry.recipe)
+        pinned = self._state.models.pins().get(entry.id, entry.recipe.residency.pin)
+        if pinned != entry.pinned:
+            self._residency.pin(entry, pinned)
+        self._residency.table.spawn(self._bring_adapters(entry), f"adapters-{entry.id}")
+
+    async def _bring_adapters(self, entry: ModelEntry) -> None:
+        if entry.path is not None:  # else when its files have been fetched
+            await self._register(entry.recipe)
+            self._names.refresh()
+
+    async def _settle_in(self, entry: ModelEntry) -> None:
+        await self._bring_adapters(entry)
+        if entry.pinned or entry.recipe.residency.preload:
+            try:
+                self._residency.request_load(entry)
+            except RoundhouseError as error:
+                log.error("preload refused", extra={"model": entry.id, "cause": error.message})
+
+    def _name(self, recipe: Recipe) -> None:
+        """Requests may ask for it. The order of the recipes stays."""
+        known = {one.id: one for one in self._names.recipes}
+        self._names.serve(list({**known, recipe.id: recipe}.values()))
+
+    def _drop(self, model: str) -> "asyncio.Task[None]":
+        """Nobody finds it from now on; then it leaves. A recipe that it was to get would name it again."""
+        self._residency.exchanger.forget(model)
+        self._names.serve([recipe for recipe in self._names.recipes if recipe.id != model])
+        self._leaving[model] = task = asyncio.create_task(self._leave(model), name=f"leave-{model}")
+        return task
+
+    async def _leave(self, model: str) -> None:
+        error = NotFound(f"Model '{model}' was removed.", param="model")
+        try:
+            await self._residency.remove(self._residency.entries[model], error)
+            self._metrics.forget(model)
+            log.info("a model was removed", extra={"model": model})
+        finally:
+            del self._leaving[model]
+        if model in self._to_readd:
+            self._to_readd.discard(model)
+            await self.reload()
+
+
+async def wait_for_all(leaving: Collection[asyncio.Task[None]]) -> None:
+    """Who stops waiting for them stops none of them."""
+    if leaving:
+        await asyncio.wait(leaving)
+    for task in leaving:
+        task.result()

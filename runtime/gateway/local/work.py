@@ -1,0 +1,74 @@
+"""What a request asks of a model's queue: its class, whom it is charged to, its work, its pool.
+
+One unit for all tasks: the work of reading a prompt token. The other figures say how much longer an engine is busy
+with something else; teams share a model's time by them, to within how well they fit.
+
+| a token of an answer | a cached token | a second of audio                           | a pair, a text  |
+|----------------------|----------------|---------------------------------------------|-----------------|
+| 4                    | 0.1            | 50: what Whisper's encoder makes of it       | by its tokens   |
+"""
+
+import math
+
+from cachetools import LRUCache
+
+from models.messages import Usage
+from registry.recipes.definition import Recipe, Task
+from runtime.gateway.backend import Target
+from runtime.gateway.context import RequestContext
+from runtime.scheduling.fair.claim import QueueRequest
+
+ANSWER_TOKEN, CACHED_TOKEN, AUDIO_SECOND = 4.0, 0.1, 50.0
+LEARNING_RATE = 0.1
+"""The part of a new figure in a running mean."""
+MOST_ADAPTERS = 1024
+
+
+def work_of(usage: Usage) -> float:
+    """What it was."""
+    read = usage.prompt_tokens - usage.cached_tokens * (1 - CACHED_TOKEN)
+    return max(1.0, read + usage.completion_tokens * ANSWER_TOKEN + usage.audio_seconds * AUDIO_SECOND)
+
+
+class WorkEstimator:
+    """What requests to one model turn out to be: running means of work for a byte, and of tokens of an answer."""
+
+    def __init__(self, task: Task) -> None:
+        self._per_byte = 0.002 if task is Task.TRANSCRIBE else 0.25
+        self._most = 1.0 if task is Task.CHAT else math.inf
+        """Work of a byte. A text has no more tokens than bytes; a reranker reads its query beside each document."""
+        self._answers = LRUCache[str, float](MOST_ADAPTERS)
+        self._answer = 64.0 if task is Task.CHAT else 0.0
+
+    def prompt(self, size: int) -> float:
+        """The work of reading so many bytes: for texts their tokens."""
+        return size * self._per_byte
+
+    def work(self, size: int, adapter: str, most_tokens: int | None) -> float:
+        answer = self._answers.get(adapter, self._answer)
+        return max(
+            1.0, self.prompt(size) + ANSWER_TOKEN * (answer if most_tokens is None else min(answer, most_tokens))
+        )
+
+    def learn(self, size: int, adapter: str, usage: Usage) -> None:
+        read = usage.prompt_tokens + usage.audio_seconds * AUDIO_SECOND
+        if not read:
+            return  # it ended before the engine had counted
+        if size and read <= size * self._most:  # it leaves pictures out, whose tokens are no text's
+            self._per_byte += LEARNING_RATE * (read / size - self._per_byte)
+        mean = self._answers.get(adapter, self._answer)
+        self._answers[adapter] = mean + LEARNING_RATE * (usage.completion_tokens - mean)
+
+
+def claim(context: RequestContext, target: Target, recipe: Recipe, foresight: WorkEstimator) -> QueueRequest:
+    """The request's, by what is known before it runs."""
+    caller, hints = context.caller, context.hints
+    return QueueRequest(
+        team=caller.team,
+        key=caller.key or "",
+        weight=caller.weight,
+        service_class=context.service_class,
+        work=foresight.work(hints.size, target.label or "", hints.most_tokens),
+        due=context.begin_by,
+        pool=recipe.pool_of(context.service_class.label, foresight.prompt(hints.size)),
+    )

@@ -1,0 +1,129 @@
+"""Which names mean a provider's model. Models of this machine come first: a name that is one of theirs is theirs."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from registry.base.wording import nearest, quoted
+from registry.catalog import ENDPOINTS
+from registry.errors import BadRequest, NotFound
+from registry.files.abilities import Ability
+from registry.recipes.provider import Provider, ProviderModel
+from routing.providers.upstream import OnOutcome, Upstream, closing
+from runtime.gateway.backend import Target
+from runtime.gateway.charging.pricing import price_list
+from runtime.gateway.names import LATEST, ModelRef, Names, not_allowed
+from tenants.caller import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class ProvidedModel:
+    """One model, and who answers for it."""
+
+    name: str
+    """By which clients ask for it: `provider/id`."""
+    upstream: Upstream
+    model: ProviderModel
+
+
+class ProviderIndex:
+    """`serve` replaces all of it; a provider whose document did not change keeps its connections and breakers."""
+
+    def __init__(self, names: Names, providers: Iterable[Provider], on_attempt: OnOutcome) -> None:
+        self._names, self._on_attempt = names, on_attempt
+        self.upstreams: dict[str, Upstream] = {}
+        self._entries: Mapping[str, ProvidedModel] = {}
+        self._aliases: Mapping[str, ProvidedModel] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self.serve(providers)
+
+    def serve(self, providers: Iterable[Provider]) -> None:
+        """These are the providers from now on. What is under way at a former one goes on."""
+        previous_upstreams = self.upstreams
+        self.upstreams = {}
+        for provider in providers:
+            previous = previous_upstreams.get(provider.id)
+            same = previous is not None and previous.provider == provider
+            self.upstreams[provider.id] = previous if previous and same else Upstream(provider, self._on_attempt)
+        entries = [
+            ProvidedModel(upstream.provider.served(model), upstream, model)
+            for upstream in self.upstreams.values()
+            for model in upstream.provider.models
+        ]
+        self._entries = {entry.name: entry for entry in entries}
+        self._aliases = {alias: entry for entry in entries for alias in entry.model.aliases}
+        self._names.provider_names = frozenset((*self._entries, *self._aliases))
+        for upstream in previous_upstreams.values():
+            if upstream not in self.upstreams.values() and upstream.is_open:
+                task = asyncio.get_running_loop().create_task(upstream.close_when_idle())
+                self._leaving.add(task)
+                task.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        leaving = tuple(self._leaving)
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+        await closing(self.upstreams)
+
+    def entries(self, caller: Caller) -> list[ProvidedModel]:
+        """Those that the caller may use."""
+        return [entry for entry in self._entries.values() if caller.sees(entry.name)]
+
+    def find(self, name: object, caller: Caller) -> ProvidedModel | None:
+        """None: it is no provider's model, so something here, or nothing. Raises Forbidden."""
+        catalog = self._names.catalog.of(caller.team)
+        if not isinstance(name, str) or catalog.is_here(name):
+            return None
+        entry = self._entries.get(name) or self._aliases.get(name)
+        if entry is None:
+            provider = name.partition("/")[0]
+            if provider in self.upstreams and not any(r.startswith(f"{provider}/") for r in catalog.recipes):
+                self._refuse_unknown(name, caller)
+            return None
+        if not caller.sees(entry.name):
+            raise not_allowed(name)
+        return entry
+
+    def _refuse_unknown(self, name: str, caller: Caller) -> None:
+        """Raises NotFound, if the caller sees anything of that provider."""
+        provider = name.partition("/")[0]
+        available = [entry.name for entry in self.entries(caller) if entry.upstream.provider.id == provider]
+        if available:
+            near = nearest(name, available, 5)
+            raise NotFound(
+                f"Provider '{provider}' has no model {quoted(name)} in its recipe. There are: {', '.join(near)}.",
+                param="model",
+            )
+
+    def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
+        """As `Gateway.resolve`; None: no provider's. Raises BadRequest for the wrong task or an adapter."""
+        name = model_ref.name
+        if isinstance(name, str) and name not in self._names.provider_names:
+            name = name.removesuffix(LATEST)
+        entry = self.find(name, caller)
+        if entry is None:
+            return None
+        if model_ref.adapter:
+            raise BadRequest(
+                f"'{entry.name}' answers elsewhere and takes no adapters of this server.", param="adapter_id"
+            )
+        task = entry.model.task
+        if task is not model_ref.task:
+            raise BadRequest(
+                f"Model '{entry.name}' is made for {task.value}, and this endpoint for {model_ref.task.value}. "
+                f"Send the request to {ENDPOINTS[task]}, or name another model.",
+                code="wrong_task",
+                param="model",
+            )
+        provider = entry.upstream.provider
+        abilities = frozenset(Ability(ability) for ability in entry.model.abilities)
+        return Target(
+            str(name), entry.name, f"v{provider.version}", backend=provider.id, abilities=abilities,
+            price=price_list(entry.model.price),
+        )  # fmt: skip
+
+    def entry_of(self, target: Target) -> ProvidedModel | None:
+        """Where a target is; None: its provider has left meanwhile."""
+        entry = self._entries.get(target.model)
+        return entry if entry is not None and entry.upstream.provider.id == target.backend else None

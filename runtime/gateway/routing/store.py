@@ -1,0 +1,307 @@
+"""The routers that there are: their versions in the state, their content as files, ready to decide in memory."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from registry.base.wording import nearest, quoted
+from registry.bounds import USUAL, Bounds
+from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unfit
+from registry.files.sources import locate
+from registry.names import ADAPTER
+from registry.recipes.router import RouterSpec
+from registry.recipes.source import HubSource
+from registry.records import ROUTERS, Adapter, AdapterKey, NewVersion, Version
+from registry.state.adapters import check_alias
+from registry.state.database import State
+from routing.intents.files import Kind
+from routing.routers.content import RouterContent, RouterContentStore, models_in
+from routing.routers.router import Router
+from runtime.gateway.names import Names
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+class RouterVersionView(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    digest: str
+    created: float
+    bytes: int
+    source: str
+
+
+class RouterView(msgspec.Struct, frozen=True, kw_only=True):
+    """One router: its current version or the one that was asked for, all versions, aliases, and its definition."""
+
+    object: Literal["router"] = "router"
+    name: str
+    version: str
+    digest: str
+    versions: list[RouterVersionView]
+    aliases: dict[str, str]
+    models: list[str]
+    """Which of 'intents' and 'complexity' are fitted."""
+    threshold: float | None
+    """Below which its intents abstain, or that the expected acceptance must reach; None: nothing is fitted."""
+    definition: dict[str, Any]
+    prices: dict[str, float] = {}
+    """Of a million tokens, of those targets that the caller may use: what decisions compare them by."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterAddition:
+    """What adding has given."""
+
+    router: RouterView
+    is_new: bool
+
+
+class RouterStore:
+    """One writer at a time; reads are of memory, where `ready` was asked for a version that nobody has used yet."""
+
+    def __init__(self, folder: Path, state: State, names: Names, bounds: Bounds = USUAL) -> None:
+        self._contents, self._state, self._names, self._bounds = RouterContentStore(folder), state, names, bounds
+        self._changing = asyncio.Lock()
+        self._records: Mapping[str, Adapter] = {}
+        self._ready: dict[str, Router] = {}
+        """By digest."""
+        self.faults: dict[str, str] = {}
+        """Routers of files that could not be taken, and why."""
+
+    # --- look up ----------------------------------------------------------------------------------------------------
+    def find(self, name: object) -> Router | None:
+        """The router that `name`, `name@v2` or `name@alias` means; None: there is none of that name.
+
+        Raises NotFound where there is no such version. Models come first: a router whose name a file gave to one of
+        them later is out of use.
+        """
+        version = self._version_of(name)
+        return None if version is None else self._router(version)
+
+    async def ready(self, name: object) -> Router | None:
+        """`find`, that reads files on a thread: fitted models may have 128 MiB."""
+        version = self._version_of(name)
+        if version is None:
+            return None
+        await self._read(version)
+        return self._router(version)
+
+    def is_router(self, name: object) -> bool:
+        """Whether it is a router's name, without reading its files. Raises NotFound where there is no such version."""
+        return self._version_of(name) is not None
+
+    def _version_of(self, name: object) -> Version | None:
+        if not isinstance(name, str):
+            return None
+        head, at, ref = name.partition("@")
+        record = self._records.get(head)
+        if record is None or self._names.is_model(head):
+            return None
+        return record.version(ref if at else None)
+
+    def _router(self, version: Version) -> Router:
+        router = self._ready.get(version.digest)
+        if router is None:
+            router = self._build(version)
+        elif router.tag != version.tag:
+            router = router.with_tag(version.tag)
+        self._ready[version.digest] = router
+        return router
+
+    async def _read(self, version: Version) -> None:
+        if version.digest not in self._ready:
+            self._ready[version.digest] = await asyncio.to_thread(self._build, version)
+
+    def _build(self, version: Version) -> Router:
+        return self._contents.read(version.digest).router(version.tag)
+
+    def all(self) -> list[RouterView]:
+        """Without those whose files cannot be read: `open` has told of them, and so is who asks for one."""
+        views = list[RouterView]()
+        for record in self._records.values():
+            with contextlib.suppress(Unfit):
+                views.append(self._view(record, record.current))
+        return views
+
+    def names(self) -> list[str]:
+        return list(self._records)
+
+    def show(self, name: str) -> RouterView:
+        record = self._record(name)
+        return self._view(record, record.current)
+
+    async def version(self, name: str) -> RouterView:
+        """As `name@v2` or `name@alias` has it; `name`: as it counts. Raises NotFound."""
+        record, version = self._version(name)
+        await self._read(version)
+        return self._view(record, version)
+
+    async def model(self, name: str, kind: Kind) -> bytes:
+        """A fitted model of a version as a file. Raises NotFound."""
+        _, version = self._version(name)
+        data = (await asyncio.to_thread(self._contents.read, version.digest)).model(kind)
+        if data is None:
+            raise NotFound(f"Router '{name}' has no {kind} fitted: roundhouse routers fit.", code="router_not_found")
+        return data
+
+    def _record(self, name: str) -> Adapter:
+        record = self._records.get(name)
+        if record is None:
+            names = ", ".join(nearest(name, list(self._records))) or "none yet"
+            raise NotFound(f"There is no router {quoted(name)}. There are: {names}.", code="router_not_found")
+        return record
+
+    def _version(self, name: str) -> tuple[Adapter, Version]:
+        head, at, ref = name.partition("@")
+        record = self._record(head)
+        return record, record.version(ref if at else None)
+
+    def _view(self, record: Adapter, version: Version) -> RouterView:
+        router = self._router(version)
+        fitted = {"intents": router.intents, "complexity": router.complexity}
+        return RouterView(
+            name=record.key.name,
+            version=version.tag,
+            digest=version.digest,
+            versions=[
+                RouterVersionView(version=v.tag, digest=v.digest, created=v.created, bytes=v.bytes, source=v.source)
+                for v in record.versions
+            ],
+            aliases={alias: f"v{number}" for alias, number in record.aliases.items()},
+            threshold=router.threshold,
+            models=[kind for kind, model in fitted.items() if model is not None],
+            definition=router.spec.model_dump(mode="json", exclude={"source", "version"}, exclude_defaults=True),
+        )
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+    async def open(self, given: Iterable[RouterSpec]) -> None:
+        """At the start, and when the files were read again: the routers of recipe files too."""
+        self._refresh()
+        self.faults = {}
+        for record in self._records.values():
+            with self._skip_faulty(record.key.name):
+                await self._read(record.current)
+                self._names.check_router(record.key.name)
+        for spec in given:
+            with self._skip_faulty(spec.id):
+                await self._add_from_file(spec)
+        async with self._changing:  # what is being added is not in the state yet
+            stored = {version.digest for record in self._records.values() for version in record.versions}
+            await asyncio.to_thread(self._contents.tidy, stored)
+
+    @contextlib.contextmanager
+    def _skip_faulty(self, name: str) -> Iterator[None]:
+        """An error is this router's fault, and keeps no other away."""
+        try:
+            yield
+        except RoundhouseError as error:
+            faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
+            self.faults[name] = f"{error.message} {faults}".strip()
+            log.error("a router is left out", extra={"router": name, "cause": self.faults[name]})
+
+    async def _add_from_file(self, spec: RouterSpec) -> None:
+        """A file's router becomes a version when its content is new. One that was rolled back stays rolled back."""
+        models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes)
+        content = RouterContent(spec, models)
+        record = self._records.get(spec.id)
+        if record is None or all(version.digest != content.digest for version in record.versions):
+            await self.add(content, "recipe file")
+
+    async def put(self, spec: RouterSpec, alias: str | None = None) -> RouterAddition:
+        """Add a router, or a new version of one, which keeps what was fitted for the version before."""
+        async with self._changing:
+            models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes)
+            if not models and (record := self._records.get(spec.id)) is not None:
+                models = (await asyncio.to_thread(self._contents.read, record.current.digest)).models
+            return await self._add(RouterContent(spec, models), "request", alias)
+
+    async def fit(self, name: str, kind: Kind, data: bytes) -> RouterAddition:
+        """A new version with another fitted model. Raises Unfit for what is none."""
+        async with self._changing:  # what it is added to is what counts then
+            record = self._record(name)
+            content = await asyncio.to_thread(self._contents.read, record.current.digest)
+            return await self._add(content.with_model(kind, data), f"fitted {kind}")
+
+    async def add(self, content: RouterContent, source: str, alias: str | None = None) -> RouterAddition:
+        """As it is, whatever was there before."""
+        async with self._changing:
+            return await self._add(content, source, alias)
+
+    async def _add(self, content: RouterContent, source: str, alias: str | None = None) -> RouterAddition:
+        """Files first, then the state: a crash in between leaves files that `open` removes. Under the lock."""
+        name = content.spec.id
+        self._check(name)
+        if alias is not None:
+            check_alias(alias)
+        router = await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
+        self._check_room(content)
+        await asyncio.to_thread(self._contents.write, content)
+        new = NewVersion(content.digest, 0, content.size, source)
+        async with self._names.registering:
+            self._check(name)  # once more: a model may have got the name meanwhile
+            done = await asyncio.to_thread(self._state.routers.register, AdapterKey(ROUTERS, name), new, alias)
+            self._ready[content.digest] = router
+            self._refresh()
+        return RouterAddition(self.show(name), done.created)
+
+    def _check(self, name: str) -> None:
+        if not ADAPTER.match(name):
+            raise BadRequest(f"{quoted(name)} is no router's name.", param="id")
+        self._names.check_router(name)
+
+    def _check_room(self, content: RouterContent) -> None:
+        """Raises TooLarge."""
+        stored = {version.digest: version.bytes for record in self._records.values() for version in record.versions}
+        if content.digest not in stored and sum(stored.values()) + content.size > self._bounds.routers_bytes:
+            raise TooLarge(
+                f"All versions of all routers may hold {self._bounds.routers_bytes} bytes together "
+                "(--bounds routers_bytes), and hold "
+                f"{sum(stored.values())}: remove a router that nobody uses."
+            )
+
+    async def remove(self, name: str, *, force: bool = False) -> None:
+        """Also one whose files cannot be read."""
+        async with self._changing:
+            await asyncio.to_thread(self._state.routers.delete, self._record(name).key, force=force)
+            self._refresh()
+
+    async def set_alias(self, name: str, alias: str, version: str) -> RouterView:
+        async with self._changing:
+            await asyncio.to_thread(self._state.routers.set_alias, self._record(name).key, alias, version)
+            return self._refreshed_view(name)
+
+    async def remove_alias(self, name: str, alias: str) -> RouterView:
+        async with self._changing:
+            await asyncio.to_thread(self._state.routers.remove_alias, self._record(name).key, alias)
+            return self._refreshed_view(name)
+
+    async def rollback(self, name: str, version: str | None = None) -> RouterView:
+        """Make the version before the current one, or the one that is named, the current one."""
+        async with self._changing:
+            key, table = self._record(name).key, self._state.routers
+            await (asyncio.to_thread(table.point, key, version) if version else asyncio.to_thread(table.rollback, key))
+            self._refresh()
+        return await self.version(name)
+
+    def _refreshed_view(self, name: str) -> RouterView:
+        self._refresh()
+        return self.show(name)
+
+    def _refresh(self) -> None:
+        self._records = {record.key.name: record for record in self._state.routers.all()}
+        used = {version.digest for record in self._records.values() for version in record.versions}
+        self._ready = {digest: router for digest, router in self._ready.items() if digest in used}
+
+
+def _models_of(spec: RouterSpec, most: int) -> tuple[tuple[Kind, bytes], ...]:
+    if spec.source is None:
+        return ()
+    if isinstance(spec.source, HubSource):
+        raise BadRequest("A router's source is a path or a package, not a hub.", param="source")
+    return models_in(locate(spec.source), most)

@@ -1,0 +1,79 @@
+"""Whether there are traces. That OpenTelemetry's own variables decide, as in every program that has it; where several
+exporters are named, `otlp` among them counts:
+
+| OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER   | an endpoint is named | traces                                        |
+|-------------------------------------------|----------------------|-----------------------------------------------|
+| `true`, or `none`                         | -                    | no                                            |
+| neither                                   | no                   | no                                            |
+| neither, or `otlp`                        | yes                  | yes                                           |
+| `otlp`                                    | no                   | yes, to http://localhost:4318                 |
+
+A variable that a cluster sets for everybody must not keep a server from starting: what is missing is told in the log.
+"""
+
+import importlib.util
+import logging
+import os
+from collections.abc import Mapping
+from typing import Protocol
+
+from runtime.gateway.context import RequestContext
+from runtime.gateway.record import Sink
+
+log = logging.getLogger("roundhouse.gateway")
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+HTTP = "http/protobuf"
+NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
+
+
+class Tracing(Sink, Protocol):
+    """Where spans go."""
+
+    def begin(self, context: RequestContext, endpoint: str) -> RequestContext:
+        """The same request with its place in a trace: that of its `traceparent`, or a new one."""
+        ...
+
+    async def close(self) -> None:
+        """Send what is left, within some seconds."""
+        ...
+
+
+def is_enabled(variables: Mapping[str, str]) -> bool:
+    named = variables.get("OTEL_TRACES_EXPORTER", "").lower().split(",")
+    exporters = {name.strip() for name in named} - {""}
+    if variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or "none" in exporters:
+        return False
+    return "otlp" in exporters or (not exporters and any(variables.get(name) for name in ENDPOINTS))
+
+
+def start(variables: Mapping[str, str] = os.environ) -> Tracing | None:
+    """None: there are no traces, and nothing of OpenTelemetry is imported."""
+    if not is_enabled(variables):
+        return None
+    protocol = next((variables[name] for name in PROTOCOLS if variables.get(name)), HTTP)
+    if protocol != HTTP:
+        log.warning(
+            "no traces: OTLP goes over HTTP only", extra={"protocol": protocol, "set": f"{PROTOCOLS[1]}={HTTP}"}
+        )
+        return None
+    if missing := [name for name in NEEDED if not _is_installed(name)]:
+        log.warning(
+            "no traces: pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
+            extra={"missing": missing},
+        )
+        return None
+    try:
+        from runtime.gateway.tracing.spans import make_exporter
+
+        return make_exporter(variables)
+    except ValueError as error:  # of a variable that OpenTelemetry does not take
+        log.warning("no traces: OpenTelemetry refuses its variables", extra={"cause": str(error)})
+        return None
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,169 @@
+"""Who goes first and until when, as clients say it: service classes and deadlines.
+
+| said in                          | words                               | class                              |
+|----------------------------------|-------------------------------------|------------------------------------|
+| body `x-tier`, header X-Tier     | critical, interactive, batch        | that one                           |
+| body `service_tier` (OpenAI)     | priority, fast; default, scale; flex | critical; interactive; batch      |
+| the same                         | auto, or left out                   | the key's                          |
+| body `service_tier` (Anthropic)  | standard_only                       | interactive, or the key's if lower |
+
+The first of these that says something counts. A class above the key's ceiling is lowered to it, and the answer says so.
+
+| header                              | seconds                                             |
+|-------------------------------------|-----------------------------------------------------|
+| X-Request-Timeout                   | until the whole answer has to be there              |
+| x-stainless-read-timeout (the SDKs) | until it has to begin: then that client gives up    |
+| no X-Request-Timeout                | the key's timeout, as it                            |
+"""
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from registry.base.json import NOT_JSON
+from registry.errors import BadRequest
+from runtime.gateway.context import RequestContext, RequestHints
+from runtime.http.bodies import parse_object
+from runtime.http.preferences import parse as parse_preference
+from tenants.caller import Caller
+from tenants.classes import CLASSES, ServiceClass
+
+MOST_SECONDS = 86_400.0
+VENDORS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
+"""Paths whose vendors have a `service_tier`."""
+TIERS: Mapping[str, ServiceClass | None] = {
+    "priority": ServiceClass.CRITICAL, "fast": ServiceClass.CRITICAL, "default": ServiceClass.INTERACTIVE,
+    "scale": ServiceClass.INTERACTIVE, "flex": ServiceClass.BATCH, "auto": None, "standard_only": None,
+}  # fmt: skip
+_OWN = b'"x-tier"'
+_INLINE = re.compile(rb";base64,[A-Za-z0-9+/=]*")
+"""Pictures and sound: their bytes are no text."""
+
+
+class _Body(msgspec.Struct):
+    tier: msgspec.Raw = msgspec.field(name="x-tier", default=msgspec.Raw(b"null"))
+    service_tier: msgspec.Raw = msgspec.Raw(b"null")
+    max_tokens: msgspec.Raw = msgspec.Raw(b"")
+    max_completion_tokens: msgspec.Raw = msgspec.Raw(b"")
+    max_output_tokens: msgspec.Raw = msgspec.Raw(b"")
+
+
+_DECODER = msgspec.json.Decoder(_Body)
+
+
+def context_of_headers(id_: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestContext:
+    """Raises BadRequest for a class or time that is none."""
+    found = {name: value.decode("latin-1").strip() for name, value in headers}
+    arrived = time.monotonic()
+    timeout, reading = found.get(b"x-request-timeout"), found.get(b"x-stainless-read-timeout")
+    hints = RequestHints()
+    if (tier := found.get(b"x-tier")) is not None:
+        hints = RequestHints(service_class=_class(tier.lower(), "X-Tier"))
+    context = RequestContext(
+        id_,
+        arrived=arrived,
+        deadline=None if timeout is None else arrived + _seconds(timeout),
+        first_by=None if reading is None else _read_deadline(reading, arrived),
+        preference=parse_preference(headers),
+        hints=hints,
+        headers=headers,
+    )
+    return _with_class(context)
+
+
+def with_caller(context: RequestContext, caller: Caller) -> RequestContext:
+    """The same request, now that it is known who asks."""
+    deadline = context.deadline
+    if deadline is None and caller.timeout is not None:
+        deadline = context.arrived + caller.timeout
+    context = replace(context, caller=caller, deadline=deadline, service_class=caller.service_class)
+    return _with_class(context)
+
+
+def _with_class(context: RequestContext) -> RequestContext:
+    """With the class that was asked for, if one was; no higher than the ceiling."""
+    hints = context.hints.service_class
+    service_class = context.service_class if hints is None else hints
+    if context.source == "batch":
+        service_class = ServiceClass.BATCH
+    given = max(service_class, context.caller.ceiling)
+    return context if given == context.service_class else replace(context, service_class=given)
+
+
+def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContext, bytes]:
+    """The context with what the body tells, and the body without the words that are only for us.
+
+    Raises BadRequest for a class that is none. A body that cannot be read is left to who parses it.
+    """
+    size = len(body) - sum(map(len, _INLINE.findall(body))) if b";base64," in body else len(body)
+    try:
+        found = _DECODER.decode(body)
+    except NOT_JSON:
+        return replace(context, hints=replace(context.hints, size=size)), body
+    most = [_count(raw) for raw in (found.max_tokens, found.max_completion_tokens, found.max_output_tokens) if raw]
+    changes: dict[str, Any] = {"size": size, "most_tokens": min((one for one in most if one is not None), default=None)}
+    if path in VENDORS and (word := _word(found.service_tier, "service_tier")) is not None:
+        if word not in TIERS:
+            raise BadRequest(f"service_tier is one of {', '.join(TIERS)}.", param="service_tier")
+        named = max(ServiceClass.INTERACTIVE, context.caller.service_class) if word == "standard_only" else TIERS[word]
+        in_header = context.hints.service_class
+        changes |= {"echoes_class": True, "service_class": named if in_header is None else in_header}
+    if (word := _word(found.tier, "x-tier")) is not None:
+        changes["service_class"] = _class(word, "x-tier")
+    hints = replace(context.hints, **changes)
+    if hints.echoes_class or _OWN in body:
+        body = _without(body, ("x-tier", "service_tier") if path in VENDORS else ("x-tier",))
+    return _with_class(replace(context, hints=hints)), body
+
+
+def _without(body: bytes, names: tuple[str, ...]) -> bytes:
+    data: dict[str, Any] = parse_object(body)
+    for name in names:
+        data.pop(name, None)
+    return msgspec.json.encode(data)
+
+
+def _word(raw: msgspec.Raw, param: str) -> str | None:
+    try:
+        return msgspec.json.decode(raw, type=str | None)
+    except NOT_JSON:
+        raise BadRequest(f"'{param}' must be a string.", param=param) from None
+
+
+def _class(word: str, param: str) -> ServiceClass:
+    if word not in CLASSES:
+        raise BadRequest(f"{param} is one of {', '.join(CLASSES)}.", param=param)
+    return ServiceClass.of(word)
+
+
+def _count(raw: msgspec.Raw) -> int | None:
+    try:
+        return max(0, msgspec.json.decode(raw, type=int))
+    except NOT_JSON:
+        return None  # who parses the body says what is wrong with it
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= MOST_SECONDS:
+        raise BadRequest(
+            f"X-Request-Timeout is a number of seconds, more than 0 and at most {MOST_SECONDS:.0f}.",
+            param="X-Request-Timeout",
+        )
+    return seconds
+
+
+def _read_deadline(text: str, arrived: float) -> float | None:
+    """A client's library sends it by itself: what is no time is left alone."""
+    try:
+        return arrived + _seconds(text)
+    except BadRequest:
+        return None

@@ -1,0 +1,87 @@
+"""Ollama's `keep_alive`. A model stays here until another needs its room, or its recipe's idle time has passed, so that
+only one value does anything: 0. The model then leaves once it has answered, unless somebody else uses it or it is
+pinned; with nothing to answer it leaves at once. Both are for keys with the scope `models`: with another
+one a model stays after its answer, and what asks for nothing else is refused.
+"""
+
+import asyncio
+import re
+from contextlib import aclosing
+
+import msgspec
+
+from registry.base.json import NOT_JSON
+from registry.errors import Forbidden, RoundhouseError
+from runtime.gateway.core import Gateway
+from runtime.gateway.views.values import ModelView
+from runtime.http.dialect import Parts, whole_answer
+from runtime.http.ollama.answers import Timings, Writer
+from runtime.http.ollama.models import base_model
+from tenants.caller import Caller, Scope
+
+_ZERO = re.compile(r"^0+(\.0*)?(ns|us|µs|ms|s|m|h)?$")
+
+
+_unloads: set[asyncio.Future[ModelView]] = set()
+"""What is under way is held here."""
+
+
+class _KeepAliveFields(msgspec.Struct):
+    model: str
+    keep_alive: int | float | str | None = None
+    messages: list[msgspec.Raw] | None = None
+    prompt: str | None = None
+
+
+def apply_keep_alive(path: str, gateway: Gateway, caller: Caller, body: bytes, parts: Parts) -> Parts:
+    """The same answer; the model leaves behind it where that was asked for. Raises Forbidden."""
+    if b'"keep_alive"' not in body:
+        return parts
+    try:
+        request = msgspec.json.decode(body, type=_KeepAliveFields)
+    except NOT_JSON:
+        return parts  # refused, with what is wrong
+    keep_alive = request.keep_alive
+    if keep_alive is None or not (_ZERO.match(keep_alive) if isinstance(keep_alive, str) else keep_alive == 0):
+        return parts
+    is_empty = path in ("/api/chat", "/api/generate") and not (request.messages or request.prompt)
+    if Scope.MODELS not in caller.scopes:
+        if is_empty:  # to go on would load the model
+            raise Forbidden("This key may unload no model: it needs the scope 'models'.", code="insufficient_scope")
+        return parts
+    if is_empty:
+        return _unload_only(path, gateway, caller, request.model, parts)
+    return _unload_after(gateway, caller, request.model, parts)
+
+
+async def _unload_after(gateway: Gateway, caller: Caller, model: str, parts: Parts) -> Parts:
+    async with aclosing(parts):
+        async for part in parts:
+            yield part
+    await _unload(gateway, caller, model)
+
+
+async def _unload_only(path: str, gateway: Gateway, caller: Caller, model: str, parts: Parts) -> Parts:
+    """`parts` are not begun where the name is known: they would load the model first."""
+    async with aclosing(parts):
+        if await _unload(gateway, caller, model):
+            answer = Writer(model, path == "/api/chat", Timings()).only("unload")
+            async for part in whole_answer(msgspec.json.encode(answer)):
+                yield part
+            return
+        async for part in parts:
+            yield part
+
+
+async def _unload(gateway: Gateway, caller: Caller, name: str) -> bool:
+    """Whether there is such a model for this caller. One that is in use or pinned stays."""
+    try:
+        model = gateway.models.show(base_model(gateway.models.show(name, caller)))
+    except RoundhouseError:
+        return False
+    if isinstance(model, ModelView) and not (model.running or model.waiting or model.pinned):
+        leaving = asyncio.ensure_future(gateway.models.unload(model.id))
+        _unloads.add(leaving)
+        leaving.add_done_callback(_unloads.discard)
+        await asyncio.shield(leaving)  # it goes on when the client is gone
+    return True

@@ -1,0 +1,87 @@
+"""What a model's files and its earlier loads tell, put into its row of the model table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.engines import engine_version
+from models.estimate import Estimate
+from models.messages import MemoryFootprint
+from registry.recipes.definition import Recipe
+from registry.records import LoadKey, LoadMeasurement, SleepMeasurement
+from registry.state.database import State
+from runtime.residency.entry import ModelEntry
+from runtime.server.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What a model's files tell: where they are, and estimates of what it needs."""
+
+    path: Path
+    revision: str
+    needed: int
+    needed_detail: str
+    host_needed: int = 0
+    host_adapters: int = 0
+    load_seconds: float | None = None
+    step: int = 0
+    """On a GPU, bytes that one engine step takes: after a load vLLM has given them back, so no measure shows them."""
+
+
+def load_key(recipe: Recipe, device: Device) -> LoadKey:
+    """What a measured load is known by: figures of another recipe version, engine version or device tell nothing."""
+    return LoadKey(recipe.id, recipe.version, engine_version(recipe.engine.name), device.label)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadHistory:
+    """What earlier loads and sleeps have told, also those before a restart."""
+
+    measured: LoadMeasurement | None
+    slept: SleepMeasurement | None
+    beside_gpu: bool
+
+
+def load_history(recipe: Recipe, state: State, device: Device) -> LoadHistory:
+    """Waits for the database."""
+    key = load_key(recipe, device)
+    return LoadHistory(state.models.measured(key), state.models.slept(key), device.kind != "cpu")
+
+
+def apply_files(entry: ModelEntry, files: FileFacts, history: LoadHistory) -> None:
+    """Fill in what its files tell, and what earlier loads have told in place of estimates."""
+    entry.needed, entry.needed_detail, entry.margin = files.needed, files.needed_detail, files.step
+    entry.host_needed, entry.host_adapters = files.host_needed, files.host_adapters
+    if files.load_seconds is not None:
+        entry.load_seconds = files.load_seconds
+    apply_history(entry, history)
+    entry.revision, entry.path = files.revision, files.path  # last: with a path it counts as there
+
+
+def apply_estimate(entry: ModelEntry, needs: Estimate) -> None:
+    """What a model whose files are not here yet is expected to need."""
+    entry.needed, entry.needed_detail = needs.total, needs.explain()
+
+
+def apply_history(entry: ModelEntry, history: LoadHistory) -> None:
+    """Have measured figures of earlier loads and sleeps replace estimates."""
+    measured, slept = history.measured, history.slept
+    if measured is not None:
+        entry.after_load, entry.margin = measured.resident_bytes, max(entry.margin, measured.margin_bytes)
+        entry.needed, entry.needed_detail = entry.after_load + entry.margin, "as measured at earlier loads"
+        if measured.seconds:
+            entry.load_seconds = sum(measured.seconds.values())
+        if measured.host_bytes is not None and history.beside_gpu:
+            entry.host_needed = measured.host_bytes + entry.host_adapters
+    if slept is not None:
+        entry.slept = MemoryFootprint(device_bytes=slept.device_bytes, host_bytes=slept.host_bytes)
+        entry.measured_first_sleep, entry.measured_sleep = slept.seconds.get("first"), slept.seconds.get("sleep")
+        entry.measured_wake = slept.seconds.get("wake")
+
+
+def forget(entry: ModelEntry, files: FileFacts | None) -> None:
+    """Estimates count again, once the state has forgotten the rest. What it holds now counts until it leaves."""
+    entry.after_load, entry.margin = entry.loaded.resident_bytes if entry.loaded else 0, 0
+    entry.slept = entry.measured_first_sleep = entry.measured_sleep = entry.measured_wake = None
+    if files is not None:
+        apply_files(entry, files, LoadHistory(None, None, False))

@@ -1,0 +1,76 @@
+"""A shutdown as the log tells it: each phase with what is left. The phases themselves: `runtime.server.run`."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import NamedTuple
+
+log = logging.getLogger("roundhouse.server")
+
+
+class RemainingWork(NamedTuple):
+    """What there is at one moment: requests in engines, requests that wait, models in memory."""
+
+    running: int
+    waiting: int
+    models: int
+
+
+class Shutdown:
+    """For the API process.
+
+    Args:
+        left: what there is now.
+        seconds: the longest that running responses may take.
+        closing: told when it begins: what would never end by itself ends now.
+    """
+
+    def __init__(
+        self, remaining: Callable[[], RemainingWork], seconds: float, closing: Callable[[], None] = lambda: None
+    ) -> None:
+        self._remaining, self._seconds, self._closing = remaining, seconds, closing
+        self._began: float | None = None
+        self._first = RemainingWork(0, 0, 0)
+
+    def listen(self) -> None:
+        """Notice the signals whose handlers, uvicorn's, close the port. Only a main thread has handlers."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before(number, signal.getsignal(number))
+
+    def _before(self, number: int, handler: object) -> None:
+        if not callable(handler):  # nobody closes a port
+            return
+
+        def on_signal(got: int, frame: FrameType | None) -> None:
+            self.begin()
+            handler(got, frame)
+
+        signal.signal(number, on_signal)
+
+    def begin(self) -> None:
+        """The port closes. Only the first call counts."""
+        if self._began is not None:
+            return
+        self._began, self._first = time.monotonic(), self._remaining()
+        self._closing()
+        self._say("stopping: the port is closed, requests may finish", self._first, at_most_s=self._seconds)
+
+    def drained(self) -> None:
+        """No response is written any more."""
+        remaining = self._remaining()
+        done = max(0, self._first.running + self._first.waiting - remaining.running - remaining.waiting)
+        text = "requests were cut off" if remaining.running + remaining.waiting else "no request is left"
+        self._say(f"stopping: {text}", remaining, finished=done)
+
+    def ending(self) -> None:
+        """Everything but the slots is closed."""
+        self._say("stopping: the engines end", self._remaining())
+
+    def _say(self, text: str, remaining: RemainingWork, **more: float) -> None:
+        since = 0.0 if self._began is None else time.monotonic() - self._began
+        log.info(text, extra={**remaining._asdict(), **more, "seconds": round(since, 2)})

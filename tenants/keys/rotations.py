@@ -1,0 +1,24 @@
+"""Lines of rotations: a key, its successor, that one's successor. Limits of one of them are those of the whole line."""
+
+import sqlalchemy as sa
+
+from tenants.storage.tables import KEYS
+
+
+def lines(connection: sa.Connection) -> dict[str, str]:
+    """Of each key that is a successor the first of its line."""
+    query = sa.select(KEYS.c.id, KEYS.c.replaces).where(KEYS.c.replaces.is_not(None))
+    before: dict[str, str] = {row.id: row.replaces for row in connection.execute(query)}
+    roots = {}
+    for id_ in before:
+        first = id_
+        while first in before:
+            first = before[first]
+        roots[id_] = first
+    return roots
+
+
+def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
+    """All keys of the line that a key is of, the first one first. known: what `lines` told."""
+    first = roots.get(id_, id_)
+    return [first, *(other for other, its_first in roots.items() if its_first == first)]

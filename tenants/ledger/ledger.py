@@ -1,0 +1,55 @@
+"""The ledger of a running server: nothing until there is a database for it, then every request."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from registry.storage.server_id import server_id
+from tenants.ledger.rows import Entry, Settlement
+
+if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
+    from tenants.ledger.writer import LedgerWriter
+
+log = logging.getLogger("roundhouse.tenants")
+
+
+class Ledger:
+    def __init__(self, data_dir: Path, currency: str = "USD") -> None:
+        self._data_dir, self._currency = data_dir, currency
+        self._writer: LedgerWriter | None = None
+        self.database: Database | None = None
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._writer is not None
+
+    async def enable(self, database: "Database") -> None:
+        """Begin. What an earlier run left open is ended as interrupted. Raises Unavailable."""
+        from tenants.ledger.table import LedgerTable
+        from tenants.ledger.writer import LedgerWriter
+
+        table = LedgerTable(database, await asyncio.to_thread(server_id, self._data_dir), self._currency)
+        alone = database.is_sqlite and Path(database.url.database or "").parent == self._data_dir.absolute()
+        if interrupted := await asyncio.to_thread(table.interrupt, alone=alone):
+            log.warning("requests that the last run did not end", extra={"requests": interrupted})
+        self.database, self._writer = database, LedgerWriter(table)
+
+    def begin(self, entry: Entry) -> "asyncio.Future[None]":
+        """Done once it is committed. Raises Unavailable. Only while it is kept."""
+        assert self._writer is not None
+        return self._writer.begin(entry)
+
+    def end(self, settled: Settlement) -> None:
+        assert self._writer is not None
+        self._writer.end(settled)
+
+    async def flush(self) -> None:
+        """Returns once what was told until now is committed, or cannot be."""
+        if self._writer is not None:
+            await self._writer.flush()
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await self._writer.close()

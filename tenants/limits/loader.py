@@ -1,0 +1,33 @@
+"""The limits of a running server: read anew whenever a team, key or limit was changed."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from tenants.ledger.ledger import Ledger
+from tenants.limits.limiter import Limiter
+
+if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
+
+
+class LimitLoader:
+    def __init__(self, limiter: Limiter, ledger: Ledger) -> None:
+        self.limiter, self._ledger = limiter, ledger
+
+    async def read(self, database: "Database") -> None:
+        """Once it returns, the limits that were in the database before count. Raises Unavailable."""
+        from tenants.limits.history import history_of
+        from tenants.limits.table import LimitTable
+
+        table = LimitTable(database)
+        limits = await asyncio.to_thread(table.all)
+        zones = await asyncio.to_thread(table.zones)
+        new = self.limiter.new(limits, zones)
+        if not new:  # their meters go on: the ledger tells nothing that they do not know
+            self.limiter.replace(limits, zones)
+            return
+        with self.limiter.collecting():
+            await self._ledger.flush()
+            history = await asyncio.to_thread(history_of, database, new, zones, time.time())
+            self.limiter.replace(limits, zones, history.recent, history.spent)

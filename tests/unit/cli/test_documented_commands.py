@@ -1,0 +1,47 @@
+"""What messages tell people to type exists: each `--option` and each `roundhouse command` in a text of the server's."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from runtime.cli.options import root
+from tests.unit.cli.test_help import ALL, parameters
+
+ROOMS = ("adapters", "console", "launch", "registry", "routing", "runtime", "tenants")
+"""`models` speaks of vLLM's options, too."""
+OPTIONS = {option for command in ALL.values() for p in parameters(command) for option in (*p.opts, *p.secondary_opts)}
+OTHERS = {"--help", "--version", "--gpus", "--include", "--local-dir"}
+"""Of every command, of `roundhouse` itself, of Docker, and of `hf download`."""
+GROUPS = {path[0] for path in ALL if len(path) > 1}
+
+
+def texts(room: str) -> Iterator[tuple[str, str]]:
+    for file in sorted((root() / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield f"{file.relative_to(root())}:{node.lineno}", node.value
+
+
+def unknown(text: str) -> Iterator[str]:
+    yield from (o for o in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b(?!-)", text) if o not in OPTIONS | OTHERS)
+    for group, command in re.findall(r"\broundhouse ([a-z]+)(?: ([a-z][a-z-]*))?", text):
+        if group in GROUPS:
+            if command and (group, command) not in ALL:
+                yield f"roundhouse {group} {command}"
+        elif f"`roundhouse {group}" in text and (group,) not in ALL:  # without the mark it may be prose
+            yield f"roundhouse {group}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_documented_option_and_command_exists(room: str) -> None:
+    result = [f"{where}: {what}" for where, text in texts(room) for what in unknown(text)]
+    assert result == []
+
+
+def test_what_does_not_exist_is_seen() -> None:
+    reported = (
+        "Start it with --nonsense, then `roundhouse adapters ad` and `roundhouse nothing`, or `roundhouse models`."
+    )
+    assert list(unknown(reported)) == ["--nonsense", "roundhouse adapters ad", "roundhouse nothing"]

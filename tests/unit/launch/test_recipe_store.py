@@ -1,0 +1,107 @@
+"""Recipes that were added: files that appear whole or not at all, and how they stand beside the operator's own."""
+
+from pathlib import Path
+
+import pytest
+
+from launch.recipe_store import RecipeStore, arrange
+from launch.writing import recipe_text
+from registry.catalog import Catalog
+from registry.errors import NotFound, Unavailable
+from registry.recipes.definition import Recipe
+
+
+def recipe(id_: str, version: int = 1, aliases: tuple[str, ...] = (), **residency: object) -> Recipe:
+    return Recipe.model_validate(
+        {"id": id_, "version": version, "task": "rerank", "source": {"package": "p"}, "aliases": aliases,
+         "engine": {"name": "sentence-transformers"}, "residency": residency}
+    )  # fmt: skip
+
+
+def keep(shelf: RecipeStore, one: Recipe) -> Path:
+    return shelf.write(one, recipe_text(one))
+
+
+def test_what_is_written_is_read_and_removed(tmp_path: Path) -> None:
+    shelf = RecipeStore(tmp_path / "recipes")
+    assert shelf.read().recipes == ()
+    both = recipe("org/Name:7b"), recipe("org/Name:7b", 2)
+    for one in both:
+        file = keep(shelf, one)
+        assert file.parent == tmp_path / "recipes", "an id is never a path"
+    assert shelf.read().recipes == both
+    assert shelf.text("org/Name:7b", 2) == recipe_text(both[1])
+    shelf.remove("org/Name:7b", [1])
+    assert shelf.read().recipes == both[1:]
+    assert (tmp_path / "recipes").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_was_being_written_when_the_server_died_is_nothing(tmp_path: Path) -> None:
+    shelf = RecipeStore(tmp_path)
+    keep(shelf, recipe("a"))
+    (tmp_path / ".half.tmp").write_text("id: b\nvers")
+    assert [one.id for one in shelf.read().recipes] == ["a"]
+    shelf.tidy()
+    assert [file.name for file in tmp_path.iterdir()] == ["a@1.yaml"]
+
+
+def test_a_broken_file_keeps_no_other_away(tmp_path: Path) -> None:
+    shelf = RecipeStore(tmp_path)
+    keep(shelf, recipe("a"))
+    (tmp_path / "b@1.yaml").write_text("id: b\n")
+    found = shelf.read()
+    assert [one.id for one in found.recipes] == ["a"]
+    assert any("b@1.yaml" in fault for fault in found.faults)
+
+
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    """Its models would not be served, without a word; at a reload those that are would leave."""
+    (tmp_path / "recipes").write_text("of somebody else")
+    with pytest.raises(Unavailable, match="cannot be read or made"):
+        RecipeStore(tmp_path / "recipes").read()
+    with pytest.raises(Unavailable, match="cannot be read or made"):
+        RecipeStore(tmp_path / "moved" / "recipes").read()
+
+
+def test_no_room_for_it_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("launch.recipe_store.os.replace", full)
+    with pytest.raises(Unavailable, match="Nothing was added") as refused:
+        keep(RecipeStore(tmp_path), recipe("a"))
+    assert refused.value.code == "disk_full"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_highest_version_counts_and_the_others_stay_by_their_number() -> None:
+    found = arrange([recipe("a", 2)], [recipe("a", 1), recipe("a", 3, ("x",), pin=True, preload=True), recipe("b")])
+    assert [(one.id, one.version) for one in found.recipes] == [("a", 3), ("b", 1), ("a@1", 1), ("a@2", 2)]
+    assert found.configured == frozenset()
+    former = next(
+        one for one in arrange([], [recipe("a", 1, ("y",), pin=True), recipe("a", 2)]).recipes if one.is_former
+    )
+    assert (former.id, former.aliases, former.residency.pin) == ("a@1", (), False)
+
+
+def test_the_operators_own_files_win_where_both_have_something() -> None:
+    found = arrange([recipe("a", 1, ("x",))], [recipe("a", 1, ("z",)), recipe("b", 1, ("x", "y"))])
+    assert [(one.id, one.aliases) for one in found.recipes] == [("a", ("x",)), ("b", ("y",))]
+    assert found.configured == {"a"}
+    assert "'b' is served without its alias x" in found.notes[0]
+
+
+def test_names_with_a_version_mean_that_version() -> None:
+    catalog = Catalog(arrange([], [recipe("a", 1), recipe("a", 2, ("x",)), recipe("a", 4)]).recipes)
+    assert catalog.resolve("a").recipe.version == 4
+    for name, version in (("a@1", 1), ("a@2", 2), ("a@4", 4)):
+        assert catalog.resolve(name).recipe.version == version
+    with pytest.raises(NotFound, match="a@1, a@2, a@4") as missing:
+        catalog.resolve("a@3")
+    assert missing.value.code == "model_version_not_found"
+
+
+def test_nothing_is_made_where_the_data_directory_was(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="No such file"):
+        RecipeStore(tmp_path / "gone" / "recipes").write(recipe("m"), "id: m\n")
+    assert not (tmp_path / "gone").exists()

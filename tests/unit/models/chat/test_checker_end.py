@@ -1,0 +1,77 @@
+"""A child that was ended is waited for: nobody else would ask for it, and it would stay as a zombie."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import psutil
+
+from models.chat.grammars.checker import GrammarChecker
+from models.chat.grammars.process import CheckerProcess
+from models.chat.vllm.launch import stop_engine
+from models.chat.vllm.process import CauseFile
+from registry.bounds import USUAL
+from tests.eventually import PATIENCE
+
+FORK = multiprocessing.get_context("fork")
+
+
+class _Engine:
+    def __init__(self) -> None:
+        self.roundhouse_cause = CauseFile()
+
+    def shutdown(self, _within: float) -> None:
+        """vLLM has given up on its process, and forgets it."""
+
+
+def _large(ready: Any) -> None:
+    held = bytearray(b"a" * 300 * 2**20)  # to free it takes the kernel longer than nothing
+    ready.set()
+    time.sleep(len(held))
+
+
+def test_an_engine_whose_time_is_over_leaves_no_zombie() -> None:
+    ready = FORK.Event()
+    child = FORK.Process(target=_large, args=(ready,), daemon=True)
+    child.start()
+    assert ready.wait(PATIENCE)
+    assert child.pid is not None
+    stop_engine(_Engine(), [child], 0.0)
+    assert not psutil.pid_exists(child.pid)
+    assert child.exitcode == -signal.SIGKILL
+
+
+class _Slow:
+    """A process whose end takes as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.killed = False
+        self.patience: list[float | None] = []
+        self.asked, self.ended = threading.Event(), threading.Event()
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def join(self, timeout: float | None = None) -> None:
+        self.patience.append(timeout)
+        self.asked.set()
+        self.ended.wait(timeout)
+
+
+async def test_a_grammars_process_is_waited_for_however_long_its_end_takes() -> None:
+    process, (orders, own), (verdicts, writes) = _Slow(), os.pipe(), os.pipe()
+    checker = GrammarChecker(lambda: CheckerProcess(process, own, verdicts), USUAL)  # type: ignore[arg-type]
+    await checker.begin()
+    closing = asyncio.create_task(checker.close())
+    assert await asyncio.to_thread(process.asked.wait, PATIENCE)
+    assert process.killed
+    assert process.patience == [None], "it was given up after a second"
+    assert not closing.done()
+    process.ended.set()
+    await asyncio.wait_for(closing, PATIENCE)
+    for handle in (orders, writes):
+        os.close(handle)

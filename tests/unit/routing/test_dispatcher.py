@@ -1,0 +1,240 @@
+"""A decision and what it looks at; conversations; what a request tells."""
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from models.messages import EmbedResult
+from registry.errors import NotFound
+from registry.files.abilities import Ability
+from registry.recipes.definition import Task
+from registry.recipes.router import Conversation, Intents, RouterSpec
+from routing.routers.router import Router
+from runtime.gateway.backend import LOCAL, Target
+from runtime.gateway.context import RequestContext
+from runtime.gateway.names import ModelRef
+from runtime.gateway.routing.dispatcher import RouterDispatcher
+from runtime.gateway.routing.requests import read
+from runtime.gateway.routing.targets import Targets
+from runtime.http.chat.endpoints import ENDPOINTS
+from tenants.caller import Caller
+from tests.unit.routing.made import CHAT, COMPLETIONS, MESSAGES, RESPONSES, routers
+
+BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
+
+
+@dataclass
+class World:
+    """Targets that come and go, and an embedding model that is resident or not."""
+
+    gone: set[str] = field(default_factory=set)
+    resident: set[str] = field(default_factory=set)
+    dear: set[str] = field(default_factory=set)
+
+    def resolve(self, expected: ModelRef, caller: Caller) -> Target:
+        name = str(expected.name)
+        if name in self.gone:
+            raise NotFound("gone")
+        backend = "elsewhere" if name == "away" else LOCAL
+        return Target(name, name, "r", backend=backend, abilities=frozenset((Ability.VISION, Ability.TOOLS)))
+
+    def budgets(self, caller: Caller, calls: Any) -> Any:
+        return lambda target: target.model not in self.dear
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        names = ("small", "big", "cold", "vectors")
+        queue = SimpleNamespace(waiting=0)
+        return {name: SimpleNamespace(is_ready=name in self.resident, queue=queue) for name in names}
+
+    @asynccontextmanager
+    async def lease(self, context: RequestContext, target: Target) -> Any:
+        async def run(request: Any) -> Any:
+            rng = np.random.default_rng(len(request.inputs[0]))
+            vector = rng.normal(size=8).astype("<f4")
+            yield EmbedResult(vectors=(vector / np.linalg.norm(vector)).tobytes(), dimensions=8, tokens=[1])
+
+        yield SimpleNamespace(run=run)
+
+    def switch(self) -> RouterDispatcher:
+        return RouterDispatcher(None, Targets(self.resolve, self, self.budgets), self.resolve, self.lease)  # type: ignore[arg-type]
+
+
+def test_all_dialects_tell_the_same() -> None:
+    turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "yes"}]
+    turns += [{"role": "user", "content": [{"type": "text", "text": "two"}]}]
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+    for path, sent in (
+        (CHAT, {"messages": [{"role": "system", "content": "be kind"}, *turns]}),
+        (MESSAGES, {"system": [{"type": "text", "text": "be kind"}], "messages": turns}),
+        (RESPONSES, {"instructions": "be kind", "input": turns}),
+    ):
+        calls = BY_PATH[path].parse(msgspec.json.encode({"model": "r", **sent}), {}).calls(None)
+        requested = read(path, calls, RequestContext("1"), spec)
+        reported = requested.features.text, requested.features.characters, requested.is_continued
+        assert reported == ("two", len("be kind" + "one" + "yes" + "two"), True), path
+
+
+def test_a_conversation_is_its_first_turns_its_user_and_its_team() -> None:
+    def key(text: str, team: str = "a", router: str = "r", **more: Any) -> bytes | None:
+        spec = RouterSpec.model_validate({"id": router, "targets": [{"name": "small"}]})
+        turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "x"}]
+        sent = {"model": "r", "messages": [*turns, {"role": "user", "content": "more"}], **more}
+        calls = BY_PATH[CHAT].parse(msgspec.json.encode(sent), {}).calls(None)
+        return read(CHAT, calls, RequestContext("1", Caller(team)), spec).conversation
+
+    assert key("one") == key("one")
+    anna, ben = key("one", user="anna"), key("one", user="ben")
+    assert (
+        len({key("one"), key("two"), key("one", "b"), key("one", router="s"), anna, ben, key("two", user="anna")}) == 7
+    )
+    assert key("one", metadata={"user_id": "anna"}) == anna, "as Anthropic's bodies name a user"
+
+
+def test_all_prompts_of_a_completion_count() -> None:
+    """The first one is looked at; how long the prompt is tells all of them."""
+    calls = (
+        BY_PATH[COMPLETIONS].parse(msgspec.json.encode({"model": "r", "prompt": ["one", "x" * 5000]}), {}).calls(None)
+    )
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+    requested = read(COMPLETIONS, calls, RequestContext("1"), spec)
+    assert (requested.features.text, requested.features.characters, requested.is_continued) == ("one", 5003, False)
+
+
+USER = {"role": "user", "content": "weather?"}
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+CALL = {"type": "function", "id": "1", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "turns", "image"),
+    [
+        (CHAT, [{"role": "assistant", "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "1", "content": "sunny"}], False),
+        (MESSAGES, [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "look", "input": {}}]},
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [
+                        {"type": "text", "text": "sunny"}, PICTURE]}]}], True),
+        (RESPONSES, [{"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"},
+                     {"type": "function_call_output", "call_id": "1", "output": [
+                         {"type": "input_text", "text": "sunny"}, {"type": "input_image", "image_url": "data:,"}]}],
+         True),
+    ],
+)  # fmt: skip
+def test_tool_results_count_as_prompt_and_continue_the_conversation(
+    path: str, turns: list[dict[str, Any]], image: bool
+) -> None:
+    """An agent that looks at a picture asks who sees, and each of its requests goes where the first one went."""
+    sent = {"model": "r", "max_tokens": 5, "input" if path == RESPONSES else "messages": [USER, *turns]}
+    calls = BY_PATH[path].parse(msgspec.json.encode(sent), {}).calls(None)
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+    requested = read(path, calls, RequestContext("1"), spec)
+    assert (requested.features.text, requested.features.characters) == ("weather?", len("weather?sunny"))
+    assert (requested.features.images, requested.is_continued) == (image, True)
+
+
+async def test_a_conversation_that_a_header_names_is_one_routers() -> None:
+    """Two routers have other targets: what one of them chose is no matter of the other."""
+    made = {}
+    for name in ("r", "s"):
+        spec = RouterSpec.model_validate({"id": name, "targets": [{"name": "small"}]})
+        context = RequestContext("1", headers=((b"x-conversation-id", b"c"),))
+        made[name] = read(CHAT, (), context, spec).conversation
+    assert made["r"] != made["s"]
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "bound"),
+    [
+        (CHAT, {"response_format": {"type": "json_schema"}}, True),
+        (CHAT, {"response_format": {"type": "text"}}, False),
+        (MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, True),
+        (MESSAGES, {"output_config": {"effort": "low"}}, False),
+        (MESSAGES, {"output_format": {"type": "json_schema"}}, True),
+        (RESPONSES, {"text": {"format": {"type": "json_schema"}}}, True),
+        (RESPONSES, {"text": {"format": {"type": "text"}}}, False),
+    ],
+)
+def test_each_dialects_schema_is_seen(path: str, more: dict[str, Any], bound: bool) -> None:
+    stated = {"input": "hi"} if path == RESPONSES else {"messages": [{"role": "user", "content": "hi"}]}
+    calls = BY_PATH[path].parse(msgspec.json.encode({"model": "r", "max_tokens": 5, **stated, **more}), {}).calls(None)
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+    assert read(path, calls, RequestContext("1"), spec).features.json_schema is bound
+
+
+async def test_to_look_at_a_text_sends_it_nowhere() -> None:
+    """An embedding model that answers elsewhere is none to look with: what stays inside would have left."""
+    intents = {"routes": {"weather": ["small"]}, "embedding": "away"}
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}], "intents": intents})
+    world = World(resident={"vectors"})
+    fitted = routers()[0].intents
+    assert fitted is not None
+    for name, looked in (("away", False), ("vectors", True)):
+        named = spec.model_copy(update={"intents": Intents(routes=intents["routes"], embedding=name)})
+        model = replace(fitted, heads=replace(fitted.heads, embedding=name))
+        found = await world.switch().vector(Router(named, intents=model), "rain in rome", RequestContext("1"))
+        assert (found is not None) is looked
+
+
+async def test_a_budget_that_has_no_room_leaves_the_targets_that_cost_nothing() -> None:
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
+    world = World(resident={"big"})
+    switch, context = world.switch(), RequestContext("1")
+    calls = BY_PATH[CHAT].parse(b'{"model": "r", "messages": []}', {}).calls(None)
+    assert (await switch.explain(Router(spec), CHAT, calls, ModelRef(Task.CHAT), context))[1].target == "big"
+    world.dear = {"big"}
+    assert (await switch.explain(Router(spec), CHAT, calls, ModelRef(Task.CHAT), context))[1].target == "small"
+
+
+def test_a_target_that_is_another_teams_is_not_named() -> None:
+    """One that nobody has is: who wrote the router looks for it."""
+    world = World(gone={"big"})
+
+    def resolve(expected: ModelRef, caller: Caller) -> Target:
+        if expected.name == "small" and caller.team != "default":
+            raise NotFound("another team's")
+        return world.resolve(expected, caller)
+
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}, {"name": "big"}]})
+    targets = Targets(resolve, world, world.budgets)  # type: ignore[arg-type]
+    for team, named in (("default", {"small", "big"}), ("legal", {"big"})):
+        facts = targets.facts(spec, Caller(team)).targets
+        assert {name for name, fact in facts.items() if fact.is_allowed} == named
+
+
+async def test_a_version_for_which_each_request_stands_for_itself_holds_none() -> None:
+    """Conversations are a router's, whichever version of it has begun them."""
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
+    world = World(resident={"big"})
+    switch, context = world.switch(), RequestContext("1", headers=((b"x-conversation-id", b"c"),))
+    assert (await switch.route(Router(spec), CHAT, (), ModelRef(Task.CHAT, "r"), context)).model == "big"
+    world.resident = {"small"}
+    for stay, target in ((1800.0, "big"), (0.0, "small")):
+        made = Router(spec.model_copy(update={"conversation": Conversation(stay=stay)}))
+        assert (await switch.explain(made, CHAT, (), ModelRef(Task.CHAT), context))[1].target == target
+
+
+async def test_who_leaves_while_a_text_is_looked_at_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was, and the request a 404 for a name that its client had never said."""
+    made, world = routers()[0], World(resident={"small", "vectors"})
+    lease = world.lease
+
+    @asynccontextmanager
+    async def slow(context: RequestContext, target: Target) -> Any:
+        world.gone = {"small"}
+        async with lease(context, target) as found:
+            yield found
+
+    monkeypatch.setattr(world, "lease", slow)
+    calls = BY_PATH[CHAT].parse(msgspec.json.encode({"model": "r", "messages": [USER]}), {}).calls(None)
+    assert (await world.switch().explain(made, CHAT, calls, ModelRef(Task.CHAT), RequestContext("1")))[
+        1
+    ].target != "small"
+    world.gone = set()
+    assert (
+        await world.switch().route(made, CHAT, calls, ModelRef(Task.CHAT, "r"), RequestContext("1"))
+    ).model != "small"
