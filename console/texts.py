@@ -24,7 +24,8 @@ MAX_CHARACTERS = 8_192
 MAX_TRANSCRIPTS = 1_000
 LONGEST = 1 << 18
 """Bytes of a body, or of an answer that is no stream, that are looked through."""
-PROMPT_FIELDS = ("system", "instructions", "messages", "prompt", "input", "inputs", "query", "documents", "texts", "content",
+PROMPT_FIELDS = (
+    "system", "instructions", "messages", "prompt", "input", "inputs", "query", "documents", "texts", "content",
          "text")  # fmt: skip
 ANSWER_FIELDS = ("choices", "message", "delta", "output", "content", "token", "generated_text", "response", "text")
 

@@ -1,8 +1,8 @@
 """What the gateway asks of an engine and what comes back: msgspec structs, safe to decode from a socket.
 
 Requests go in, events come out. One request gives: `ResponseStart`? then any number of `Chunk`s (chat), or one result
-(embed, rerank), or one `TranscriptInfo` and its `Segment`s (speech); always `ResponseEnd` last, or an error instead. Of a
-recording `ResponseEnd` comes before an error too.
+(embed, rerank), or one `TranscriptInfo` and its `Segment`s (speech); always `ResponseEnd` last, or an error instead.
+For a recording `ResponseEnd` comes before an error too.
 """
 
 from collections.abc import Mapping

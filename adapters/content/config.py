@@ -138,7 +138,7 @@ def _check_settings(data: dict[str, Any], faults: Faults) -> list[str]:
             continue
         elif on and _FEATURE.search(key):
             faults.add(
-                f"{key} is set ({quote_value(value)}): this setting is not known here, and settings of that kind can change "
+                f"{key} is set ({quote_value(value)}): this setting is not known here, and such settings can change "
                 "what the tensors mean. Remove it from adapter_config.json if you are sure that it does not."
             )
         elif on:
@@ -146,13 +146,15 @@ def _check_settings(data: dict[str, Any], faults: Faults) -> list[str]:
     bias = data.get("bias", "none")
     if bias not in ("none", None):
         faults.add(
-            f"bias is {quote_value(bias)}: it trains the base's biases, which all adapters share. Train with bias='none'; "
+            f"bias is {quote_value(bias)}: it trains the base's biases, which all adapters share. "
+            "Train with bias='none'; "
             "where the base has none, and so the file, write that into adapter_config.json."
         )
     init = str(data.get("init_lora_weights", True)).lower()
     if init not in _PLAIN_INITS and data.get("init_lora_weights") is not None:
         faults.add(
-            f"init_lora_weights is {quote_value(data['init_lora_weights'])}: such a start changes the base weights, and the "
+            f"init_lora_weights is {quote_value(data['init_lora_weights'])}: "
+            "such a start changes the base weights, and the "
             "adapter fits only those. Save it again with peft's path_initial_model_for_weight_conversion."
         )
     task = data.get("task_type")
@@ -168,7 +170,8 @@ def _is_usable(config: AdapterConfig, patterns: int, faults: Faults) -> bool:
     for key, alpha in {"lora_alpha": config.lora_alpha, **config.alpha_pattern}.items():
         if alpha <= 0:
             faults.add(
-                f"{quote_value(key)} is {alpha:g}: the adapter would change nothing, or the wrong way. It must be above 0."
+                f"{quote_value(key)} is {alpha:g}: the adapter would change nothing, or the wrong way. "
+                "It must be above 0."
             )
             sound = False
     if config.target_modules is None and config.target_regex is None:

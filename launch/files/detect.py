@@ -345,7 +345,7 @@ def _refuse_two_models(listing: Listing) -> None:
     if others and weights:
         where = "" if here else ", in a folder, and add that"
         raise Unfit(
-            f"{listing.where} has {others[0]} beside {min(weights)}: which of the two is the model is not told, and vLLM "
+            f"{listing.where} has {others[0]} beside {min(weights)}: nothing says which is the model, and vLLM "
             f"may answer with parts of both. Keep one{where}.",
             code="bad_weights",
             param="source",

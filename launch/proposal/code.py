@@ -29,7 +29,8 @@ def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
         return
     description = f"{code.name}, of {code.other_repository}" if code.other_repository else code.name
     raise Unfit(
-        f"{listing.where} brings its {code.what} as code ({description}), which would be run. If you trust it: write a recipe "
+        f"{listing.where} brings its {code.what} as code ({description}), which would be run. "
+        "If you trust it: write a recipe "
         "for it with engine.flags.trust_remote_code: true. Or add a model of a known kind.",
         code="needs_code",
         param="source",

@@ -65,7 +65,8 @@ def check_context(requested: object, longest: int | None, flags: Mapping[str, Fl
         return
     if isinstance(requested, int) and longest is not None and requested > longest:
         raise Unfit(
-            f"context_length is {requested:,}, but the model was made for {longest:,} tokens. Ask for less, or for a model "
+            f"context_length is {requested:,}, but the model was made for {longest:,} tokens. "
+            "Ask for less, or for a model "
             "with a longer context; its card may tell how to stretch it (engine.flags.hf_overrides).",
             code="context_too_long",
             param="context_length",

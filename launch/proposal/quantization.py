@@ -43,7 +43,8 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
     if supported and method not in supported and method not in CPU_METHODS:
         few = ", ".join(sorted({"awq", "gptq", "fp8", "compressed-tensors", "mxfp4"} & supported))
         raise Unfit(
-            f"Its weights are quantized as {description}, which the installed vLLM does not read. It reads {few}, or add the "
+            f"Its weights are quantized as {description}, which the installed vLLM does not read. "
+            f"It reads {few}, or add the "
             "original.",
             code="unknown_quantization",
             param="source",
@@ -60,7 +61,8 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
     elif machine.capability is not None and machine.capability < LEAST.get(method, 0):
         have, least = machine.capability / 10, LEAST[method] / 10
         raise Unfit(
-            f"Its weights are quantized as {description}, which needs compute capability {least}; this GPU has {have}. Add "
+            f"Its weights are quantized as {description}, which needs compute capability {least}; this GPU has {have}. "
+            "Add "
             "the original, or one that is quantized with AWQ or GPTQ.",
             code="quantization_not_here",
             param="source",

@@ -34,7 +34,7 @@ class EngineProcesses:
         on_death: Callable[[EngineFailed], None],
         read_cause: Callable[[], EngineFailed | None] = lambda: None,
     ) -> None:
-        """On the running event loop. `on_death` hears how the first one ended; `read_cause`: what it said of that itself."""
+        """Watch from the running event loop. `on_death` gets how the first one ended, `read_cause` its own words."""
 
         def died() -> None:
             self.unwatch()

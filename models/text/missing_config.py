@@ -35,7 +35,8 @@ def refuse_missing_weights(missing: Iterable[str], network: str) -> None:
     """Many embedding models come without BERT's pooler, which nothing reads there. A classifier's has a longer name."""
     if unsaved := sorted(key for key in missing if not key.startswith("pooler.")):
         raise EngineFailed(
-            f"its files lack {len(unsaved)} of the weights of a {network}, such as {unsaved[0]}, which would be made by "
+            f"its files lack {len(unsaved)} of the weights of a {network}, such as {unsaved[0]}, "
+            "which would be made by "
             "chance: they were saved under other names, or config.json is another model's"
         )
 

@@ -53,7 +53,8 @@ def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]]) -> 
         )
     if missing := next(chain(_halves(config, names), _experts(names), _whole_layers(config, names)), None):
         raise Unfit(
-            f"{folder} has no {missing}, and has what is used together with it: it would answer by chance. Fetch or save "
+            f"{folder} has no {missing}, and has what is used together with it: it would answer by chance. "
+            "Fetch or save "
             "the whole model again",
             code="bad_weights",
         )

@@ -56,7 +56,8 @@ def picture(measured: HeadMeasures) -> str:
         colour = "#2f6f4f" if right == predicted else "#b03030"
         parts.append(
             f'<rect x="{x}" y="{y}" width="{CELL - 1}" height="{CELL - 1}" fill="{colour}" '
-            f'fill-opacity="{max(0.08, share):.2f}"><title>{escape(right)} -&gt; {escape(predicted)}: {count}</title></rect>'
+            f'fill-opacity="{max(0.08, share):.2f}">'
+            f"<title>{escape(right)} -&gt; {escape(predicted)}: {count}</title></rect>"
         )
     return "\n".join([*parts, "</svg>\n"])
 

@@ -76,7 +76,7 @@ class Recorder:
 
     # --- two attempts at a time -------------------------------------------------------------------------------------
     def fork(self, target: Target) -> "Recorder":
-        """Of a second attempt while this one is under way. It has no record of its own: see `take_over`, `superseded`."""
+        """A second attempt beside this one. It has no record of its own: see `take_over` and `superseded`."""
         model = self.target.model if self.target else "-"
         context = replace(self.context, tried=(*self.context.tried, model))
         other = Recorder(context, self.endpoint, (), self._clock, self._device)

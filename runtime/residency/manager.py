@@ -34,8 +34,8 @@ class ResidencyManager:
     |        | waits         | the back-off          | and waits    |                 |                             |
     | unload | nothing to do | nothing to do         | ends         | drains and ends | waits for it, then as it is |
 
-    How they come: `Loader`, `ModelFetcher`. How they leave: `Drainer`. How they change: `RecipeExchanger`. What happens by
-    itself: `Watcher`. These and the manager write entries, nobody else does.
+    How they come: `Loader`, `ModelFetcher`. How they leave: `Drainer`. How they change: `RecipeExchanger`. What happens
+    by itself: `Watcher`. These and the manager write entries, nobody else does.
 
     Args:
         table: nobody else writes it.

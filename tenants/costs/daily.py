@@ -56,7 +56,8 @@ def day_of_team(
         return used(database, UsageFilter(begin, end, by, team))
 
     return Day(
-        team, date, str(zone), begin, end, currency, ask()[0], ask(Grouping.HOUR), ask(Grouping.MODEL, Grouping.ADAPTER, Grouping.CLASS),
+        team, date, str(zone), begin, end, currency, ask()[0],
+        ask(Grouping.HOUR), ask(Grouping.MODEL, Grouping.ADAPTER, Grouping.CLASS),
         compared(database, prices, begin, end, team) if prices else [],
     )  # fmt: skip
 

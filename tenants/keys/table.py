@@ -227,10 +227,12 @@ class KeyTable:
     ) -> tuple[Key, str]:
         new_key = secret.make()
         values: dict[str, Any] = {
-            "id": new_key.id, "team": request.team, "name": request.name, "hash": secret.digest(self.pepper, new_key.text),
+            "id": new_key.id, "team": request.team, "name": request.name,
+            "hash": secret.digest(self.pepper, new_key.text),
             "scopes": sorted(request.scopes), "models": request.models, "adapters": request.adapters,
             "created": self._clock(), "expires": expires, "replaces": replaces,
-            "service_class": _label(request.service_class), "ceiling": _label(request.ceiling), "timeout": request.timeout,
+            "service_class": _label(request.service_class), "ceiling": _label(request.ceiling),
+            "timeout": request.timeout,
             "account": request.account,
         }  # fmt: skip
         connection.execute(sa.insert(KEYS).values(values))

@@ -28,7 +28,8 @@ def check_clock(database: Database, now: float) -> None:
     if newest is not None and now - newest > LONGEST_QUIET:
         at, clock_text = (time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment)) for moment in (newest, now))
         raise Conflict(
-            f"The newest request is of {at}, and this machine's clock says {clock_text}. Nothing was deleted. Set the clock; "
+            f"The newest request is of {at}, and this machine's clock says {clock_text}. Nothing was deleted. "
+            "Set the clock; "
             "if it is right, add --force."
         )
 

@@ -101,7 +101,8 @@ class LimitTable:
     def _insert(self, connection: sa.Connection, limit: Limit, created: float | None = None) -> Limit:
         stored = replace(limit, id=limit.id or f"lim_{secrets.token_hex(8)}")
         values: dict[str, Any] = {
-            "id": stored.id, "owner": stored.owner, "subject": stored.subject, "kind": stored.kind.value, "model": stored.model,
+            "id": stored.id, "owner": stored.owner, "subject": stored.subject, "kind": stored.kind.value,
+            "model": stored.model,
             "amount": stored.amount, "mode": stored.mode.value, "emails": list(stored.emails),
             "created": self._clock() if created is None else created,
         }  # fmt: skip

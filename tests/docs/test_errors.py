@@ -18,7 +18,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 @dataclass(frozen=True)
-class Asked:
+class FaultyRequest:
     path: str
     json: Any = None
     method: str = "POST"
@@ -26,44 +26,44 @@ class Asked:
     """Of httpx's request."""
 
 
-def registered(name: str, base: str, path: Path = PACK) -> Asked:
-    return Asked(ADAPTERS, {"name": name, "base": base, "source": {"path": str(path)}})
+def registered(name: str, base: str, path: Path = PACK) -> FaultyRequest:
+    return FaultyRequest(ADAPTERS, {"name": name, "base": base, "source": {"path": str(path)}})
 
 
-HERE: dict[tuple[int, str], Asked] = {
+HERE: dict[tuple[int, str], FaultyRequest] = {
     (400, "adapters_not_supported"): registered("x", "starter-embed"),
-    (400, "invalid_audio"): Asked(
+    (400, "invalid_audio"): FaultyRequest(
         "/v1/audio/transcriptions", more={"data": {"model": "starter-speech"}, "files": {"file": ("a.wav", b"RIFF")}}
     ),
-    (400, "invalid_form"): Asked(
+    (400, "invalid_form"): FaultyRequest(
         "/v1/audio/transcriptions", more={"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}
     ),
-    (400, "invalid_json"): Asked(CHAT, more={"content": b"{", "headers": {"Content-Type": "application/json"}}),
-    (400, "json_too_deep"): Asked(
+    (400, "invalid_json"): FaultyRequest(CHAT, more={"content": b"{", "headers": {"Content-Type": "application/json"}}),
+    (400, "json_too_deep"): FaultyRequest(
         CHAT, more={"content": b"[" * 50_000, "headers": {"Content-Type": "application/json"}}
     ),
-    (400, "too_many_documents"): Asked(
+    (400, "too_many_documents"): FaultyRequest(
         "/v1/rerank", {"model": "starter-rerank", "query": "q", "documents": ["d"] * 2049}
     ),
-    (400, "too_many_inputs"): Asked("/v1/embeddings", {"model": "starter-embed", "input": ["x"] * 2049}),
-    (400, "unknown_parameter"): Asked(CHAT, {"model": "starter-chat", "messages": MESSAGES, "nonsense": 1}),
-    (400, "unsupported_value"): Asked(
+    (400, "too_many_inputs"): FaultyRequest("/v1/embeddings", {"model": "starter-embed", "input": ["x"] * 2049}),
+    (400, "unknown_parameter"): FaultyRequest(CHAT, {"model": "starter-chat", "messages": MESSAGES, "nonsense": 1}),
+    (400, "unsupported_value"): FaultyRequest(
         "/v1/embeddings", {"model": "starter-embed", "input": "x", "truncate_prompt_tokens": 5}
     ),
-    (400, "wrong_task"): Asked(CHAT, {"model": "starter-embed", "messages": MESSAGES}),
-    (403, "host_not_allowed"): Asked("/v1/models", method="GET", more={"headers": {"Host": "elsewhere.example"}}),
-    (403, "origin_not_allowed"): Asked(CHAT, {}, more={"headers": {"Origin": "https://elsewhere.example"}}),
-    (404, "adapter_not_found"): Asked(f"{ADAPTERS}/nobody", method="GET"),
-    (404, "adapter_version_not_found"): Asked(CHAT, {"model": "uppercase@v99", "messages": MESSAGES}),
-    (404, "alias_not_found"): Asked("/v1/models/starter-chat/aliases/nothing", method="DELETE"),
-    (404, "router_not_found"): Asked("/v1/routers/nobody", method="GET"),
+    (400, "wrong_task"): FaultyRequest(CHAT, {"model": "starter-embed", "messages": MESSAGES}),
+    (403, "host_not_allowed"): FaultyRequest("/v1/models", method="GET", more={"headers": {"Host": "other.example"}}),
+    (403, "origin_not_allowed"): FaultyRequest(CHAT, {}, more={"headers": {"Origin": "https://elsewhere.example"}}),
+    (404, "adapter_not_found"): FaultyRequest(f"{ADAPTERS}/nobody", method="GET"),
+    (404, "adapter_version_not_found"): FaultyRequest(CHAT, {"model": "uppercase@v99", "messages": MESSAGES}),
+    (404, "alias_not_found"): FaultyRequest("/v1/models/starter-chat/aliases/nothing", method="DELETE"),
+    (404, "router_not_found"): FaultyRequest("/v1/routers/nobody", method="GET"),
     (404, "source_not_found"): registered("x", "starter-chat", Path("/nowhere")),
-    (404, "unknown_path"): Asked("/nowhere", method="GET"),
+    (404, "unknown_path"): FaultyRequest("/nowhere", method="GET"),
     (409, "name_in_use"): registered("starter-rerank", "starter-chat"),
-    (409, "recipe_given"): Asked("/v1/models/starter-embed", method="DELETE"),
-    (409, "nothing_to_roll_back"): Asked(f"{ADAPTERS}/uppercase/rollback"),
-    (422, "bad_router"): Asked("/v1/routers", {"id": "x", "targets": []}),
-    (422, "bad_router_model"): Asked("/v1/routers/auto/fitted/intents", {"safetensors": "AAAA"}, "PUT"),
+    (409, "recipe_given"): FaultyRequest("/v1/models/starter-embed", method="DELETE"),
+    (409, "nothing_to_roll_back"): FaultyRequest(f"{ADAPTERS}/uppercase/rollback"),
+    (422, "bad_router"): FaultyRequest("/v1/routers", {"id": "x", "targets": []}),
+    (422, "bad_router_model"): FaultyRequest("/v1/routers/auto/fitted/intents", {"safetensors": "AAAA"}, "PUT"),
     (422, "unfit_adapter"): registered("x", "starter-chat", PACK / "starter-chat"),
 }
 OTHER_PLACE: dict[tuple[int, str], str] = {

@@ -118,7 +118,8 @@ def validate(
         emit(result)
         return
     print(
-        f"{result['name']}: fit for {result['base']}, rank {result['rank']}, {size(result['bytes'])}, {result['digest']}"
+        f"{result['name']}: fit for {result['base']}, rank {result['rank']}, "
+        f"{size(result['bytes'])}, {result['digest']}"
     )
     for remark in result["notes"]:
         print(f"  {remark}")

@@ -45,7 +45,8 @@ def merge(
         emit(result)
         return
     print(
-        f"{result['name']}@{result['version']} {short(str(result['digest']))} and its base {result['base']}: in {output}"
+        f"{result['name']}@{result['version']} {short(str(result['digest']))} "
+        f"and its base {result['base']}: in {output}"
     )
     print(f"Serve it: roundhouse models add {output}")
 

@@ -72,12 +72,12 @@ class _Core:
     input_queue: object
 
     def __init__(self, outcomes: dict[str, Any]) -> None:
-        self.outcomes, self.asked = outcomes, [""]
+        self.outcomes, self.requested = outcomes, [""]
         self.scheduler = SimpleNamespace(requests={})
         self.vllm_config = SimpleNamespace(lora_config=None)
 
     def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
-        self.asked.append(method)
+        self.requested.append(method)
         return [self.outcomes.get(method, ["done"])]
 
     def preprocess_add_request(self, request: Any) -> tuple[Any, int]:
@@ -156,7 +156,7 @@ def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() 
     core.scheduler.requests["r"] = request
     assert vllm_core.drop_adapter(core, 7) == ["busy"]
     assert vllm_core.place_adapter(core, 8, 7) == ["busy"]
-    assert core.asked[-1] == "poll_adapter", "a refused call changes nothing"
+    assert core.requested[-1] == "poll_adapter", "a refused call changes nothing"
     core.scheduler.requests.clear()
     vllm_core.drop_adapter(core, 7)
     with pytest.raises(vllm_core.UnknownAdapter):
@@ -217,10 +217,10 @@ def test_a_file_is_read_while_a_step_runs() -> None:
     core.input_queue, core.output_queue = queue.Queue(), queue.Queue()
     core.shutdown_state, core.model_executor = EngineShutdownState.RUNNING, UniProcExecutor()
     reading: Future[Any] = Future()
-    asked: list[tuple[str, Any]] = []
+    requested: list[tuple[str, Any]] = []
 
     def worker(method: str, args: tuple[Any, ...] = ()) -> list[Any]:
-        asked.append((method, args))
+        requested.append((method, args))
         return [reading if method == "reading_adapter" else ["running"]]
 
     core.collective_rpc = worker
@@ -232,7 +232,7 @@ def test_a_file_is_read_while_a_step_runs() -> None:
     for item in (drop, ping, (utility, (0, 3, vllm_core.METHOD, ["stage_adapter", [5, "/x"]])), other):
         core.input_queue.put_nowait(item)
     assert [core.input_queue.get_nowait() for _ in range(core.input_queue.qsize())] == [drop, ping, other]
-    assert asked[0] == ("stage_adapter", (5, "/x", 1)), "the one that leaves is told"
+    assert requested[0] == ("stage_adapter", (5, "/x", 1)), "the one that leaves is told"
     assert core.output_queue.empty()
     reading.set_result("weights")
     client, outputs = core.output_queue.get_nowait()
@@ -366,8 +366,8 @@ def test_vllms_own_request_tells_how_much_of_its_prompt_is_read(
     core = core_of(fresh)
     core.scheduler = SimpleNamespace(max_num_scheduled_tokens=8192)
     params = SamplingParams(max_tokens=1, prompt_logprobs=0)
-    asked = EngineCoreRequest("r", [1, 2], None, params, None, 0.0, None, None, None, priority=1)
-    taken, _ = core.preprocess_add_request(asked)
+    requested = EngineCoreRequest("r", [1, 2], None, params, None, 0.0, None, None, None, priority=1)
+    taken, _ = core.preprocess_add_request(requested)
     budget_clock.pass_(step_budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 170
     taken.num_computed_tokens = 2

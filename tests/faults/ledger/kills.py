@@ -48,7 +48,7 @@ class Used:
 
 
 @dataclass
-class Told:
+class Totals:
     requests: int = 0
     answered: int = 0
     broken: int = 0
@@ -71,9 +71,9 @@ class Run:
         self._server, self._key, self._up = Server(self._data, [STARTER], *OPTIONS), "", threading.Event()
         self._lock = threading.Lock()
         self.got: dict[str, Used] = {}
-        self.told, self._refused, self._asked = Told(requests=requests), Counter[str](), 0
+        self.reported, self._refused, self._requested = Totals(requests=requests), Counter[str](), 0
 
-    def __call__(self) -> Told:
+    def __call__(self) -> Totals:
         """Raises AssertionError where the ledger is wrong."""
         began = time.monotonic()
         try:
@@ -96,8 +96,8 @@ class Run:
         finally:
             self._server.close()
         self._compare()
-        self.told.refused, self.told.seconds = dict(self._refused), round(time.monotonic() - began, 1)
-        return self.told
+        self.reported.refused, self.reported.seconds = dict(self._refused), round(time.monotonic() - began, 1)
+        return self.reported
 
     def _cli(self, *arguments: str) -> dict[str, Any]:
         command = [sys.executable, "-m", "runtime.cli.main", *arguments, "--data-dir", str(self._data), "--json"]
@@ -120,7 +120,7 @@ class Run:
                     else:
                         self._refused[str(status)] += 1
             with self._lock:
-                self._asked += 1
+                self._requested += 1
 
     # --- who kills --------------------------------------------------------------------------------------------------
     def _kill_all(self) -> None:
@@ -128,14 +128,14 @@ class Run:
         for number, kind in enumerate(self._kills, start=1):
             at = self._chance.randrange(max(1, self._requests // (len(self._kills) + 1)))
             threshold = min(self._requests * number // (len(self._kills) + 1) + at, self._requests - 1)
-            eventually(lambda at=threshold: self._asked >= at, self._server.tail, 10 * PATIENCE)  # type: ignore[misc]
+            eventually(lambda at=threshold: self._requested >= at, self._server.tail, 10 * PATIENCE)  # type: ignore[misc]
             if kind == "gateway":
                 self._end_gateway()
                 self._begin()
             else:
                 self._kill(kind)
             counts[kind] += 1
-        self.told.kills = dict(counts)
+        self.reported.kills = dict(counts)
 
     def _kill(self, kind: Kind) -> None:
         """Raises AssertionError where nobody has noticed it."""
@@ -170,13 +170,13 @@ class Run:
         found = {row["request"]: _used(row) for row in rows if row["end"] == "done"}
         wrong = {name: (used, found.get(name)) for name, used in self.got.items() if found.get(name) != used}
         assert not wrong, dict(itertools.islice(wrong.items(), 5))
-        told = self.told
-        told.answered = len(self.got)
-        told.broken = told.requests - len(self.got) - sum(self._refused.values())
-        told.interrupted = sum(row["state"] == "interrupted" for row in rows)
-        told.settled_unseen = len(found.keys() - self.got.keys())
-        assert told.settled_unseen <= told.broken
-        told.tokens = sum(used.prompt + used.completion for used in self.got.values())
+        reported = self.reported
+        reported.answered = len(self.got)
+        reported.broken = reported.requests - len(self.got) - sum(self._refused.values())
+        reported.interrupted = sum(row["state"] == "interrupted" for row in rows)
+        reported.settled_unseen = len(found.keys() - self.got.keys())
+        assert reported.settled_unseen <= reported.broken
+        reported.tokens = sum(used.prompt + used.completion for used in self.got.values())
 
 
 def _used(row: sqlite3.Row) -> Used:
@@ -243,8 +243,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=22)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        told = Run(Path(folder), given.requests, given.kills, given.clients, given.seed)()
-    print(json.dumps(asdict(told)))
+        reported = Run(Path(folder), given.requests, given.kills, given.clients, given.seed)()
+    print(json.dumps(asdict(reported)))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ AT_ONCE = 12
 
 
 @dataclass
-class Told:
+class Totals:
     answered: int = 0
     left: int = 0
     refused: int = 0
@@ -53,9 +53,9 @@ def body(number: int) -> bytes:
     return json.dumps({**requested, "stream": True}).encode()
 
 
-async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Told:
+async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Totals:
     """Raises AssertionError where a sum is wrong."""
-    chance, reported = random.Random(seed), Told()
+    chance, reported = random.Random(seed), Totals()
     database, ledger, limiter = open_tables(folder), Ledger(folder), Limiter()
     await ledger.enable(database)
     limits = [Limit(f"l{n}", "team", f"team{n}", Kind.AT_ONCE, AT_ONCE) for n in range(TEAMS)]

@@ -83,7 +83,7 @@ def test_it_is_served_at_the_commit_and_two_adds_share_one_download(server: Serv
     size = (PACK / "starter-rerank" / WEIGHTS).stat().st_size
     assert proposed["fetch_bytes"] >= size
     assert proposed["task"] == "rerank"
-    assert not [one for one in hub.asked if one.startswith("GET") and one.endswith(WEIGHTS)], "nothing large yet"
+    assert not [one for one in hub.requested if one.startswith("GET") and one.endswith(WEIGHTS)], "nothing large yet"
     first = add(server)
     assert (first["id"], first["new"]) == ("reranker", True)
     again = add(server, 200)
@@ -100,7 +100,7 @@ def test_it_is_served_at_the_commit_and_two_adds_share_one_download(server: Serv
     for model in ("reranker", "other"):
         answers(server, model)
         assert server.model(model)["revision"] == commit
-    assert len([one for one in hub.asked if one == f"GET /{REPOSITORY}/resolve/{commit}/{WEIGHTS}"]) == 1
+    assert len([one for one in hub.requested if one == f"GET /{REPOSITORY}/resolve/{commit}/{WEIGHTS}"]) == 1
     assert hub.tokens == {f"Bearer {TOKEN}"}
     assert f"revision: {commit}" in server.http.get("/v1/models/reranker/recipe").text
 
@@ -147,7 +147,7 @@ def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub,
     hub.gate.set()
     assert server.http.post("/v1/models/reranker/load").status_code == 200, server.tail()
     answers(server, "reranker")
-    assert any(one.startswith("from ") for one in hub.asked), "it was resumed"
+    assert any(one.startswith("from ") for one in hub.requested), "it was resumed"
 
 
 def test_killed_at_any_moment_it_is_known_and_goes_on_or_is_unknown(hub: FakeHub, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_refusals_cost_no_download(server: Server, hub: FakeHub, source: str, st
     hub.push("team/adapter", PACK / "adapters" / "rot13")
     assert add(server, status, source)["error"]["code"] == code
     assert server.http.get("/v1/models").json()["data"] == []
-    assert not [one for one in hub.asked if one.endswith(".safetensors")]
+    assert not [one for one in hub.requested if one.endswith(".safetensors")]
 
 
 def test_files_stay_until_they_are_purged_and_are_private(server: Server, hub: FakeHub, cache: Path) -> None:

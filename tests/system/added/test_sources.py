@@ -88,7 +88,7 @@ class Listener:
         self.alone = alone or self._listen(threading.Event())
         self._streams = threading.Event()
         self._over = threading.Event()
-        self._heard: list[str] = []
+        self._received: list[str] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> None:
@@ -98,14 +98,14 @@ class Listener:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(PATIENCE)
-        assert set(self._heard) == {self.alone}
+        assert set(self._received) == {self.alone}
 
     def _run(self) -> None:
         while not self._over.wait(BREATH):
             try:
-                self._heard.append(self._listen(self._streams))
+                self._received.append(self._listen(self._streams))
             except httpx.TransportError as error:
-                self._heard.append(repr(error))
+                self._received.append(repr(error))
 
     def _listen(self, begun: threading.Event) -> str:
         """The text, with how it ended."""

@@ -38,7 +38,7 @@ class FakeHub:
     """The second half of a file of more than GATED bytes waits for it."""
     tokens: set[str | None] = field(default_factory=set)
     """What came as Authorization with requests for what is there."""
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     """'METHOD path' of each request."""
 
     def push(self, repo: str, folder: Path, branch: str = "main", more: Mapping[str, bytes] | None = None) -> str:
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bool) -> None:
         hub, path = self.hub, urlsplit(self.path).path
-        hub.asked.append(f"{self.command} {path}")
+        hub.requested.append(f"{self.command} {path}")
         parts = path.strip("/").split("/")
         if hub.page is not None:
             return self._send(200, hub.page, body)
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         if body and begin.isdigit() and int(begin):
             status, headers["Content-Range"] = 206, f"bytes {begin}-{len(data) - 1}/{len(data)}"
             data = data[int(begin) :]
-            hub.asked.append(f"from {begin}")
+            hub.requested.append(f"from {begin}")
         cut = hub.break_after if _is_large(name) else None
         self._send(status, data, body, headers, cut, hub.gate if len(data) > GATED else None)
 

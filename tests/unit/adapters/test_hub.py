@@ -40,9 +40,9 @@ def test_a_branch_is_resolved_and_only_two_files_are_fetched(hub: FakeHub, folde
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         assert (out / name).read_bytes() == (folder / name).read_bytes()
         assert not (out / name).is_symlink()
-    fetched = {line.rpartition("/")[2] for line in hub.asked if "/resolve/" in line}
+    fetched = {line.rpartition("/")[2] for line in hub.requested if "/resolve/" in line}
     assert fetched == {"adapter_config.json", "adapter_model.safetensors"}
-    assert all(commit in line for line in hub.asked if "/resolve/" in line)
+    assert all(commit in line for line in hub.requested if "/resolve/" in line)
 
 
 def test_a_commit_stays_what_it_was_when_the_branch_moves(hub: FakeHub, folder: Path, out: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_gated_repository_says_what_to_do(hub: FakeHub, folder: Path, out: Pat
 def test_a_bad_id_is_the_clients_fault(name: str, hub: FakeHub, out: Path) -> None:
     with pytest.raises(BadRequest, match="no hub id"):
         download(HubSource(hub=name, revision="main"), out, Bounds())
-    assert not hub.asked
+    assert not hub.requested
 
 
 def test_a_repository_without_safetensors_is_reported_why(hub: FakeHub, folder: Path, out: Path) -> None:
@@ -105,14 +105,14 @@ def test_a_repository_without_safetensors_is_reported_why(hub: FakeHub, folder: 
     with pytest.raises(Unfit) as refused:
         download(HubSource(hub=REPO, revision="main"), out, Bounds())
     assert "may hold code" in refused.value.faults[0]
-    assert not any("/resolve/" in line for line in hub.asked)
+    assert not any("/resolve/" in line for line in hub.requested)
 
 
 def test_size_is_judged_before_anything_is_fetched(hub: FakeHub, folder: Path, out: Path) -> None:
     hub.push(REPO, write_adapter(folder))
     with pytest.raises(TooLarge, match="over the limit of 1000"):
         download(HubSource(hub=REPO, revision="main"), out, Bounds(adapter_bytes=1000))
-    assert not any("/resolve/" in line for line in hub.asked)
+    assert not any("/resolve/" in line for line in hub.requested)
 
 
 def test_a_hub_that_is_down_is_unavailable(

@@ -17,11 +17,11 @@ class Seen(Bar):
 
     def __init__(self) -> None:
         super().__init__(is_drawn=True)
-        self.shown: list[tuple[str, float]] = []
+        self.displayed: list[tuple[str, float]] = []
         self.first = threading.Event()
 
     def show(self, text: str, fraction: float) -> None:
-        self.shown.append((text, fraction))
+        self.displayed.append((text, fraction))
         self.first.set()
 
 
@@ -31,7 +31,7 @@ def test_a_load_is_drawn_while_a_request_waits(server: FakeServer) -> None:
     seen = Seen()
     with Watch(server.url, "m", seen):
         assert seen.first.wait(200)
-    assert seen.shown[0] == ("m: weights", 0.4)
+    assert seen.displayed[0] == ("m: weights", 0.4)
 
 
 def test_a_server_that_is_gone_does_not_break_the_drawing() -> None:
@@ -40,16 +40,16 @@ def test_a_server_that_is_gone_does_not_break_the_drawing() -> None:
 
 
 def test_only_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    with bar() as shown:
-        assert not shown.is_drawn
+    with bar() as displayed:
+        assert not displayed.is_drawn
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
-    with bar(enabled=False) as shown:
-        shown.show("waking", 0.5)
+    with bar(enabled=False) as displayed:
+        displayed.show("waking", 0.5)
     assert terminal.getvalue() == ""
-    with bar() as shown:
-        shown.show("loading", 0.5)
+    with bar() as displayed:
+        displayed.show("loading", 0.5)
     assert "loading" in terminal.getvalue()
 
 
@@ -60,14 +60,14 @@ def test_an_upload_is_drawn_as_it_is_read(tmp_path: Path, monkeypatch: pytest.Mo
         assert opened.read() == b"x" * 100
     terminal = io.StringIO()
     monkeypatch.setattr(sys, "stderr", terminal)
-    shown = Bar(is_drawn=True)
-    (task,) = shown.progress.tasks
-    with shown.open(file) as opened:
+    displayed = Bar(is_drawn=True)
+    (task,) = displayed.progress.tasks
+    with displayed.open(file) as opened:
         assert task.description == "sending legal.tar"
         opened.read(50)
         assert task.percentage == 50
         opened.seek(0)
         assert opened.read() == b"x" * 100
     assert task.percentage == 100
-    shown.show("m: weights", 0.25)
+    displayed.show("m: weights", 0.25)
     assert task.percentage == 25

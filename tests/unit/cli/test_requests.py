@@ -44,7 +44,7 @@ def test_comments_of_a_stream_draw_the_load(server: FakeServer) -> None:
     seen = Seen()
     with Client(server.url) as client, client.stream("POST", CHAT, json={}) as response:
         assert len(list(events(response, seen))) == 2
-    assert seen.shown == [("starter-chat: weights", 0.4)]
+    assert seen.displayed == [("starter-chat: weights", 0.4)]
 
 
 def test_a_stream_that_a_proxy_packed(server: FakeServer, run: Run) -> None:

@@ -33,7 +33,7 @@ def router(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def examples(folder: Path, *, target: bool = False) -> Path:
+def write_examples(folder: Path, *, target: bool = False) -> Path:
     rows = [
         {"text": form.format(word), ("target" if target else "intent"): {"weather": "small", "money": "big"}[label]
          if target else label}
@@ -48,7 +48,7 @@ def examples(folder: Path, *, target: bool = False) -> Path:
 def fitted(server: FakeServer, run: Run, folder: Path, *options: str) -> Any:
     server.on("GET", "/v1/routers/support", router())
     server.on("PUT", "/v1/routers/support/fitted/intents", router(version="v2"))
-    return run("routers", "fit", "support", str(examples(folder)), *options)
+    return run("routers", "fit", "support", str(write_examples(folder)), *options)
 
 
 def test_fit_trains_here_and_sends_the_model(server: FakeServer, run: Run, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_fit_looks_with_the_servers_embedding_model(server: FakeServer, run: Run
 def test_fit_reads_of_long_texts_what_the_server_reads(server: FakeServer, run: Run, tmp_path: Path) -> None:
     """A ticket over the embedding model's context ended it with the server's error."""
     server.on("POST", "/v1/embeddings", embed)
-    file = examples(tmp_path)
+    file = write_examples(tmp_path)
     file.write_text(f"{file.read_text()}\n{json.dumps({'text': 'of the rain ' * 5000, 'intent': 'weather'})}")
     server.on("GET", "/v1/routers/support", router())
     server.on("PUT", "/v1/routers/support/fitted/intents", router(version="v2"))
@@ -97,11 +97,12 @@ def test_fit_with_another_embedding_model_says_where_it_is_written(
     definition = {**router()["definition"], "intents": {"embedding": "own"}}
     server.on("GET", "/v1/routers/support", router(definition=definition))
     server.on("POST", "/v1/embeddings", embed)
-    refused = run("routers", "fit", "support", str(examples(tmp_path)), "--embedding", "vectors")
+    refused = run("routers", "fit", "support", str(write_examples(tmp_path)), "--embedding", "vectors")
     assert refused.exit_code == 1
     assert "Write `embedding: vectors` into its `intents`" in " ".join(refused.stderr.split())
     assert (
-        run("routers", "fit", "support", str(examples(tmp_path)), "--embedding", "vectors", "--dry-run").exit_code == 0
+        run("routers", "fit", "support", str(write_examples(tmp_path)), "--embedding", "vectors", "--dry-run").exit_code
+        == 0
     )
 
 
@@ -185,7 +186,7 @@ def test_fit_for_a_stage_that_is_not_there_says_what_to_add(
     server: FakeServer, run: Run, tmp_path: Path, kind: str
 ) -> None:
     server.on("GET", "/v1/routers/support", router(definition={"id": "support", "targets": [{"name": "small"}]}))
-    file = str(examples(tmp_path) if kind == "intents" else judged(tmp_path))
+    file = str(write_examples(tmp_path) if kind == "intents" else judged(tmp_path))
     result = run("routers", "fit", "support", file)
     assert result.exit_code == 1
     assert f"has no `{kind}`" in result.stderr
@@ -195,7 +196,7 @@ def test_fit_for_a_stage_that_is_not_there_says_what_to_add(
 
 
 def test_fit_of_a_version_says_that_it_makes_one(server: FakeServer, run: Run, tmp_path: Path) -> None:
-    result = run("routers", "fit", "support@v1", str(examples(tmp_path)))
+    result = run("routers", "fit", "support@v1", str(write_examples(tmp_path)))
     assert result.exit_code == 2
     assert "without a version" in result.stderr
 
@@ -244,13 +245,13 @@ def test_fit_of_what_is_good_enough_knows_the_routers_targets(server: FakeServer
 
 
 def test_fit_tells_intents_without_a_route(server: FakeServer, run: Run, tmp_path: Path) -> None:
-    file = examples(tmp_path)
+    file = write_examples(tmp_path)
     file.write_text(file.read_text().replace('"money"', '"funds"'))
     server.on("GET", "/v1/routers/support", router())
     result = run("routers", "fit", "support", str(file), "--dry-run")
     assert result.exit_code == 0, result.output
     assert "No route is written for funds" in result.stderr
-    assert "No route" not in run("routers", "fit", "support", str(examples(tmp_path)), "--dry-run").stderr
+    assert "No route" not in run("routers", "fit", "support", str(write_examples(tmp_path)), "--dry-run").stderr
 
 
 def test_fit_measures_on_what_belongs_nowhere_alone(server: FakeServer, run: Run, tmp_path: Path) -> None:
@@ -280,13 +281,13 @@ def test_eval_decides_here_as_the_server_would(server: FakeServer, run: Run, tmp
     model = server.received[-1].json["safetensors"]
     server.on("GET", "/v1/routers/support", router(models=["intents"]))
     server.on("GET", "/v1/routers/support/fitted/intents", {"safetensors": model})
-    result = run("routers", "eval", "support", str(examples(tmp_path)), "--json")
+    result = run("routers", "eval", "support", str(write_examples(tmp_path)), "--json")
     reported = json.loads(result.stdout)
     assert reported["router"] == "support@v1"
     assert reported["rows"] == 60
     assert reported["right"] > 0.9
     assert {pair["target"] for pair in reported["pairs"]} == {"small", "big"}
-    text = run("routers", "eval", "support", str(examples(tmp_path, target=True))).stdout
+    text = run("routers", "eval", "support", str(write_examples(tmp_path, target=True))).stdout
     assert "went where they belong" in text
     assert "BELONGS TO" in text
 

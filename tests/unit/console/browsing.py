@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.system.console.browsing import CHROMIUM
-from tests.unit.console.conftest import Shown
+from tests.unit.console.conftest import ConsoleRig
 
 HERE = "http://127.0.0.1"
 MICROPHONE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
@@ -18,7 +18,9 @@ Answer = Callable[[Any], Awaitable[None]]
 
 
 @asynccontextmanager
-async def looking(displayed: Shown, given: Mapping[str, Answer] | None = None, host: str = HERE) -> AsyncIterator[Any]:
+async def looking(
+    displayed: ConsoleRig, given: Mapping[str, Answer] | None = None, host: str = HERE
+) -> AsyncIterator[Any]:
     """A page of a fresh browser.
 
     Args:
@@ -55,7 +57,7 @@ async def looking(displayed: Shown, given: Mapping[str, Answer] | None = None, h
     assert not faults, faults
 
 
-async def _passed(displayed: Shown, route: Any) -> None:
+async def _passed(displayed: ConsoleRig, route: Any) -> None:
     sent = route.request
     headers = {name: value for name, value in sent.headers.items() if name in ("accept", "content-type", "hx-request")}
     if sent.method != "GET":

@@ -22,7 +22,7 @@ ORIGIN = {"Origin": "http://127.0.0.1"}
 
 
 @dataclass
-class Shown:
+class ConsoleRig:
     """A console that somebody looks at."""
 
     app: FastAPI
@@ -41,7 +41,7 @@ def key(team: str, *scopes: Scope) -> tuple[str, KeyEntry]:
     return made.text, KeyEntry(secret.digest(PEPPER, made.text), caller, None, False)
 
 
-Console = Callable[..., AbstractAsyncContextManager[Shown]]
+Console = Callable[..., AbstractAsyncContextManager[ConsoleRig]]
 
 
 @pytest.fixture
@@ -51,18 +51,18 @@ def console(tmp_path: Path) -> Console:
     @asynccontextmanager
     async def opened(
         *keys: tuple[str, KeyEntry], root_path: str = "", is_open: bool = False, **given: Any
-    ) -> AsyncIterator[Shown]:
+    ) -> AsyncIterator[ConsoleRig]:
         ring = Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=is_open) if keys else None
         gateway = FakeGateway(tmp_path, callers=ring, **given)
         gateway.gateway.phase = "ready"
         app = application(gateway, layers(gateway.settings))
         transport = httpx.ASGITransport(app=app, root_path=root_path)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            yield Shown(app, client, gateway)
+            yield ConsoleRig(app, client, gateway)
 
     return opened
 
 
-async def sign_in(displayed: Shown, text: str) -> httpx.Response:
+async def sign_in(displayed: ConsoleRig, text: str) -> httpx.Response:
     """The cookie stays with the client."""
     return await displayed.client.post("/console/sign-in", json={"key": text}, headers=ORIGIN)

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tenants.caller import SCOPES
-from tests.unit.console.browsing import HERE, Answer, looking, told
-from tests.unit.console.conftest import ORIGIN, Console, Shown, key, sign_in
+from tests.unit.console.browsing import HERE, Answer, looking, reported
+from tests.unit.console.conftest import ORIGIN, Console, ConsoleRig, key, sign_in
 from tests.unit.console.test_pages import row
 
 pytestmark = pytest.mark.long
@@ -20,29 +20,29 @@ REFUSED = {"error": {"message": "Sign in first."}}
 
 
 async def test_a_keys_text_stays_until_the_page_is_left(console: Console) -> None:
-    answers = {"teams/key": told(MADE)}
+    answers = {"teams/key": reported(MADE)}
     async with console() as displayed, looking(displayed, answers) as page:
         await page.goto("teams")
         await page.click("#key button[type=submit]")
         await page.wait_for_selector("#secrets code")
-        answers["teams/key"] = told(REFUSED, 401)
+        answers["teams/key"] = reported(REFUSED, 401)
         await page.click("#key button[type=submit]")
         await page.wait_for_selector("#made >> text=Sign in first")
         assert await page.inner_text("#secrets code") == "rh-secret"
-        answers["teams/key"] = told(MADE | {"value": "rh-another"})
+        answers["teams/key"] = reported(MADE | {"value": "rh-another"})
         await page.click("#key button[type=submit]")
         await page.wait_for_selector("#secrets >> text=rh-another")
         assert await page.locator("#secrets code").all_inner_texts() == ["rh-another", "rh-secret"]
 
 
 async def test_a_button_pressed_twice_makes_one_key(console: Console) -> None:
-    asked, go = 0, asyncio.Event()
+    requested, go = 0, asyncio.Event()
 
     async def slow(route: Any) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal requested
+        requested += 1
         await go.wait()
-        await told(MADE)(route)
+        await reported(MADE)(route)
 
     async with console() as displayed, looking(displayed, {"teams/key": slow}) as page:
         await page.goto("teams")
@@ -53,12 +53,12 @@ async def test_a_button_pressed_twice_makes_one_key(console: Console) -> None:
         go.set()
         await page.wait_for_selector("#key button[type=submit]:focus:enabled")
         await page.wait_for_selector("#secrets code")
-    assert asked == 1
+    assert requested == 1
 
 
 async def test_a_weight_that_is_none_is_reported_and_what_was_made_can_have_a_limit(console: Console) -> None:
     answered = ""
-    async with console() as displayed, looking(displayed, {"teams/key": told(MADE)}) as page:
+    async with console() as displayed, looking(displayed, {"teams/key": reported(MADE)}) as page:
         page.on("dialog", lambda dialog: dialog.accept(answered))
         await page.goto("teams")
         await page.fill("#team [name=id]", "search")
@@ -93,7 +93,7 @@ async def test_who_is_at_a_button_stays_there_while_the_table_of_models_renews_i
         await polled(page)
         assert await page.evaluate(FOCUSED) == before
         rows = await displayed.page("models?part=rows")
-        answers["models?part"] = told(
+        answers["models?part"] = reported(
             re.sub(r'<tr id="model-embed">.*?</tr>', "", rows, flags=re.DOTALL), kind="text/html"
         )
         await page.wait_for_selector("tr[id=model-embed]", state="detached")
@@ -102,15 +102,15 @@ async def test_who_is_at_a_button_stays_there_while_the_table_of_models_renews_i
 
 def stream(now: dict[str, Any]) -> Answer:
     """It ends with one event, and the browser comes back to it soon."""
-    return told(f"retry: 200\n\nevent: now\ndata: {json.dumps(now)}\n\n", kind="text/event-stream")
+    return reported(f"retry: 200\n\nevent: now\ndata: {json.dumps(now)}\n\n", kind="text/event-stream")
 
 
-def looked(displayed: Shown, **other: Any) -> dict[str, Any]:
+def looked(displayed: ConsoleRig, **other: Any) -> dict[str, Any]:
     gateway = displayed.gateway.gateway
     return {**json.loads(msgspec.json.encode(gateway.look(gateway.phase))), **other}
 
 
-def with_places(displayed: Shown, places: int) -> None:
+def with_places(displayed: ConsoleRig, places: int) -> None:
     policy = displayed.gateway.queues["chat"].policy
     policy.resize(places, 1, 1)
     policy.reset()
@@ -209,11 +209,11 @@ class Gate:
     """Answers once it is opened; keeps what was asked."""
 
     def __init__(self, answer: Answer) -> None:
-        self.asked: list[Any] = []
+        self.requested: list[Any] = []
         self.answer, self.opened = answer, asyncio.Event()
 
     async def __call__(self, route: Any) -> None:
-        self.asked.append(json.loads(route.request.post_data))
+        self.requested.append(json.loads(route.request.post_data))
         await self.opened.wait()
         await self.answer(route)
 
@@ -221,7 +221,7 @@ class Gate:
 def stated(text: str) -> Answer:
     """A model's streamed answer."""
     event = json.dumps({"choices": [{"delta": {"content": text}}]})
-    return told(f"data: {event}\n\ndata: [DONE]\n\n", kind="text/event-stream")
+    return reported(f"data: {event}\n\ndata: [DONE]\n\n", kind="text/event-stream")
 
 
 def messages(body: Any) -> list[str]:
@@ -243,7 +243,7 @@ async def test_a_conversation_is_one_question_and_its_answer_after_another(conso
         assert await page.is_enabled("#stop")
         gate.opened.set()
         await page.wait_for_selector(f"{BOTH}:enabled")
-        gate.answer = told({"error": {"message": "too much"}}, 429)
+        gate.answer = reported({"error": {"message": "too much"}}, 429)
         await page.press(TEXT, "Enter")
         await page.wait_for_selector(".turns .bad >> text=too much >> nth=1")
         await page.wait_for_selector(f"{BOTH}:enabled")
@@ -251,7 +251,7 @@ async def test_a_conversation_is_one_question_and_its_answer_after_another(conso
         await page.press(TEXT, "Enter")
         await page.wait_for_selector(".turns >> text=again >> nth=1")
     expected = ["user: hello", "assistant: fine", "user: hello"]
-    assert [messages(body) for body in gate.asked] == [["user: hello"]] * 2 + [expected] * 4
+    assert [messages(body) for body in gate.requested] == [["user: hello"]] * 2 + [expected] * 4
 
 
 async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(console: Console) -> None:
@@ -267,11 +267,11 @@ async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(
         await page.press(TEXT, "Enter")
         await page.wait_for_selector(".turns >> text=late >> nth=1")
         assert await page.locator(".turns p").count() == 4
-    assert [messages(body) for body in gate.asked[-2:]] == [["user: hello"]] * 2
+    assert [messages(body) for body in gate.requested[-2:]] == [["user: hello"]] * 2
 
 
 async def test_all_documents_are_ordered_and_who_waits_is_reported(console: Console) -> None:
-    gate = Gate(told({"results": [{"index": 19, "relevance_score": 0.9}]}))
+    gate = Gate(reported({"results": [{"index": 19, "relevance_score": 0.9}]}))
     async with console() as displayed, looking(displayed, {"v1/rerank": gate}) as page:
         await page.goto("playground#rerank")
         await page.fill("#rerank-form textarea", "\n".join(f"document {number}" for number in range(20)))
@@ -281,11 +281,11 @@ async def test_all_documents_are_ordered_and_who_waits_is_reported(console: Cons
         gate.opened.set()
         await page.wait_for_selector("#ranks >> text=document 19")
         assert await page.is_enabled("#rerank-form button")
-    assert [len(body["documents"]) for body in gate.asked] == [20]
+    assert [len(body["documents"]) for body in gate.requested] == [20]
 
 
 async def test_texts_that_a_matrix_cannot_hold_are_reported(console: Console) -> None:
-    gate = Gate(told({"data": [{"embedding": [1.0, 0.0]}] * 12}))
+    gate = Gate(reported({"data": [{"embedding": [1.0, 0.0]}] * 12}))
     gate.opened.set()
     async with console() as displayed, looking(displayed, {"v1/embeddings": gate}) as page:
         await page.goto("playground#embed")
@@ -293,14 +293,14 @@ async def test_texts_that_a_matrix_cannot_hold_are_reported(console: Console) ->
         await page.click("#embed-form button")
         await page.wait_for_selector("#matrix >> text=The first 12 of 20 texts")
         assert await page.locator("#matrix td").count() == 144
-    assert [len(body["input"]) for body in gate.asked] == [12]
+    assert [len(body["input"]) for body in gate.requested] == [12]
 
 
 async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_reported(console: Console) -> None:
     answers: dict[str, Answer] = {}
     async with console() as displayed, looking(displayed, answers) as page:
         await page.goto("models")
-        for away in (told("<h1>502 Bad Gateway</h1>", 502, "text/html"), lambda route: route.abort()):
+        for away in (reported("<h1>502 Bad Gateway</h1>", 502, "text/html"), lambda route: route.abort()):
             answers["models?part"] = away
             await page.wait_for_selector("#phase >> text=not connected")
             await page.wait_for_selector("#dot.off")
@@ -337,7 +337,7 @@ async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(
 
 async def test_a_call_is_displayed_as_a_shell_takes_it_with_a_key_where_one_is_needed(console: Console) -> None:
     mine = key("ops", *SCOPES)
-    async with console(mine) as displayed, looking(displayed, {"v1/": told({"results": [], "text": ""})}) as page:
+    async with console(mine) as displayed, looking(displayed, {"v1/": reported({"results": [], "text": ""})}) as page:
         await sign_in(displayed, mine[0])
         await page.goto("playground#speech")
         name = 'it\'s "my" file.wav'
@@ -359,7 +359,7 @@ async def test_what_was_requested_last_of_two_recordings_is_what_stands_there(co
         is_spoken = b"microphone.webm" in route.request.post_data_buffer
         if is_spoken:
             await late.wait()
-        await told({"text": "spoken" if is_spoken else "from the file"})(route)
+        await reported({"text": "spoken" if is_spoken else "from the file"})(route)
         finished += is_spoken
 
     async with console() as displayed, looking(displayed, {"v1/audio": received_as}) as page:

@@ -17,7 +17,7 @@ from console.sessions import MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions
 from models.messages import Chunk, ResponseStart
 from registry.state.database import State
 from tenants.caller import SCOPES, Scope
-from tests.unit.console.conftest import HTML, ORIGIN, Console, Shown, key, sign_in
+from tests.unit.console.conftest import HTML, ORIGIN, Console, ConsoleRig, key, sign_in
 from tests.unit.console.test_pages import row
 from tests.unit.http.fakes import recipe
 
@@ -138,7 +138,7 @@ async def test_a_stream_ends_with_what_let_its_viewer_in(console: Console, end: 
         assert [received.get_nowait() for _ in range(received.qsize())] == [b""], "it ends, and nothing more was told"
 
 
-def watching(displayed: Shown, received: asyncio.Queue[bytes]) -> asyncio.Task[None]:
+def watching(displayed: ConsoleRig, received: asyncio.Queue[bytes]) -> asyncio.Task[None]:
     """Look at the stream of events as a browser does, which httpx cannot before it has ended."""
     request = displayed.client.build_request("GET", "/console/events")
     scope = {

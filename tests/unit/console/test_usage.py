@@ -49,7 +49,7 @@ def report(tmp_path: Path, now: int) -> UsageReport:
     ]
     with database.write() as connection:
         connection.execute(HOURS.insert(), rows)
-    return UsageReport(cast(Ledger, SimpleNamespace(database=database, written=written)))
+    return UsageReport(cast(Ledger, SimpleNamespace(database=database, flush=written)))
 
 
 async def displayed(report: UsageReport, **requested: str) -> Any:

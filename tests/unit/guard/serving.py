@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 import uvicorn.server
 
-from runtime.http.guard.bodies import Bodies
+from runtime.http.guard.bodies import BodyMiddleware
 from runtime.http.guard.layers import layers, uvicorn_options
 from runtime.http.guard.memory import BodyMemory
 from tests.unit.http.fakes import FakeGateway, application
@@ -106,7 +106,7 @@ class Wire:
 async def served(folder: Path, **settings: Any) -> AsyncIterator[Served]:
     gateway = FakeGateway(folder, **settings)
     around = layers(gateway.settings)
-    memory = next(given["memory"] for layer, given in around if layer is Bodies)
+    memory = next(given["memory"] for layer, given in around if layer is BodyMiddleware)
     app = application(gateway, around)
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, **uvicorn_options(gateway.settings))
     server = uvicorn.Server(config)

@@ -72,7 +72,8 @@ def made(tmp_path: Path) -> tuple[ModelSet, Leaving]:
     files: Any = SimpleNamespace(entry=entry, look=lambda _recipe: lambda _entry: None)
     make_queue: Callable[[Recipe], Any] = lambda _recipe: object()  # noqa: E731
     model_set = ModelSet(
-        (), RecipeStore(tmp_path), StoredRecipes((), ()), Names((), state), residency, make_queue, files, state, Metrics(),
+        (), RecipeStore(tmp_path), StoredRecipes((), ()), Names((), state), residency,
+        make_queue, files, state, Metrics(),
         residency.register,
     )  # fmt: skip
     return model_set, residency

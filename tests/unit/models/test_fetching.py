@@ -49,7 +49,7 @@ def source(hub: FakeHub, tmp_path: Path) -> HubSource:
 
 
 def gets(hub: FakeHub) -> int:
-    return len([one for one in hub.asked if one.startswith("GET") and one.endswith(WEIGHTS)])
+    return len([one for one in hub.requested if one.startswith("GET") and one.endswith(WEIGHTS)])
 
 
 async def until_half(hub: FakeHub, root: Path) -> None:
@@ -98,7 +98,7 @@ async def test_the_last_one_who_leaves_ends_it_and_the_next_try_goes_on(
     hub.gate.set()
     folder = await downloads.fetch(source, ignore_progress)
     assert (folder / WEIGHTS).read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
-    assert any(one.startswith("from ") for one in hub.asked)
+    assert any(one.startswith("from ") for one in hub.requested)
 
 
 async def test_one_that_takes_a_while_to_end_does_not_take_the_next_one_away(monkeypatch: pytest.MonkeyPatch) -> None:

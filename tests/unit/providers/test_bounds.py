@@ -18,7 +18,7 @@ from tests.fakes.provider import GATE, HANG, Play
 from tests.unit.http.fakes import Wire
 from tests.unit.providers.plays import AFTER, BEFORE, EVENTS, FIRST, LONG, SHORT, WORDS, error_event, stream
 from tests.unit.providers.rig import Rig, rigged, rigged_with
-from tests.unit.providers.test_faults import asked
+from tests.unit.providers.test_faults import requested
 
 COUNTS: dict[str, tuple[Play, bool, bool]] = {
     "500": (traces.error(500), False, True),
@@ -70,7 +70,7 @@ async def test_a_probe_that_streams_holds_no_one_back(tmp_path: Path) -> None:
         for _ in range(RUN):
             await rig.chat()
         now[0] = 10.0
-        wire = Wire(rig.app, "/v1/chat/completions", [asked(True)], {"content-type": "application/json"})
+        wire = Wire(rig.app, "/v1/chat/completions", [requested(True)], {"content-type": "application/json"})
         probe = asyncio.create_task(wire.run())
         await wire.first.wait()
         assert phase(rig) is Phase.HALF_OPEN
@@ -169,7 +169,7 @@ async def test_one_that_hangs_is_left_alone_though_all_have_little_time(tmp_path
 async def test_a_clients_read_timeout_bounds_only_the_beginning(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: stream(*WORDS, GATE, *EVENTS[2:]), timeouts=LONG) as rig:
         headers = {"content-type": "application/json", "x-stainless-read-timeout": "2"}
-        wire = Wire(rig.app, "/v1/chat/completions", [asked(True)], headers)
+        wire = Wire(rig.app, "/v1/chat/completions", [requested(True)], headers)
         began = time.monotonic()
         async with asyncio.timeout(60):
             task = asyncio.create_task(wire.run())

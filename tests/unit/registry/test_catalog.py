@@ -192,31 +192,33 @@ BARE = st.sampled_from(["a", "b", "c", "d"])
     ids=st.sets(NAMES, min_size=1),
     aliases=st.dictionaries(NAMES, NAMES),
     keys=st.sets(st.tuples(NAMES, BARE)),
-    asked=st.builds(lambda parts, ref: ":".join(parts) + ref, st.lists(BARE, min_size=1, max_size=4),
+    requested=st.builds(lambda parts, ref: ":".join(parts) + ref, st.lists(BARE, min_size=1, max_size=4),
                     st.sampled_from(["", "@v1", "@v2"])),
 )  # fmt: skip
-def test_the_order_of_the_rules(ids: set[str], aliases: dict[str, str], keys: set[tuple[str, str]], asked: str) -> None:
+def test_the_order_of_the_rules(
+    ids: set[str], aliases: dict[str, str], keys: set[tuple[str, str]], requested: str
+) -> None:
     """Against the rules written down once more, one after the other, without tables."""
     adapters = [adapter(base, name, place) for place, (base, name) in enumerate(sorted(keys), start=1)]
     catalog = Catalog([recipe(id_) for id_ in sorted(ids)], adapters, aliases)
-    assert _outcome(catalog, asked) == _by_the_book(ids, aliases, adapters, asked)
+    assert _outcome(catalog, requested) == _by_the_book(ids, aliases, adapters, requested)
 
 
-def _outcome(catalog: Catalog, asked: str) -> str:
+def _outcome(catalog: Catalog, requested: str) -> str:
     try:
-        target = catalog.resolve(asked)
+        target = catalog.resolve(requested)
     except (NotFound, BadRequest) as refused:
         return type(refused).__name__
     return f"{target.recipe.id} {target.version.digest if target.version else None}"
 
 
-def _by_the_book(ids: set[str], aliases: dict[str, str], adapters: list[Adapter], asked: str) -> str:
+def _by_the_book(ids: set[str], aliases: dict[str, str], adapters: list[Adapter], requested: str) -> str:
     def model(name: str) -> str | None:
         return name if name in ids else aliases[name] if aliases.get(name) in ids else None
 
-    if (found := model(asked)) is not None:
+    if (found := model(requested)) is not None:
         return f"{found} None"
-    name, _, ref = asked.partition("@")
+    name, _, ref = requested.partition("@")
     if model(name) is not None or ref == "v2":
         bare = [a for a in adapters if a.key.name == name and a.key.base in ids]
         return "BadRequest" if model(name) is None and len(bare) > 1 else "NotFound"

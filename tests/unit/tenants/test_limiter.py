@@ -42,8 +42,8 @@ def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE, owner: str = "team
     return Limit(f"{owner}-{kind}-{mode}-{model}", owner, subject, kind, amount, mode, model)  # type: ignore[arg-type]
 
 
-def limiter(clock: Clock, *limits: Limit, told: list[tuple[str, str]] | None = None) -> Limiter:
-    stated = [] if told is None else told
+def limiter(clock: Clock, *limits: Limit, reported: list[tuple[str, str]] | None = None) -> Limiter:
+    stated = [] if reported is None else reported
     made = Limiter(lambda one, what: stated.append((one.kind, what)), clock, clock.wall)
     made.replace(limits, {"search": BERLIN, "key00001": BERLIN})
     return made
@@ -184,25 +184,25 @@ def test_what_drained_while_it_was_held_is_not_given_back() -> None:
 
 
 def test_shadow_is_counted_and_warned_is_reported() -> None:
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     shadow, warn = limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN)
-    of = limiter(Clock(), shadow, warn, told=told)
+    of = limiter(Clock(), shadow, warn, reported=reported)
     for expected in ([], ["over"], ["over"]):
         admission = of.admit(CALLER, "m", Amounts(money=4))
         assert ["over" for _ in admission.warnings] == expected
-    assert told == [(Kind.REQUESTS, "shadow"), (Kind.MONTH, "warned")] * 2
+    assert reported == [(Kind.REQUESTS, "shadow"), (Kind.MONTH, "warned")] * 2
     assert Kind.REQUESTS not in of.levels(CALLER, "m")
 
 
 def test_further_attempts_at_a_request_tell_of_no_limit_again() -> None:
-    told: list[tuple[str, str]] = []
-    of = limiter(Clock(), limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN), told=told)
+    reported: list[tuple[str, str]] = []
+    of = limiter(Clock(), limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN), reported=reported)
     of.settle(of.admit(CALLER, "m", Amounts()), Amounts())
     first = of.admit(CALLER, "m", Amounts(money=9))
     beside = of.admit(CALLER, "m", Amounts(money=9), first.another())
     of.settle(first, Amounts(), last=False)
     last = of.admit(CALLER, "m", Amounts(money=9), first)
-    assert told == [(Kind.REQUESTS, "shadow"), (Kind.MONTH, "warned")]
+    assert reported == [(Kind.REQUESTS, "shadow"), (Kind.MONTH, "warned")]
     assert last.warnings == beside.warnings == ["spend per month of team 'search': over 0.000005"]
 
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from registry.state.database import State
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
-from tests.unit.cli.test_routers import examples
+from tests.unit.cli.test_routers import write_examples
 from tests.unit.http.fakes import FakeGateway, application, recipe
 
 INTENTS = {"routes": {"weather": ["small"], "money": ["big"]}, "threshold": 0.4}
@@ -38,7 +38,7 @@ def router(**more: Any) -> dict[str, Any]:
 
 
 def test_eval_of_a_version_decides_as_that_version(served: TestClient, run: Run, tmp_path: Path) -> None:
-    data = examples(tmp_path)
+    data = write_examples(tmp_path)
     served.post("/v1/routers", json=router(intents=INTENTS)).raise_for_status()
     fitted = run("routers", "fit", "support", str(data))
     assert "support: v2 counts now" in fitted.stdout, fitted.output
@@ -65,6 +65,6 @@ def test_eval_of_a_version_decides_as_that_version(served: TestClient, run: Run,
 
 def test_eval_of_a_router_for_recordings_says_how_to_ask(served: TestClient, run: Run, tmp_path: Path) -> None:
     served.post("/v1/routers", json=router(task="transcribe")).raise_for_status()
-    refused = run("routers", "eval", "support", str(examples(tmp_path)))
+    refused = run("routers", "eval", "support", str(write_examples(tmp_path)))
     assert refused.exit_code == 1
     assert "POST /v1/route" in refused.stderr

@@ -122,7 +122,7 @@ async def test_only_forms_of_paths_that_take_files_are_not_held_in_memory(path: 
     with pytest.raises(TooLarge) if bounded else nullcontext():
         await bodies(scope, endless, send)
     assert len(taken) == (3 if bounded else 11) * len(PART)
-    assert memory.used == 0
+    assert memory.held == 0
 
 
 CHAT = b'{"model": "chat", "messages": []}'
@@ -172,7 +172,7 @@ async def test_a_stalled_body_gives_way_when_its_memory_is_needed(
         stalled = await server.connect()
         await stalled.send(posted(path, 90_001) + b" " * 90_000)
         async with asyncio.timeout(PATIENCE):
-            while server.memory.used < 90_000:
+            while server.memory.held < 90_000:
                 await asyncio.sleep(0.01)
         body = b'{"model": "chat", "messages": []' + b" " * 50_000 + b"}"
         echoes(server)

@@ -19,4 +19,4 @@ MAY_THINK = (
     r"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% if not enable_thinking %}"
     r"{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
 )
-IF_REQUESTED = "{% if add_generation_prompt %}{% if thinking %}{{ '<think>' }}{% endif %}{% endif %}"
+ON_REQUEST = "{% if add_generation_prompt %}{% if thinking %}{{ '<think>' }}{% endif %}{% endif %}"

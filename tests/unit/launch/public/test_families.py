@@ -7,13 +7,13 @@ from registry.recipes.parsers import KINDS, parsers
 from tests.unit.launch.public.templates import (
     BEGINS,
     HISTORY,
-    IF_ASKED,
     JSON,
     KEYS,
     LLAMA,
     MAY_THINK,
     MISTRAL,
     OF_A_MESSAGE,
+    ON_REQUEST,
     PIECES,
     THINKS,
     TOOLS,
@@ -105,7 +105,7 @@ def test_a_name_that_tells_nothing(architecture: str, template: str, tools: str,
         ("nvidia/Llama-3.1-Nemotron-Nano-8B-v1", "LlamaForCausalLM", TOOLS + BEGINS),
         ("zephyr-7b-beta", "MistralForCausalLM", BEGINS),
         ("microsoft/Phi-4-mini-instruct", "Phi3ForCausalLM", OF_A_MESSAGE),
-        ("a/model", "NewForCausalLM", IF_ASKED),  # who does not ask gets no thoughts
+        ("a/model", "NewForCausalLM", ON_REQUEST),  # who does not ask gets no thoughts
     ],
 )
 def test_what_vllm_has_no_parser_for_gets_none(name: str, architecture: str, template: str) -> None:

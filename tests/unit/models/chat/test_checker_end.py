@@ -51,14 +51,14 @@ class _Slow:
     def __init__(self) -> None:
         self.killed = False
         self.patience: list[float | None] = []
-        self.asked, self.ended = threading.Event(), threading.Event()
+        self.requested, self.ended = threading.Event(), threading.Event()
 
     def kill(self) -> None:
         self.killed = True
 
     def join(self, timeout: float | None = None) -> None:
         self.patience.append(timeout)
-        self.asked.set()
+        self.requested.set()
         self.ended.wait(timeout)
 
 
@@ -67,7 +67,7 @@ async def test_a_grammars_process_is_waited_for_however_long_its_end_takes() -> 
     checker = GrammarChecker(lambda: CheckerProcess(process, own, verdicts), USUAL)  # type: ignore[arg-type]
     await checker.begin()
     closing = asyncio.create_task(checker.close())
-    assert await asyncio.to_thread(process.asked.wait, PATIENCE)
+    assert await asyncio.to_thread(process.requested.wait, PATIENCE)
     assert process.killed
     assert process.patience == [None], "it was given up after a second"
     assert not closing.done()

@@ -19,18 +19,18 @@ class Busy:
     """A replica that counts a batch as running for the first calls, as CTranslate2 does."""
 
     def __init__(self, refuses: int) -> None:
-        self.refuses, self.model_is_loaded, self.asked = refuses, True, list[bool]()
+        self.refuses, self.model_is_loaded, self.requested = refuses, True, list[bool]()
 
     def unload_model(self, to_cpu: bool) -> None:
-        self.asked.append(to_cpu)
-        self.model_is_loaded = len(self.asked) <= self.refuses
+        self.requested.append(to_cpu)
+        self.model_is_loaded = len(self.requested) <= self.refuses
 
 
 def test_a_model_that_is_counted_as_busy_for_a_moment_is_unloaded() -> None:
     replica = Busy(refuses=3)
     unload(replica, to_cpu=True)
     assert not replica.model_is_loaded
-    assert replica.asked == [True] * 4
+    assert replica.requested == [True] * 4
 
 
 def test_a_model_that_stays_loaded_is_an_error_and_no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_one_that_is_unloaded_already_is_left_alone() -> None:
     replica = Busy(refuses=0)
     replica.model_is_loaded = False
     unload(replica, to_cpu=False)
-    assert replica.asked == []
+    assert replica.requested == []
 
 
 def test_room_for_a_step_is_no_part_of_what_a_process_is_guessed_to_hold() -> None:

@@ -38,12 +38,12 @@ class Names:
     """Answers by turns, in place of the machine's resolver."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
-        self.answers, self.asked = list(answers), 0
+        self.answers, self.requested = list(answers), 0
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self._look_up, raising=False)
 
     async def _look_up(self, host: str, port: int, **_: Any) -> list[Any]:
-        found = self.answers[min(self.asked, len(self.answers) - 1)]
-        self.asked += 1
+        found = self.answers[min(self.requested, len(self.answers) - 1)]
+        self.requested += 1
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
 
 
@@ -72,9 +72,9 @@ async def test_a_name_that_leads_on_another_server_at_the_next_connection(
         named(rig)
         names = Names(monkeypatch, ["127.0.0.1"], ["169.254.169.254"])
         assert (await rig.chat()).status_code == 200
-        assert names.asked == 1
+        assert names.requested == 1
         connector: Any = rig.gateway.providers.upstreams["there"].connection._session.connector
         connector.clear_dns_cache()
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_address")
-        assert (names.asked, len(rig.fake.seen)) == (2, 1)
+        assert (names.requested, len(rig.fake.seen)) == (2, 1)
