@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from models.chat import processes, schemas, settings, start, warmup
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
@@ -18,7 +16,8 @@ from models.chat.grammars import admission, process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.names import Renamer
-from models.chat.requests import counts, fields, guard, template, tokens
+from models.chat.requests import errors, fields, limits, template
+from models.chat.requests.request import PATHS, ChatRequest
 from models.chat.sleep import Sleeper
 from models.chat.vllm import counting, launch, prewarm
 from models.chat.vllm.registration import undo_failed
@@ -58,7 +57,7 @@ class VllmEngine:
         self._fields: fields.Fields = {}
         self._variables: template.Variables | None = None
         self._model = ""
-        self._typical, self._cuts, self._strict, self._traces = False, False, False, False
+        self._cuts, self._strict, self._traces = False, False, False
         self._state = "new"
         self._checker = GrammarChecker(lambda: process.start(self._engine, bounds), bounds)
         self._sleeper: Sleeper | None = None
@@ -124,7 +123,6 @@ class VllmEngine:
         self._fields, self._model = fields.known(self._app, effort=effort, calls=calls), recipe.id
         self._variables = template.Variables(path, recipe.engine.flags)
         self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
-        self._typical = launch.samples_typically(self._engine)
         self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
         running = launch.processes(self._engine)
         self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
@@ -229,29 +227,29 @@ class VllmEngine:
         meter = UsageMeter()
         return ChatCall(self._events(request, meter), meter)
 
-    async def _events(self, request: HttpCall, meter: UsageMeter) -> AsyncGenerator[Event, None]:
+    async def _events(self, call: HttpCall, meter: UsageMeter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
-        request = msgspec.structs.replace(request, body=fields.without_nulls(request.path, request.body))
-        remark = ""
-        if not self._strict:
-            unstored, remark = fields.without_store(request.path, request.body)
-            request = msgspec.structs.replace(request, body=unstored)
-        self._check(request, adapters)
-        unread = template.describe_unread(self._variables, request.body, strict=self._strict)
+        request = ChatRequest(call.path, call.body)
+        request.drop_nulls()
+        not_stored = "" if self._strict else request.drop_store()
+        self._check(call, request, adapters)
+        unread = template.describe_unread(self._variables, request, strict=self._strict)
         entering = GrammarAdmission(self._checker)
-        await entering.first(request.body)
+        await entering.first(request)
         context = contextvars.copy_context()
         context.run(METER.set, meter)
         context.run(ADMISSION.set, entering)
-        rename = Renamer(request.served, request.display_name)
+        rename = Renamer(call.served, call.display_name)
 
         def fault() -> BadRequest | None:
-            return guard.explain_failure(reached_engine=bool(meter.request_ids), constrained=entering.constrained)
+            return errors.explain_failure(reached_engine=bool(meter.request_ids), constrained=entering.constrained)
 
-        body = tokens.cut(request.body, self._engine.model_config.max_model_len) if self._cuts else request.body
-        exchange = Exchange(self._app, request.path, body, context, self._headers(request))
+        token_limits = limits.token_limits(request)
+        if self._cuts:
+            limits.cut_tokens(request, self._engine.model_config.max_model_len)
+        exchange = Exchange(self._app, call.path, request.body, context, self._headers(call))
         self._running.add(exchange)
-        adapters.calls[request.served] += 1
+        adapters.calls[call.served] += 1
         try:
             if not await exchange.start():
                 raise EngineFailed("the engine gave no answer")
@@ -261,14 +259,14 @@ class VllmEngine:
             self._alive()
             if exchange.status >= 500:
                 raise fault() or EngineFailed("the engine could not answer this request")
-            warnings = filter(None, (remark, unread, tokens.warning(request.body, entering.tokens)))
+            warnings = filter(None, (not_stored, unread, limits.cut_warning(token_limits, entering.tokens)))
             yield ResponseStart(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
-                    yield Chunk(schemas.fitted(request.path, data, request.tier, rename, fault))
+                    yield Chunk(schemas.fitted(call.path, data, call.tier, rename, fault))
                 else:
-                    yield Chunk(rename(guard.with_param(guard.shorten_error(data), request.body)))
+                    yield Chunk(rename(errors.add_param(errors.shorten(data), request)))
         except RoundhouseError:
             raise
         except Exception as error:
@@ -277,32 +275,31 @@ class VllmEngine:
         finally:
             self._running.discard(exchange)
             entering.leave()
-            ending = asyncio.ensure_future(self._end(exchange, meter, adapters, request.served))
+            ending = asyncio.ensure_future(self._end(exchange, meter, adapters, call.served))
             if self._state == "loaded":
                 await asyncio.shield(ending)
         yield ResponseEnd(meter.usage())
 
-    def _headers(self, request: HttpCall) -> dict[str, str]:
+    def _headers(self, call: HttpCall) -> dict[str, str]:
         """What vLLM's application reads besides the body."""
-        headers = {"x-request-id": request.request_id} if request.request_id else {}
-        if request.priority:
-            headers["x-vllm-priority"] = str(request.priority)
-        return headers | (request.trace if self._traces else {})
+        headers = {"x-request-id": call.request_id} if call.request_id else {}
+        if call.priority:
+            headers["x-vllm-priority"] = str(call.priority)
+        return headers | (call.trace if self._traces else {})
 
-    def _check(self, request: HttpCall, adapters: EngineAdapters) -> None:
-        if request.path not in guard.PATHS:
+    def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters) -> None:
+        if request.path not in PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         config = self._engine.model_config
         context, text_only = config.max_model_len, not config.is_multimodal_model
-        guard.check_size(request.path, request.body, context, self._bounds, text_only=text_only)
-        requested = guard.requested_model(request.body)
-        guard.typical(request.body, able=self._typical)
-        fields.check(self._fields, request.path, request.body)
-        counts.check(request.path, request.body, context, self._bounds)
-        base = request.adapter is None
-        known = request.served == self._model if base else adapters.placed(request.served)
-        if not known or (requested != request.served and not (base and requested is None)):
-            raise EngineFailed(f"{request.served} is not in the engine: the base never answers for it")
+        limits.check_size(request, context, self._bounds, text_only=text_only)
+        model = request.model
+        fields.check(self._fields, request)
+        limits.check(request, context, self._bounds)
+        base = call.adapter is None
+        known = call.served == self._model if base else adapters.placed(call.served)
+        if not known or (model != call.served and not (base and model is None)):
+            raise EngineFailed(f"{call.served} is not in the engine: the base never answers for it")
 
     def _alive(self) -> None:
         if self._engine is None:

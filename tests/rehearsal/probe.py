@@ -14,7 +14,6 @@ import types
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from vllm.third_party import pynvml
@@ -70,7 +69,7 @@ def started(arguments: Any) -> dict[str, Any]:
 def main(recipe_file: str, folder: str) -> dict[str, Any]:
     prewarm.prewarm_core()
     prewarm._import_known(prewarm.CUDA)
-    runner, sampler = import_module(f"{SECOND}.model_runner"), import_module(f"{SECOND}.sample.sampler")
+    runner = import_module(f"{SECOND}.model_runner")
     switch()
     looked = inspected()
     (recipe,) = load_recipes([Path(recipe_file)])
@@ -92,7 +91,6 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
         "autotune": config.kernel_config.enable_flashinfer_autotune,
         "sizes": config.compilation_config.cudagraph_capture_sizes,
         "max_model_len": config.model_config.max_model_len,
-        "typical": launch.samples_typically(SimpleNamespace(vllm_config=config)),
         "executor": str(config.parallel_config.distributed_executor_backend),
         "worker": config.parallel_config.worker_cls,
         "extension": config.parallel_config.worker_extension_cls,
@@ -104,7 +102,6 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
         "runner_loads_adapters_as_the_first_does": any(
             kind.__name__ == "LoRAModelRunnerMixin" for kind in runner.GPUModelRunner.__mro__
         ),
-        "sampler_takes_processors": "custom_logits_processors" in sampler.Sampler.__init__.__code__.co_varnames,
         "core_is_ours": core.preprocess_add_request.__module__,
         "manager_is_ours": manager.add_adapter.__module__,
         "start": started(arguments),

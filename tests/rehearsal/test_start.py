@@ -46,7 +46,6 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
         "autotune": False,
         "sizes": cuda.capture_sizes(requested.batching.sequences),
         "max_model_len": requested.context_length,
-        "typical": True,
         "executor": "uni",
         "worker": "vllm.v1.worker.gpu_worker.Worker",
         "extension": "models.chat.vllm.adapters.stage.StagedAdapters" if places.device else "",
@@ -54,7 +53,6 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
         "lora": [places.device, places.max_rank] if places.device else None,
         "inspected": [],
         "runner_loads_adapters_as_the_first_does": True,
-        "sampler_takes_processors": True,
         "core_is_ours": "models.chat.vllm.core",
         "manager_is_ours": "models.chat.vllm.adapters.manager",
         "start": {

@@ -8,6 +8,7 @@ import msgspec
 
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.known_tokens import KnownTokens
+from models.chat.requests.request import ChatRequest
 from models.chat.vllm import grammars
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, RoundhouseError
@@ -58,9 +59,9 @@ class GrammarAdmission:
         finally:
             self._checks.discard(check)
 
-    async def first(self, body: bytes) -> None:
+    async def first(self, request: ChatRequest) -> None:
         """Check what vLLM would look at before it asks the engine. Raises BadRequest and others."""
-        for tag in _tags(body) if b"structural_tag" in body else ():
+        for tag in _tags(request):
             await self._checker.check(grammars.of_tag(tag))
 
     def leave(self) -> None:
@@ -74,28 +75,17 @@ class _Constraint(msgspec.Struct):
     structural_tag: msgspec.Raw | None = None
 
 
-class _Typed(msgspec.Struct):
-    type: str | None = None
-
-
-class _Body(msgspec.Struct):
-    structured_outputs: msgspec.Raw = msgspec.Raw(b"null")
-    response_format: msgspec.Raw = msgspec.Raw(b"null")
-
-
-def _tags(body: bytes) -> list[str]:
-    """Structural tags of a body, as text. What is not as vLLM wants it, vLLM refuses before it looks inside."""
+def _tags(request: ChatRequest) -> list[str]:
+    """The structural tags of a request, as text. A malformed one is refused by vLLM before it looks inside."""
     tags: list[str] = []
     try:
-        fields = msgspec.json.decode(body, type=_Body)
-        constraint = msgspec.json.decode(fields.structured_outputs, type=_Constraint | None)
+        constraint = msgspec.json.decode(request.fields.get("structured_outputs", b"null"), type=_Constraint | None)
         tag = msgspec.json.decode(constraint.structural_tag) if constraint and constraint.structural_tag else ""
         if isinstance(tag, str) and tag:
             tags.append(tag)
-        form = msgspec.json.decode(fields.response_format, type=_Typed | None)
-        if form and form.type == "structural_tag":
-            tags.append(bytes(fields.response_format).decode())
-    except NOT_JSON:
+        if request.object("response_format").get("type") == "structural_tag":
+            tags.append(bytes(request.fields["response_format"]).decode())
+    except (*NOT_JSON, BadRequest):
         return tags
     return tags
 

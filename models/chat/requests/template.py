@@ -1,14 +1,13 @@
-"""What a client tells a model's chat template (`chat_template_kwargs`), and the template does not read.
+"""Variables for a model's chat template (`chat_template_kwargs`) that the template does not read.
 
-vLLM leaves such a name out without a word, a slip in `enable_thinking` too: the model thinks on.
+vLLM ignores such a name without a word, also a slip in `enable_thinking`: the model goes on thinking.
 """
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
+from models.chat.requests.request import ChatRequest
 from models.messages import THINK
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
@@ -16,13 +15,13 @@ from registry.recipes.fields import Flag
 
 FIELD = "chat_template_kwargs"
 FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-"""Files of a model that its chat template may lie in."""
+"""Files of a model that may hold its chat template."""
 OTHERS = ("tekken.json",)
-"""Files of tokenizers that make prompts by themselves."""
+"""Files of tokenizers that write prompts by themselves."""
 FLAG = '"chat_template"'
 PARSERS = frozenset({"reasoning_parser", "tool_call_parser"})
 OF_PARSERS = frozenset({*THINK, "reasoning_effort", "thinking_mode", "force_nonempty_content"})
-"""Names that vLLM's parsers of thoughts and calls look for."""
+"""Variables that vLLM's parsers of thoughts and calls read."""
 OF_CALLS = frozenset(
     {
         "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents", "max_length",
@@ -30,13 +29,13 @@ OF_CALLS = frozenset(
         "tools", "truncation",
     }
 )  # fmt: skip
-"""Names of transformers' own: they are no template's variables, and vLLM says itself what it does not take."""
+"""Parameters of transformers' own call, which are no variables; vLLM refuses those that it does not take."""
 MOST_NAMED = 8
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,40}\Z")
 
 
 def texts(path: Path, flags: Mapping[str, Flag]) -> list[str]:
-    """What the chat template of the model in folder `path` is in; none: there is no such file."""
+    """The texts that may hold the chat template of the model in folder `path`; empty: there is no such file."""
     flag = str(flags.get("chat_template", flags.get("chat-template", "")))
     if flag:
         return [Path(flag).read_text(errors="replace") if len(flag) < 4096 and Path(flag).is_file() else flag]
@@ -44,7 +43,7 @@ def texts(path: Path, flags: Mapping[str, Flag]) -> list[str]:
 
 
 class Variables:
-    """Names that a model's chat template reads. A word of its text is taken for one."""
+    """The variables that a model's chat template may read: every word of its text."""
 
     def __init__(self, path: Path, flags: Mapping[str, Flag]) -> None:
         templates = texts(path, flags)
@@ -56,24 +55,21 @@ class Variables:
             words |= OF_PARSERS
         if words & THINK.keys():  # clients that know no model send both
             words |= THINK.keys()
-        self._words = words if known and not by_itself else None
-        """None: it cannot be told."""
+        self._words = words if known and not by_itself else None  # None: unknown
 
-    def unread(self, body: bytes) -> list[str]:
-        """Names of a body's `chat_template_kwargs` that nothing reads."""
-        if self._words is None or FIELD.encode() not in body:
+    def unread(self, request: ChatRequest) -> list[str]:
+        """Names in the request's `chat_template_kwargs` that nothing reads."""
+        if self._words is None:
             return []
         try:
-            raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).get(FIELD, b"null")
-            variables = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+            return sorted(request.raw_object(FIELD).keys() - self._words)
         except NOT_JSON:
             return []
-        return sorted(variables.keys() - self._words)
 
 
-def describe_unread(variables: Variables | None, body: bytes, *, strict: bool) -> str:
-    """What to tell of names that nothing reads; empty: nothing. Raises BadRequest where the recipe is strict."""
-    unread = variables.unread(body) if variables is not None else []
+def describe_unread(variables: Variables | None, request: ChatRequest, *, strict: bool) -> str:
+    """A warning about names that nothing reads; empty: there are none. Raises BadRequest where the recipe is strict."""
+    unread = variables.unread(request) if variables is not None else []
     if not unread:
         return ""
     if strict:

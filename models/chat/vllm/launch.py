@@ -23,8 +23,6 @@ LOGPROBS_BYTES = {"cuda": 1 << 30, "cpu": 1 << 28}
 """By device, for the logits of a step's tokens where a prompt's logprobs are asked for."""
 LOGIT_BYTES = 12
 """Of each of them, measured: it, as float32, and its logprob. 2,000 tokens of a vocabulary of 131,072 took 3 GB."""
-TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
-"""As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
 
 
 def parser() -> Any:
@@ -105,9 +103,7 @@ def configuration(arguments: Namespace, device: str) -> Any:
     if device == "cpu" and arguments.tensor_parallel_size == 1:
         # the class, not "uni": vLLM turns the word into a worker process of its own, which costs a start and a copy
         settings.distributed_executor_backend = UniProcExecutor
-    config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
-    _sample_typically(config)
-    return config
+    return settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
 
 
 def start_engine(
@@ -186,20 +182,6 @@ def sleep_mode_available() -> bool:
         return bool(import_module("vllm.device_allocator.cumem").cumem_available)
     except ImportError:
         return False
-
-
-def samples_typically(engine: Any) -> bool:
-    """Whether typical decoding is in the sampler: with speculation there is none."""
-    config = engine.vllm_config
-    taken = TYPICAL_V2 in (config.model_config.logits_processors or ())
-    return config.speculative_config is None and (taken or not config.use_v2_model_runner)
-
-
-def _sample_typically(config: Any) -> None:
-    """vLLM's first model runner has it from the plug-in; the second takes it as one of the user's own, at no cost for
-    those who do not ask for it."""
-    if config.use_v2_model_runner and config.speculative_config is None:
-        config.model_config.logits_processors = [*(config.model_config.logits_processors or ()), TYPICAL_V2]
 
 
 async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> Any:

@@ -41,19 +41,16 @@ def _patch_all() -> None:
     from vllm.platforms import current_platform
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.core import EngineCore
-    from vllm.v1.sample import logits_processor
     from vllm.v1.structured_output import StructuredOutputManager
 
     from models.chat.vllm import core, grammars
     from models.chat.vllm.adapters import file, manager
     from models.chat.vllm.cpu import experts, punica
-    from models.chat.vllm.sampling import typical
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     file.patch(lora_model)
     core.patch(EngineCore, process.enter)
     grammars.patch(StructuredOutputManager, SamplingParams)
-    typical.patch(logits_processor)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
         experts.register()

@@ -28,7 +28,6 @@ CPU = (
 CUDA = (
     "vllm.v1.worker.gpu_worker",
     "vllm.lora.punica_wrapper.punica_gpu",
-    "models.chat.vllm.sampling.typical_v2",
     # whose classes vLLM need not look at in a process of its own (`launch`); none touches CUDA when it is imported
     "vllm.model_executor.models.llama",
     "vllm.model_executor.models.mistral",

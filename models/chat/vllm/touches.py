@@ -56,11 +56,6 @@ REPLACED = (
         (),
     ),
     VllmPatch(
-        "vllm.v1.sample.logits_processor:BUILTIN_LOGITS_PROCESSORS",
-        "typical decoding, which TGI's clients ask for; as a custom processor it would cost every request",
-        "tests/contract/vllm/test_typical.py",
-    ),
-    VllmPatch(
         "vllm.v1.engine.output_processor:OutputProcessor.add_request",
         "exact token counts of every call, from `request_states`; `AsyncLLM.abort` takes back what fails after it",
         NUMBERS,

@@ -18,7 +18,8 @@ from jinja2 import Environment, TemplateSyntaxError
 from models.chat import settings, start
 from models.chat.asgi import BUFFER, Exchange
 from models.chat.names import Renamer
-from models.chat.requests import guard
+from models.chat.requests.limits import check_size
+from models.chat.requests.request import ChatRequest
 from models.chat.vllm import launch
 from models.chat.vllm.usage import METER, CallEnded, UsageMeter, meter_requests
 from models.estimate import estimate
@@ -120,19 +121,22 @@ def test_a_load_that_a_template_ended_says_so() -> None:
 
 # --- guard and names -----------------------------------------------------------------------------------------------
 def test_the_model_is_read_as_vllm_reads_it() -> None:
-    assert guard.requested_model(b'{"model": "a", "x": {"model": "b"}}') == "a"
-    assert guard.requested_model(b'{"model": "a", "model": "b"}') == json.loads('{"model": "a", "model": "b"}')["model"]
-    assert guard.requested_model(b"{}") is None
+    def model(body: bytes) -> str | None:
+        return ChatRequest("/v1/completions", body).model
+
+    assert model(b'{"model": "a", "x": {"model": "b"}}') == "a"
+    assert model(b'{"model": "a", "model": "b"}') == json.loads('{"model": "a", "model": "b"}')["model"]
+    assert model(b"{}") is None
     for bad in (b"", b"[]", b'{"model": 5}', b'{"x": NaN}', b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
         with pytest.raises(BadRequest):
-            guard.requested_model(bad)
+            model(bad)
 
 
 def test_tokenizing_is_bounded() -> None:
-    guard.check_size("/tokenize", b"x" * (64 << 10), 512, Bounds())
+    check_size(ChatRequest("/tokenize", b"x" * (64 << 10)), 512, Bounds())
     with pytest.raises(TooLarge):
-        guard.check_size("/tokenize", b"x" * ((64 << 10) + 1), 512, Bounds())
-    guard.check_size("/v1/completions", b"x" * (1 << 20), 512, Bounds())
+        check_size(ChatRequest("/tokenize", b"x" * ((64 << 10) + 1)), 512, Bounds())
+    check_size(ChatRequest("/v1/completions", b"x" * (1 << 20)), 512, Bounds())
 
 
 def test_names_are_changed_where_they_are_names_only() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.chat.requests import counts, guard, tokens
+from models.chat.requests import errors, limits
+from models.chat.requests.request import ChatRequest
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, TooLarge
 
@@ -17,7 +18,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
 def check(body: dict[str, Any], path: str = CHAT, context: int = 512) -> None:
-    counts.check(path, json.dumps({"model": "m", **body}).encode(), context, USUAL)
+    limits.check(ChatRequest(path, json.dumps({"model": "m", **body}).encode()), context, USUAL)
 
 
 @given(st.sampled_from(["stop", "stop_sequences", "tools"]), st.integers(0, 200))
@@ -77,7 +78,7 @@ def test_refused_by_name(body: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"messages": [{"role": role} for role in sorted(counts.ROLES)], "stop": "x" * 5_000, "logit_bias": None},
+        {"messages": [{"role": role} for role in sorted(limits.ROLES)], "stop": "x" * 5_000, "logit_bias": None},
         {"messages": [{"role": 5}, {}], "logit_bias": 3, "stop": None, "tools": {}, "n": "x", "request_id": 7},
         {"messages": 5, "priority": 0, "kv_transfer_params": None, "request_id": "chatcmpl-1"},
         {"use_beam_search": False, "length_penalty": 1.0},
@@ -100,8 +101,10 @@ def test_let_through(body: dict[str, Any]) -> None:
 def test_numbers_that_are_none(value: str) -> None:
     """vLLM says what is wrong with them."""
     body = f'{{"model": "m", "n": {value}, "prompt_logprobs": {value}, "max_tokens": {value}, "request_id": {value}}}'
-    counts.check(CHAT, body.encode(), 512, USUAL)
-    assert tokens.cut(body.encode(), 512) == body.encode()
+    request = ChatRequest(CHAT, body.encode())
+    limits.check(request, 512, USUAL)
+    limits.cut_tokens(request, 512)
+    assert request.body == body.encode()
 
 
 def test_roles_are_looked_at_where_messages_have_them() -> None:
@@ -109,13 +112,13 @@ def test_roles_are_looked_at_where_messages_have_them() -> None:
 
 
 def test_a_body_has_so_many_bytes_for_a_token_of_context() -> None:
-    guard.check_size(CHAT, b"x" * (1 << 20), 512, USUAL)
-    guard.check_size(CHAT, b"x" * (2 << 20), 1 << 15, USUAL)
-    guard.check_size(CHAT, b"x" * (9 << 20), 512, USUAL, text_only=False)
+    limits.check_size(ChatRequest(CHAT, b"x" * (1 << 20)), 512, USUAL)
+    limits.check_size(ChatRequest(CHAT, b"x" * (2 << 20)), 1 << 15, USUAL)
+    limits.check_size(ChatRequest(CHAT, b"x" * (9 << 20)), 512, USUAL, text_only=False)
     with pytest.raises(TooLarge, match="1048576 bytes"):
-        guard.check_size(CHAT, b"x" * ((1 << 20) + 1), 512, USUAL)
+        limits.check_size(ChatRequest(CHAT, b"x" * ((1 << 20) + 1)), 512, USUAL)
     with pytest.raises(TooLarge):
-        guard.check_size("/tokenize", b"x" * (1 << 20), 512, USUAL, text_only=False)
+        limits.check_size(ChatRequest("/tokenize", b"x" * (1 << 20)), 512, USUAL, text_only=False)
 
 
 @pytest.mark.parametrize("value", [b"5", b"-1", b"null"])
@@ -123,10 +126,10 @@ def test_a_prompt_that_is_to_be_cut_is_short_too(value: bytes) -> None:
     """It is read into tokens as a whole before that: 1.2 s for 1 MB, and 150 MiB."""
     body = b'{"prompt": "' + b"a " * 400_000 + b'", "truncate_prompt_tokens": ' + value + b"}"
     if value == b"null":
-        guard.check_size(TEXT, body, 512, USUAL)
+        limits.check_size(ChatRequest(TEXT, body), 512, USUAL)
         return
     with pytest.raises(TooLarge, match="65536 bytes"):
-        guard.check_size(TEXT, body, 512, USUAL)
+        limits.check_size(ChatRequest(TEXT, body), 512, USUAL)
 
 
 @pytest.mark.parametrize(
@@ -140,19 +143,19 @@ def test_a_prompt_that_is_to_be_cut_is_short_too(value: bytes) -> None:
     ],
 )
 def test_errors_are_short(error: Any) -> None:
-    data = guard.shorten_error(json.dumps(error).encode())
+    data = errors.shorten(json.dumps(error).encode())
     assert len(data) <= 4 << 10
     assert json.loads(data)["error"]["message"]
 
 
 def test_a_short_error_stays_as_it_is() -> None:
-    assert guard.shorten_error(b'{"error": 1}') == b'{"error": 1}'
+    assert errors.shorten(b'{"error": 1}') == b'{"error": 1}'
 
 
-@pytest.mark.parametrize("words", guard.ADVICE)
+@pytest.mark.parametrize("words", errors.ADVICE)
 def test_what_vllm_advises_can_be_done_here(words: bytes) -> None:
     given = {"error": {"message": f'"auto" {words.decode()}', "code": "invalid_value"}}
-    reported = json.loads(guard.shorten_error(json.dumps(given).encode()))
+    reported = json.loads(errors.shorten(json.dumps(given).encode()))
     assert "engine.flags." in reported["error"]["message"]
     assert "--" not in reported["error"]["message"]
     assert reported["error"]["code"] == "invalid_value"
@@ -165,7 +168,7 @@ def test_vllm_still_says_it_in_these_words() -> None:
     trees = (ast.parse(Path(module.__file__).read_text()) for module in (hf, online_renderer))
     stated = [part.value for tree in trees for part in ast.walk(tree) if isinstance(part, ast.Constant)]
     texts = "\n".join(filter(lambda value: isinstance(value, str), stated))
-    for words in guard.ADVICE:
+    for words in errors.ADVICE:
         assert words.decode() in texts
 
 
@@ -184,8 +187,8 @@ def test_a_large_context_takes_no_endless_list() -> None:
 def test_a_server_may_have_limits_of_its_own() -> None:
     bounds = Bounds(tools=1, messages=2, messages_least=1, body_bytes_least=10, body_bytes_per_token=1)
     with pytest.raises(BadRequest, match="up to 1 are taken"):
-        counts.check(CHAT, b'{"tools": [1, 2]}', 512, bounds)
+        limits.check(ChatRequest(CHAT, b'{"tools": [1, 2]}'), 512, bounds)
     with pytest.raises(BadRequest, match="up to 2 are taken"):
-        counts.check(CHAT, b'{"messages": [1, 2, 3]}', 512, bounds)
+        limits.check(ChatRequest(CHAT, b'{"messages": [1, 2, 3]}'), 512, bounds)
     with pytest.raises(TooLarge, match="up to 12 bytes"):
-        guard.check_size(CHAT, b"x" * 13, 12, bounds)
+        limits.check_size(ChatRequest(CHAT, b"x" * 13), 12, bounds)

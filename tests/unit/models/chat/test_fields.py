@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from models.chat.requests import fields as chat_fields
 from models.chat.requests import template
+from models.chat.requests.request import NOT_STORED, ChatRequest
 from registry.errors import BadRequest
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -57,11 +58,11 @@ def test_tools_without_a_parser_of_calls_are_refused_for_responses(fields: chat_
     deaf = {**fields, RESPONSES: fields[RESPONSES] - {"tools"}}
     body: dict[str, Any] = {"model": "m", "tools": [{"type": "function", "name": "f"}]}
     with pytest.raises(BadRequest, match="needs a parser of this model's calls") as refused:
-        chat_fields.check(deaf, RESPONSES, json.dumps(body).encode())
+        chat_fields.check(deaf, ChatRequest(RESPONSES, json.dumps(body).encode()))
     assert refused.value.param == "tools"
     for more in ({"tool_choice": "none"}, {"tools": []}):
-        chat_fields.check(deaf, RESPONSES, json.dumps(body | more).encode())
-    chat_fields.check(fields, RESPONSES, json.dumps(body).encode())
+        chat_fields.check(deaf, ChatRequest(RESPONSES, json.dumps(body | more).encode()))
+    chat_fields.check(fields, ChatRequest(RESPONSES, json.dumps(body).encode()))
 
 
 def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Fields) -> None:
@@ -87,31 +88,39 @@ def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Field
 )
 def test_let_through(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
     known = {**fields, CHAT: fields[CHAT] | {"response_format", "stream_options"}}
-    chat_fields.check(known, CHAT, json.dumps({"model": "m", **more}).encode())
+    chat_fields.check(known, ChatRequest(CHAT, json.dumps({"model": "m", **more}).encode()))
+
+
+def without_nulls(path: str, body: bytes) -> bytes:
+    request = ChatRequest(path, body)
+    request.drop_nulls()
+    return request.body
 
 
 def test_nulls_are_left_out(fields: chat_fields.Fields) -> None:
     body = b'{"model": "m", "n" : null , "background":null,"stop":["null"],"x":{"y":null}}'
-    assert json.loads(chat_fields.without_nulls(RESPONSES, body)) == {"model": "m", "stop": ["null"], "x": {"y": None}}
+    assert json.loads(without_nulls(RESPONSES, body)) == {"model": "m", "stop": ["null"], "x": {"y": None}}
     for kept in (b'{"x":"null", "y": [null]}', b"null", b"[null]", b'{"x": null', b"{}"):
-        assert chat_fields.without_nulls(RESPONSES, kept) == kept
-    assert chat_fields.without_nulls("/tokenize", body) == body
+        assert without_nulls(RESPONSES, kept) == kept
+    assert without_nulls("/tokenize", body) == body
 
 
 @pytest.mark.parametrize("options", [{}, {"include_obfuscation": False}])
 def test_a_stream_of_responses_is_not_obfuscated_anyway(fields: chat_fields.Fields, options: Any) -> None:
-    chat_fields.check(fields, RESPONSES, json.dumps({"model": "m", "stream_options": options}).encode())
+    chat_fields.check(fields, ChatRequest(RESPONSES, json.dumps({"model": "m", "stream_options": options}).encode()))
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
 def test_store_is_removed_with_a_warning(path: str) -> None:
     body = b'{"model":"m", "store" : true, "x":"\\"store\\""}'
-    body_left, warning = chat_fields.without_store(path, body)
-    assert json.loads(body_left) == {**json.loads(body), "store": False}
-    assert "stored" in warning
+    request = ChatRequest(path, body)
+    assert request.drop_store() == NOT_STORED
+    assert json.loads(request.body) == {**json.loads(body), "store": False}
     for other in (b'{"store":false}', b'{"store":null}', b'{"x":"\\"store\\": true"}', b'{"store":1}'):
-        assert chat_fields.without_store(path, other) == (other, "")
-    assert chat_fields.without_store("/v1/messages", body) == (body, "")
+        request = ChatRequest(path, other)
+        assert (request.drop_store(), request.body) == ("", other)
+    request = ChatRequest("/v1/messages", body)
+    assert (request.drop_store(), request.body) == ("", body)
 
 
 @pytest.mark.parametrize(
@@ -152,18 +161,18 @@ def test_refused(fields: chat_fields.Fields, path: str, more: dict[str, Any], pa
     known = {**fields, "/v1/responses": fields["/v1/responses"] | {"store", "tools", "text", "truncation"}}
     known[CHAT] |= {"response_format", "stream_options"}
     with pytest.raises(BadRequest, match=words.replace("[", r"\[")) as refused:
-        chat_fields.check(known, path, json.dumps({"model": "m", **more}).encode())
+        chat_fields.check(known, ChatRequest(path, json.dumps({"model": "m", **more}).encode()))
     assert refused.value.param == param
 
 
 @pytest.mark.parametrize("tools", ["word", [1], {"a": 1}, None, [{"type": 4}], []])
 def test_what_is_no_list_of_tools_is_left_to_the_engine(fields: chat_fields.Fields, tools: Any) -> None:
     known = {**fields, "/v1/responses": fields["/v1/responses"] | {"tools"}}
-    chat_fields.check(known, "/v1/responses", json.dumps({"model": "m", "tools": tools}).encode())
+    chat_fields.check(known, ChatRequest("/v1/responses", json.dumps({"model": "m", "tools": tools}).encode()))
 
 
 def test_other_paths_ignore_what_they_do_not_know(fields: chat_fields.Fields) -> None:
-    chat_fields.check(fields, "/tokenize", b'{"model": "m", "nonsense": 1}')
+    chat_fields.check(fields, ChatRequest("/tokenize", b'{"model": "m", "nonsense": 1}'))
 
 
 @pytest.mark.parametrize(
@@ -179,22 +188,22 @@ def test_an_effort_that_the_template_does_not_know(
 ) -> None:
     body = json.dumps({"model": "m", **more}).encode()
     knowing = {**fields, RESPONSES: frozenset({"model", "reasoning"}), MESSAGES: frozenset({"model", "output_config"})}
-    chat_fields.check(knowing, path, body)
+    chat_fields.check(knowing, ChatRequest(path, body))
     with pytest.raises(BadRequest) as refused:
-        chat_fields.check({**knowing, CHAT: knowing[CHAT] - {"reasoning_effort"}}, path, body)
+        chat_fields.check({**knowing, CHAT: knowing[CHAT] - {"reasoning_effort"}}, ChatRequest(path, body))
     assert refused.value.param == param
 
 
 @pytest.mark.parametrize("reasoning", [{"summary": "auto"}, {"effort": "none"}, {}, None, "odd"])
 def test_reasoning_that_asks_for_nothing(fields: chat_fields.Fields, reasoning: Any) -> None:
     knowing = {CHAT: frozenset({"model"}), RESPONSES: frozenset({"model", "reasoning"})}
-    chat_fields.check(knowing, RESPONSES, json.dumps({"model": "m", "reasoning": reasoning}).encode())
+    chat_fields.check(knowing, ChatRequest(RESPONSES, json.dumps({"model": "m", "reasoning": reasoning}).encode()))
 
 
 def test_summaries_of_thoughts_are_refused() -> None:
     knowing = {CHAT: frozenset({"model", "reasoning_effort"}), RESPONSES: frozenset({"model", "reasoning"})}
     with pytest.raises(BadRequest, match="not as a summary"):
-        chat_fields.check(knowing, RESPONSES, b'{"model": "m", "reasoning": {"summary": "detailed"}}')
+        chat_fields.check(knowing, ChatRequest(RESPONSES, b'{"model": "m", "reasoning": {"summary": "detailed"}}'))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +234,7 @@ JINJA, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 
 def unread(folder: Path, flags: dict[str, Any], *names: str) -> list[str]:
     body = json.dumps({"model": "m", "chat_template_kwargs": dict.fromkeys(names, True)}).encode()
-    return template.Variables(folder, flags).unread(body)
+    return template.Variables(folder, flags).unread(ChatRequest(CHAT, body))
 
 
 @pytest.mark.parametrize(
@@ -261,9 +270,29 @@ def test_the_warning_of_unread_variables(tmp_path: Path) -> None:
     variables = template.Variables(tmp_path, {})
     body = json.dumps({"chat_template_kwargs": {"slip": 1, "\r\nx: y": 2}}).encode()
     describe_unread = "chat_template_kwargs: this model's chat template does not read a name of no variable, slip"
-    assert template.describe_unread(variables, body, strict=False) == describe_unread
+    assert template.describe_unread(variables, ChatRequest(CHAT, body), strict=False) == describe_unread
     with pytest.raises(BadRequest) as error:
-        template.describe_unread(variables, json.dumps({"chat_template_kwargs": {"slip": 1}}).encode(), strict=True)
+        template.describe_unread(variables, ChatRequest(CHAT, b'{"chat_template_kwargs": {"slip": 1}}'), strict=True)
     assert (error.value.param, error.value.code) == ("chat_template_kwargs.slip", "unknown_parameter")
     for other in (b"{}", b'{"chat_template_kwargs": null}', b'{"chat_template_kwargs": 7}', b'"chat_template_kwargs"'):
-        assert template.describe_unread(variables, other, strict=True) == ""
+        assert template.describe_unread(variables, ChatRequest(CHAT, other), strict=True) == ""
+
+
+# --- typical decoding ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"vllm_xargs": {"typical_p": 1.0, "other": 3}}', b'{"vllm_xargs": {"typical_p": null}}',
+        b'{"prompt": "typical_p of this text"}', b'{"temperature": 0.0, "vllm_xargs": {"typical_p": 0.95}}',
+        b'{"vllm_xargs": 5}',
+    ],
+)  # fmt: skip
+def test_typical_decoding_without_effect(body: bytes) -> None:
+    chat_fields.check({}, ChatRequest(CHAT, body))
+
+
+@pytest.mark.parametrize("share", ["0.5", "0", '"0.5"'])
+def test_typical_decoding_is_refused(share: str) -> None:
+    with pytest.raises(BadRequest, match="set it to null") as refused:
+        chat_fields.check({}, ChatRequest(CHAT, b'{"vllm_xargs": {"typical_p": %s}}' % share.encode()))
+    assert (refused.value.param, refused.value.code) == ("typical_p", "unsupported_value")

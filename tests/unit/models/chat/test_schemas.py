@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.chat import schemas
-from models.chat.requests import guard
+from models.chat.requests.errors import explain_failure
 from models.chat.schemas import completions
 
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
@@ -151,7 +151,7 @@ def test_an_error_in_a_stream_has_words_as_its_code_and_type(code: int | str, wo
 
 
 def test_a_stream_that_no_text_could_satisfy_says_so() -> None:
-    fault = guard.explain_failure(reached_engine=True, constrained=True)
+    fault = explain_failure(reached_engine=True, constrained=True)
     broken = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
     busy = broken | {"code": 503}
     for path in (CHAT, TEXT):

@@ -6,25 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.chat.requests import tokens
+from models.chat.requests import limits
+from models.chat.requests.request import CHAT, ChatRequest
 from registry.recipes.definition import Recipe
 
 NUMBERS = st.dictionaries(
-    st.sampled_from(tokens.FIELDS), st.integers(-5, 2**70) | st.none() | st.text() | st.booleans()
+    st.sampled_from(limits.TOKEN_FIELDS), st.integers(-5, 2**70) | st.none() | st.text() | st.booleans()
 )
 
 
 @given(NUMBERS, st.integers(16, 10**6))
 def test_only_numbers_above_are_cut(requested: dict[str, object], most: int) -> None:
     body = {"model": "m", "messages": [{"content": "é"}], **requested}
-    after = json.loads(tokens.cut(json.dumps(body).encode(), most))
+    request = ChatRequest(CHAT, json.dumps(body).encode())
+    limits.cut_tokens(request, most)
+    after = json.loads(request.body)
     expected = {k: min(v, most) if isinstance(v, int) and not isinstance(v, bool) else v for k, v in requested.items()}
     assert after == {**body, **expected}
 
 
 def test_a_body_that_asks_for_less_stays_as_it_is() -> None:
     body = b'{ "max_tokens":  512, "x": 1e400 }'
-    assert tokens.cut(body, 512) is body
+    request = ChatRequest(CHAT, body)
+    limits.cut_tokens(request, 512)
+    assert request.body is body
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,7 @@ def test_a_body_that_asks_for_less_stays_as_it_is() -> None:
     ],
 )
 def test_a_warning_says_what_was_cut(body: bytes, allowed: int | None, expected_warning: str) -> None:
-    assert tokens.warning(body, allowed) == expected_warning
+    assert limits.cut_warning(limits.token_limits(ChatRequest(CHAT, body)), allowed) == expected_warning
 
 
 def test_only_chat_has_it() -> None:

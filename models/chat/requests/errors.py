@@ -1,0 +1,96 @@
+"""What a client gets for an error of vLLM's: short, with the field that it is about, and with advice that fits here."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from models.chat.requests.request import ChatRequest, begins
+from registry.base.json import NOT_JSON
+from registry.errors import BadRequest, short
+
+LONGEST_ERROR = 4 << 10
+ADVICE = {
+    b"As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template if the "
+    b"tokenizer does not define one.": (
+        b"This model has no chat template: continue a text with /v1/completions, or let its recipe name a template in "
+        b"engine.flags.chat_template."
+    ),
+    b"tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set": (
+        b"tool choice needs a parser of this model's calls: leave 'tools' out, or let its recipe name one in "
+        b"engine.flags.tool_call_parser, with engine.flags.enable_auto_tool_choice: true."
+    ),
+    b" requires --tool-call-parser to be set": (
+        b" needs a parser of this model's calls: leave 'tools' out, or let its recipe name one in "
+        b"engine.flags.tool_call_parser."
+    ),
+    b"--trust-request-chat-template is not set. Refused request with untrusted chat template.": (
+        b"a template is a program: let the model's recipe name it in engine.flags.chat_template."
+    ),
+}
+"""vLLM's advice to those who start it from a shell, and what to do here."""
+_WORDS = re.compile(r"[a-z][a-z_]+")
+_NUMBER = re.compile(rb'"?[-0-9]')
+"""The beginning of a number, also inside a string, which vLLM takes."""
+
+
+class _Error(msgspec.Struct):
+    error: object = None
+    message: str = ""
+
+
+def shorten(data: bytes) -> bytes:
+    """Bound the message of vLLM's error body, which may quote a whole request, and replace its advice."""
+    for shell, here in ADVICE.items():
+        data = data.replace(shell, here)
+    if len(data) <= LONGEST_ERROR:
+        return data
+    try:
+        whole = msgspec.json.decode(data, type=_Error)
+        inner = whole.error if isinstance(whole.error, dict) else {"message": whole.message or whole.error}
+    except NOT_JSON:
+        inner = {}
+    cut = {key: short(value, 1_000) if isinstance(value, str) else None for key, value in inner.items()}
+    text = {"message": cut.get("message") or "vLLM refused this request"}
+    known = {key: inner[key] if isinstance(inner.get(key), int) else cut.get(key) for key in ("type", "param", "code")}
+    return msgspec.json.encode({"error": text | known})
+
+
+def add_param(data: bytes, request: ChatRequest) -> bytes:
+    """Name the field that vLLM's error is about: the first of the request's numbers that the message mentions."""
+    try:
+        whole = msgspec.json.decode(data, type=dict[str, Any])
+        error = whole.get("error")
+        if not isinstance(error, dict) or error.get("param") is not None:
+            return data
+        numbers = _numbers(request.fields)
+    except NOT_JSON:
+        return data
+    words = _WORDS.findall(str(error.get("message")))
+    param = next((numbers[word] for word in words if word in numbers), None)
+    return data if param is None else msgspec.json.encode({**whole, "error": {**error, "param": param}})
+
+
+def explain_failure(*, reached_engine: bool, constrained: bool) -> BadRequest | None:
+    """What a 5xx of a living engine means; None: a fault of the engine.
+
+    Before anything reached the engine, vLLM's preprocessing stumbled over the body. Afterwards it is a grammar that no
+    text satisfies, such as the schema {"$ref": "#"}: vLLM ends that request as an internal error.
+    """
+    if not reached_engine:
+        return BadRequest("vLLM could not make sense of this request", code="unprocessable_request")
+    if constrained:
+        return BadRequest("no text satisfies the schema or grammar of this request", code="unsatisfiable_constraint")
+    return None
+
+
+def _numbers(fields: Mapping[str, msgspec.Raw], within: str = "") -> dict[str, str]:
+    """Map the name of each number in `fields` and in its objects to its path."""
+    paths: dict[str, str] = {}
+    for name, raw in fields.items():
+        if _NUMBER.match(raw):
+            paths[name] = within + name
+        elif not within and begins(raw, b"{"):
+            paths = _numbers(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), f"{name}.") | paths
+    return paths

@@ -1,0 +1,166 @@
+"""How much a request may hold: its bytes, its entries and the length of its answer; and what only an engine may set."""
+
+import msgspec
+
+from models.chat.requests.request import CHAT, TOKENIZING, ChatRequest, begins, list_items, number
+from registry.base.json import NOT_JSON
+from registry.bounds import Bounds
+from registry.errors import BadRequest, TooLarge
+
+TOKEN_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Chat Completions, Completions and Messages have the first, Chat Completions the second, Responses the third."""
+INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority", "use_beam_search")
+"""Fields by which engines talk to one another, or which decide whose turn it is. vLLM's beams have no priority."""
+WALKED = frozenset(
+    {
+        "bad_words", "chat_template_kwargs", "documents", "include", "media_io_kwargs", "metadata",
+        "mm_processor_kwargs", "stop_token_ids", "vllm_xargs",
+    }
+)  # fmt: skip
+"""Lists and objects whose entries vLLM visits one by one on the loop that feeds all streams."""
+ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
+
+
+def check_size(request: ChatRequest, context_length: int, bounds: Bounds, *, text_only: bool = True) -> None:
+    """Raise TooLarge for a body over so many bytes per token of context; a model of images takes larger ones.
+
+    vLLM needs 2 s for a prompt of 2 MB, part of it on the loop that feeds streams; 3.4 MB of messages stopped all
+    streams for a second. A prompt that is to be truncated is first tokenised whole.
+    """
+    if request.path in TOKENIZING or request.has("truncate_prompt_tokens"):
+        limit = max(bounds.text_bytes_least, bounds.text_bytes_per_token * context_length)
+    else:
+        limit = max(bounds.body_bytes_least, bounds.body_bytes_per_token * context_length)
+    if len(request.body) > limit and (text_only or request.path in TOKENIZING):
+        raise TooLarge(
+            f"{request.path} takes up to {limit} bytes for this model; {len(request.body)} were sent. Send less, or in "
+            "parts."
+        )
+
+
+def check(request: ChatRequest, context_length: int, bounds: Bounds) -> None:
+    """Raise BadRequest with the field that holds too much, or is not a client's to set."""
+    fields = request.fields
+    _check_internal(request, bounds)
+    for name, most in (("stop", bounds.stops), ("stop_sequences", bounds.stops), ("tools", bounds.tools)):
+        _within(len(request.items(name)), most, name)
+    for name in ("messages", "input"):
+        _within(len(request.items(name)), min(max(bounds.messages_least, context_length), bounds.messages), name)
+        _check_parts(request, name, bounds)
+    for name in WALKED & fields.keys():
+        _within(_entries(request, name), bounds.entries, name)
+    _check_answers(request, context_length, bounds)
+    pattern = request.raw_object("repetition_detection").get("max_pattern_size")
+    if pattern is not None and number(pattern, 0) > bounds.repetition_pattern:
+        raise BadRequest(
+            f"Patterns of up to {bounds.repetition_pattern} tokens are looked for.",
+            param="repetition_detection.max_pattern_size",
+            code="invalid_value",
+        )
+    if "logit_bias" in fields:
+        _within(_entries(request, "logit_bias"), bounds.biases, "logit_bias")
+    if request.is_on("echo") and "logprobs" in fields:
+        _within(request.number("n", 1) * request.number("logprobs", 0), bounds.prompt_logprobs, "logprobs")
+    if "prompt_logprobs" in fields:
+        count = request.number("n", 1) * request.number("prompt_logprobs", 0)
+        _within(count, bounds.prompt_logprobs, "prompt_logprobs")
+    if request.path == CHAT:
+        _check_roles(request)
+
+
+def token_limits(request: ChatRequest) -> dict[str, int]:
+    """Lengths that the client asks for, by the field that has them."""
+    limits: dict[str, int] = {}
+    for name in TOKEN_FIELDS & request.fields.keys():
+        try:
+            limits[name] = msgspec.json.decode(request.fields[name], type=int)
+        except NOT_JSON:
+            continue  # vLLM refuses it
+    return limits
+
+
+def cut_tokens(request: ChatRequest, most: int) -> None:
+    """Lower the requested length of the answer to `most` tokens where it is more."""
+    for name, value in token_limits(request).items():
+        if value > most:
+            request.replace(name, str(most).encode())
+
+
+def cut_warning(limits: dict[str, int], allowed: int | None) -> str:
+    """A warning for an answer that may be shorter than its client's `token_limits`; empty: it may not."""
+    most = min(limits.values(), default=0)
+    if allowed is None or allowed >= most:
+        return ""
+    return f"max_tokens was cut from {most} to {allowed}: the context has no room for more"
+
+
+def _check_answers(request: ChatRequest, context_length: int, bounds: Bounds) -> None:
+    """Bound the number of answers, and the logprobs that come in one piece."""
+    answers = _prompts(request) * request.number("n", 1)
+    if answers > bounds.answers:
+        raise BadRequest(
+            f"This request is for {answers} answers; up to {bounds.answers} are given. Send it in parts.",
+            param="n" if "n" in request.fields else "prompt",
+            code="too_many_entries",
+        )
+    name = "top_logprobs" if "top_logprobs" in request.fields else "logprobs"
+    tokens = min((request.number(field, context_length) for field in TOKEN_FIELDS), default=context_length)
+    logprobs = answers * request.number(name, 0) * min(tokens, context_length)
+    if logprobs > bounds.logprobs and not request.is_true("stream"):
+        raise BadRequest(
+            f"This request is for up to {logprobs} logprobs in one piece; up to {bounds.logprobs} are given. Ask for a "
+            "stream, or for fewer answers, tokens ('max_tokens') or logprobs.",
+            param=name,
+            code="too_many_entries",
+        )
+
+
+def _check_internal(request: ChatRequest, bounds: Bounds) -> None:
+    for name in INTERNAL:
+        if request.is_on(name):
+            raise BadRequest(f"{name} is not for clients to set: leave it out.", param=name, code="unsupported_value")
+    request_id = request.text("request_id")
+    if not (request_id.isprintable() and len(request_id) <= bounds.request_id_letters):
+        raise BadRequest(
+            f"A request_id is one line of up to {bounds.request_id_letters} printable characters.",
+            param="request_id",
+            code="invalid_value",
+        )
+
+
+def _check_parts(request: ChatRequest, name: str, bounds: Bounds) -> None:
+    total = 0
+    for index, turn in enumerate(request.turns(name)):
+        count = len(list_items(turn.content)) if turn is not None else 0
+        _within(count, bounds.parts, f"{name}[{index}].content")
+        total += count
+    _within(total, bounds.parts_all, f"{name}[].content")
+
+
+def _check_roles(request: ChatRequest) -> None:
+    turns = request.turns("messages")
+    if None in turns:
+        return  # vLLM refuses it
+    for index, turn in enumerate(turns):
+        if turn is not None and isinstance(turn.role, str) and turn.role not in ROLES:
+            raise BadRequest(
+                f"{turn.role[:50]!r} is no role of a message. Use one of: {', '.join(sorted(ROLES))}.",
+                param=f"messages[{index}].role",
+                code="invalid_value",
+            )
+
+
+def _entries(request: ChatRequest, name: str) -> int:
+    """The entries of a list or an object; 0 for anything else, which vLLM refuses."""
+    return len(request.raw_object(name)) if request.is_object(name) else len(request.items(name))
+
+
+def _prompts(request: ChatRequest) -> int:
+    """The number of prompts. A list of numbers is one prompt, of tokens."""
+    items = request.items("prompt")
+    return len(items) if items and any(begins(items[0], mark) for mark in (b'"', b"[", b"{")) else 1
+
+
+def _within(count: int, most: int, name: str) -> None:
+    if count > most:
+        raise BadRequest(f"'{name}' has {count} entries; up to {most} are taken.", param=name, code="too_many_entries")

@@ -1,0 +1,181 @@
+"""One request to the chat engine: the body is decoded once, and every check is a function of its fields."""
+
+from typing import Any
+
+import msgspec
+from pydantic import TypeAdapter, ValidationError
+
+from registry.base.json import NOT_JSON
+from registry.errors import BadRequest
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
+VENDORS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS)
+"""Paths whose clients expect an error for an unknown field; on its own paths vLLM ignores such fields."""
+TOKENIZING = ("/tokenize", "/detokenize")
+PATHS = frozenset((*VENDORS, *TOKENIZING))
+"""Paths that a chat engine answers."""
+NOT_STORED = "store: nothing is stored here"
+_NULL, _TRUE, _FALSE = (msgspec.Raw(word) for word in (b"null", b"true", b"false"))
+_OFF = (_NULL, _FALSE, msgspec.Raw(b"0"))
+_WHOLE = TypeAdapter(int)
+"""Reads a number as vLLM does: '5' and 5.0 are 5."""
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Turn(msgspec.Struct):
+    """One message, or one item of a response's input."""
+
+    role: Any = None
+    content: msgspec.Raw = _NULL
+
+
+_TURN = msgspec.json.Decoder(Turn)
+
+
+class ChatRequest:
+    """The path and the fields of a request; each field's value is decoded when a check first reads it.
+
+    A body that is not a JSON object has no fields and a `fault`. `body` is the client's own until a field changes.
+    """
+
+    def __init__(self, path: str, body: bytes) -> None:
+        self.path = path
+        self.fields: dict[str, msgspec.Raw] = {}
+        self.fault: BadRequest | None = None
+        self._body: bytes | None = body
+        self._values: dict[str, Any] = {}
+        self._items: dict[str, list[msgspec.Raw]] = {}
+        self._turns: dict[str, list[Turn | None]] = {}
+        try:
+            self.fields = _OBJECT.decode(body)
+        except NOT_JSON as error:
+            self.fault = _fault(error)
+
+    @property
+    def body(self) -> bytes:
+        if self._body is None:
+            self._body = msgspec.json.encode(self.fields)
+        return self._body
+
+    @property
+    def model(self) -> str | None:
+        """The model that the body names; None: it names none.
+
+        Raises BadRequest for a body that is not a JSON object with a string there, or is nested too deeply: another
+        parser might read it differently, and answer for another model.
+        """
+        if self.fault is not None:
+            raise self.fault
+        try:
+            return msgspec.json.decode(self.fields.get("model", _NULL), type=str | None)
+        except NOT_JSON as error:
+            raise _fault(error, " - at `$.model`") from None
+
+    def replace(self, name: str, value: bytes) -> None:
+        """Give a field another JSON value."""
+        self.fields[name] = msgspec.Raw(value)
+        self._body = None
+        self._values.pop(name, None)
+        self._items.pop(name, None)
+
+    def drop_nulls(self) -> None:
+        """Leave out fields that are null, as the vendors' clients mean it.
+
+        vLLM refuses some of them, and others only when the whole answer has been made.
+        """
+        if self.path in VENDORS and any(raw == _NULL for raw in self.fields.values()):
+            self.fields = {name: raw for name, raw in self.fields.items() if raw != _NULL}
+            self._body = None
+
+    def drop_store(self) -> str:
+        """Switch off OpenAI's `store`, which clients send by themselves. Returns a warning, empty if it was not on."""
+        if self.path not in (CHAT, RESPONSES) or not self.is_true("store"):
+            return ""
+        self.replace("store", b"false")
+        return NOT_STORED
+
+    def has(self, name: str) -> bool:
+        """Whether a field is present and not null."""
+        return self.fields.get(name, _NULL) != _NULL
+
+    def is_true(self, name: str) -> bool:
+        return self.fields.get(name) == _TRUE
+
+    def is_on(self, name: str) -> bool:
+        """Whether a field is present and neither null, nor 0, nor false."""
+        return self.fields.get(name, _NULL) not in _OFF
+
+    def value(self, name: str) -> Any:
+        """A field's value; None when it is absent."""
+        if name not in self.fields:
+            return None
+        if name not in self._values:
+            try:
+                self._values[name] = msgspec.json.decode(self.fields[name])
+            except NOT_JSON as error:
+                raise _fault(error) from None
+        return self._values[name]
+
+    def object(self, name: str) -> dict[str, Any]:
+        """A field that is an object; empty when it is absent or something else, which vLLM refuses."""
+        value: dict[str, Any] = self.value(name) if self.is_object(name) else {}
+        return value
+
+    def is_object(self, name: str) -> bool:
+        return begins(self.fields.get(name, _NULL), b"{")
+
+    def raw_object(self, name: str) -> dict[str, msgspec.Raw]:
+        """The same with the object's values as raw JSON."""
+        return _OBJECT.decode(self.fields[name]) if self.is_object(name) else {}
+
+    def items(self, name: str) -> list[msgspec.Raw]:
+        """The items of a field that is a list; empty when it is absent or something else."""
+        if name not in self._items:
+            self._items[name] = list_items(self.fields.get(name, _NULL))
+        return self._items[name]
+
+    def number(self, name: str, otherwise: int) -> int:
+        """The absolute value of a number, as vLLM reads it; `otherwise` for what is none, which vLLM refuses."""
+        return number(self.fields[name], otherwise) if name in self.fields else otherwise
+
+    def text(self, name: str) -> str:
+        """A field that is a string; empty when it is absent or something else."""
+        value: str = self.value(name) if begins(self.fields.get(name, _NULL), b'"') else ""
+        return value
+
+    def turns(self, name: str) -> list[Turn | None]:
+        """Messages or items of a list, in order; None for what is not an object, which vLLM refuses."""
+        if name not in self._turns:
+            self._turns[name] = [_TURN.decode(item) if begins(item, b"{") else None for item in self.items(name)]
+        return self._turns[name]
+
+
+def begins(raw: msgspec.Raw, mark: bytes) -> bool:
+    """Whether raw JSON begins with a character; without a copy of it."""
+    return memoryview(raw)[:1] == mark
+
+
+def list_items(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    """The items of raw JSON that is a list; empty for anything else."""
+    return _LIST.decode(raw) if begins(raw, b"[") else []
+
+
+def number(raw: msgspec.Raw, otherwise: int) -> int:
+    """The absolute value of a JSON number, as vLLM reads it; `otherwise` for anything else."""
+    if raw in (_TRUE, _FALSE):  # such as logprobs of Chat Completions
+        return otherwise
+    try:
+        return abs(_WHOLE.validate_json(bytes(raw)))
+    except ValidationError:
+        return otherwise
+
+
+def _fault(error: Exception, where: str = "") -> BadRequest:
+    if isinstance(error, RecursionError):
+        return BadRequest("the JSON body is nested too deeply", code="json_too_deep")
+    return BadRequest(f"the body is not a JSON object as expected: {error}{where}", code="invalid_json")

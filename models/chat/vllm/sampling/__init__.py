@@ -1,1 +1,0 @@
-"""Ways of sampling that vLLM has not."""
