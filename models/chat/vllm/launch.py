@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError
 
-from models.chat.vllm import core, counting, fail_fast, invalid, messages, process, reasoning, source
+from models.chat.vllm import core, counting, messages, process, reasoning, request_classes, source
 from registry.base.json import read_object
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
@@ -41,12 +41,11 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     """vLLM's own HTTP application on top of `engine`."""
     entry = server()
     tasks = await engine.get_supported_tasks()
-    fail_fast.patch(entry.build_app(arguments, tasks, engine.model_config))
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
     messages.patch(app.state.anthropic_serving_messages)
     reasoning.patch(app.state)
-    invalid.patch(app)
+    request_classes.patch_errors(app)
     logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(_is_ours)
     return app
 

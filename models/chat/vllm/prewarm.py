@@ -8,9 +8,10 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 from models import importing
-from models.chat.vllm import launch, plugin, process
+from models.chat.vllm import launch, plugin, process, request_classes
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -96,9 +97,10 @@ def environment() -> None:
 
 
 def prewarm_server() -> None:
-    """What only this process needs and EngineCore does not: a load has it imported while EngineCore starts."""
+    """Import what only this process needs, while EngineCore starts, and patch the request classes among it."""
     with importing.fast_imports():
-        _import_known(SERVER)
+        routers = [router for module in _import_known(SERVER) if (router := getattr(module, "router", None))]
+        request_classes.patch_classes(route for router in routers for route in router.routes)
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:
@@ -123,10 +125,13 @@ def prewarm_core() -> None:
         _import_all()
 
 
-def _import_known(names: Iterable[str]) -> None:
+def _import_known(names: Iterable[str]) -> list[Any]:
+    """Import the modules of these names that this release has; a load imports others by itself."""
+    modules = []
     for name in names:
-        with suppress(ModuleNotFoundError):  # of another release; a load imports what it needs by itself
-            import_module(name)
+        with suppress(ModuleNotFoundError):
+            modules.append(import_module(name))
+    return modules
 
 
 def _import_all() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator
 from starlette.requests import Request
 
-from models.chat.vllm.invalid import _refused_part, describe
+from models.chat.vllm.request_classes import _refused_part, describe
 
 
 class Part(BaseModel):
