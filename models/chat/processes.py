@@ -3,8 +3,8 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 
 import psutil
 
@@ -12,9 +12,11 @@ from models.memory_group import OomKills
 from registry.errors import EngineFailed
 
 
-def memory_of(processes: list[Any]) -> int:
-    """Bytes of this process and EngineCore's. A fork shares most pages with its parent: 'proportional' counts each
-    page once over both."""
+def memory_of(processes: Sequence[BaseProcess]) -> int:
+    """Bytes of this process and EngineCore's.
+
+    A fork shares most pages with its parent: the proportional set size counts each page once over both.
+    """
     own = [psutil.Process(), *(psutil.Process(process.pid) for process in processes)]
     return sum(process.memory_full_info().pss for process in own)
 
@@ -23,18 +25,23 @@ class EngineProcesses:
     """EngineCore's processes, watched. vLLM forgets them when one dies, perhaps before we hear of it."""
 
     def __init__(self) -> None:
-        self._processes: list[Any] = []
+        self._processes: Sequence[BaseProcess] = []
         self._sentinels: list[int] = []
         self._read_cause: Callable[[], EngineFailed | None] = lambda: None
         self._kills = OomKills()
 
     def watch(
         self,
-        processes: list[Any],
+        processes: Sequence[BaseProcess],
         on_death: Callable[[EngineFailed], None],
         read_cause: Callable[[], EngineFailed | None] = lambda: None,
     ) -> None:
-        """Watch from the running event loop. `on_death` gets how the first one ended, `read_cause` its own words."""
+        """Watch on the running event loop.
+
+        Args:
+            on_death: called with how the first process ended.
+            read_cause: reads the cause that a process left of its end.
+        """
 
         def died() -> None:
             self.unwatch()
@@ -65,7 +72,7 @@ class EngineProcesses:
         return EngineFailed(words)
 
 
-def how_ended(processes: list[Any]) -> tuple[str, int]:
+def how_ended(processes: Sequence[BaseProcess]) -> tuple[str, int]:
     """In words, by the exit codes of EngineCore's processes, and the code of the one that it goes by; 0: not known.
 
     Waits up to a second for one that is just ending.

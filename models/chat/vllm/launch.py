@@ -5,8 +5,9 @@ import multiprocessing
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def reads_calls(app: Any) -> bool:
     return responses.parser is not None and responses.parser.tool_parser_cls is not None
 
 
-def processes(engine: Any) -> list[Any]:
+def processes(engine: Any) -> list[BaseProcess]:
     """EngineCore's processes, of an engine that `start_engine` gave, or None."""
     return list(engine.roundhouse_processes) if engine else []
 
@@ -164,7 +165,7 @@ def cause(engine: Any) -> EngineFailed | None:
     return error
 
 
-def stop_engine(engine: Any, children: list[Any], within: float) -> None:
+def stop_engine(engine: Any, children: Sequence[BaseProcess], within: float) -> None:
     """End the engine's processes, by force after `within` seconds. Blocks until nothing is left of them: the end of one
     with much memory may take seconds, and nobody else would ask for it."""
     engine.shutdown(within)

@@ -1,144 +1,364 @@
-"""Every place where Roundhouse relies on vLLM's private side, or replaces something there.
+"""Everything that Roundhouse uses of vLLM: what it replaces, what it reads, and how each could go.
 
-tests/contract/vllm/test_touches.py fails when one of them is gone or takes other parameters; `test` is the file that
-shows the fault without it, or uses it. EngineCore also gets one utility method of ours (`core.METHOD`).
+tests/contract/vllm/test_touches.py fails when a place is gone or takes other parameters, and when the product uses a
+name of vLLM's that no row has (`touch_scan` finds them by syntax tree). EngineCore also gets one utility method of ours
+(`core.METHOD`), and attributes whose names begin with `roundhouse_`.
 """
 
 from typing import NamedTuple
 
-
-class VllmPatch(NamedTuple):
-    """`where` is module:attribute, or module:Class.attribute, which may be set in the class' code."""
-
-    where: str
-    why: str
-    test: str
-    takes: tuple[str, ...] | None = None
-    """First parameters that are relied on; None: it is not called."""
-
+from models.chat.vllm import prewarm
 
 CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/test_staged.py"
-MESSAGES = "tests/contract/vllm/test_messages.py"
-GRAMMARS = "tests/contract/chat_engine/test_grammars.py"
-NUMBERS = "tests/contract/chat_engine/test_numbers.py"
-ENGINE, SLEEP = "tests/contract/chat_engine/test_adapters.py", "tests/contract/test_sleep_gpu.py"
+PUNICA, MESSAGES = "tests/contract/vllm/test_cpu_punica.py", "tests/contract/vllm/test_messages.py"
+PARTS, FILES = "tests/contract/chat/test_parts.py", "tests/contract/chat/test_files.py"
+ENGINE, ANSWERS = "tests/contract/chat_engine/test_adapters.py", "tests/contract/chat_engine/test_answers.py"
+GRAMMARS, SLEEP = "tests/contract/chat_engine/test_grammars.py", "tests/contract/test_sleep_gpu.py"
+COUNTING, NUMBERS = "tests/contract/chat_engine/test_counting.py", "tests/contract/chat_engine/test_numbers.py"
+PLUGIN, PREWARM = "tests/contract/vllm/test_plugin.py", "tests/contract/vllm/test_prewarm.py"
+LIVE = "an upstream change that lets an adapter be loaded and placed while steps run"
+PIN = "an upstream fix, and the next pin"
+PUBLIC = "nothing: documented, or vLLM's own command line"
+_PREWARMED = (
+    *("vllm.triton_utils.importing", "vllm.connections"),
+    *(name for name in (*prewarm.CORE, *prewarm.CPU, *prewarm.CUDA, *prewarm.SERVER) if name.startswith("vllm.")),
+)
+
+
+class VllmPatch(NamedTuple):
+    """One place in vLLM, module:attribute or module:Class.attribute, which a class may set in its own code.
+
+    Attributes:
+        where: the place; its module, class and attribute are used.
+        gives: what Roundhouse has from it.
+        goes: what would make it unnecessary.
+        test: the file that fails without it, or uses it.
+        takes: its first parameters, separated by spaces, where they are relied on.
+        also: further names that are used with it, separated by spaces: modules, module:name, or attributes.
+    """
+
+    where: str
+    gives: str
+    goes: str
+    test: str
+    takes: str = ""
+    also: str = ""
+
 
 REPLACED = (
     VllmPatch(
         "vllm.v1.engine.core:EngineCore.__init__",
-        "what its process needs is done first; the reason of a failed start is left for the slot",
+        "prepares EngineCore's process first, and leaves the cause of a failed start for the slot",
+        "an upstream hook in EngineCore's process, and an error that keeps its cause",
         CORE,
-        ("self", "vllm_config", "executor_class", "log_stats"),
+        takes="self vllm_config executor_class log_stats",
+        also="vllm_config lora_config",
     ),
     VllmPatch(
         "vllm.v1.engine.core:EngineCore.preprocess_add_request",
-        "a request for an adapter that is in no place would end the engine",
+        "refuses a request for an adapter that is in no place, which would end the engine",
+        PIN,
         CORE,
-        ("self", "request"),
+        takes="self request",
+        also="lora_request lora_int_id lora_name",
     ),
     VllmPatch(
         "vllm.lora.worker_manager:LRUCacheWorkerLoRAManager.add_adapter",
-        "it would load from a path inside a step, and lists all cached adapters for each of a step",
+        "keeps vLLM from loading from a path inside a step, and from listing all cached adapters for each of a step",
+        LIVE,
         CORE,
-        ("self", "lora_request"),
+        takes="self lora_request",
+        also="get_adapter activate_adapter",
     ),
     VllmPatch(
         "vllm.lora.model_manager:get_supported_lora_modules",
-        "adapters of the embedding and the head have no way in; a layer has its adapter by each of its names",
-        "tests/contract/vllm/test_cpu_punica.py",
-        ("model",),
+        "leaves out the embedding, the head and experts; a layer has its adapter by each of its names",
+        PIN,
+        PUNICA,
+        takes="model",
+        also="named_modules embedding_modules vllm.model_executor.layers.linear:LinearBase",
     ),
-    VllmPatch("vllm.lora.lora_model:safetensors", "a mapped file that is cut short ends the engine", LORA),
+    VllmPatch(
+        "vllm.lora.lora_model:safetensors",
+        "reads a file before it is used: a mapped file that is cut short ends the engine",
+        "an upstream option to read adapters instead of mapping them",
+        LORA,
+    ),
     VllmPatch(
         "vllm.platforms.cpu:CpuPlatform.get_punica_wrapper",
-        "CPU: a base request in a mixed batch gets the last place's adapter; slow",
-        "tests/contract/vllm/test_cpu_punica.py",
-        (),
+        "CPU: a base request in a mixed batch would get the last place's adapter, slowly",
+        PIN,
+        PUNICA,
+        takes="",
+        also="vllm.lora.punica_wrapper.punica_base:PunicaWrapperBase is_prefill index_mapping "
+        "vllm.platforms:current_platform vllm.platforms current_platform is_cpu",
+    ),
+    VllmPatch(
+        "vllm.model_executor.layers.fused_moe.config:FusedMoEConfig.is_lora_enabled",
+        "CPU: a model with experts loads with adapter places; vLLM would compute its experts by Triton",
+        PIN,
+        "tests/contract/chat/test_experts.py",
+        also="vllm.model_executor.layers.fused_moe:MoERunner register_oot "
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod",
     ),
     VllmPatch(
         "vllm.v1.engine.output_processor:OutputProcessor.add_request",
-        "exact token counts of every call, from `request_states`; `AsyncLLM.abort` takes back what fails after it",
+        "exact token counts of every call, from `request_states`; what a failed request registered is undone",
+        "usage in vLLM's answers to aborted requests, and an upstream fix for failed ones",
+        ANSWERS,
+        takes="self request",
+        also="output_processor request_states request_id parent_req request_index prompt_len detokenizer "
+        "num_output_tokens num_cached_tokens",
+    ),
+    VllmPatch(
+        "vllm.v1.engine.async_llm:AsyncLLM.add_request",
+        "checks grammars and tokens before anything enters the engine; undoes what a failed request registered",
+        "an upstream hook before a request enters",
         NUMBERS,
-        ("self", "request"),
+        takes="self request_id prompt params",
+        also="max_tokens structured_outputs abort",
     ),
     VllmPatch(
         "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
-        "compiled at a lower priority, not beside the steps; one that takes too long in them ends its request",
+        "compiles at a lower priority, and ends a request whose grammar takes too long in the steps",
+        "bounds on grammars in vLLM",
         GRAMMARS,
-        ("self", "request"),
+        takes="self request",
+        also="accept_tokens fill_bitmask",
     ),
     VllmPatch(
         "vllm.sampling_params:SamplingParams._validate_structured_outputs",
-        "a grammar that was checked is not parsed again on the loop that feeds all streams",
+        "does not parse a checked grammar again on the loop that feeds all streams",
+        "validation off the loop in vLLM",
         GRAMMARS,
-        ("self", "model_config", "structured_outputs_config", "tokenizer"),
+        takes="self model_config structured_outputs_config tokenizer",
+        also="vllm.sampling_params:StructuredOutputsParams",
     ),
     VllmPatch(
         "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.model_fields",
-        "numbers of every request have 64 bits; a list is looked at up to its first fault: else for 30 s",
+        "bounds the numbers of all request classes, and refuses a list at its first fault instead of after 30 s",
+        PIN,
         "tests/contract/chat_engine/test_fail_fast.py",
+        also="routes endpoint path vllm. __metadata__",
+    ),
+    VllmPatch(
+        "starlette.applications:Starlette.middleware_stack",
+        "describes in words what a request class refuses; vLLM has built its handlers by then",
+        PIN,
+        ANSWERS,
     ),
     VllmPatch(
         "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.create_chat_completion",
-        "Messages: a call of a tool that `max_tokens` cut is a 400; an error in a stream is told as one of reading it",
+        "Messages: answers a call of a tool that `max_tokens` cut, and tells what broke in a stream",
+        PIN,
         MESSAGES,
-        ("self", "request"),
+        takes="self request",
+        also="choices message tool_calls function arguments stop_reason finish_reason",
+    ),
+    VllmPatch(
+        "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.online_renderer",
+        "Messages: goes on from a begun answer, and switches thinking on where it is requested",
+        PIN,
+        MESSAGES,
+        also="messages chat_template_kwargs thinking_token_budget reasoning_effort add_generation_prompt "
+        "continue_final_message use_harmony renderer tokenizer vllm.utils.mistral is_mistral_tokenizer",
+    ),
+    VllmPatch(
+        "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat.parser_cls",
+        "an answer in one piece is no thought where the prompt ends the thoughts",
+        PIN,
+        "tests/contract/vllm/test_reasoning.py",
+        also="parser state openai_serving_responses reasoning_parser_cls engine_based_streaming",
+    ),
+    VllmPatch(
+        "vllm.v1.metrics.loggers:PrometheusStatLogger.record",
+        "counts from the end of the warm-up on, without a series for each set of adapters",
+        "an upstream option for the LoRA series",
+        COUNTING,
+        takes="self scheduler_stats iteration_stats",
+        also="logger_manager has_unfinished_requests vllm.v1.metrics.stats SchedulerStats",
     ),
 )
-
 USED = (
     VllmPatch(
-        "vllm.v1.engine.core:EngineCoreProc.input_queue",
-        "staging begins when its call arrives, not after the running step",
+        "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async",
+        "calls of EngineCore by the slot (`launch.ask`)",
+        "a public way to call a worker extension without a step's delay",
         CORE,
+        takes="self method",
+        also="engine_core",
+    ),
+    VllmPatch(
+        "vllm.v1.engine.core:EngineCoreProc.input_queue",
+        "begins to stage when the call arrives, not after the running step",
+        LIVE,
+        CORE,
+        also="vllm.v1.engine:EngineCoreRequestType UTILITY put_nowait",
     ),
     VllmPatch(
         "vllm.v1.engine.core:EngineCoreProc._handle_client_request",
-        "the way of a call; a Future is an answer, so staging is told when it has ended, without polls",
+        "answers a call by a Future when staging has ended, without polls",
+        LIVE,
         CORE,
-        ("self", "request_type", "request"),
+        takes="self request_type request",
     ),
-    VllmPatch("vllm.v1.core.sched.scheduler:Scheduler.requests", "whether a request uses an adapter", ENGINE),
     VllmPatch(
-        "vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.lora_manager", "the way to the places", ENGINE
+        "vllm.v1.engine.core:EngineCore.collective_rpc",
+        "calls of the worker by EngineCore",
+        "nothing: vLLM's way to a worker extension",
+        CORE,
+        takes="self method",
+        also="model_executor",
     ),
-    VllmPatch("vllm.lora.worker_manager:WorkerLoRAManager._adapter_manager", "the way to the places", LORA),
+    VllmPatch(
+        "vllm.v1.core.sched.scheduler:Scheduler.requests",
+        "whether a request uses an adapter",
+        LIVE,
+        ENGINE,
+        also="scheduler",
+    ),
+    VllmPatch(
+        "vllm.v1.core.sched.scheduler:Scheduler.max_num_scheduled_tokens",
+        "shorter steps while adapters or critical requests wait, and where logprobs of a prompt take memory",
+        "an upstream bound that may change between steps; `long_prefill_token_threshold` bounds each prompt, always",
+        CORE,
+        also="priority sampling_params prompt_logprobs num_computed_tokens num_prompt_tokens is_finished",
+    ),
+    VllmPatch(
+        "vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.lora_manager",
+        "the way to the places",
+        LIVE,
+        ENGINE,
+    ),
+    VllmPatch(
+        "vllm.lora.worker_manager:WorkerLoRAManager._adapter_manager",
+        "the way to the places",
+        LIVE,
+        LORA,
+    ),
     VllmPatch(
         "vllm.lora.worker_manager:WorkerLoRAManager._load_adapter",
         "vLLM's own loader, in a thread",
+        LIVE,
         LORA,
-        ("self", "lora_request"),
+        takes="self lora_request",
+        also="vllm.lora.request:LoRARequest loras lora_a lora_b lora_dtype type",
     ),
     VllmPatch(
         "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace",
         "packs what was loaded, in the thread",
+        LIVE,
         LORA,
-        ("self", "lora_model"),
+        takes="self lora_model",
+        also="packed_modules_mapping",
     ),
     VllmPatch(
         "vllm.lora.model_manager:LoRAModelManager.lora_index_to_id",
-        "which adapter is in which place; whoever writes it says so",
+        "which adapter is in which place; writing it publishes a place",
+        LIVE,
         LORA,
+        also="modules list_adapters id",
     ),
     VllmPatch(
         "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.set_lora",
-        "a place is written in the thread, and published between two steps",
+        "writes a place in the thread, which is published between two steps; on a GPU it is copied in one piece",
+        LIVE,
         LORA,
-        ("self", "index", "lora_a", "lora_b"),
+        takes="self index lora_a lora_b",
+        also="reset_lora lora_a_stacked lora_b_stacked tp_size max_lora_rank vllm.lora:layers "
+        "MergedColumnParallelLinearWithLoRA MergedColumnParallelLinearVariableSliceWithLoRA",
     ),
     VllmPatch(
         "vllm.entrypoints.openai.models.serving:OpenAIServingModels.lora_requests",
-        "only placed adapters may be asked for",
+        "only placed adapters have a name in the application",
+        LIVE,
         ENGINE,
+        also="openai_serving_models",
     ),
     VllmPatch(
-        "vllm.v1.core.sched.scheduler:Scheduler.max_num_scheduled_tokens",
-        "shorter steps while adapters come, for which a place would wait",
-        CORE,
+        "vllm.parser.abstract_parser:Parser.tool_parser_cls",
+        "whether Responses has a parser of calls",
+        PIN,
+        ANSWERS,
     ),
-    VllmPatch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
+    VllmPatch(
+        "vllm.v1.structured_output.request:get_structured_output_key",
+        "compiles a grammar in a process of its own exactly as EngineCore does",
+        "bounds on grammars in vLLM",
+        GRAMMARS,
+        also="vllm.v1.structured_output. structured_outputs_config backend all_special_ids",
+    ),
+    VllmPatch(
+        "vllm.exceptions:VLLMValidationError",
+        "a refusal that vLLM answers with a 400",
+        "an upstream hook before a request enters",
+        GRAMMARS,
+        also="vllm.exceptions:VLLMClientError vllm.entrypoints.anthropic.api_router",
+    ),
+    VllmPatch(
+        "vllm.config.model:ModelConfig.try_get_generation_config",
+        "refuses tokens that the tokenizer has and the network has not",
+        PIN,
+        "tests/contract/chat_engine/test_bodies.py",
+        also="get_tokenizer get_vocab_size max_token_id eos_token_id min_tokens convert_ids_to_tokens",
+    ),
+    VllmPatch(
+        "vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data",
+        "bytes that a sleep keeps",
+        "figures of a sleep in vLLM",
+        SLEEP,
+        also="instance vllm.device_allocator.cumem cumem_available",
+    ),
+    VllmPatch(
+        "vllm.v1.engine.async_llm:AsyncLLM.from_vllm_config",
+        "starts and asks the engine: AsyncLLM's documented methods, and its settings",
+        PUBLIC,
+        ENGINE,
+        takes="vllm_config",
+        also="shutdown sleep wake_up is_sleeping is_paused errored reset_prefix_cache get_supported_tasks "
+        "model_config max_model_len is_multimodal_model cache_config kv_cache_memory_bytes scheduler_config "
+        "max_num_seqs",
+    ),
+    VllmPatch(
+        "vllm.engine.arg_utils:AsyncEngineArgs.from_cli_args",
+        "settings of the engine from vLLM's own command line",
+        PUBLIC,
+        PARTS,
+        takes="args",
+        also="vllm.entrypoints.launchers.cli_args make_arg_parser vllm.utils.argparse_utils "
+        "FlexibleArgumentParser parse_args error _option_string_actions default worker_extension_cls "
+        "distributed_executor_backend create_engine_config vllm.usage.usage_lib:UsageContext ENGINE_CONTEXT "
+        "vllm.v1.executor.uniproc_executor:UniProcExecutor",
+    ),
+    VllmPatch(
+        "vllm.entrypoints.launchers.api_server.entry:build_app",
+        "vLLM's HTTP application without a server",
+        "nothing: the part that vLLM's own server uses",
+        ANSWERS,
+        takes="args supported_tasks model_config",
+    ),
+    VllmPatch(
+        "vllm.model_executor.models:ModelRegistry.register_model",
+        "gives vLLM a model's class, which it would look at in a process of its own",
+        "a cache of vLLM's that comes with its package",
+        FILES,
+        also="vllm.model_executor.models ModelRegistry",
+    ),
+    VllmPatch(
+        "vllm.version:__version__",
+        "a version that was not checked is refused; patches are made from vLLM's plug-in entry point",
+        PUBLIC,
+        PLUGIN,
+        also="vllm vllm.v1.engine.core:EngineCore vllm.v1.structured_output:StructuredOutputManager",
+    ),
+    VllmPatch(
+        "vllm.triton_utils.importing:logger",
+        "imports what a load needs before the model is known; silences warnings about the expected and about clients",
+        "an import of vLLM's that takes less than a second",
+        PREWARM,
+        also=" ".join(_PREWARMED),
+    ),
 )
-
 TOUCHES = REPLACED + USED
 
 PARSED = {
@@ -152,4 +372,4 @@ PARSED = {
     "model_executor/layers/quantization/__init__.py": ("QuantizationMethods",),
     "transformers_utils/config.py": ("_CONFIG_REGISTRY",),
 }
-"""Read in vLLM's source by `source.py`, not imported. Without one of them that check is left to a load."""
+"""Tables that `source.py` reads in vLLM's source without an import. Without one of them its check is left to a load."""

@@ -12,6 +12,7 @@ import pytest
 from models.chat.vllm import source
 from models.chat.vllm.touches import PARSED, TOUCHES, VllmPatch
 from registry import vllm_source
+from tests.contract.vllm import touch_scan
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real
@@ -54,10 +55,9 @@ def missing(touch: VllmPatch) -> str:
     if found is None:
         there = isinstance(owner, type) and set_in_code_of(module, classes[-1], name)
         return "" if there else f"no {name}"
-    if touch.takes is None:
-        return ""
-    takes = tuple(inspect.signature(getattr(owner, name)).parameters)[: len(touch.takes)]
-    return "" if takes == touch.takes else f"{name} takes {takes}"
+    expected = touch.takes.split()
+    takes = list(inspect.signature(getattr(owner, name)).parameters)[: len(expected)] if expected else []
+    return "" if takes == expected else f"{name} takes {takes}"
 
 
 def set_in_code_of(module: str, kind: str, name: str) -> bool:
@@ -95,16 +95,51 @@ def test_an_architecture_is_found_as_vllm_finds_it() -> None:
 
 
 def test_what_is_gone_or_changed_is_seen() -> None:
+    def fault(where: str, takes: str = "") -> str:
+        return missing(VllmPatch(where, "", "", "", takes))
+
     where = "vllm.lora.model_manager:LoRAModelManager"
-    assert missing(VllmPatch(f"{where}._elsewhere", "", "")) == "no _elsewhere"
-    assert missing(VllmPatch("vllm.lora.model_manager:Nobody.x", "", "")) == "no Nobody"
-    assert "takes" in missing(VllmPatch(f"{where}._create_merged_loras_inplace", "", "", ("self", "other")))
-    assert missing(VllmPatch(f"{where}._last_mapping", "", "")) == ""
+    assert fault(f"{where}._absent") == "no _absent"
+    assert fault("vllm.lora.model_manager:Absent.x") == "no Absent"
+    assert "takes" in fault(f"{where}._create_merged_loras_inplace", "self other")
+    assert fault(f"{where}._last_mapping") == ""
 
 
-def test_there_are_few_and_none_outside_of_this_folder() -> None:
-    assert len(TOUCHES) < 25
+def names_of(touch: VllmPatch) -> set[str]:
+    """What a row covers: its module, its class or name there, its attribute, and `also`."""
+    module, _, path = touch.where.partition(":")
+    return {module, f"{module}:{path.split('.')[0]}", *path.split("."), *touch.also.split()}
+
+
+def test_all_that_the_product_uses_is_in_the_table() -> None:
+    covered = set[str]().union(*map(names_of, TOUCHES))
+    assert [use for use in touch_scan.uses() if use.name not in covered] == []
+
+
+def test_the_table_has_nothing_that_is_not_used() -> None:
+    used = {use.name for use in touch_scan.uses()}
+    assert {name for touch in TOUCHES for name in touch.also.split()} - used == set()
     assert len({touch.where for touch in TOUCHES}) == len(TOUCHES)
+
+
+def test_what_the_scan_finds() -> None:
+    source = """
+from vllm.lora.request import LoRARequest
+class A:
+    def __init__(self, engine: Any, name: str) -> None:
+        self._engine, self._name = engine.inner, name
+    def f(self, app: Any) -> None:
+        for one in self._engine.rows:
+            one.field = import_module("vllm.x").made
+        setattr(app, "handler", self._name.upper())
+        app.roundhouse_own.clear()
+"""
+    found = [use.name for use in touch_scan.scan(source, "a.py")]
+    names = ["vllm.lora.request:LoRARequest", "vllm.x", "inner", "rows", "field", "made", "handler"]
+    assert sorted(found) == sorted(names)
+
+
+def test_vllm_is_imported_in_one_folder_only() -> None:
     vllm = re.compile(r"^\s*(from|import) vllm\b|import_module\(\"vllm", re.MULTILINE)
     outside = [
         str(file.relative_to(ROOT))
