@@ -21,7 +21,7 @@ from pydantic.dataclasses import is_pydantic_dataclass, rebuild_dataclass
 from starlette.responses import JSONResponse, Response
 
 MOST = 2
-"""Faults of one request that are described. Where a value may be of many kinds, the rest say why it is none of those."""
+"""Faults of a request that are described. Where a value may be of many kinds, the others say why it is none of them."""
 _PREFIX = "Value error, "
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -93,4 +94,5 @@ async def test_the_cause_that_the_process_left_is_reported(code: int | None) -> 
 
 
 def test_a_late_exit_code_is_waited_for() -> None:
-    assert how_ended([_Late(8)]) == ("the engine's process was ended by SIGTERM", -signal.SIGTERM)
+    late: Any = _Late(8)
+    assert how_ended([late]) == ("the engine's process was ended by SIGTERM", -signal.SIGTERM)
