@@ -11,7 +11,7 @@ from tests.docs.fill import written
 
 
 @pytest.mark.parametrize(
-    ("shown", "got", "approx", "same"),
+    ("displayed", "got", "approx", "same"),
     [
         ({"a": 1}, {"a": 1, "b": 2}, False, True),
         ({"a": 1}, {"b": 1}, False, False),  # a field's name has changed

@@ -39,7 +39,7 @@ def core(server: Server, model: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("model", "whom", "number", "reason", "said"),
+    ("model", "whom", "number", "reason", "stated"),
     [
         ("starter-embed", slot, signal.SIGKILL, "killed", "SIGKILL"),
         ("starter-chat", core, signal.SIGKILL, "engine_failed", "SIGKILL"),

@@ -80,7 +80,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    "asked", CALLS, ids=lambda requested: re.sub(r"[^\w/.]+", "-", f"{requested.client}-{requested.call}")
+    "requested", CALLS, ids=lambda requested: re.sub(r"[^\w/.]+", "-", f"{requested.client}-{requested.call}")
 )
 def test_a_client_gets_what_it_reads(server: Server, requested: PeerCall) -> None:
     method, path = requested.call.split(" ")

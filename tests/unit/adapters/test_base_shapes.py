@@ -160,7 +160,7 @@ def test_layers_that_guess_tokens_ahead_are_none_of_the_bases(folder: Path, tmp_
     assert judge(folder, Base("small", file.parent, max_rank=16)).faults == ()
 
 
-@pytest.mark.parametrize("told", [{"model_type": "llama4_text"}, {"text_config": {"model_type": "llama4_text"}}])
+@pytest.mark.parametrize("reported", [{"model_type": "llama4_text"}, {"text_config": {"model_type": "llama4_text"}}])
 def test_adapters_of_layers_whose_rows_are_turned_are_refused(
     reported: dict[str, object], folder: Path, tmp_path: Path
 ) -> None:

@@ -111,7 +111,7 @@ async def test_a_wrong_key_is_a_401_and_a_revoked_one_ends_its_session(console: 
         assert (await sign_in(displayed, ADMIN[0][:-6] + "000000")).status_code == 401
         await sign_in(displayed, ADMIN[0])
         assert (await displayed.client.get("/v1/status")).status_code == 200
-        displayed.gateway.gateway.callers._known = {}  # type: ignore[attr-defined]
+        displayed.gateway.gateway.callers._keys = {}  # type: ignore[attr-defined]
         assert (await displayed.client.get("/v1/status")).status_code == 401
 
 
@@ -126,12 +126,12 @@ async def test_a_stream_ends_with_what_let_its_viewer_in(console: Console, end: 
         assert not over.done()
         callers = cast(Any, displayed.gateway.gateway.callers)
         if end == "revoked":
-            callers._known = {}
+            callers._keys = {}
         elif end == "signed out":
             await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
         else:
-            [(id_, known)] = callers._known.items()
-            callers._known = {id_: replace(known, caller=replace(known.caller, scopes=frozenset((Scope.INFER,))))}
+            [(id_, known)] = callers._keys.items()
+            callers._keys = {id_: replace(known, caller=replace(known.caller, scopes=frozenset((Scope.INFER,))))}
         while not received.empty():
             received.get_nowait()
         await over

@@ -15,7 +15,7 @@ TALE = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 
 
 @pytest.mark.parametrize(
-    ("body", "asked"),
+    ("body", "prompt"),
     [
         ({"messages": TALE}, "[system]\nBe brief.\n[user]\nHello"),
         ({"system": "Be brief.", "messages": TALE[1:]}, "Be brief.\n[user]\nHello"),

@@ -52,14 +52,14 @@ async def test_a_model_that_does_not_fit_is_refused_with_the_bytes_that_lack(tmp
         [step async for step in adding.add(RERANK)]
 
 
-@pytest.mark.parametrize("wanted", [{"id": "auto"}, {"overrides": {"aliases": ["auto"]}}], ids=["id", "alias"])
+@pytest.mark.parametrize("expected", [{"id": "auto"}, {"overrides": {"aliases": ["auto"]}}], ids=["id", "alias"])
 async def test_one_that_is_named_like_a_router_is_refused(tmp_path: Path, expected: dict[str, Any]) -> None:
     _, adding = additions(tmp_path, 2048 * MIB)
     with pytest.raises(Conflict, match=r"'auto' is a router's name. Choose another name for the model"):
         [step async for step in adding.add(replace(RERANK, **expected))]
 
 
-@pytest.mark.parametrize("wanted", ["id", "alias"])
+@pytest.mark.parametrize("expected", ["id", "alias"])
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -169,7 +169,7 @@ async def test_one_whose_name_leaves_waits_for_that_and_says_so(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         {"engine.flags.trust_remote_code": True},
         {"engine.flags": {"tool-parser-plugin": "/tmp/x.py"}},

@@ -23,7 +23,7 @@ def test_what_a_killed_server_left_half_goes_with_the_next_start(tmp_path: Path)
     Conversions(tmp_path / "none yet").tidy()
 
 
-@pytest.mark.parametrize(("free", "told"), [(0, (503, "disk_full")), (2**30, (422, "conversion_failed"))])
+@pytest.mark.parametrize(("free", "reported"), [(0, (503, "disk_full")), (2**30, (422, "conversion_failed"))])
 def test_a_full_disk_is_no_fault_of_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, reported: tuple[int, str]
 ) -> None:

@@ -93,7 +93,7 @@ async def test_an_error_in_a_200_is_that_error_where_a_stream_was_requested_too(
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"),
+    ("path", "requested"),
     [("embeddings", {"model": "there/embed", "input": "x"}),
      ("rerank", {"model": "there/rerank", "query": "x", "documents": ["y"]})],
 )  # fmt: skip
@@ -122,7 +122,7 @@ async def test_a_refusal_in_a_200_is_the_clients_fault(tmp_path: Path, is_stream
 
 
 @pytest.mark.parametrize(
-    ("protocol", "path", "asked"),
+    ("protocol", "path", "requested"),
     [
         ("openai", "chat/completions", {}),
         ("openai", "responses", {"input": "hi"}),
@@ -213,7 +213,7 @@ async def test_a_large_body_is_not_kept(tmp_path: Path) -> None:
 
 # --- another model ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "said",
+    "stated",
     [
         "big",
         "big-2026-11-01",
@@ -232,7 +232,7 @@ async def test_a_version_of_the_same_model_is_that_model(tmp_path: Path, stated:
         assert "x-roundhouse-warning" not in found.headers
 
 
-@pytest.mark.parametrize(("said", "status"), [("big-20261101", 200), ("big-latest", 200), ("big-mini", 502)])
+@pytest.mark.parametrize(("stated", "status"), [("big-20261101", 200), ("big-latest", 200), ("big-mini", 502)])
 async def test_the_latest_of_a_model_answers_under_its_date(tmp_path: Path, stated: str, status: int) -> None:
     """As Anthropic's do."""
     models = [{"name": "big-latest", "exact": True}]
@@ -240,7 +240,7 @@ async def test_the_latest_of_a_model_answers_under_its_date(tmp_path: Path, stat
         assert (await rig.chat("there/big-latest")).status_code == status
 
 
-@pytest.mark.parametrize("said", ["big-mini", "big-32k", "big-1", "big-1-20261101", "bigger", "mini-big"])
+@pytest.mark.parametrize("stated", ["big-mini", "big-32k", "big-1", "big-1-20261101", "bigger", "mini-big"])
 async def test_another_model_of_its_family_is_another_one(tmp_path: Path, stated: str) -> None:
     async with rigged(tmp_path, lambda seen: traces.chat(stated), models=[{"name": "big", "exact": True}]) as rig:
         found = await rig.chat()

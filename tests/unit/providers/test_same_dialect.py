@@ -39,7 +39,7 @@ async def test_a_whole_answer(tmp_path: Path) -> None:
         assert KEY not in found.text + str(found.headers)
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("expected", [True, False])
 async def test_a_stream_is_passed_on(tmp_path: Path, expected: bool) -> None:
     """Usage is always asked for; whoever did not want it does not see its chunk."""
     options = {"stream_options": {"include_usage": True}} if expected else {}
@@ -192,7 +192,7 @@ async def test_rerank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         {"results": None, "usage": {"total_tokens": 9}},
         {"data": None, "usage": {"total_tokens": 9}},
@@ -212,7 +212,7 @@ async def test_rankings_as_others_write_them(tmp_path: Path, reported: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("scores", "told"),
+    ("scores", "reported"),
     [
         ([-11.5, 0.5, 3.0], [1 / (1 + math.exp(11.5)), 1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(-3.0))]),
         ([-1e300, 0.0, 1e300], [0.0, 0.5, 1.0]),
@@ -269,7 +269,7 @@ TIMED = [{"word": " two", "start": 0.0, "end": 0.7, "probability": 0.9}, {"word"
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("reported", "words"),
     [
         ({"language": "en", "duration": 1.5, "segments": [{"end": 1.5, "text": "two words", **NULLS}]}, []),
         ({"language": None, "duration": "1.5", "segments": None, "words": None}, []),
@@ -312,7 +312,7 @@ TOKENS = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_toke
 
 
 @pytest.mark.parametrize(
-    ("told", "usage", "counted"),
+    ("reported", "usage", "counted"),
     [
         ({"usage": TOKENS}, TOKENS, Usage(prompt_tokens=14, completion_tokens=45, audio_seconds=2.0)),
         ({}, None, Usage(audio_seconds=2.0)),

@@ -187,7 +187,7 @@ def test_a_ctranslate2_model(speech: Path) -> None:
     assert estimate(greedy, speech, "cpu").activations == windows * 1500 * 16 * (12 + 2 * 3) * 4
 
 
-@pytest.mark.parametrize("asked", ["many", "5", 0, True, 2.5])
+@pytest.mark.parametrize("requested", ["many", "5", 0, True, 2.5])
 def test_a_number_of_beams_that_is_none_is_the_models_fault_alone(speech: Path, requested: object) -> None:
     """Not the server's: it did not start with such a recipe."""
     odd = recipe("w", "transcribe", engine={"name": "faster-whisper", "flags": {"beam_size": requested}})

@@ -30,7 +30,7 @@ def ring(clock: Clock, *, is_open: bool) -> Keyring:
     return Keyring(keys, PEPPER, is_open=is_open, archived=["old"], clock=clock)
 
 
-@pytest.mark.parametrize("shown", [[], ["none"], ["sk-abc"], [GOOD.text], [GOOD.text, "x"], ["rh-"], ["x" * 100_000]])
+@pytest.mark.parametrize("displayed", [[], ["none"], ["sk-abc"], [GOOD.text], [GOOD.text, "x"], ["rh-"], ["x" * 100_000]])
 def test_a_server_without_keys_asks_for_none(displayed: list[str]) -> None:
     assert OPEN.identify(displayed) is EVERYBODY
 
@@ -53,7 +53,7 @@ def test_an_active_key_is_its_caller(clock: Clock, is_open: bool) -> None:
 
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize(
-    ("shown", "code"),
+    ("displayed", "code"),
     [
         ([EXPIRED.text], "api_key_expired"),
         ([REVOKED.text], "api_key_revoked"),
@@ -75,7 +75,7 @@ def test_what_is_refused(clock: Clock, is_open: bool, displayed: list[str], code
     assert not any(text in error.value.message for text in displayed), "a key is never repeated"
 
 
-@pytest.mark.parametrize("shown", [[], [""], ["none"], ["sk-live-1234"], ["Bearer"], ["é" * 20]])
+@pytest.mark.parametrize("displayed", [[], [""], ["none"], ["sk-live-1234"], ["Bearer"], ["é" * 20]])
 def test_who_shows_no_key_of_ours(clock: Clock, displayed: list[str]) -> None:
     visitor = ring(clock, is_open=True).identify(displayed)
     assert (visitor.team, visitor.key, visitor.scopes) == ("default", None, {Scope.INFER})

@@ -263,7 +263,7 @@ def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_fac
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "found"),
     [
         ((None, None, None), (20_000 * DAY, 20_001 * DAY)),
         (("1970-01-02", None, None), (DAY, 2 * DAY)),
@@ -277,7 +277,7 @@ def test_times(requested: tuple[str | None, str | None, str | None], found: tupl
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         ("today", None, None), ("1970-13-01", None, None), ("1970-01-01", "1970-01-01", None), (None, "5", "5"),
         (None, "1795000000000", None), (None, "-5", None), (None, "²", None), ("9999-12-31", None, None),

@@ -12,7 +12,7 @@ URL = "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
-    ("variables", "wanted"),
+    ("variables", "expected"),
     [
         ({}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL}, True),

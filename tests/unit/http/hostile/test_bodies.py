@@ -155,7 +155,7 @@ async def test_half_sent_bodies_of_one_team_leave_room_for_another(
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "reported"),
     [
         (b"/v1/chat/completions", b'{"error":{"message":"The body stopped coming'),
         (b"/v1/messages", b'{"type":"error","error":{"type":"timeout_error","message":"The body stopped'),

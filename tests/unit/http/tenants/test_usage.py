@@ -127,7 +127,7 @@ async def test_without_a_limit_too_the_most_that_a_request_may_use_is_known(kept
     assert limiter.levels(SEARCH, "chat")[Kind.TOKENS].remaining == 6000 - 10
 
 
-@pytest.mark.parametrize("wished", [2**40, 2**63 - 1, 10**30])
+@pytest.mark.parametrize("explicit_tokens", [2**40, 2**63 - 1, 10**30])
 async def test_a_request_over_the_databases_bounds_blocks_no_other(kept: Kept, explicit_tokens: int) -> None:
     """Their rows are one transaction: the engine refuses such a number, and the ledger is asked before it."""
     recipe = kept.gateway.entries["chat"].recipe

@@ -21,7 +21,7 @@ def test_the_same_weights_in_another_width_are_not_fetched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"),
+    ("reported", "kept"),
     [
         ([[3, 1], [2, 0]], [[3, 1], [2, 0]]),
         ([[7, 0], [10, 1]], [[2, 0], [2, 1], [3, 0], [3, 1]]),  # a distilled one with those of its teacher

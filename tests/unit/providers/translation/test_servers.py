@@ -292,7 +292,7 @@ async def test_an_answer_that_was_given_up_is_none(tmp_path: Path, path: str, re
 
 
 @pytest.mark.parametrize(
-    ("path", "told"), [*zip(REQUESTED, ["max_tokens", "max_output_tokens", "length"], strict=True)]
+    ("path", "reported"), [*zip(REQUESTED, ["max_tokens", "max_output_tokens", "length"], strict=True)]
 )
 async def test_mistrals_word_for_a_full_context(tmp_path: Path, path: str, reported: str) -> None:
     script = plays([piece({"content": "Hel"}), piece({}, "model_length")], whole({"content": "Hel"}, "model_length"))
@@ -303,7 +303,7 @@ async def test_mistrals_word_for_a_full_context(tmp_path: Path, path: str, repor
 
 
 @pytest.mark.parametrize("reason", ["content_filter: RECITATION", "sensitive"])
-@pytest.mark.parametrize(("path", "told"), [("/v1/messages", "refusal"), ("/v1/responses", "content_filter")])
+@pytest.mark.parametrize(("path", "reported"), [("/v1/messages", "refusal"), ("/v1/responses", "content_filter")])
 async def test_geminis_and_zhipus_words_for_a_filter(tmp_path: Path, path: str, reported: str, reason: str) -> None:
     """What a filter had cut, or taken away, was told as an answer that had ended by itself."""
     script = plays([piece({"content": "Hel"}), piece({}, reason)], whole({"content": "Hel"}, reason))

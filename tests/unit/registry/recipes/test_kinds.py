@@ -35,7 +35,7 @@ def test_each_kind_has_its_place(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "text", "said"),
+    ("was", "text", "stated"),
     [
         ("kind: provider", "kind: mode", ["r.yaml:1: 'kind' cannot be 'mode'; write one of: model, provider, router"]),
         ("kind: provider", "kind: [1]", ["r.yaml:1: 'kind' cannot be a list; write one of: model, provider, router"]),
@@ -69,7 +69,7 @@ def test_what_is_wrong_with_a_provider(write: Write, was: str, text: str, stated
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "stated"),
     [
         ("fast", "r.yaml:6: alias 'fast' is a router's id in r.yaml:20; choose another alias"),
         ("big", "r.yaml:16: alias 'big' is a router's id in r.yaml:20; choose another alias"),

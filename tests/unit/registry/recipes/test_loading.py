@@ -83,7 +83,7 @@ def test_a_speech_models_window(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "said"),
+    ("window", "stated"),
     [
         ("{seconds: 0}", "'window.seconds' cannot be 0; write 1 or more"),
         ("{seconds: 31}", "'window.seconds' cannot be 31; write 30 or less"),
@@ -116,7 +116,7 @@ LONG_NUMBER = "r.yaml:2: holds a number of more than 100 characters; write it in
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "stated"),
     [
         (b"\xff\xfe", ["r.yaml:1: is not UTF-8 text; save it as UTF-8"]),
         (b"id: a\nb: \x07", ["r.yaml:2: holds the control character U+0007; remove it"]),

@@ -29,7 +29,7 @@ def fault(number: int, path: Path) -> OSError:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "reported"),
     [(errno.EACCES, "has to own it"), (errno.EROFS, "Mount its disk"), (errno.ENOSPC, "Make room"), (errno.EIO, "")],
 )
 def test_what_is_wrong_with_a_file_is_reported_with_what_to_do(number: int, reported: str, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def wav(path: Path, reported: int = len(SOUND), before: bytes = b"", form: bytes
     return path
 
 
-@pytest.mark.parametrize("told", [0, 2, len(SOUND), 2**32 - 1])
+@pytest.mark.parametrize("reported", [0, 2, len(SOUND), 2**32 - 1])
 def test_a_wav_file_is_as_long_as_its_bytes_whatever_it_says(tmp_path: Path, reported: int) -> None:
     assert seconds_of(wav(tmp_path / "a", reported)) == pytest.approx(SECONDS, rel=0.01)
 
