@@ -344,7 +344,7 @@ async def test_a_model_that_leaves_while_the_list_is_made_is_still_in_it(
         gateway.entries.clear()
         return model_entry(*reported)
 
-    monkeypatch.setattr(models, "listed", listed_and_gone)
+    monkeypatch.setattr(models, "model_entry", listed_and_gone)
     transport = httpx.ASGITransport(app=application(gateway), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         response = await client.get("/api/tags")

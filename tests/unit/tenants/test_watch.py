@@ -117,7 +117,7 @@ UNREADABLE = (
 async def test_keys_that_came_and_cannot_be_read_close_an_open_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None], is_open: bool
 ) -> None:
-    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
     watch = KeyWatch(KeySettings(tmp_path, open=is_open))
     await watch.start()
     assert watch.identify([]) is EVERYBODY
@@ -152,7 +152,7 @@ async def test_a_server_does_not_start_on_keys_that_it_cannot_read(
 async def test_a_key_that_this_version_does_not_understand_closes_an_open_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
     watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
     with closing(open_tables(tmp_path)) as tables:
@@ -171,7 +171,7 @@ async def test_a_key_that_this_version_does_not_understand_closes_an_open_server
 async def test_a_data_directory_that_cannot_be_looked_into_closes_an_open_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
     watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
 
@@ -185,7 +185,7 @@ async def test_a_data_directory_that_cannot_be_looked_into_closes_an_open_server
 
 async def test_no_one_is_let_in_before_the_ledger_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else requests would run that nobody could account for."""
-    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
     is_broken = True
 
     async def keep(_: Database) -> None:
@@ -215,7 +215,7 @@ async def test_tables_that_a_full_disk_left_empty_close_nothing(tmp_path: Path) 
 async def test_keys_that_were_read_once_go_on_while_looks_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
     with closing(open_tables(tmp_path)) as tables:
         key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
     watch = KeyWatch(KeySettings(tmp_path))
@@ -299,7 +299,7 @@ async def test_a_slow_look_never_brings_a_revoked_key_back(tmp_path: Path, monke
 
     watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
-    monkeypatch.setattr(KeyTable, "known", slow)
+    monkeypatch.setattr(KeyTable, "snapshot", slow)
     table.create_team("search")
     first = asyncio.create_task(watch.look())
     await asyncio.to_thread(has_read.wait)

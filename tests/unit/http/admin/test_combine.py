@@ -202,7 +202,7 @@ async def test_a_base_that_has_changed_is_merged_anew(
         out.mkdir()
         return (out / "model.safetensors").write_bytes(weights.read_bytes())
 
-    monkeypatch.setattr(combine, "merged", merged)
+    monkeypatch.setattr(combine, "merge_model", merged)
     monkeypatch.setattr(combine, "_make_room", lambda _base, folder: folder.mkdir(exist_ok=True))
     outputs = []
     for content in (b"old", b"old", b"new"):
