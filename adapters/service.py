@@ -16,8 +16,8 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict
 from registry.names import ADAPTER, DEFAULT_TEAM, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion, Version
-from registry.state.adapters import check_alias
 from registry.state.database import State
+from registry.state.versions import VersionChange, check_alias
 
 log = logging.getLogger("roundhouse.adapters")
 T = TypeVar("T")
@@ -136,24 +136,16 @@ class AdapterService:
         return self._state.adapters.get(key)
 
     # --- changes -------------------------------------------------------------------------------------------------
-    async def alias(self, key: AdapterKey, alias: str, ref: str | None = None) -> Adapter:
-        """Point `alias` at the version that `ref` names ('v3', 'sha256:…', another alias; None: the current one)."""
-        return await self._change(key, lambda: self._state.adapters.set_alias(key, alias, ref))
-
-    async def unalias(self, key: AdapterKey, alias: str) -> Adapter:
-        return await self._change(key, lambda: self._state.adapters.remove_alias(key, alias))
-
-    async def rollback(self, key: AdapterKey, ref: str | None = None) -> Adapter:
-        """Make the version before the current one (or the one that `ref` names) the current one."""
-        table = self._state.adapters
-        return await self._change(key, lambda: table.point(key, ref) if ref else table.rollback(key))
+    async def change(self, key: AdapterKey, change: VersionChange) -> Adapter:
+        """Change aliases or the current version. Raises NotFound, Conflict, BadRequest."""
+        return await self._locked(key, lambda: change.apply(self._state.adapters, key))
 
     async def pin(self, key: AdapterKey, pinned: bool) -> Adapter:
-        return await self._change(key, lambda: self._state.adapters.pin(key, pinned))
+        return await self._locked(key, lambda: self._state.adapters.pin(key, pinned))
 
     async def share(self, key: AdapterKey, shared: bool) -> Adapter:
         """Let all teams use it, or only its own."""
-        return await self._change(key, lambda: self._state.adapters.share(key, shared))
+        return await self._locked(key, lambda: self._state.adapters.share(key, shared))
 
     async def remove(self, key: AdapterKey, ref: str | None = None, *, force: bool = False) -> tuple[str, ...]:
         """Remove an adapter, or one version of it. Returns the digests that nothing refers to any more.
@@ -198,7 +190,7 @@ class AdapterService:
         return tuple(removed)
 
     # --- inside --------------------------------------------------------------------------------------------------
-    async def _change(self, key: AdapterKey, change: Callable[[], Adapter]) -> Adapter:
+    async def _locked(self, key: AdapterKey, change: Callable[[], Adapter]) -> Adapter:
         async with self._name_lock(key):
             return await asyncio.to_thread(change)
 

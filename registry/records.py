@@ -1,42 +1,94 @@
-"""What the state holds about adapters and loads: frozen records, free of the database."""
+"""Frozen records of the state: adapters and routers with their versions, measured loads and sleeps."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from registry.errors import NotFound
 from registry.names import DEFAULT_TEAM, DIGEST_PREFIX, VERSION
 
 PROBE_BYTES = 160
-"""Of UTF-8, that a probe may expect: the beginning of an answer is enough."""
+"""Bytes of UTF-8 that a probe may expect: the beginning of an answer is enough."""
+
+Key = TypeVar("Key", bound=tuple[str, ...])
+V = TypeVar("V", bound="NumberedVersion")
 
 
-ROUTERS = "@routers"
-"""In the place of a base, for a router: no model's id begins with '@'."""
+class NumberedVersion:
+    """One registered content of a name. Numbers start at 1 and are never used twice for one name."""
+
+    __slots__ = ()
+    number: int
+    digest: str
+
+    @property
+    def tag(self) -> str:
+        """'v3'."""
+        return f"v{self.number}"
 
 
+class Versioned(ABC, Generic[Key, V]):
+    """A name with its versions, oldest first, of which one is current, and aliases that point to them."""
+
+    __slots__ = ()
+    key: Key
+    created: float
+    current: V
+    versions: tuple[V, ...]
+    aliases: Mapping[str, int]
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """For the beginning of a message: "Adapter 'chat:legal'"."""
+
+    @abstractmethod
+    def unknown_version(self, ref: str, advice: str) -> NotFound:
+        """The error for a version that does not exist."""
+
+    def version(self, ref: str | None = None) -> V:
+        """Return the version that `ref` names.
+
+        `ref` is None (the current version), 'v3', 'sha256:…' (12 digits or more) or an alias.
+        Raises NotFound with the versions and aliases that exist.
+        """
+        if ref is None:
+            return self.current
+        if VERSION.match(ref):
+            match = self._numbered(int(ref[1:]))
+        elif DIGEST_PREFIX.match(ref):
+            match = next((v for v in reversed(self.versions) if v.digest.startswith(ref)), None)
+            if len({v.digest for v in self.versions if v.digest.startswith(ref)}) > 1:
+                raise self.unknown_version(ref, "The digest fits more than one version: write more digits of it.")
+        else:
+            number = self.aliases.get(ref)
+            match = None if number is None else self._numbered(number)
+        if match is None:
+            aliases = ", ".join(sorted(self.aliases)[:10]) or "none"
+            newest = ", ".join(v.tag for v in self.versions[-10:])
+            raise self.unknown_version(ref, f"Its newest versions: {newest}. Its aliases: {aliases}.")
+        return match
+
+    def _numbered(self, number: int) -> V | None:
+        return next((v for v in self.versions if v.number == number), None)
+
+
+# --- adapters --------------------------------------------------------------------------------------------------------
 class AdapterKey(NamedTuple):
-    """One adapter: its base model's id, its own name, and whose it is. A team may have the same name on two bases.
-
-    Routers have versions, aliases and a way back as adapters do, and are kept as such, with `ROUTERS` as their base.
-    """
+    """An adapter's base model, name and team. A team may use the same name on two bases."""
 
     base: str
     name: str
     team: str = DEFAULT_TEAM
 
     def __str__(self) -> str:
-        return self.name if self.base == ROUTERS else f"{self.base}:{self.label}"
+        return f"{self.base}:{self.label}"
 
     @property
     def label(self) -> str:
-        """One name that is the same for everybody: `name` of the team `default`, `team/name` of any other."""
+        """One name for all readers: `name` of the team `default`, `team/name` of any other."""
         return self.name if self.team == DEFAULT_TEAM else f"{self.team}/{self.name}"
-
-    @property
-    def what(self) -> str:
-        """For messages: 'Adapter' or 'Router'."""
-        return "Router" if self.base == ROUTERS else "Adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +101,20 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """What is known of content that was read, normalised and stored."""
+    """Content that was read, normalised and stored."""
 
     digest: str
     """'sha256:' and 64 hex digits."""
     rank: int
     bytes: int
     source: str
-    """Where it came from, in words for people: a path, a hub id with its revision, or 'upload'."""
+    """Its origin in words: a path, a hub id with its revision, or 'upload'."""
     probe: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """One registered content of an adapter. Numbers start at 1 and are never used twice for one name."""
+class Version(NumberedVersion):
+    """One registered content of an adapter."""
 
     key: AdapterKey
     number: int
@@ -74,15 +126,10 @@ class Version:
     source: str
     probe: Probe | None = None
 
-    @property
-    def tag(self) -> str:
-        """'v3'."""
-        return f"v{self.number}"
-
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
-    """An adapter with all its versions, oldest first, and the aliases that point to them."""
+class Adapter(Versioned[AdapterKey, Version]):
+    """An adapter with all its versions and aliases."""
 
     key: AdapterKey
     created: float
@@ -94,50 +141,60 @@ class Adapter:
     shared: bool = False
     """All teams may use it, and not only its own."""
 
-    def version(self, ref: str | None = None) -> Version:
-        """The version that `ref` names: None (the current one), 'v3', 'sha256:…' (12 digits or more) or an alias.
+    @property
+    def title(self) -> str:
+        return f"Adapter '{self.key}'"
 
-        Raises NotFound (code adapter_version_not_found) with what exists.
-        """
-        if ref is None:
-            return self.current
-        if VERSION.match(ref):
-            version = self._numbered(int(ref[1:]))
-        elif DIGEST_PREFIX.match(ref):
-            version = next((v for v in reversed(self.versions) if v.digest.startswith(ref)), None)
-            if len({v.digest for v in self.versions if v.digest.startswith(ref)}) > 1:
-                raise NotFound(
-                    f"Digest {ref} fits more than one version of '{self.key}'. Write more digits of it.",
-                    code="adapter_version_not_found",
-                )
-        else:
-            number = self.aliases.get(ref)
-            version = None if number is None else self._numbered(number)
-        if version is None:
-            aliases = ", ".join(sorted(self.aliases)[:10]) or "none"
-            newest = ", ".join(v.tag for v in self.versions[-10:])
-            raise NotFound(
-                f"{self.key.what} '{self.key}' has no version '{ref}'. Its newest versions: {newest}. "
-                f"Its aliases: {aliases}.",
-                code="adapter_version_not_found",
-            )
-        return version
-
-    def _numbered(self, number: int) -> Version | None:
-        return next((v for v in self.versions if v.number == number), None)
+    def unknown_version(self, ref: str, advice: str) -> NotFound:
+        return NotFound(f"Adapter '{self.key}' has no version '{ref}'. {advice}", code="adapter_version_not_found")
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredVersion:
-    """The answer to a registration. `created` is False when the current version already had this content."""
+    """The result of a registration. `created` is False when the current version already had this content."""
 
     adapter: Adapter
     version: Version
     created: bool
 
 
+# --- routers ---------------------------------------------------------------------------------------------------------
+class RouterKey(NamedTuple):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouterVersion(NumberedVersion):
+    """One definition of a router with its fitted models."""
+
+    number: int
+    digest: str
+    created: float
+    bytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouterRecord(Versioned[RouterKey, RouterVersion]):
+    """A router with all its versions and aliases."""
+
+    key: RouterKey
+    created: float
+    current: RouterVersion
+    versions: tuple[RouterVersion, ...]
+    aliases: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return f"Router '{self.key.name}'"
+
+    def unknown_version(self, ref: str, advice: str) -> NotFound:
+        return NotFound(f"Router '{self.key.name}' has no version '{ref}'. {advice}", code="router_version_not_found")
+
+
+# --- measured loads and sleeps ---------------------------------------------------------------------------------------
 class LoadKey(NamedTuple):
-    """What a measured load depends on. `device`: the kind of device ('cpu', 'NVIDIA H200'), not its index."""
+    """What a measurement depends on. `device` is the kind of device ('cpu', 'NVIDIA H200'), not its index."""
 
     model: str
     recipe_version: int
@@ -147,30 +204,30 @@ class LoadKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadMeasurement:
-    """What loads of this kind have cost so far."""
+    """Cost of the loads of one kind so far."""
 
     resident_bytes: int
-    """After the load, see `registry.learning`."""
+    """After the load; see `registry.learning`."""
     margin_bytes: int
-    """What was held beyond that while it served, as far as it has not faded."""
+    """Peak memory beyond that while the model served, after decay."""
     seconds: Mapping[str, float]
     """Phase to seconds: a running mean in which the newest load weighs 0.3."""
     count: int
     updated: float
     host_bytes: int | None = None
-    """In host memory beside the device, after the last load; None: not known."""
+    """Host memory beside the device after the last load; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SleepMeasurement:
-    """What sleeps of this kind have cost so far."""
+    """Cost of the sleeps of one kind so far."""
 
     device_bytes: int
-    """Held asleep, the last time."""
+    """Held during the last sleep."""
     host_bytes: int
     seconds: Mapping[Literal["first", "sleep", "wake"], float]
-    """A running mean, as that of loads. first: of the first sleep in a process, which takes longest; sleep: of later
-    ones. No wake: it has never woken."""
+    """Running means, as of loads. `first` is the first sleep in a process, which takes longest; `sleep` are later ones.
+    `wake` is missing until the first wake."""
     count: int
-    """Sleeps."""
+    """Number of sleeps."""
     updated: float

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from registry.state.adapters import AdapterTable
+from registry.state.adapters import AdapterTable, RouterTable
 from registry.state.models import ModelTable
 from registry.state.opening import FILE, look, open_state
 
@@ -33,7 +33,7 @@ class State:
         self._database = look(directory, url) if read_only else open_state(directory, url)
         self._database.set_timeouts()
         self.adapters = AdapterTable(self._database, clock, alone=not read_only)
-        self.routers = AdapterTable(self._database, clock, routers=True, alone=not read_only)
+        self.routers = RouterTable(self._database, clock, alone=not read_only)
         self.models = ModelTable(self._database, clock, alone=not read_only)
         for read in (self.adapters.all, self.routers.all, self.models.pins):  # who asks for these waits no more
             read()

@@ -96,7 +96,8 @@ def copy(source: Database, target: Database) -> None:
     """Every row, in one transaction, into tables that are empty."""
     with source.read() as old, target.write() as new:
         for table in METADATA.sorted_tables:
-            rows = [dict(row) for row in old.execute(sa.select(table)).mappings()]
+            keys = table.columns.keys()
+            rows = [dict(zip(keys, row, strict=True)) for row in old.execute(sa.select(table))]
             if rows:
                 new.execute(sa.insert(table), rows)
         if not target.is_sqlite:  # SQLite counts on from what is there

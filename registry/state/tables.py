@@ -1,19 +1,23 @@
-"""Tables as they are now. Times are seconds since the epoch.
+"""The tables of the state. Times are seconds since the epoch.
 
 | table         | a row is                                                                                    |
 |---------------|---------------------------------------------------------------------------------------------|
-| digests       | content that was registered once: garbage, when no version has it                            |
-| numbers       | the last number of a name; it outlives the adapter: name@v3 never comes to mean other content |
+| digests       | adapter content that was registered once; garbage when no version has it                     |
+| numbers       | the last version number of a name; outlives the adapter, so name@v3 never means other content |
 | adapters      | an adapter of a team on a base                                                               |
 | versions      | its versions, by number                                                                      |
 | currents      | a stack for each adapter: the top is the current version, rollback takes it off              |
 | aliases       | a name for one of its versions                                                               |
-| model_pins    | a model that was pinned, or not to be pinned, at run time                                    |
-| model_aliases | a name for a model that was given at run time                                                |
-| loads, sleeps | what loads and sleeps of a model have cost so far                                            |
+| routers, router_* | the same for routers, which have no team, base, rank, probe or pin                       |
+| model_pins    | a model that an operator pinned, or unpinned, at run time                                    |
+| model_aliases | an alias of a model, given at run time                                                       |
+| loads, sleeps | the measured cost of a model's loads and sleeps                                              |
 
-On SQLite they are STRICT, and of the types that such tables may have.
+On SQLite the tables are STRICT.
 """
+
+from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,7 +28,7 @@ _REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite"
 
 
 def _table(name: str, *columns: sa.schema.SchemaItem, counts: bool = False) -> sa.Table:
-    """counts: a number that was given is never given again."""
+    """With `counts` the database never gives an automatic number twice."""
     return sa.Table(name, METADATA, *columns, sqlite_strict=True, sqlite_autoincrement=counts)
 
 
@@ -32,54 +36,99 @@ def _text(name: str, *more: sa.schema.SchemaItem, key: bool = False) -> sa.Colum
     return sa.Column(name, sa.Text, *more, primary_key=key, nullable=False)
 
 
-def _whole(name: str, *more: sa.schema.SchemaItem, key: bool = False, default: str | None = None) -> sa.Column[int]:
-    return sa.Column(name, _WHOLE, *more, primary_key=key, nullable=False, autoincrement=False, server_default=default)
+def _whole(
+    name: str, *more: sa.schema.SchemaItem, key: bool = False, default: str | None = None, as_: str | None = None
+) -> sa.Column[int]:
+    return sa.Column(
+        name,
+        _WHOLE,
+        *more,
+        primary_key=key,
+        nullable=False,
+        autoincrement=False,
+        server_default=default,
+        key=as_ or name,
+    )
 
 
 def _real(name: str, default: str | None = None) -> sa.Column[float]:
     return sa.Column(name, _REAL, nullable=False, server_default=default)
 
 
-def _of_version() -> sa.ForeignKeyConstraint:
-    return sa.ForeignKeyConstraint(["adapter", "number"], ["versions.adapter", "versions.number"], ondelete="CASCADE")
+@dataclass(frozen=True, slots=True)
+class VersionTables:
+    """The five tables of one kind of versioned names. In the last three the column of the name's id is `owner`."""
+
+    numbers: sa.Table
+    heads: sa.Table
+    versions: sa.Table
+    currents: sa.Table
+    aliases: sa.Table
+
+    @property
+    def key_names(self) -> list[str]:
+        return [column.name for column in self.numbers.primary_key]
+
+
+def _version_tables(
+    noun: str, prefix: str, key: tuple[str, ...], head: tuple[sa.Column[int], ...], version: tuple[sa.Column[Any], ...]
+) -> VersionTables:
+    heads, versions = f"{noun}s", f"{prefix}versions"
+
+    def of_version() -> sa.ForeignKeyConstraint:
+        return sa.ForeignKeyConstraint(
+            ["owner", "number"], [f"{versions}.owner", f"{versions}.number"], ondelete="CASCADE"
+        )
+
+    return VersionTables(
+        _table(f"{prefix}numbers", *(_text(name, key=True) for name in key), _whole("last")),
+        _table(
+            heads,
+            sa.Column("id", _WHOLE, primary_key=True),
+            *(_text(name) for name in key),
+            _real("created"),
+            *head,
+            sa.UniqueConstraint(*key),
+        ),
+        _table(
+            versions,
+            _whole(noun, sa.ForeignKey(f"{heads}.id", ondelete="CASCADE"), key=True, as_="owner"),
+            _whole("number", key=True),
+            _text("digest", *((sa.ForeignKey("digests.digest"),) if version else ())),
+            _real("created"),
+            _whole("bytes"),
+            _text("source"),
+            *version,
+            sa.Index(f"{versions}_by_digest", "digest"),
+        ),
+        _table(
+            f"{prefix}currents",
+            sa.Column("seq", _WHOLE, primary_key=True),
+            _whole(noun, as_="owner"),
+            _whole("number"),
+            of_version(),
+            sa.Index(f"{prefix}currents_by_{noun}", "owner", "seq"),
+            counts=True,
+        ),
+        _table(
+            f"{prefix}aliases",
+            _whole(noun, key=True, as_="owner"),
+            _text("alias", key=True),
+            _whole("number"),
+            of_version(),
+        ),
+    )
 
 
 DIGESTS = _table("digests", _text("digest", key=True), _whole("bytes"))
-NUMBERS = _table("numbers", _text("base", key=True), _text("name", key=True), _text("team", key=True), _whole("last"))
-ADAPTERS = _table(
-    "adapters",
-    sa.Column("id", _WHOLE, primary_key=True),
-    _text("base"),
-    _text("name"),
-    _text("team"),
-    _real("created"),
-    _whole("pinned", default="0"),
-    _whole("shared", default="0"),
-    sa.UniqueConstraint("base", "name", "team"),
+ADAPTERS = _version_tables(
+    "adapter",
+    "",
+    ("base", "name", "team"),
+    (_whole("pinned", default="0"), _whole("shared", default="0")),
+    (_whole("rank"), sa.Column("prompt", sa.Text), sa.Column("expected", sa.Text)),
 )
-VERSIONS = _table(
-    "versions",
-    _whole("adapter", sa.ForeignKey("adapters.id", ondelete="CASCADE"), key=True),
-    _whole("number", key=True),
-    _text("digest", sa.ForeignKey("digests.digest")),
-    _real("created"),
-    _whole("rank"),
-    _whole("bytes"),
-    _text("source"),
-    sa.Column("prompt", sa.Text),
-    sa.Column("expected", sa.Text),
-    sa.Index("versions_by_digest", "digest"),
-)
-CURRENTS = _table(
-    "currents",
-    sa.Column("seq", _WHOLE, primary_key=True),
-    _whole("adapter"),
-    _whole("number"),
-    _of_version(),
-    sa.Index("currents_by_adapter", "adapter", "seq"),
-    counts=True,
-)
-ALIASES = _table("aliases", _whole("adapter", key=True), _text("alias", key=True), _whole("number"), _of_version())
+ROUTERS = _version_tables("router", "router_", ("name",), (), ())
 MODEL_PINS = _table("model_pins", _text("model", key=True), _whole("pinned"))
 MODEL_ALIASES = _table("model_aliases", _text("alias", key=True), _text("model"))
 
@@ -105,5 +154,5 @@ LOADS = _table(
 SLEEPS = _table(
     "sleeps", *_load_key(), _whole("bytes"), _whole("host"), _text("seconds"), _whole("count"), _real("updated")
 )
-COUNTED = (ADAPTERS.c.id, CURRENTS.c.seq)
+COUNTED = tuple(column for one in (ADAPTERS, ROUTERS) for column in (one.heads.c.id, one.currents.c.seq))
 """Columns whose values the database gives."""

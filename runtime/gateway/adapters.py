@@ -15,6 +15,7 @@ from adapters.types import Base, CheckedAdapter
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe
+from registry.state.versions import VersionChange
 from runtime.gateway.local.backend import reference
 from runtime.gateway.names import Names
 from runtime.gateway.views.values import AdapterView, Digest, adapter_view
@@ -224,15 +225,9 @@ class Adapters:
             log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
         return AdapterDeletedView(name=key.name, base=key.base, digests=list(gone))
 
-    async def set_alias(self, name: str, alias: str, version: str, caller: Caller) -> AdapterView:
-        return self._changed(await self._service.alias(self._served(name, caller), alias, version), caller)
-
-    async def remove_alias(self, name: str, alias: str, caller: Caller) -> AdapterView:
-        return self._changed(await self._service.unalias(self._served(name, caller), alias), caller)
-
-    async def rollback(self, name: str, version: str | None, caller: Caller) -> AdapterView:
-        """Make the version before the current one, or the one that is named, the current one."""
-        return self._changed(await self._service.rollback(self._served(name, caller), version), caller)
+    async def change(self, name: str, change: VersionChange, caller: Caller) -> AdapterView:
+        """Change aliases or the current version. Raises NotFound, Conflict, Forbidden."""
+        return self._changed(await self._service.change(self._served(name, caller), change), caller)
 
     async def share(self, name: str, shared: bool, caller: Caller) -> AdapterView:
         """Let all teams use it, or only its own."""

@@ -23,7 +23,7 @@ from models.sources.resolve import revision
 from registry.catalog import ResolvedName
 from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable
 from registry.records import Version
-from registry.state.adapters import check_alias
+from registry.state.versions import check_alias
 from runtime.gateway.adapters import Adapters, Registration
 from runtime.gateway.names import Names
 from tenants.caller import Caller

@@ -17,9 +17,9 @@ from registry.files.sources import locate
 from registry.names import ADAPTER
 from registry.recipes.router import RouterSpec
 from registry.recipes.source import HubSource
-from registry.records import ROUTERS, Adapter, AdapterKey, NewVersion, Version
-from registry.state.adapters import check_alias
+from registry.records import RouterKey, RouterRecord, RouterVersion
 from registry.state.database import State
+from registry.state.versions import VersionChange, check_alias
 from routing.intents.files import Kind
 from routing.routers.content import RouterContent, RouterContentStore, models_in
 from routing.routers.router import Router
@@ -68,7 +68,7 @@ class RouterStore:
     def __init__(self, folder: Path, state: State, names: Names, bounds: Bounds = USUAL) -> None:
         self._contents, self._state, self._names, self._bounds = RouterContentStore(folder), state, names, bounds
         self._changing = asyncio.Lock()
-        self._records: Mapping[str, Adapter] = {}
+        self._records: Mapping[str, RouterRecord] = {}
         self._ready: dict[str, Router] = {}
         """By digest."""
         self.faults: dict[str, str] = {}
@@ -96,7 +96,7 @@ class RouterStore:
         """Whether it is a router's name, without reading its files. Raises NotFound where there is no such version."""
         return self._version_of(name) is not None
 
-    def _version_of(self, name: object) -> Version | None:
+    def _version_of(self, name: object) -> RouterVersion | None:
         if not isinstance(name, str):
             return None
         head, at, ref = name.partition("@")
@@ -105,7 +105,7 @@ class RouterStore:
             return None
         return record.version(ref if at else None)
 
-    def _router(self, version: Version) -> Router:
+    def _router(self, version: RouterVersion) -> Router:
         router = self._ready.get(version.digest)
         if router is None:
             router = self._build(version)
@@ -114,11 +114,11 @@ class RouterStore:
         self._ready[version.digest] = router
         return router
 
-    async def _read(self, version: Version) -> None:
+    async def _read(self, version: RouterVersion) -> None:
         if version.digest not in self._ready:
             self._ready[version.digest] = await asyncio.to_thread(self._build, version)
 
-    def _build(self, version: Version) -> Router:
+    def _build(self, version: RouterVersion) -> Router:
         return self._contents.read(version.digest).router(version.tag)
 
     def all(self) -> list[RouterView]:
@@ -150,19 +150,19 @@ class RouterStore:
             raise NotFound(f"Router '{name}' has no {kind} fitted: roundhouse routers fit.", code="router_not_found")
         return data
 
-    def _record(self, name: str) -> Adapter:
+    def _record(self, name: str) -> RouterRecord:
         record = self._records.get(name)
         if record is None:
             names = ", ".join(nearest(name, list(self._records))) or "none yet"
             raise NotFound(f"There is no router {quoted(name)}. There are: {names}.", code="router_not_found")
         return record
 
-    def _version(self, name: str) -> tuple[Adapter, Version]:
+    def _version(self, name: str) -> tuple[RouterRecord, RouterVersion]:
         head, at, ref = name.partition("@")
         record = self._record(head)
         return record, record.version(ref if at else None)
 
-    def _view(self, record: Adapter, version: Version) -> RouterView:
+    def _view(self, record: RouterRecord, version: RouterVersion) -> RouterView:
         router = self._router(version)
         fitted = {"intents": router.intents, "complexity": router.complexity}
         return RouterView(
@@ -242,13 +242,13 @@ class RouterStore:
         router = await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
         self._check_room(content)
         await asyncio.to_thread(self._contents.write, content)
-        new = NewVersion(content.digest, 0, content.size, source)
         async with self._names.registering:
             self._check(name)  # once more: a model may have got the name meanwhile
-            done = await asyncio.to_thread(self._state.routers.register, AdapterKey(ROUTERS, name), new, alias)
+            key, register = RouterKey(name), self._state.routers.register
+            is_new = await asyncio.to_thread(register, key, content.digest, content.size, source, alias)
             self._ready[content.digest] = router
             self._refresh()
-        return RouterAddition(self.show(name), done.created)
+        return RouterAddition(self.show(name), is_new)
 
     def _check(self, name: str) -> None:
         if not ADAPTER.match(name):
@@ -271,27 +271,12 @@ class RouterStore:
             await asyncio.to_thread(self._state.routers.delete, self._record(name).key, force=force)
             self._refresh()
 
-    async def set_alias(self, name: str, alias: str, version: str) -> RouterView:
+    async def change(self, name: str, change: VersionChange) -> RouterView:
+        """Change aliases or the current version. Raises NotFound, Conflict, BadRequest."""
         async with self._changing:
-            await asyncio.to_thread(self._state.routers.set_alias, self._record(name).key, alias, version)
-            return self._refreshed_view(name)
-
-    async def remove_alias(self, name: str, alias: str) -> RouterView:
-        async with self._changing:
-            await asyncio.to_thread(self._state.routers.remove_alias, self._record(name).key, alias)
-            return self._refreshed_view(name)
-
-    async def rollback(self, name: str, version: str | None = None) -> RouterView:
-        """Make the version before the current one, or the one that is named, the current one."""
-        async with self._changing:
-            key, table = self._record(name).key, self._state.routers
-            await (asyncio.to_thread(table.point, key, version) if version else asyncio.to_thread(table.rollback, key))
+            await asyncio.to_thread(change.apply, self._state.routers, self._record(name).key)
             self._refresh()
         return await self.version(name)
-
-    def _refreshed_view(self, name: str) -> RouterView:
-        self._refresh()
-        return self.show(name)
 
     def _refresh(self) -> None:
         self._records = {record.key.name: record for record in self._state.routers.all()}

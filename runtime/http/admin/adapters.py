@@ -12,6 +12,7 @@ from registry.errors import BadRequest, Unavailable
 from registry.recipes.fault_words import words
 from registry.recipes.source import PathSource
 from registry.records import Probe
+from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import AdapterCheckView, AdapterListView, json_answer, registration_answer
 from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
@@ -133,18 +134,18 @@ async def remove(
 async def set_alias(
     gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str, body: AliasBody
 ) -> Response:
-    return json_answer(await gateway.adapters.set_alias(name, alias, body.version, context.caller))
+    return json_answer(await gateway.adapters.change(name, SetAlias(alias, body.version), context.caller))
 
 
 async def remove_alias(gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str) -> Response:
-    return json_answer(await gateway.adapters.remove_alias(name, alias, context.caller))
+    return json_answer(await gateway.adapters.change(name, RemoveAlias(alias), context.caller))
 
 
 async def rollback(
     gateway: CurrentGateway, context: CurrentContext, name: Name, body: RollbackBody | None = None
 ) -> Response:
     """Make the version before the current one, or the one that is named, the current one."""
-    return json_answer(await gateway.adapters.rollback(name, body.version if body else None, context.caller))
+    return json_answer(await gateway.adapters.change(name, Rollback(body.version if body else None), context.caller))
 
 
 async def pin(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:

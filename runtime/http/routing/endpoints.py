@@ -16,6 +16,7 @@ from registry.base.wording import quoted
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unfit
 from registry.recipes.router import RouterSpec
+from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from routing.intents.files import Kind
 from routing.routers.replay import ReplayOutcome, ReplayPoint, outcomes, replay
 from runtime.gateway.routing.store import RouterAddition, RouterView
@@ -147,16 +148,16 @@ async def remove(gateway: CurrentGateway, name: Name, force: Annotated[bool, Que
 
 
 async def set_alias(gateway: CurrentGateway, name: Name, alias: str, body: AliasBody) -> Response:
-    return json_answer(await gateway.routers.set_alias(name, alias, body.version))
+    return json_answer(await gateway.routers.change(name, SetAlias(alias, body.version)))
 
 
 async def remove_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
-    return json_answer(await gateway.routers.remove_alias(name, alias))
+    return json_answer(await gateway.routers.change(name, RemoveAlias(alias)))
 
 
 async def rollback(gateway: CurrentGateway, name: Name, body: RollbackBody | None = None) -> Response:
     """Make the version before the current one, or the one that is named, the current one."""
-    return json_answer(await gateway.routers.rollback(name, body.version if body else None))
+    return json_answer(await gateway.routers.change(name, Rollback(body.version if body else None)))
 
 
 async def route(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:

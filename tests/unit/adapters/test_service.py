@@ -15,6 +15,7 @@ from adapters.sources import UploadedArchive
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
 from registry.recipes.source import HubSource, PathSource
 from registry.records import AdapterKey, Probe
+from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from registry.storage.database import Database
 from tests.eventually import PATIENCE
 from tests.unit.adapters.fake_hub import serve
@@ -47,13 +48,13 @@ async def test_versions_aliases_and_rollback(rig: Rig, folder: Path) -> None:
     second = await rig.add("tune", folder, 1)
     assert rig.version("tune").digest == second.version.digest
     assert rig.version("tune@prod").digest == first.version.digest
-    await rig.service.alias(AdapterKey("small", "tune"), "prod", "v2")
+    await rig.service.change(AdapterKey("small", "tune"), SetAlias("prod", "v2"))
     assert rig.version("tune@prod").tag == "v2"
-    await rig.service.rollback(AdapterKey("small", "tune"))
+    await rig.service.change(AdapterKey("small", "tune"), Rollback())
     assert rig.version("tune").tag == "v1"
-    await rig.service.rollback(AdapterKey("small", "tune"), "v2")
+    await rig.service.change(AdapterKey("small", "tune"), Rollback("v2"))
     assert rig.version("tune").tag == "v2"
-    await rig.service.unalias(AdapterKey("small", "tune"), "prod")
+    await rig.service.change(AdapterKey("small", "tune"), RemoveAlias("prod"))
     with pytest.raises(NotFound, match="has no version 'prod'"):
         rig.version("tune@prod")
     assert (await rig.service.pin(AdapterKey("small", "tune"), True)).pinned
@@ -144,7 +145,7 @@ async def test_deletion_is_refused_while_held_unless_forced(rig: Rig, folder: Pa
         with pytest.raises(Conflict, match="using v1"):
             await rig.service.remove(AdapterKey("small", "tune"), ref)
     rig.leases.clear()
-    await rig.service.alias(AdapterKey("small", "tune"), "prod", "v1")
+    await rig.service.change(AdapterKey("small", "tune"), SetAlias("prod", "v1"))
     with pytest.raises(Conflict, match="prod"):
         await rig.service.remove(AdapterKey("small", "tune"))
     assert await rig.service.remove(AdapterKey("small", "tune"), "v1", force=True) == (first.version.digest,)
@@ -196,7 +197,7 @@ async def test_a_state_whose_database_hangs_holds_up_no_one_else(
         lambda: rig.add("tune", folder, 1),
         lambda: changes.pin(first, True),
         lambda: changes.share(first, True),
-        lambda: changes.alias(first, "prod"),
+        lambda: changes.change(first, SetAlias("prod", None)),
         lambda: changes.remove(first, force=True),
     ):
         with monkeypatch.context() as patch:

@@ -16,7 +16,7 @@ from registry.errors import Conflict, DoesNotFit, Forbidden, Unfit
 from registry.files.sources import locate
 from registry.recipes.definition import Recipe
 from registry.recipes.source import PackageSource
-from registry.records import ROUTERS, Adapter, AdapterKey
+from registry.records import Adapter, RouterKey
 from runtime.gateway.launch.additions import Additions, advice
 from runtime.gateway.names import Names
 from runtime.server.device import Device
@@ -34,7 +34,7 @@ def additions(
     model_set = model_set or SimpleNamespace(recipe=lambda _: None, is_leaving=lambda _: False, recipes=lambda: recipes)
     model_set.writing = asyncio.Lock()
     table = SimpleNamespace(all=lambda: adapters, ever=lambda: ())
-    routers = SimpleNamespace(all=lambda: [SimpleNamespace(key=AdapterKey(ROUTERS, "auto"))])
+    routers = SimpleNamespace(all=lambda: [SimpleNamespace(key=RouterKey("auto"))])
     models = SimpleNamespace(aliases=lambda: {"own": "base"})
     state: Any = SimpleNamespace(adapters=table, models=models, routers=routers)
     names = Names([one for one in recipes if one.version == 1], state)

@@ -13,6 +13,7 @@ import pytest
 from registry.errors import Conflict
 from registry.recipes.router import RouterSpec
 from registry.state.database import State
+from registry.state.versions import Rollback
 from routing.intents.files import to_bytes
 from routing.intents.training import Example, TrainingOptions, train
 from routing.routers.content import RouterContent, RouterContentStore
@@ -126,6 +127,6 @@ async def test_files_of_the_version_before_are_read_beside_the_loop(
         return read(contents, digest)
 
     monkeypatch.setattr(RouterContentStore, "read", noted)
-    assert (await store.rollback("auto")).definition["description"] == "one"
+    assert (await store.change("auto", Rollback())).definition["description"] == "one"
     assert threads
     assert threading.main_thread() not in threads

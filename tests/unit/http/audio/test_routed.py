@@ -58,7 +58,7 @@ async def test_a_recording_goes_where_explain_says(
 
 
 async def test_what_is_no_name_is_refused_before_the_recording_has_come(client: httpx.AsyncClient) -> None:
-    for name, code in (("nobody", "model_not_found"), ("ears@v9", "adapter_version_not_found")):
+    for name, code in (("nobody", "model_not_found"), ("ears@v9", "router_version_not_found")):
         refused = await post(client, model=name)
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, code)
 

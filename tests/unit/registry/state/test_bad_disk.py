@@ -10,7 +10,7 @@ import pytest
 
 from registry.errors import Unavailable
 from registry.names import DEFAULT_TEAM
-from registry.records import ROUTERS, AdapterKey
+from registry.records import RouterKey
 from registry.state.database import State
 from registry.storage.database import Database
 from registry.storage.files import is_full, sync_all, unusable
@@ -21,7 +21,7 @@ from tenants.keys.table import KeyTable
 from tenants.limits.records import Kind, Limit
 from tenants.limits.table import LimitTable
 from tenants.storage.opening import open_tables
-from tests.unit.registry.makers import KEY, new
+from tests.unit.registry.makers import KEY, digest, new
 
 
 def fault(number: int, path: Path) -> OSError:
@@ -102,7 +102,7 @@ def test_what_somebody_is_reported_survives_a_loss_of_power(tmp_path: Path, monk
     with State(tmp_path) as state:
         promises: list[Callable[[], object]] = [
             lambda: state.adapters.register(KEY, new(1)),
-            lambda: state.routers.register(AdapterKey(ROUTERS, "auto"), new(2)),
+            lambda: state.routers.register(RouterKey("auto"), digest(2), 100, "test"),
             lambda: state.models.set_pin("m", True),
             lambda: state.models.set_alias("a", "m"),
         ]

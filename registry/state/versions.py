@@ -1,0 +1,265 @@
+"""Names with versions: the current one, aliases and the way back. Adapters and routers are two kinds of them."""
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from registry.errors import BadRequest, Conflict, NotFound
+from registry.names import ALIAS, DIGEST_PREFIX, NAME_RULE, VERSION
+from registry.records import Versioned
+from registry.state.tables import VersionTables
+from registry.storage.database import Database, inserting, put
+
+
+class NameKey(Protocol):
+    """A NamedTuple whose fields are the key columns of its tables."""
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+K = TypeVar("K", bound=NameKey)
+R = TypeVar("R", bound=Versioned[Any, Any])
+Rows = Sequence[sa.Row[Any]]
+
+
+class VersionTable(ABC, Generic[K, R]):
+    """Every write is one transaction: it happens whole, or an error is raised and nothing has changed.
+
+    Writes wait for the database, so call them in threads. Reads come from memory.
+
+    | method       | no such name | exists                                                                |
+    |--------------|--------------|-----------------------------------------------------------------------|
+    | point        | NotFound     | that version is current; rollback returns to the one before           |
+    | rollback     | NotFound     | the version that was current before; Conflict when there is none      |
+    | set_alias    | NotFound     | alias points to that version, whatever it pointed to before           |
+    | remove_alias | NotFound     | the alias is gone; NotFound when there is none                        |
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        tables: VersionTables,
+        clock: Callable[[], float] = time.time,
+        *,
+        alone: bool = True,
+    ) -> None:
+        """`alone` says that no other process writes."""
+        self._database, self._tables, self._clock, self._alone = database, tables, clock, alone
+        self._writing = threading.Lock()
+        self._queries = _Queries(tables)
+        self._cache: tuple[tuple[R, ...], frozenset[K]] | None = None
+        """All records, and every name ever given."""
+
+    # --- what a kind defines ---------------------------------------------------------------------------------------
+    @abstractmethod
+    def _key(self, row: Sequence[Any]) -> K:
+        """A key from the values of its columns."""
+
+    @abstractmethod
+    def _record(self, key: K, head: sa.Row[Any], versions: Rows, aliases: Mapping[str, int]) -> R: ...
+
+    @abstractmethod
+    def missing(self, key: K) -> NotFound:
+        """The error for a name that does not exist."""
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+    def all(self) -> tuple[R, ...]:
+        """Return every record, ordered by key. Only the first call waits for the database."""
+        return self._read()[0]
+
+    def get(self, key: K) -> R:
+        """Return one record, as `all`. Raises NotFound."""
+        match = next((record for record in self.all() if record.key == key), None)
+        if match is None:
+            raise self.missing(key)
+        return match
+
+    def ever(self) -> frozenset[K]:
+        """Return every name ever given, including deleted ones, as `all`."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[tuple[R, ...], frozenset[K]]:
+        if self._cache is None or not self._alone:
+            with self._writing, self._database.read() as db:
+                self._cache = self._load(db)
+        return self._cache
+
+    def _load(self, db: sa.Connection) -> tuple[tuple[R, ...], frozenset[K]]:
+        names = db.execute(sa.select(*self._tables.numbers.primary_key))
+        return self._records(db, self._queries.every, None), frozenset(self._key(row) for row in names)
+
+    def _records(self, db: sa.Connection, queries: "_Selection", key: K | None) -> tuple[R, ...]:
+        """Three queries, whatever the number of records."""
+        values = {} if key is None else key._asdict()
+        heads = db.execute(queries.heads, values).all()
+        versions: dict[int, list[sa.Row[Any]]] = {row.id: [] for row in heads}
+        for row in db.execute(queries.versions, values):
+            versions[row.owner].append(row)
+        aliases: dict[int, dict[str, int]] = {row.id: {} for row in heads}
+        for row in db.execute(queries.aliases, values):
+            aliases[row.owner][row.alias] = row.number
+        keys = {row.id: self._key([getattr(row, name) for name in self._tables.key_names]) for row in heads}
+        records = (self._record(keys[row.id], row, versions[row.id], aliases[row.id]) for row in heads)
+        return tuple(sorted(records, key=lambda record: record.key))  # databases differ in how they order texts
+
+    def _one(self, db: sa.Connection, key: K) -> R:
+        records = self._records(db, self._queries.single, key)
+        if not records:
+            raise self.missing(key)
+        return records[0]
+
+    def _id(self, db: sa.Connection, key: K) -> int | None:
+        row_id: int | None = db.execute(self._queries.id, key._asdict()).scalar()
+        return row_id
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+    @contextmanager
+    def _write(self) -> Iterator[sa.Connection]:
+        """A transaction whose changes are visible once committed, and then survive a loss of power."""
+        with self._writing:
+            with self._database.write() as db:
+                yield db
+                content = self._load(db)
+            self._cache = content
+        self._database.sync()
+
+    @contextmanager
+    def _change(self, key: K) -> Iterator[tuple[sa.Connection, R, int]]:
+        """A transaction on a name that exists, with its record and row id. Raises NotFound."""
+        with self._write() as db:
+            record, row_id = self._one(db, key), self._id(db, key)
+            assert row_id is not None
+            yield db, record, row_id
+
+    def _add_version(self, db: sa.Connection, key: K, values: Mapping[str, Any]) -> None:
+        """Add a version to a name, which is created if need be, and make it the current one."""
+        row_id, now = self._id(db, key), self._clock()
+        if row_id is None:
+            heads = self._tables.heads
+            insert = sa.insert(heads).values(**key._asdict(), created=now).returning(heads.c.id)
+            row_id = db.execute(insert).scalar_one()
+        numbers = self._tables.numbers
+        first = inserting(db, numbers).values(**key._asdict(), last=1)
+        next_ = first.on_conflict_do_update(index_elements=self._tables.key_names, set_={"last": numbers.c.last + 1})
+        number: int = db.execute(next_.returning(numbers.c.last)).scalar_one()
+        db.execute(sa.insert(self._tables.versions).values(owner=row_id, number=number, created=now, **values))
+        self._make_current(db, row_id, number)
+
+    def _make_current(self, db: sa.Connection, row_id: int, number: int) -> None:
+        db.execute(sa.insert(self._tables.currents).values(owner=row_id, number=number))
+
+    def point(self, key: K, ref: str) -> R:
+        """Make the version that `ref` names the current one."""
+        with self._change(key) as (db, record, row_id):
+            version = record.version(ref)
+            if version.number != record.current.number:
+                self._make_current(db, row_id, version.number)
+            return self._one(db, key)
+
+    def rollback(self, key: K) -> R:
+        """Go back to the version that was current before; a second call goes back one more."""
+        with self._change(key) as (db, record, row_id):
+            currents = self._tables.currents
+            query = sa.select(currents.c.seq).where(currents.c.owner == row_id).order_by(currents.c.seq)
+            stack = db.execute(query).scalars().all()
+            if len(stack) < 2:
+                raise Conflict(
+                    f"{record.title} has nothing to go back to: {record.current.tag} is its first current version.",
+                    code="nothing_to_roll_back",
+                )
+            db.execute(sa.delete(currents).where(currents.c.seq == stack[-1]))
+            return self._one(db, key)
+
+    def set_alias(self, key: K, alias: str, ref: str | None = None) -> R:
+        """Point `alias` to the version that `ref` names (None: the current one)."""
+        check_alias(alias)
+        with self._write() as db:
+            return self._move_alias(db, key, alias, ref)
+
+    def _move_alias(self, db: sa.Connection, key: K, alias: str, ref: str | None) -> R:
+        record = self._one(db, key)
+        version = record.version(ref)
+        if record.aliases.get(alias) != version.number:
+            put(db, self._tables.aliases, {"owner": self._id(db, key), "alias": alias, "number": version.number})
+        return self._one(db, key)
+
+    def remove_alias(self, key: K, alias: str) -> R:
+        """Remove an alias. Raises NotFound (alias_not_found)."""
+        with self._change(key) as (db, record, row_id):
+            aliases = self._tables.aliases
+            delete = sa.delete(aliases).where(aliases.c.owner == row_id, aliases.c.alias == alias)
+            if not db.execute(delete).rowcount:
+                raise NotFound(f"{record.title} has no alias '{alias}'.", code="alias_not_found")
+            return self._one(db, key)
+
+    def _delete(self, db: sa.Connection, row_id: int) -> None:
+        """Delete a name with all versions. Its numbers continue if the name comes back."""
+        db.execute(sa.delete(self._tables.heads).where(self._tables.heads.c.id == row_id))
+
+
+def check_alias(alias: str) -> None:
+    """Raise BadRequest for an alias that breaks the rule for names, or looks like a version or a digest."""
+    if not ALIAS.match(alias) or VERSION.match(alias) or DIGEST_PREFIX.match(alias):
+        raise BadRequest(
+            f"'{alias[:80]}' is no alias: {NAME_RULE}; and it must not look like a version (v3).", param="alias"
+        )
+
+
+# --- changes that every kind of versioned name takes -----------------------------------------------------------------
+class VersionChange(Protocol):
+    """A change of one name, passed as a value from HTTP to the table. `apply` returns the record after it."""
+
+    def apply(self, table: VersionTable[K, R], key: K) -> R: ...
+
+
+class SetAlias:
+    def __init__(self, alias: str, version: str | None) -> None:
+        self._alias, self._version = alias, version
+
+    def apply(self, table: VersionTable[K, R], key: K) -> R:
+        return table.set_alias(key, self._alias, self._version)
+
+
+class RemoveAlias:
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+
+    def apply(self, table: VersionTable[K, R], key: K) -> R:
+        return table.remove_alias(key, self._alias)
+
+
+class Rollback:
+    """Make the version before the current one current, or the named one."""
+
+    def __init__(self, version: str | None = None) -> None:
+        self._version = version
+
+    def apply(self, table: VersionTable[K, R], key: K) -> R:
+        return table.point(key, self._version) if self._version else table.rollback(key)
+
+
+# --- queries, each built once ----------------------------------------------------------------------------------------
+class _Selection:
+    """Heads with their current version, versions and aliases of the names that a condition selects."""
+
+    def __init__(self, tables: VersionTables, where: sa.ColumnElement[bool]) -> None:
+        heads, versions, currents, aliases = tables.heads, tables.versions, tables.currents, tables.aliases
+        top = sa.select(currents.c.number).where(currents.c.owner == heads.c.id)
+        top = top.order_by(currents.c.seq.desc()).limit(1)
+        self.heads = sa.select(heads, top.scalar_subquery().label("current")).where(where)
+        selected = sa.select(versions).join(heads, heads.c.id == versions.c.owner).where(where)
+        self.versions = selected.order_by(versions.c.owner, versions.c.number)
+        named = sa.select(aliases).join(heads, heads.c.id == aliases.c.owner).where(where)
+        self.aliases = named.order_by(aliases.c.owner, aliases.c.alias)
+
+
+class _Queries:
+    def __init__(self, tables: VersionTables) -> None:
+        key = sa.and_(*(tables.heads.c[name] == sa.bindparam(name, type_=sa.Text()) for name in tables.key_names))
+        self.id = sa.select(tables.heads.c.id).where(key)
+        self.single, self.every = _Selection(tables, key), _Selection(tables, sa.true())

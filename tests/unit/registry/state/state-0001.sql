@@ -1,0 +1,149 @@
+BEGIN TRANSACTION;
+CREATE TABLE adapters (
+	id INTEGER NOT NULL, 
+	base TEXT NOT NULL, 
+	name TEXT NOT NULL, 
+	team TEXT NOT NULL, 
+	created REAL NOT NULL, 
+	pinned INTEGER DEFAULT '0' NOT NULL, 
+	shared INTEGER DEFAULT '0' NOT NULL, 
+	PRIMARY KEY (id), 
+	UNIQUE (base, name, team)
+)
+ STRICT
+
+;
+INSERT INTO "adapters" VALUES(1,'starter-chat','legal','default',1790000000.0,1,1);
+INSERT INTO "adapters" VALUES(2,'@routers','auto','default',1790000000.0,0,0);
+CREATE TABLE aliases (
+	adapter INTEGER NOT NULL, 
+	alias TEXT NOT NULL, 
+	number INTEGER NOT NULL, 
+	PRIMARY KEY (adapter, alias), 
+	FOREIGN KEY(adapter, number) REFERENCES versions (adapter, number) ON DELETE CASCADE
+)
+ STRICT
+
+;
+INSERT INTO "aliases" VALUES(1,'prod',1);
+INSERT INTO "aliases" VALUES(2,'prod',2);
+CREATE TABLE currents (
+	seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, 
+	adapter INTEGER NOT NULL, 
+	number INTEGER NOT NULL, 
+	FOREIGN KEY(adapter, number) REFERENCES versions (adapter, number) ON DELETE CASCADE
+)
+ STRICT
+
+;
+INSERT INTO "currents" VALUES(1,1,1);
+INSERT INTO "currents" VALUES(2,2,1);
+INSERT INTO "currents" VALUES(3,2,2);
+INSERT INTO "currents" VALUES(4,2,3);
+INSERT INTO "currents" VALUES(5,2,2);
+CREATE TABLE digests (
+	digest TEXT NOT NULL, 
+	bytes INTEGER NOT NULL, 
+	PRIMARY KEY (digest)
+)
+ STRICT
+
+;
+INSERT INTO "digests" VALUES('sha256:0000000000000000000000000000000000000000000000000000000000000001',100);
+INSERT INTO "digests" VALUES('sha256:000000000000000000000000000000000000000000000000000000000000000b',300);
+INSERT INTO "digests" VALUES('sha256:000000000000000000000000000000000000000000000000000000000000000c',310);
+INSERT INTO "digests" VALUES('sha256:000000000000000000000000000000000000000000000000000000000000000d',320);
+INSERT INTO "digests" VALUES('sha256:000000000000000000000000000000000000000000000000000000000000000e',9);
+CREATE TABLE loads (
+	model TEXT NOT NULL, 
+	recipe_version INTEGER NOT NULL, 
+	engine_version TEXT NOT NULL, 
+	device TEXT NOT NULL, 
+	resident INTEGER NOT NULL, 
+	seconds TEXT NOT NULL, 
+	count INTEGER NOT NULL, 
+	updated REAL NOT NULL, 
+	host INTEGER, 
+	margin INTEGER DEFAULT '0' NOT NULL, 
+	margin_seen REAL DEFAULT '0' NOT NULL, 
+	PRIMARY KEY (model, recipe_version, engine_version, device)
+)
+ STRICT
+
+;
+CREATE TABLE model_aliases (
+	alias TEXT NOT NULL, 
+	model TEXT NOT NULL, 
+	PRIMARY KEY (alias)
+)
+ STRICT
+
+;
+CREATE TABLE model_pins (
+	model TEXT NOT NULL, 
+	pinned INTEGER NOT NULL, 
+	PRIMARY KEY (model)
+)
+ STRICT
+
+;
+CREATE TABLE numbers (
+	base TEXT NOT NULL, 
+	name TEXT NOT NULL, 
+	team TEXT NOT NULL, 
+	last INTEGER NOT NULL, 
+	PRIMARY KEY (base, name, team)
+)
+ STRICT
+
+;
+INSERT INTO "numbers" VALUES('starter-chat','legal','default',1);
+INSERT INTO "numbers" VALUES('@routers','auto','default',3);
+INSERT INTO "numbers" VALUES('@routers','gone','default',1);
+CREATE TABLE sleeps (
+	model TEXT NOT NULL, 
+	recipe_version INTEGER NOT NULL, 
+	engine_version TEXT NOT NULL, 
+	device TEXT NOT NULL, 
+	bytes INTEGER NOT NULL, 
+	host INTEGER NOT NULL, 
+	seconds TEXT NOT NULL, 
+	count INTEGER NOT NULL, 
+	updated REAL NOT NULL, 
+	PRIMARY KEY (model, recipe_version, engine_version, device)
+)
+ STRICT
+
+;
+CREATE TABLE state_version (
+	version_num VARCHAR(32) NOT NULL, 
+	CONSTRAINT state_version_pkc PRIMARY KEY (version_num)
+);
+INSERT INTO "state_version" VALUES('0001');
+CREATE TABLE versions (
+	adapter INTEGER NOT NULL, 
+	number INTEGER NOT NULL, 
+	digest TEXT NOT NULL, 
+	created REAL NOT NULL, 
+	rank INTEGER NOT NULL, 
+	bytes INTEGER NOT NULL, 
+	source TEXT NOT NULL, 
+	prompt TEXT, 
+	expected TEXT, 
+	PRIMARY KEY (adapter, number), 
+	FOREIGN KEY(adapter) REFERENCES adapters (id) ON DELETE CASCADE, 
+	FOREIGN KEY(digest) REFERENCES digests (digest)
+)
+ STRICT
+
+;
+INSERT INTO "versions" VALUES(1,1,'sha256:0000000000000000000000000000000000000000000000000000000000000001',1790000000.0,8,100,'upload','2+2?','4');
+INSERT INTO "versions" VALUES(2,1,'sha256:000000000000000000000000000000000000000000000000000000000000000b',1790000000.0,0,300,'request',NULL,NULL);
+INSERT INTO "versions" VALUES(2,2,'sha256:000000000000000000000000000000000000000000000000000000000000000c',1790000000.0,0,310,'fitted intents',NULL,NULL);
+INSERT INTO "versions" VALUES(2,3,'sha256:000000000000000000000000000000000000000000000000000000000000000d',1790000000.0,0,320,'request',NULL,NULL);
+CREATE INDEX versions_by_digest ON versions (digest);
+CREATE INDEX currents_by_adapter ON currents (adapter, seq);
+DELETE FROM "sqlite_sequence";
+INSERT INTO "sqlite_sequence" VALUES('currents',6);
+COMMIT;
+PRAGMA user_version = 5;
