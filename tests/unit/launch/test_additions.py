@@ -150,7 +150,7 @@ async def test_one_whose_name_leaves_waits_for_that_and_says_so(tmp_path: Path) 
         return SimpleNamespace(source=PackageSource(package="models.starter", inside="pack/starter-rerank"))
 
     model_set = SimpleNamespace(
-        is_leaving=lambda _: not gone.is_set(), left=lambda _: gone.wait(), recipe=roster_recipe
+        is_leaving=lambda _: not gone.is_set(), wait_until_removed=lambda _: gone.wait(), recipe=roster_recipe
     )
     world, adding = additions(tmp_path, 2048 * MIB, model_set)
     expected = replace(RERANK, id="a")

@@ -37,7 +37,9 @@ def test_a_full_disk_is_no_fault_of_the_checkpoint(
 
     fake = ModuleType("ctranslate2.converters")
     fake.TransformersConverter = Converter  # type: ignore[attr-defined]
-    monkeypatch.setattr("launch.conversion.process.collect_missing_weights", lambda: nullcontext(()))  # it imports torch
+    monkeypatch.setattr(
+        "launch.conversion.process.collect_missing_weights", lambda: nullcontext(())
+    )  # it imports torch
     monkeypatch.setitem(sys.modules, "ctranslate2", ModuleType("ctranslate2"))
     monkeypatch.setitem(sys.modules, "ctranslate2.converters", fake)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, free))  # type: ignore[attr-defined]

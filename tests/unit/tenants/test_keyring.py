@@ -30,7 +30,9 @@ def ring(clock: Clock, *, is_open: bool) -> Keyring:
     return Keyring(keys, PEPPER, is_open=is_open, archived=["old"], clock=clock)
 
 
-@pytest.mark.parametrize("displayed", [[], ["none"], ["sk-abc"], [GOOD.text], [GOOD.text, "x"], ["rh-"], ["x" * 100_000]])
+@pytest.mark.parametrize(
+    "displayed", [[], ["none"], ["sk-abc"], [GOOD.text], [GOOD.text, "x"], ["rh-"], ["x" * 100_000]]
+)
 def test_a_server_without_keys_asks_for_none(displayed: list[str]) -> None:
     assert OPEN.identify(displayed) is EVERYBODY
 
