@@ -48,8 +48,8 @@ def names(text: str) -> list[str]:
 
 
 def pages() -> list[Path]:
-    """All pages, and the README of the repository where there is one."""
-    return [*sorted(DOCS.glob("*.md")), *DOCS.parent.glob("README.md")]
+    """All pages, those of docs/reference, and the README of the repository where there is one."""
+    return [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("reference/*.md")), *DOCS.parent.glob("README.md")]
 
 
 def outdated() -> dict[Path, str]:

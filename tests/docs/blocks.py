@@ -92,5 +92,11 @@ def examples(page: Path) -> list[Example]:
 
 
 def pages() -> list[Path]:
-    """All pages, and the README, whose first screen has examples too."""
-    return [*sorted(DOCS.glob("*.md")), *(page for page in [ROOT / "README.md"] if page.exists())]
+    """All pages, those of docs/reference, and the README, whose first screen has examples too."""
+    found = (*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("reference/*.md")))
+    return [*found, *(page for page in [ROOT / "README.md"] if page.exists())]
+
+
+def index_name(page: Path) -> str:
+    """A page as the index of the documentation links to it: 'chat.md', 'reference/cli.md'."""
+    return page.relative_to(DOCS).as_posix()

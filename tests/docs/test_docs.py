@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.docs.blocks import DOCS, ROOT, Example, examples, fences, pages
+from tests.docs.blocks import DOCS, ROOT, Example, examples, fences, index_name, pages
 from tests.docs.compare import differences, matches
 from tests.docs.running import missing, run
 from tests.system.serving import Server
@@ -53,7 +53,8 @@ def _anchor(heading: str) -> str:
 
 def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "README.md").read_text(encoding="utf-8")
-    left_out = [page.name for page in DOCS.glob("*.md") if page.name != "README.md" and f"({page.name})" not in index]
+    names = [index_name(page) for page in pages() if page.name != "README.md"]
+    left_out = [name for name in names if f"({name})" not in index]
     assert left_out == []
 
 
