@@ -74,6 +74,11 @@ class Bench:
     def unfinished(self) -> int:
         return int(self.engine._engine.output_processor.get_num_unfinished_requests())
 
+    def registered(self) -> list[str]:
+        """Ids of what the slot holds of requests: their states, the parents of several answers, clients' own ids."""
+        processor = self.engine._engine.output_processor
+        return [*processor.request_states, *processor.parent_requests, *processor.external_req_ids]
+
     async def held(self) -> tuple[int, int]:
         """How many adapters EngineCore has in host memory and in places."""
         host, placed = await launch.ask(self.engine._engine, core.held_adapters)
