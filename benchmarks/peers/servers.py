@@ -21,7 +21,7 @@ from models.chat.vllm import process
 from models.parent import die_with_parent
 from registry.files.dtypes import settle
 from registry.recipes.definition import Recipe
-from runtime.server.host import Kind, kind_of_host
+from runtime.cli.local.host import Kind, kind_of_host
 
 START_WITHIN = 600.0
 """Seconds that a server gets until it is ready: a start of vLLM takes a while on a busy machine, and with graphs."""

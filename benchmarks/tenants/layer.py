@@ -19,7 +19,7 @@ import psutil
 from benchmarks.harness import Bench
 from benchmarks.load.stats import percentile
 from benchmarks.tenants.filling import fill
-from runtime.scheduling.fair.claim import QueueRequest
+from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.scheduling.placement import Placement
 from tenants.classes import ServiceClass
 from tenants.costs.prices import PriceList

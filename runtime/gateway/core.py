@@ -14,6 +14,7 @@ from console.state import Console
 from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.files.abilities import abilities_of
 from routing.providers.retry import RetryBudget
+from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Call, Lease, Target
 from runtime.gateway.charging.pricing import price_list
@@ -40,7 +41,6 @@ from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.live import LiveSampler
 from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
-from runtime.server.settings import Settings
 from tenants.administration import Administration
 from tenants.caller import Caller
 from tenants.costs.device import DeviceTime

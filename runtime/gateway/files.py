@@ -21,10 +21,10 @@ from registry.recipes.definition import Recipe
 from registry.recipes.source import HubSource
 from registry.state.database import State
 from registry.storage.files import unusable
+from runtime.config.device import Device
 from runtime.residency.entry import ModelEntry
 from runtime.residency.measurements import FileFacts, apply_files, forget, load_history
 from runtime.scheduling.queue import ModelQueue
-from runtime.server.device import Device
 
 log = logging.getLogger("roundhouse.gateway")
 TRANSIENT_CODES = frozenset({"hub_unavailable", "disk_full", "download_ended", "download_failed", "bad_download",

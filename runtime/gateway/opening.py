@@ -15,6 +15,8 @@ from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.recipes.loading import Documents
 from registry.state.database import State
+from runtime.config.device import Device, memory_of
+from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import MERGED, Combiner
 from runtime.gateway.combine import tidy as tidy_merged
@@ -43,13 +45,11 @@ from runtime.gateway.views.adapter_facts import AdapterFacts
 from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.prewarming import engines_at_start, keep_warm
+from runtime.residency.policy import NO_LIMIT
 from runtime.residency.table import Table
-from runtime.residency.victims import NO_LIMIT
+from runtime.residency.watcher import engines_at_start, keep_warm
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
-from runtime.server.device import Device, memory_of
-from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
 from tenants.administration import Administration

@@ -8,9 +8,8 @@ from pathlib import Path
 from models.messages import LoadResult, MemoryFootprint, Progress
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe, Tier
-from runtime.residency.policy import Resident
+from runtime.residency.policy import MIN_SAVING, Resident
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
-from runtime.residency.victims import MIN_SAVING
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.link import SlotLink
 

@@ -14,10 +14,9 @@ from registry.errors import Conflict, DoesNotFit, RoundhouseError, Unavailable
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import RecipeExchanger
-from runtime.residency.fetcher import Fetch, ModelFetcher
 from runtime.residency.loader import Loader
 from runtime.residency.table import S, Table
+from runtime.residency.updates import Fetch, ModelFetcher, RecipeExchanger
 from runtime.residency.watcher import Watcher
 
 NOT_RESIDENT = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})

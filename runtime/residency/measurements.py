@@ -9,8 +9,8 @@ from models.messages import MemoryFootprint
 from registry.recipes.definition import Recipe
 from registry.records import LoadKey, LoadMeasurement, SleepMeasurement
 from registry.state.database import State
+from runtime.config.device import Device
 from runtime.residency.entry import ModelEntry
-from runtime.server.device import Device
 
 
 @dataclass(frozen=True, slots=True)

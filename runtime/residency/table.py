@@ -8,12 +8,10 @@ from typing import Literal, Protocol
 
 from models.messages import LoadResult
 from registry.errors import EngineFailed, NotFound, RoundhouseError
+from runtime.config.device import DeviceBudget, DeviceMemory
 from runtime.residency.entry import ModelEntry
-from runtime.residency.memory import DeviceMemory
-from runtime.residency.policy import Snapshot
+from runtime.residency.policy import NO_LIMIT, Snapshot
 from runtime.residency.states import HOLDS_MEMORY, ModelState
-from runtime.residency.victims import NO_LIMIT
-from runtime.server.device import DeviceBudget
 from runtime.slots.pool import SlotPool
 
 log = logging.getLogger("roundhouse.residency")

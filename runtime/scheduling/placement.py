@@ -25,7 +25,7 @@ Rules; the same numbers stand at the code that carries them out:
     that failed is brought in again only when a request needs it, or when it is pinned once more.
  8. A forgotten or failed adapter leaves as soon as nothing holds it.
  9. A swap is charged to the team of the first request that waits for the adapter. Each class that waits gets its
-    floor of the work (`runtime.scheduling.fair.floors`).
+    floor of the work (`runtime.scheduling.fair.limits`).
 
 The bound on waiting, for requests of one key, whose ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D. W
 is max_overtake, R max_requests, S, P and D the longest staging, placing (with its probe) and run; Q requests were
@@ -38,25 +38,65 @@ first, once its class is owed its floor or no class above it waits, until it sta
 has less, or one comes that has no more than it: `runtime.scheduling.fair.accounts` bounds how much those get meanwhile.
 
 A second order of turns is inside the engines for texts, among the items of requests that run:
-`models.batching.plan.Turns`. It knows no ranks.
-"""
+`models.batching.plan.Turns`. It knows no ranks."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from registry.errors import Conflict
-from runtime.scheduling.device_tier import DeviceTier
-from runtime.scheduling.fair.claim import DEFAULT_REQUEST, QueueRequest
-from runtime.scheduling.fair.pools import Pool
-from runtime.scheduling.fair.running import RunningRequests
-from runtime.scheduling.host_tier import HostTier
-from runtime.scheduling.moves import Move, Moves
-from runtime.scheduling.pins import Pins
-from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier
-from runtime.scheduling.rank import WaitingRequest
-from runtime.scheduling.waiting import WaitingRequests
+from runtime.scheduling.fair.accounts import DEFAULT_REQUEST, QueueRequest, WaitingRequest
+from runtime.scheduling.fair.limits import Pool
+from runtime.scheduling.requests import RunningRequests, WaitingRequests
+from runtime.scheduling.tiers import DeviceTier, HostTier, Move, Moves, Pins
 from tenants.classes import ServiceClass
 
-__all__ = ["AdapterStatus", "Placement", "PlacementPlan"]
+Tier = Literal["device", "host", "staging", "disk"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementPlan:
+    """What to do now. A staging may begin only when the drops of this and of earlier plans have
+    ended: the host tier has no room for both, and one digest may stand in both.
+
+    place: (digest, digest whose place it takes, or None for a free place).
+    start: request ids, in order; each has its lease.
+    wake_at: call `decide` again at this time, if nothing happens before; None: only when something happens.
+    """
+
+    stage: tuple[str, ...] = ()
+    place: tuple[tuple[str, str | None], ...] = ()
+    drop: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    wake_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterStatus:
+    """Where an adapter is and what it did since the engine's base was first loaded."""
+
+    tier: Tier
+    pinned: bool
+    running: int
+    waiting: int
+    hits: int
+    """Requests that found the adapter in a place when they came."""
+    misses: int
+    placements: int
+    evictions: int
+    """Times that it lost its place."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Running figures of one adapter; meanings as in `AdapterStatus`."""
+
+    hits: int = 0
+    misses: int = 0
+    placements: int = 0
+    evictions: int = 0
+
+
 _NOTHING = PlacementPlan((), (), (), (), None)
 
 

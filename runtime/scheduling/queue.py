@@ -25,12 +25,10 @@ from models.messages import AdapterRef
 from registry.errors import RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
-from runtime.scheduling.admission import QueueAdmission, WaitingBound
+from runtime.scheduling.admission import QueueAdmission, QueueEntry, SlotLease, WaitingBound
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
-from runtime.scheduling.fair.claim import DEFAULT_REQUEST, QueueRequest
-from runtime.scheduling.fair.pace import Pace
-from runtime.scheduling.fair.pools import Pool
-from runtime.scheduling.lease import QueueEntry, SlotLease
+from runtime.scheduling.fair.accounts import DEFAULT_REQUEST, QueueRequest
+from runtime.scheduling.fair.limits import Pace, Pool
 from runtime.scheduling.placement import Placement
 from runtime.slots.link import SlotLink
 

@@ -10,7 +10,7 @@ from typing import Any
 import litserve as ls
 from litserve.specs.base import LitSpec
 
-from runtime.server import logs
+from runtime.config import logs
 
 API_PATH = "/v1/chat/completions"
 

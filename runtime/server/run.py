@@ -33,6 +33,9 @@ from models.parent import die_with_parent
 from registry.errors import Unavailable
 from registry.recipes.loading import Documents
 from registry.storage.files import unusable
+from runtime.config import logs
+from runtime.config.device import Device
+from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
@@ -40,13 +43,9 @@ from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import layers, raise_file_limit, uvicorn_options
 from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
-from runtime.residency.prewarming import engines_at_start
-from runtime.server import logs
-from runtime.server.device import Device
+from runtime.residency.watcher import engines_at_start
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
-from runtime.server.process_watchdog import ProcessWatchdog
-from runtime.server.settings import Settings
-from runtime.server.shutdown import RemainingWork, Shutdown, log
+from runtime.server.shutdown import ProcessWatchdog, RemainingWork, Shutdown, log
 from runtime.slots.worker import SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.

@@ -1,12 +1,36 @@
-"""A shutdown as the log tells it: each phase with what is left. The phases themselves: `runtime.server.run`."""
+"""The end of a server: its phases as the log tells them, and a watchdog for stopped processes."""
 
 import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NamedTuple
+
+import psutil
+
+
+class ProcessWatchdog:
+    """Whether one of some processes has been stopped (SIGSTOP) for too long. A busy one never counts."""
+
+    def __init__(self, pids: Sequence[int], seconds: float) -> None:
+        self._pids, self._seconds = pids, seconds
+        self._since: dict[int, float] = {}
+
+    def is_stopped_too_long(self, now: float) -> bool:
+        """Looks once. now: on a clock that only rises."""
+        stopped = {pid for pid in self._pids if _is_stopped(pid)}
+        self._since = {pid: self._since.get(pid, now) for pid in stopped}
+        return any(now - since >= self._seconds for since in self._since.values())
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
 
 log = logging.getLogger("roundhouse.server")
 

@@ -2,8 +2,7 @@
 
 All that one side produces within a tick of its event loop leaves in one message: a step of a chat engine with 64
 streams is one on the wire, not 64. Only what is large takes several. Nothing is ever unpickled; unknown tags and
-oversized messages end the connection.
-"""
+oversized messages end the connection."""
 
 import asyncio
 import struct
@@ -14,6 +13,11 @@ import msgspec
 
 from models.messages import AdapterRef, Event, LoadResult, MemoryFootprint, Progress, Request
 from registry.errors import RoundhouseError, by_status
+
+
+def socket_path(run_dir: str, slot_id: int) -> str:
+    return f"{run_dir}/slot-{slot_id}.sock"
+
 
 LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 256 * 1024 * 1024

@@ -2,18 +2,140 @@
 
 A link is for one life: it ends with its slot's process, and the next process has a link of its own. So whoever keeps
 one over an await never reaches another model's engine by it. Which processes there are, where they run and how they are
-ended is its own affair.
-"""
+ended is its own affair."""
 
+import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol, Self
 
-from models.messages import MemoryFootprint
+from models.messages import Chunk, Event, LoadResult, MemoryFootprint, Progress, ResponseEnd, Usage
 from registry.errors import RoundhouseError
 from runtime.slots import frames
-from runtime.slots.call import FrameCall
+
+LEAVE_SECONDS = 2.0
+MAX_BUFFERED = 16 * 1024 * 1024
+
+
+class Sender(Protocol):
+    """What a call needs of its link."""
+
+    def cancel(self, uid: int) -> None:
+        """Tell the slot to stop the work."""
+        ...
+
+    def forget(self, uid: int) -> None:
+        """No frame of this call is waited for any more."""
+        ...
+
+
+class FrameCall:
+    """Whatever carries the frames. An async context manager that cancels the work when it is left early."""
+
+    def __init__(self, link: Sender, uid: int) -> None:
+        self._link, self.uid = link, uid
+        self.loaded: LoadResult | None = None
+        """What a load has brought, once it is done."""
+        self.held: MemoryFootprint | None = None
+        self.counted = b""
+        self.usage: Usage | None = None
+        """Of a call that was left early."""
+        self._arrived = deque[frames.FromSlot]()
+        self._some_arrived = asyncio.Event()
+        self._buffered = 0
+        self._over = False
+
+    def put(self, frame: frames.FromSlot) -> None:
+        """Called by the link for each frame that arrives for this call."""
+        if isinstance(frame, frames.Emit):
+            self._count(frame)
+        if isinstance(frame, frames.Emit) and isinstance(frame.event, Chunk):
+            self._buffered += len(frame.event.data)
+            if self._buffered > MAX_BUFFERED:  # a client that does not read must not fill our memory
+                self._link.cancel(self.uid)
+                frame = frames.CallFailed(self.uid, 408, "client_too_slow", "The client stopped reading the answer.")
+        self._arrived.append(frame)
+        self._some_arrived.set()
+
+    def _count(self, frame: frames.Emit) -> None:
+        if isinstance(frame.event, ResponseEnd):
+            self.usage = frame.event.usage
+        elif frame.tokens is not None:
+            prompt, completion, cached = frame.tokens
+            self.usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+
+    def fail(self, error: RoundhouseError) -> None:
+        """End it here with this error, whatever the slot does, and tell the slot to stop the work."""
+        self._link.cancel(self.uid)
+        self.put(frames.CallFailed.of(self.uid, error))
+
+    async def events(self) -> AsyncIterator[Event | Progress]:
+        """What the slot sends, until it is done. Raises the slot's error."""
+        while not self._over:
+            while not self._arrived:
+                self._some_arrived.clear()
+                await self._some_arrived.wait()
+            frame = self._arrived.popleft()
+            match frame:
+                case frames.Emit():
+                    yield self._with_following(frame.event) if isinstance(frame.event, Chunk) else frame.event
+                case frames.Report():
+                    yield frame.progress
+                case frames.CallDone():
+                    self._over = True
+                    self.loaded, self.held, self.counted = frame.loaded, frame.held, frame.counted
+                case frames.CallFailed():
+                    self._over = True
+                    raise frame.error()
+
+    def _with_following(self, chunk: Chunk) -> Chunk:
+        """Together with the chunks that have come behind it already: who is late catches up at once, and a gateway that
+        is full has less to do for each."""
+        parts = [chunk.data]
+        while self._arrived and isinstance(frame := self._arrived[0], frames.Emit) and isinstance(frame.event, Chunk):
+            parts.append(frame.event.data)
+            self._arrived.popleft()
+        if len(parts) > 1:
+            chunk = Chunk(b"".join(parts))
+        self._buffered -= len(chunk.data)
+        return chunk
+
+    async def done(self, report: Callable[[Progress], None] | None = None) -> LoadResult | None:
+        """Wait for the end of a call that has no events but progress."""
+        async for event in self.events():
+            if report and isinstance(event, Progress):
+                report(event)
+        return self.loaded
+
+    def over(self) -> None:
+        """Nothing more is expected: leaving it does not wait for the slot's word."""
+        self._over = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if not self._over:
+                await self._leave()
+        finally:
+            self._link.forget(self.uid)
+
+    async def _leave(self) -> None:
+        """Cancel, and wait until the work has left the engine: only then may its place go to somebody else."""
+        self._link.cancel(self.uid)
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                async for _ in self.events():
+                    pass
+        except (RoundhouseError, TimeoutError):
+            pass
+
 
 CONNECT_SECONDS = 60.0
 

@@ -19,11 +19,9 @@ from models.memory_group import OomKills
 from models.messages import MemoryFootprint
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.slots import frames
-from runtime.slots.address import socket_path
-from runtime.slots.call import FrameCall
-from runtime.slots.death import cause_of, hold
-from runtime.slots.link import CONNECT_SECONDS, UNKNOWN, Cause, SlotLink
-from runtime.slots.memory import GroupPeak, group_bytes
+from runtime.slots.frames import socket_path
+from runtime.slots.link import CONNECT_SECONDS, UNKNOWN, Cause, FrameCall, SlotLink
+from runtime.slots.processes import GroupPeak, cause_of, group_bytes, hold
 
 log = logging.getLogger("roundhouse.pool")
 KILL_SECONDS = 30.0

@@ -17,7 +17,7 @@ from models.parent import die_with_parent
 from models.protocol import Engine
 from registry.bounds import USUAL, Bounds
 from registry.recipes.definition import Task
-from runtime.slots.address import socket_path
+from runtime.slots.frames import socket_path
 from runtime.slots.loop import SlotServer
 
 MAX_NICENESS = 19

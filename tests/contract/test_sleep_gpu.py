@@ -16,7 +16,7 @@ from models.protocol import Engine
 from models.speech.engine import WhisperEngine
 from models.text.rerank import RerankingEngine
 from registry.recipes.loading import load_recipes
-from runtime.server import device
+from runtime.config import device
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat.nasty import TEXT
 from tests.system.serving import PACK

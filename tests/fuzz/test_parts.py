@@ -12,7 +12,7 @@ import pytest
 
 from console.web import pages
 from runtime.http.openapi import OPERATIONS
-from runtime.server.process_watchdog import ProcessWatchdog
+from runtime.server.shutdown import ProcessWatchdog
 from tests.fuzz import gaps, sending
 from tests.fuzz.corpus import SEEDS, Kept, Raw, read
 from tests.fuzz.gaps import Beat, Sample, between, stood_still

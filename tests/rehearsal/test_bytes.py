@@ -7,7 +7,7 @@ import pytest
 
 from models.engines import GIB, MIB
 from models.estimate import estimate
-from runtime.server.device import SHARE
+from runtime.config.device import SHARE
 from tests.rehearsal.card import H100, H200, LLAMA, QWEN_32B, bert, chat_model, recipe
 from tests.unit.registry.test_estimate import llama_tensors
 

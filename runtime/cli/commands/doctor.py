@@ -31,7 +31,7 @@ def doctor(
 
     Example: roundhouse doctor --device cuda
     """
-    from runtime.server.host import kind_of_host, needs
+    from runtime.cli.local.host import kind_of_host, needs
 
     kind = kind_of_host() if device is Accelerator.AUTO else "cuda" if device is Accelerator.CUDA else "cpu"
     found = list(needs(kind, port))

@@ -12,7 +12,7 @@ from runtime.cli.remote.progress import bar
 
 if TYPE_CHECKING:
     from registry.catalog import ResolvedName
-    from runtime.server.settings import Settings
+    from runtime.config.settings import Settings
 
 
 def merge(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from registry.recipes.loading import Documents
-    from runtime.server.settings import Settings
+    from runtime.config.settings import Settings
 
 
 def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
@@ -43,7 +43,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
     from runtime.cli.local.data_dir import DataDir
 
     read = read_recipes(settings)
-    from runtime.server.device import detect
+    from runtime.config.device import detect
 
     try:
         device = detect(settings.device, settings.device_memory, settings.host_memory)

@@ -31,7 +31,7 @@ def given(ctx: typer.Context) -> dict[str, object]:
 
 def options() -> list[Any]:
     """As typer makes them from a function with one parameter for each."""
-    from runtime.server.settings import OptionHelp, Settings
+    from runtime.config.settings import OptionHelp, Settings
 
     def command(**_: object) -> None: ...
 

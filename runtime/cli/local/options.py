@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from runtime.cli.failures import UsageError
 
 if TYPE_CHECKING:
-    from runtime.server.settings import Settings
+    from runtime.config.settings import Settings
 
 
 def settings_of(**given: object) -> "Settings":
     """What is given and not None; for the rest, variables and defaults. Raises UsageError that names the option."""
     from pydantic import ValidationError
 
-    from runtime.server.settings import Settings
+    from runtime.config.settings import Settings
 
     values = {name: value for name, value in given.items() if value is not None}
     try:

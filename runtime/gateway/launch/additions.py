@@ -21,6 +21,7 @@ from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
 from registry.recipes.source import HubSource
 from registry.storage.files import unusable
+from runtime.config.device import Device
 from runtime.gateway.files import check_version
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.names import Names
@@ -28,7 +29,6 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.measurements import apply_estimate
 from runtime.residency.policy import Plan
-from runtime.server.device import Device
 
 GUESSED_LOAD = 10.0
 """Seconds of a load, before one was measured."""

@@ -15,13 +15,13 @@ from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.source import HubSource
 from registry.state.database import State
+from runtime.config.device import Device
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.files import FilesInUse, ModelFiles, check_version
 from runtime.gateway.launch.model_set import ModelSet, wait_for_all
 from runtime.gateway.launch.views import ModelEditedView, ModelRemovedView
 from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
-from runtime.server.device import Device
 
 FIXED_KEYS = frozenset({"id", "version", "task", "source"})
 """What makes it another model: that is added, not edited. Of the source, the revision of a hub may change."""

@@ -13,8 +13,8 @@ from runtime.gateway.files import ModelFiles
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import RecipeExchange
 from runtime.residency.manager import ResidencyManager
+from runtime.residency.updates import RecipeExchange
 from runtime.scheduling.queue import ModelQueue
 
 log = logging.getLogger("roundhouse.gateway")

@@ -20,11 +20,10 @@ from runtime.gateway.local.work import ANSWER_TOKEN, WorkEstimator, claim, work_
 from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.scheduling.admission import unreachable
-from runtime.scheduling.fair.claim import QueueRequest
-from runtime.scheduling.lease import SlotLease
+from runtime.scheduling.admission import SlotLease, unreachable
+from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.slots import frames
-from runtime.slots.call import FrameCall
+from runtime.slots.link import FrameCall
 from tenants.classes import ServiceClass
 
 SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))

@@ -16,7 +16,7 @@ from models.messages import Usage
 from registry.recipes.definition import Recipe, Task
 from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
-from runtime.scheduling.fair.claim import QueueRequest
+from runtime.scheduling.fair.accounts import QueueRequest
 
 ANSWER_TOKEN, CACHED_TOKEN, AUDIO_SECOND = 4.0, 0.1, 50.0
 LEARNING_RATE = 0.1

@@ -9,12 +9,12 @@ from models.messages import LoadResult
 from registry.errors import RoundhouseError
 from registry.records import LoadKey
 from registry.state.database import State
+from runtime.config.device import Device
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.sinks.console import loaded as record_load
 from runtime.residency.entry import ModelEntry
 from runtime.residency.measurements import load_key
 from runtime.residency.table import Step
-from runtime.server.device import Device
 
 log = logging.getLogger("roundhouse.gateway")
 

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from registry.recipes.definition import Tier
+from runtime.config.device import Device, machine_total, used_of
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
@@ -24,7 +25,6 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
-from runtime.server.device import Device, machine_total, used_of
 from runtime.slots.pool import SlotPool
 
 IN_MEMORY = (Tier.DEVICE, Tier.HOST)

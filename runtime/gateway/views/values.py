@@ -15,9 +15,8 @@ from registry.recipes.definition import Task, Tier
 from registry.records import Adapter, Version
 from runtime.gateway.local.backend import context_length
 from runtime.residency.entry import ModelEntry
-from runtime.residency.policy import Plan
+from runtime.residency.policy import NO_LIMIT, Plan
 from runtime.residency.states import ModelState
-from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.probes import Probes
 from runtime.scheduling.queue import ModelQueue
 

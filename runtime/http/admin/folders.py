@@ -7,8 +7,8 @@ from typing import Literal
 
 from registry.base.wording import quoted
 from registry.errors import BadRequest, Forbidden, NotFound
+from runtime.config.settings import Settings
 from runtime.gateway.combine import MERGED
-from runtime.server.settings import Settings
 from tenants.caller import Caller, Scope
 
 UPLOAD = {"adapters": " Or upload it.", "models": ""}

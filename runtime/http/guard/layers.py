@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 
+from runtime.config.settings import Settings
 from runtime.http.guard.bodies import BodyMiddleware, BodyPace
 from runtime.http.guard.idle import IdleConnections
 from runtime.http.guard.keys import KeyMiddleware
@@ -15,7 +16,6 @@ from runtime.http.guard.origin import OriginPolicy
 from runtime.http.guard.origin_middleware import OriginMiddleware
 from runtime.http.guard.protocol import ConnectionBounds, GuardedConnection
 from runtime.http.routing.endpoints import most_fitted
-from runtime.server.settings import Settings
 
 FILES = 65_536
 """Descriptors that we ask the system for: a connection is one, and 1,024 is the usual bound."""

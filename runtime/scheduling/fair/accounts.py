@@ -1,18 +1,33 @@
-"""Virtual counters: the work that teams, and in them keys, have had, divided by their weights.
+"""Shares by weight: what each team and key has had, and the lanes that order their requests."""
 
-The virtual token counter of arXiv 2401.00588: the lowest counter goes first; a request is charged what is foreseen when
-it starts, and the difference as it becomes known; who comes back is lifted to the lowest of those who wait, or to the
-one that waited last, so that nobody saves up for later.
-
-Of two accounts A and B of a group that wait all the time between two moments, with weights a and b, the work that they
-are charged differs by |A/a - B/b| <= 2 · U · (1/a + 1/b), U the most that one charge or correction is, and as many
-corrections as there are under way at once (`tests/unit/scheduling/fair`). Without corrections: <= U · max(1/a, 1/b)
-at any moment after both were level.
-"""
-
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Self
+from typing import NamedTuple, Self
+
+from registry.names import DEFAULT_TEAM
+from tenants.classes import ServiceClass
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRequest:
+    """`team` and `key` share by weight with those of their class; `work` is what it is charged when it starts."""
+
+    team: str = DEFAULT_TEAM
+    key: str = ""
+    weight: float = 1.0
+    """Of the team."""
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
+    work: float = 1.0
+    """Foreseen, in units of a prompt token's work."""
+    due: float | None = None
+    """Its deadline, in the queue's clock."""
+    pool: str = ""
+    """'': none of the recipe's."""
+
+
+DEFAULT_REQUEST = QueueRequest()
 
 
 class ShareAccount:
@@ -168,3 +183,91 @@ class ShareAccounts:
         self.team.charge(work)
         self.key.charge(work)
         return self
+
+
+class Rank(NamedTuple):
+    """The order among heads at one moment: counters rise as others start, so a rank is not kept."""
+
+    position: int
+    """Of its class: a class that is owed its floor comes before those above it."""
+    team: float
+    """The team's counter, and its number."""
+    team_number: int
+    key: float
+    key_number: int
+    due: float
+    arrival: int
+    """Counts the requests of one queue."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingRequest:
+    """`digest` None: the base itself. `since`: clock seconds."""
+
+    id: str
+    digest: str | None
+    since: float
+    arrival: int
+    claim: QueueRequest
+    ties: ShareAccounts
+    due: float
+    """In its key: its deadline, or as if it had one."""
+
+
+class Lane:
+    """Adding and removing take O(log), besides moving a list's pointers; the first is known at once."""
+
+    __slots__ = ("_keys", "_requests", "_teams")
+
+    def __init__(self) -> None:
+        self._teams = AccountOrder()
+        self._keys: dict[ShareAccount, AccountOrder] = {}
+        self._requests: dict[ShareAccount, list[tuple[float, int, WaitingRequest]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._requests.values()))
+
+    def add(self, request: WaitingRequest) -> None:
+        team, key = request.ties.team, request.ties.key
+        if team not in self._keys:
+            self._keys[team] = AccountOrder()
+            self._teams.add(team)
+        if key not in self._requests:
+            self._requests[key] = []
+            self._keys[team].add(key)
+        insort(self._requests[key], (request.due, request.arrival, request))
+
+    def remove(self, request: WaitingRequest) -> None:
+        team, key = request.ties.team, request.ties.key
+        queue = self._requests[key]
+        del queue[bisect_left(queue, (request.due, request.arrival))]
+        if not queue:
+            del self._requests[key]
+            self._keys[team].discard(key)
+            if not self._keys[team]:
+                del self._keys[team]
+                self._teams.discard(team)
+
+    def first(self) -> WaitingRequest:
+        return self._first_of(self._teams.first())
+
+    def first_where(self, fits: Callable[[QueueRequest], bool]) -> WaitingRequest | None:
+        """Of the teams whose claims fit. O(teams)."""
+        fitting = [team for team in self._teams if fits(self._first_of(team).claim)]
+        return self._first_of(min(fitting, key=lambda team: (team.counter, team.number))) if fitting else None
+
+    def _first_of(self, team: ShareAccount) -> WaitingRequest:
+        return self._requests[self._keys[team].first()][0][2]
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def requests(self) -> list[WaitingRequest]:
+        """All, in no order."""
+        return [entry[2] for queue in self._requests.values() for entry in queue]
+
+
+def rank(request: WaitingRequest, position: int) -> Rank:
+    """Of a lane's first request now. position: of its class."""
+    team, key = request.ties.team, request.ties.key
+    return Rank(position, team.counter, team.number, key.counter, key.number, request.due, request.arrival)

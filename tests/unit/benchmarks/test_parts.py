@@ -30,7 +30,7 @@ from benchmarks.report.generated import size, write_adapters
 from benchmarks.tenants import layer
 from models.chat import settings as chat_settings
 from registry.recipes.loading import load_recipes
-from runtime.server.host import Kind
+from runtime.cli.local.host import Kind
 
 STARTER = Path(__file__).parents[3] / "recipes" / "starter" / "starter-chat.yaml"
 

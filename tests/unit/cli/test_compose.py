@@ -9,7 +9,7 @@ from adapters.content.validate import CONFIG, TENSORS
 from adapters.store import MARK, Store
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
-from runtime.server.settings import starter_recipes
+from runtime.config.settings import starter_recipes
 from tests.unit.cli.conftest import Run, adapter
 from tests.unit.cli.fake_server import FakeServer
 from tests.unit.registry.makers import digest

@@ -18,6 +18,8 @@ from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.recipes.provider import Provider
 from registry.records import Version
+from runtime.config.device import Device
+from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import Backend
 from runtime.gateway.combine import Combiner
@@ -51,11 +53,8 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
-from runtime.server.device import Device
-from runtime.server.settings import Settings
 from runtime.slots import frames
-from runtime.slots.call import FrameCall
-from runtime.slots.link import SlotLink
+from runtime.slots.link import FrameCall, SlotLink
 from tenants.administration import Administration
 from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.ledger import Ledger

@@ -19,15 +19,15 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from models.messages import EmbedResult, RerankResult, ResponseEnd, Segment, TranscriptInfo, Usage, Word
 from registry.errors import BadRequest, QueueFull, Unfit, Unreachable
 from registry.recipes.loading import Documents
+from runtime.config.device import Device
+from runtime.config.settings import Settings
 from runtime.gateway.views.values import adapter_card, adapter_view, plan_view, version_view
 from runtime.http.admin.adapters import FORM_FIELDS
 from runtime.http.errors import Dialect, body
 from runtime.http.openapi import OPERATIONS, SCHEMAS, build, document
 from runtime.http.openapi_parts import ERROR_SCHEMAS
 from runtime.residency.policy import Plan
-from runtime.server.device import Device
 from runtime.server.run import build as server_build
-from runtime.server.settings import Settings
 from tests.unit.http.fakes import FakeGateway, application, recipe
 from tests.unit.registry.makers import adapter
 

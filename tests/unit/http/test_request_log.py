@@ -10,8 +10,8 @@ import httpx
 
 from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
+from runtime.config.logs import handler
 from runtime.gateway.sinks.log import RequestLog, log
-from runtime.server.logs import handler
 from tests.unit.http.fakes import FakeGateway, application
 
 REQUEST = {"model": "chat", "messages": []}

@@ -17,9 +17,9 @@ from registry.files.sources import locate
 from registry.recipes.definition import Recipe
 from registry.recipes.source import PackageSource
 from registry.records import Adapter, RouterKey
+from runtime.config.device import Device
 from runtime.gateway.launch.additions import Additions, advice
 from runtime.gateway.names import Names
-from runtime.server.device import Device
 from tests.unit.registry.makers import adapter, recipe
 from tests.unit.residency.scripted import World
 

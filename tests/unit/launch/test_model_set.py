@@ -14,7 +14,7 @@ from registry.recipes.definition import Recipe, RecipeAdapter
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
-from runtime.residency.exchanger import RecipeExchange
+from runtime.residency.updates import RecipeExchange
 from tests.eventually import PATIENCE
 from tests.unit.http.fakes import recipe
 from tests.unit.residency import scripted

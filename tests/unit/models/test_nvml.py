@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models import nvml
-from runtime.server.device import Device, detect, machine_total, used_of
+from runtime.config.device import Device, detect, machine_total, used_of
 
 GIB = 2**30
 

@@ -7,15 +7,14 @@ from pathlib import Path
 from models.messages import HttpCall, LoadResult
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
+from runtime.config.device import DeviceBudget, HostMemory
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.memory import HostMemory
+from runtime.residency.policy import NO_LIMIT
 from runtime.residency.states import ModelState
 from runtime.residency.table import Table
-from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
-from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakePool

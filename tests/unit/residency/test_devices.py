@@ -6,9 +6,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.config.device import Device, DeviceBudget
 from runtime.residency.policy import Need, Resident, Snapshot, plan
 from runtime.residency.states import ModelState
-from runtime.server.device import Device, DeviceBudget
 from tests.unit.residency.scripted import World, in_use
 from tests.unit.residency.test_policy import NOW, resident
 

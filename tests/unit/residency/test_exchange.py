@@ -8,8 +8,8 @@ import pytest
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Prices, Recipe
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import RecipeExchange, RecipeExchanger
 from runtime.residency.states import ModelState
+from runtime.residency.updates import RecipeExchange, RecipeExchanger
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from tests.unit.residency.scripted import World, in_use, recipe

@@ -10,9 +10,9 @@ import pytest
 from models.messages import AdapterRef, MemoryFootprint
 from registry.errors import Conflict, DoesNotFit, QueueFull, Unavailable
 from registry.recipes.definition import Recipe
+from runtime.config.device import DeviceBudget
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
-from runtime.server.device import DeviceBudget
 from tests.eventually import PATIENCE
 from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, in_use, recipe

@@ -14,6 +14,7 @@ from registry.records import LoadKey
 from registry.state.database import State
 from registry.state.formats import MIGRATIONS
 from registry.state.opening import FILE
+from runtime.config.device import Device
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency import policy
@@ -22,7 +23,6 @@ from runtime.residency.measurements import FileFacts, apply_files, apply_history
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
-from runtime.server.device import Device
 from tests.eventually import PATIENCE
 from tests.unit.residency.scripted import recipe
 

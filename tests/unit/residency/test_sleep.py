@@ -9,10 +9,10 @@ import pytest
 from models.messages import AdapterRef, MemoryFootprint
 from registry.errors import DoesNotFit
 from registry.recipes.definition import Recipe
+from runtime.config.device import DeviceBudget
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
-from runtime.server.device import DeviceBudget
 from tests.unit.residency.scripted import World, recipe
 from tests.unit.residency.sleepers import can_sleep, reached, used_bytes, world_of_sleepers
 

@@ -8,8 +8,8 @@ import pytest
 
 from models.messages import MemoryFootprint
 from registry.errors import EngineFailed
+from runtime.config.device import DeviceBudget
 from runtime.residency.states import ModelState
-from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from runtime.slots.link import Cause
 from tests.fakes.engine import FakeEngine

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ByteSize
 
 from models import memory_group
-from runtime.server import device
+from runtime.config import device
 
 GIB = 2**30
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from runtime.server.logs import REQUESTS, RepeatFilter, configure, handler
+from runtime.config.logs import REQUESTS, RepeatFilter, configure, handler
 
 
 def logged(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:

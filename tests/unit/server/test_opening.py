@@ -7,12 +7,12 @@ import pytest
 
 from registry.errors import Unavailable
 from registry.recipes.loading import Documents, load_recipes
+from runtime.config import logs
+from runtime.config.device import Device
+from runtime.config.settings import Settings
 from runtime.gateway.opening import open_gateway
-from runtime.residency.victims import NO_LIMIT
-from runtime.server import logs
-from runtime.server.device import Device
+from runtime.residency.policy import NO_LIMIT
 from runtime.server.run import ApiProcess
-from runtime.server.settings import Settings
 from tests.system.serving import STARTER
 
 

@@ -19,8 +19,8 @@ import gc, sys
 from pathlib import Path
 from litserve import LitServer
 from runtime.server import run as server
-from runtime.server.device import Device
-from runtime.server.settings import Settings
+from runtime.config.device import Device
+from runtime.config.settings import Settings
 from registry.recipes.loading import Documents
 
 def run(self, **_):

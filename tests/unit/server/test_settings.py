@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runtime.server.settings import STARTER, default_data_dir, starter_recipes
+from runtime.config.settings import STARTER, default_data_dir, starter_recipes
 
 
 def test_a_working_directory_that_this_user_may_not_look_into(monkeypatch: pytest.MonkeyPatch) -> None:

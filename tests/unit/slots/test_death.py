@@ -10,8 +10,8 @@ import pytest
 
 from models.memory_group import OomKills
 from registry.errors import EngineFailed
-from runtime.slots.death import cause_of, hold
 from runtime.slots.link import UNKNOWN, Cause
+from runtime.slots.processes import cause_of, hold
 
 
 def ended(code: str) -> int:

@@ -9,12 +9,11 @@ import pytest
 
 from models.messages import HttpCall, LoadResult
 from registry.errors import RoundhouseError, Unavailable
+from runtime.config.device import DeviceBudget, HostMemory
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
 from runtime.residency.table import Table
-from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from runtime.slots.link import Cause
 from runtime.slots.unix_link import UnixSlotLink

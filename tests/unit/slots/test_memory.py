@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.slots import memory
-from runtime.slots.memory import group_bytes
+from runtime.slots import processes
+from runtime.slots.processes import group_bytes
 
 MIB = 2**20
 
@@ -41,7 +41,7 @@ def test_bytes_of_a_process_group_are_the_most_it_held() -> None:
 
 def test_a_heartbeat_walks_the_pages_of_a_group_only_when_it_grew(monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[int] = []
-    monkeypatch.setattr(memory, "group_bytes", lambda group: walks.append(group) or group_bytes(group))
+    monkeypatch.setattr(processes, "group_bytes", lambda group: walks.append(group) or group_bytes(group))
     code = (
         "import signal, time\n"
         "signal.signal(signal.SIGUSR1, lambda *_: (big.append(bytearray(64 << 20)), print(flush=True)))\n"
@@ -50,14 +50,14 @@ def test_a_heartbeat_walks_the_pages_of_a_group_only_when_it_grew(monkeypatch: p
     )
     now = [0.0]
     with _process(code) as (pid, read):
-        peak = memory.GroupPeak(pid, lambda: now[0])
+        peak = processes.GroupPeak(pid, lambda: now[0])
         held = peak.read()
         assert (peak.read(), len(walks)) == (held, 1)
         os.kill(pid, signal.SIGUSR1)
         os.read(read, 1)
         assert peak.read() > held + 60 * MIB
         assert len(walks) == 2
-        now[0] = memory.REREAD_SECONDS
+        now[0] = processes.REREAD_SECONDS
         peak.read()
         assert len(walks) == 3, "what it shares may count for more by now"
     assert peak.read() == 0

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from models.engines import prewarmed_bytes
-from runtime.residency import prewarming
+from runtime.config.device import Device
+from runtime.residency import watcher
 from runtime.residency.states import ModelState
-from runtime.server.device import Device
 
 S = ModelState
 GIB = 2**30
@@ -45,7 +45,7 @@ async def warmed(models: list[Any], budget: int, used_bytes: int = 0, on_host: i
     device = Device("cpu", "cpu", "cpu", budget, budget)
     if gpu:
         device = Device("cuda", "cuda:0", "a GPU", 80 * GIB, 80 * GIB, budget, budget)
-    keeping = asyncio.create_task(prewarming.keep_warm(pool, table, device))  # type: ignore[arg-type]
+    keeping = asyncio.create_task(watcher.keep_warm(pool, table, device))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)
     keeping.cancel()
@@ -54,7 +54,7 @@ async def warmed(models: list[Any], budget: int, used_bytes: int = 0, on_host: i
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prewarming, "EVERY_SECONDS", 0)
+    monkeypatch.setattr(watcher, "EVERY_SECONDS", 0)
 
 
 def test_the_first_slots_import_what_is_loaded_at_the_start() -> None:
@@ -69,7 +69,7 @@ def test_the_first_slots_import_what_is_loaded_at_the_start() -> None:
 
     def engines_of(slots: int, prewarm: bool = True) -> tuple[str, ...]:
         settings: Any = SimpleNamespace(slots=slots, prewarm=prewarm)
-        return prewarming.engines_at_start(settings, recipes)
+        return watcher.engines_at_start(settings, recipes)
 
     assert engines_of(4) == ("vllm", "faster-whisper")
     assert engines_of(1) == ("vllm",)

@@ -11,15 +11,15 @@ import psutil
 import pytest
 
 from models import memory_group, nvml
-from runtime.server import host
-from runtime.server.host import GIB, HostNeed, needs
+from runtime.cli.local import host
+from runtime.cli.local.host import GIB, HostNeed, needs
 from tests.unit.cli.conftest import Run
 
 ROOT = Path(__file__).parents[4]
 
 H100 = nvml.Gpu("NVIDIA H100", "GPU-1", 80 * GIB, GIB)
 
-HOST = "runtime.server.host"
+HOST = "runtime.cli.local.host"
 
 
 @pytest.fixture

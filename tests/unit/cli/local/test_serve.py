@@ -20,8 +20,8 @@ from runtime.cli.local import announce, processes
 from runtime.cli.local.data_dir import DataDir
 from runtime.cli.options import root
 from runtime.cli.remote.sample_requests import sample_requests
-from runtime.server import device
-from runtime.server.settings import Settings, starter_recipes
+from runtime.config import device
+from runtime.config.settings import Settings, starter_recipes
 from tests.eventually import eventually
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest

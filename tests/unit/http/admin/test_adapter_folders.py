@@ -12,8 +12,8 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound
 from registry.recipes.definition import Recipe
 from registry.records import RegisteredVersion
+from runtime.config.settings import Settings
 from runtime.http.admin.folders import check_folder
-from runtime.server.settings import Settings
 from tenants.caller import SCOPES, Caller, Scope
 from tests.unit.http.admin.test_adapter_upload import BASE, CHAT, END, FILE, HEADERS, NAME
 from tests.unit.http.admin.test_names import asking_as

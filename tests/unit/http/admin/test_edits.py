@@ -12,11 +12,11 @@ from registry.recipes.definition import Recipe
 from registry.recipes.source import HubSource
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
+from runtime.config.device import Device
 from runtime.gateway.files import FilesInUse, ModelFiles
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import RecipeExchange
 from runtime.residency.measurements import load_key
-from runtime.server.device import Device
+from runtime.residency.updates import RecipeExchange
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest
 

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from registry.state.database import State
+from runtime.config.device import Device
 from runtime.gateway.files import ModelFiles
 from runtime.residency.measurements import FileFacts, load_key
 from runtime.residency.states import ModelState
-from runtime.server.device import Device
 from tests.unit.http.fakes import FakeGateway, application
 
 CPU = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from models.messages import MemoryFootprint
-from runtime.residency.memory import HostMemory
+from runtime.config.device import HostMemory
 from runtime.residency.states import ModelState
 from tests.fakes.virtual import run
 from tests.unit.residency.slow.two import FIRST_SLEEP, WAKE, ask, falls_asleep, reached, world_of_two

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.scheduling.fair.claim import QueueRequest
-from runtime.scheduling.fair.pools import Pool
+from runtime.scheduling.fair.accounts import QueueRequest
+from runtime.scheduling.fair.limits import Pool
 from runtime.scheduling.placement import Placement
 from tenants.classes import ServiceClass
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from runtime.scheduling.fair.claim import QueueRequest
-from runtime.scheduling.fair.pace import Pace
-from runtime.scheduling.waiting import WaitingRequests
+from runtime.scheduling.fair.accounts import QueueRequest
+from runtime.scheduling.fair.limits import Pace
+from runtime.scheduling.requests import WaitingRequests
 from tenants.classes import ServiceClass
 
 CRITICAL, INTERACTIVE, BATCH = ServiceClass

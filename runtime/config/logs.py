@@ -1,8 +1,7 @@
 """Logs on standard error: one JSON object a line, or lines for people on a terminal.
 
 `extra` fields become fields of the object; `request_id` is the one of a request. Prompts, audio, keys and answers are
-never passed here.
-"""
+never passed here."""
 
 import logging
 import sys

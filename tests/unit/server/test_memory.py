@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from runtime.residency import memory
-from runtime.residency.memory import GpuMemory
+from runtime.config import device
+from runtime.config.device import GpuMemory
 
 GIB = 2**30
 
@@ -23,8 +23,8 @@ class Card:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(memory, "MAX_WAIT_SECONDS", 200)
+    monkeypatch.setattr(device, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(device, "MAX_WAIT_SECONDS", 200)
 
 
 async def looked(card: Card, times: int = 3) -> None:
@@ -82,7 +82,7 @@ async def test_one_fall_is_not_counted_twice() -> None:
 
 
 async def test_a_card_that_never_shows_it_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MAX_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(device, "MAX_WAIT_SECONDS", 0.01)
     card = Card(40 * GIB)
     await asyncio.wait_for(GpuMemory(card.read).back(20 * GIB, 40 * GIB), 200)
 

@@ -1,0 +1,307 @@
+"""Where adapters are: host memory, device places, pins, and the moves between them."""
+
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from cachetools import LRUCache
+
+from registry.errors import Conflict
+from runtime.scheduling.fair.accounts import Rank
+from runtime.scheduling.requests import LaneHead, WaitingRequests
+
+
+class HostTier:
+    """Rules 3 and 4 of `runtime.scheduling.placement`.
+
+    The cache knows who was used when. Who leaves is decided here, since not all may: it never gets full by itself.
+    """
+
+    def __init__(self, capacity: int, staging_at_once: int) -> None:
+        self.capacity, self.staging_at_once = capacity, staging_at_once
+        self._staged = LRUCache[str, None](capacity)
+        self._staging: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._staged)
+
+    def __contains__(self, digest: object) -> bool:
+        """Staged already."""
+        return digest in self._staged
+
+    def staging(self, digest: str) -> bool:
+        return digest in self._staging
+
+    def finish(self, digest: str) -> bool:
+        """A staging ended well. False: none was begun."""
+        if digest not in self._staging:
+            return False
+        self._staging.remove(digest)
+        self._staged[digest] = None
+        return True
+
+    def remove(self, digest: str) -> None:
+        self._staging.discard(digest)
+        self._staged.pop(digest, None)
+
+    def used(self, digest: str) -> None:
+        self._staged[digest]  # looked up, and so the one used last
+
+    def clear(self) -> None:
+        self._staged.clear()
+        self._staging.clear()
+
+    def begin(
+        self, needed: dict[str, Rank], pinned: Collection[str], in_place: Collection[str]
+    ) -> tuple[list[str], list[str]]:
+        """What to stage now, and what to drop for it.
+
+        Args:
+            wanted: digest to the rank of its first blocked request, in order of rank.
+            pinned: staged as well when there is room or something idle.
+            in_place: digests whose host copy must stay.
+        """
+        stage: list[str] = []
+        drop: list[str] = []
+        for digest in [*needed, *(d for d in pinned if d not in needed)]:
+            if digest in self._staged or digest in self._staging:
+                continue
+            if len(self._staging) >= self.staging_at_once:
+                break
+            if len(self._staged) + len(self._staging) >= self.capacity:
+                victim = self._victim(needed, pinned, in_place, needed.get(digest))
+                if victim is None:
+                    break
+                del self._staged[victim]
+                drop.append(victim)
+            self._staging.add(digest)
+            stage.append(digest)
+        return stage, drop
+
+    def _victim(
+        self, needed: dict[str, Rank], pinned: Collection[str], in_place: Collection[str], rank: Rank | None
+    ) -> str | None:
+        """For a pinned adapter that no request wants (`rank` None) only idle ones leave."""
+        movable = [digest for digest in self._by_use() if digest not in in_place]
+        idle = next((d for d in movable if d not in needed and d not in pinned), None)
+        if idle is not None or rank is None:
+            return idle
+        pinned_one = next((d for d in movable if d not in needed), None)
+        if pinned_one is not None:
+            return pinned_one
+        later = [d for d in movable if needed[d] > rank]
+        return max(later, key=lambda d: needed[d], default=None)
+
+    def _by_use(self) -> list[str]:
+        """The staged ones, the least recently used first. The cache tells that only by giving them up."""
+        order = [self._staged.popitem() for _ in range(len(self._staged))]
+        self._staged.update(order)
+        return [digest for digest, _ in order]
+
+
+@dataclass(slots=True)
+class _Place:
+    leases: int
+    last_use: float
+
+
+class DeviceTier:
+    """The places that rules 5 to 7 of `runtime.scheduling.placement` give and take. Who gets one is decided there."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.closing: set[str] = set()
+        """In a place that takes no new request."""
+        self._placed: dict[str, _Place] = {}
+        self._placing: dict[str, str | None] = {}  # digest -> the one whose place it takes
+
+    def __contains__(self, digest: object) -> bool:
+        """In a place."""
+        return digest in self._placed
+
+    def __iter__(self) -> Iterator[str]:
+        """Those in places."""
+        return iter(self._placed)
+
+    def open(self) -> list[str]:
+        """Those in places that take new requests."""
+        return [digest for digest in self._placed if digest not in self.closing]
+
+    @property
+    def free(self) -> int:
+        """Places that nobody has, is on the way to, or leaves."""
+        return self.places - len(self._placed) - len(self._placing)
+
+    def touched(self) -> set[str]:
+        """In a place, on its way into one, or on its way out: the engine may still touch its host copy."""
+        return {*self._placed, *self._placing, *(d for d in self._placing.values() if d is not None)}
+
+    def incoming(self) -> dict[str, str | None]:
+        """On the way into a place, with the one whose place that was."""
+        return dict(self._placing)
+
+    def moving(self, digest: str) -> bool:
+        """On its way into a place or out of one."""
+        return digest in self._placing or digest in self._placing.values()
+
+    def move(self, digest: str, victim: str | None) -> None:
+        """`digest` is on its way into a free place, or into that of `victim`, which is out of it from now on."""
+        if victim is not None:
+            del self._placed[victim]
+        self._placing[digest] = victim
+
+    def arrived(self, digest: str, now: float) -> bool:
+        """A move ended well. False: none was begun."""
+        if digest not in self._placing:
+            return False
+        del self._placing[digest]
+        self._placed[digest] = _Place(0, now)
+        return True
+
+    def failed(self, digest: str) -> None:
+        """A move ended badly: the place is free, and its victim is out."""
+        self._placing.pop(digest, None)
+
+    def remove(self, digest: str) -> None:
+        self._placed.pop(digest, None)
+
+    def clear(self) -> None:
+        self._placed.clear()
+        self._placing.clear()
+        self.closing.clear()
+
+    def lease(self, digest: str) -> None:
+        self._placed[digest].leases += 1
+
+    def release(self, digest: str) -> None:
+        self._placed[digest].leases -= 1
+
+    def leases(self, digest: str) -> int:
+        """Running requests with it; 0 when it is in no place."""
+        place = self._placed.get(digest)
+        return place.leases if place is not None else 0
+
+    def used(self, digest: str, now: float) -> None:
+        self._placed[digest].last_use = now
+
+    def last_use(self, digest: str) -> float:
+        return self._placed[digest].last_use
+
+
+class Pins:
+    """The pinned ones, and which of them are to be brought in although nobody asks for them."""
+
+    def __init__(self) -> None:
+        self._needed: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
+        self._most = sys.maxsize
+
+    def __bool__(self) -> bool:
+        return bool(self._needed)
+
+    def __contains__(self, digest: object) -> bool:
+        if len(self._needed) <= self._most:
+            return digest in self._needed
+        return digest in list(islice(self._needed, self._most))
+
+    def fit(self, places: int) -> None:
+        """The engine has so many places now. Of more pins than fit the first ones hold, until there is room again."""
+        self._most = max(0, places - 1)
+
+    def add(self, digest: str, places: int) -> None:
+        """Of an engine with so many places. Raises Conflict when none would stay open."""
+        if digest not in self._needed and len(self._needed) + 1 >= places:
+            raise Conflict(
+                f"{len(self._needed)} of {places} adapter places are pinned, and one must stay open for others. "
+                "Unpin an adapter, or raise memory.adapters.device in the recipe.",
+                code="no_place_to_pin",
+            )
+        self._needed[digest] = True
+
+    def remove(self, digest: str) -> None:
+        self._needed.pop(digest, None)
+
+    def failed(self, digest: str) -> None:
+        if digest in self._needed:
+            self._needed[digest] = False
+
+    def renew(self, digests: Iterable[str] | None = None) -> None:
+        """Try those that failed again; None: all."""
+        for digest in list(self._needed) if digests is None else digests:
+            if digest in self._needed:
+                self._needed[digest] = True
+
+    def needed(self) -> list[str]:
+        """To be brought in when no request needs the place."""
+        return [digest for digest, needed in islice(self._needed.items(), self._most) if needed]
+
+
+Move = tuple[str, str | None]
+"""An adapter, and the one whose place it takes; None: a free place."""
+
+
+class Moves:
+    """Chooses, and tells the device tier; a move counts as begun when it is returned."""
+
+    def __init__(self, device: DeviceTier, host: HostTier, waiting: WaitingRequests, pins: Pins) -> None:
+        self._device, self._host, self._waiting, self._pins = device, host, waiting, pins
+
+    def close_places(self, overdue: list[LaneHead], heads: Mapping[str, LaneHead]) -> list[Move]:
+        """Rule 6. Idle places are taken at once; leased ones are closed until their leases end."""
+        moves: list[Move] = []
+        closing: set[str] = set()
+        for head in overdue:
+            digest = str(head.request.digest)
+            if not self._can_be_placed(digest):
+                continue
+            if self._device.free:
+                moves.append(self._begin(digest, None))
+                continue
+            victims = [v for v in self._device if v not in closing and self._may_lose(v, head.rank, heads)]
+            if not victims:
+                break  # one of a later rank may take even fewer places
+            victim = min(victims, key=self._cost_of_taking)
+            if self._device.leases(victim):
+                closing.add(victim)
+            else:
+                moves.append(self._begin(digest, victim))
+        self._device.closing = closing
+        return moves
+
+    def fill_places(self, blocked: list[LaneHead]) -> list[Move]:
+        """Rules 5 and 7."""
+        wanting = [str(head.request.digest) for head in blocked] + self._pins.needed()
+        wanting = [digest for digest in dict.fromkeys(wanting) if self._can_be_placed(digest)]
+        if not wanting:
+            return []
+        moves: list[Move] = []
+        idle = [v for v in self._device if not (self._needed(v) or v in self._pins)]
+        idle.sort(key=self._device.last_use, reverse=True)
+        for digest in wanting:
+            if self._device.free:
+                moves.append(self._begin(digest, None))
+            elif idle:
+                moves.append(self._begin(digest, idle.pop()))
+            else:
+                break
+        return moves
+
+    def _may_lose(self, digest: str, rank: Rank, heads: Mapping[str, LaneHead]) -> bool:
+        head = heads.get(digest)
+        return digest not in self._pins and (head is None or head.rank > rank)
+
+    def _cost_of_taking(self, digest: str) -> tuple[bool, bool, bool, int, float]:
+        """Idle before leased, closing already before open, unwanted before wanted, few leases, long unused."""
+        leases, needed = self._device.leases(digest), self._waiting.count(digest) > 0
+        return leases > 0, digest not in self._device.closing, needed, leases, self._device.last_use(digest)
+
+    def _can_be_placed(self, digest: str) -> bool:
+        """Staged, in no place, and not on its way into one or out of one."""
+        return digest in self._host and digest not in self._device.touched()
+
+    def _needed(self, digest: str) -> bool:
+        return self._waiting.count(digest) > 0 or self._device.leases(digest) > 0
+
+    def _begin(self, digest: str, victim: str | None) -> Move:
+        self._device.move(digest, victim)
+        return digest, victim
