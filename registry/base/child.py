@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from registry.base.packages import PACKAGES, with_our_packages
+
 LINE = 1 << 16
 """Bytes of a line that `stdout.readline` reads at most, unless told otherwise: as asyncio has it."""
-_PACKAGES = Path(__file__).resolve().parents[1]
 
 
 class Child:
@@ -44,10 +45,9 @@ class Child:
 
     @classmethod
     async def python(cls, module: str, *words: str, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
-        """`python -m` with a module of ours, from where that lies: no folder of the operator's may stand before it by
-        its name. Raises OSError.
-        """
-        return await cls.start(sys.executable, "-m", module, *words, cwd=_PACKAGES, env=env, limit=limit)
+        """Run one of our modules, which no folder of the operator's can replace by its name. Raises OSError."""
+        env = with_our_packages(os.environ if env is None else env)
+        return await cls.start(sys.executable, "-P", "-m", module, *words, cwd=PACKAGES, env=env, limit=limit)
 
     @property
     def pid(self) -> int:

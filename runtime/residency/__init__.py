@@ -1,1 +1,1 @@
-"""Which model is where, what must leave for another to come, and the one writer that carries it out."""
+"""Which model is in memory: what is loaded, what leaves for another, and the one writer that carries it out."""

@@ -1,6 +1,6 @@
-"""Where requests wait for a model's turn: one queue per model, the rank that orders it, and the lease that ends the
-waiting. `placement` decides who starts and which adapter is where (pure: no clock, no I/O); `effects` carries it out.
+"""The queue of each model: who waits, in which order requests start, and which adapters are in place for them.
 
-Not here: which models are in memory (`runtime.residency`), the wire to engines (`runtime.slots`), what a name means and
-who may ask (`runtime.gateway`), and the batches inside the engines for texts (`models.batching`).
+`placement` decides (pure: no clock, no I/O) and `effects` carries it out.
+Not here: which models are in memory (`runtime.residency`), the wire to engines (`runtime.slots`), names and access
+(`runtime.gateway`), and batches inside the engines for texts (`models.batching`).
 """

@@ -1,4 +1,5 @@
-"""The process around everything: settings, the device, logs, start, and a stop that drains.
+"""The process around everything: LitServe's hooks, the start, and a shutdown that drains.
 
-All that touches LitServe is here and in `runtime.slots.worker`. Not here: what the server does (`runtime.gateway`).
+Everything that touches LitServe is here and in `runtime.slots.worker`. Not here: what the server does
+(`runtime.gateway`), its settings and device (`runtime.config`).
 """

@@ -275,7 +275,6 @@ def run(
         )
     except (EOFError, ConnectionError):  # LitServe asks its manager, which is dead
         end_everything(EXIT_FAILED)
-    log.info("stopped", extra={"processes_left": len(psutil.Process().children(recursive=True))})
     return 1 if failed.is_set() else 0
 
 

@@ -5,8 +5,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import resource_tracker
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import psutil
 
@@ -98,3 +99,15 @@ class Shutdown:
     def _say(self, text: str, remaining: RemainingWork, **more: float) -> None:
         since = 0.0 if self._began is None else time.monotonic() - self._began
         log.info(text, extra={**remaining._asdict(), **more, "seconds": round(since, 2)})
+
+
+def log_stopped() -> None:
+    """The last line of a server's log. Python's resource tracker ends with the processes that it served."""
+    tracker = cast(Any, resource_tracker._resource_tracker)  # its end is private: Python itself calls it at exit
+    if {child.pid for child in _children()} == {tracker._pid}:  # another process would keep its pipe open
+        tracker._stop()
+    log.info("stopped", extra={"processes_left": len(_children())})
+
+
+def _children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)

@@ -1,6 +1,7 @@
-"""One slot is one process that holds one engine. On the gateway's side: the link to it (`link`, a protocol;
-`unix_link` on this machine), its frames, and the pool of all slots. On its own side: `loop`, in a worker of LitServe's.
+"""A slot is one process that holds one engine.
 
-Only `unix_link`, `death`, `memory` and `address` know that the process runs on this machine.
-Not here: which model goes into which slot and when (`runtime.residency`), who is next (`runtime.scheduling`), HTTP.
+On the gateway's side: `link` (the protocol), `unix_link` (the link on this machine), `frames` and the `pool` of slots.
+On the slot's own side: `loop`, inside a LitServe `worker`. Only `unix_link` and `processes` know that the process runs
+on this machine. Not here: which model is loaded where (`runtime.residency`), the order of requests
+(`runtime.scheduling`), HTTP.
 """

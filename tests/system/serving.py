@@ -49,7 +49,7 @@ class Server:
 
     It is killed when the thread that made it ends, so also when the test run is killed. `prewarm`: as by default; else
     empty slots import nothing, which spares each start the CPU time of a second import. `python` and `env`: of another
-    build than this one (tests/rehearsal).
+    build than this one (tests/rehearsal). `cwd`: where a user starts it.
     """
 
     def __init__(
@@ -61,18 +61,29 @@ class Server:
         prewarm: bool = False,
         python: str = sys.executable,
         env: dict[str, str] | None = None,
+        cwd: Path = ROOT,
     ) -> None:
         self.port, self.data = free_port(), data
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
         self.log = data / "server.log"
         data.mkdir(parents=True, exist_ok=True)
-        command = [python, "-c", WITH_US, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
+        command = [
+            python,
+            "-c",
+            WITH_US,
+            *(["-P"] if cwd != ROOT else []),
+            "-m",
+            "runtime.cli.main",
+            "serve",
+            "--port",
+            str(self.port),
+        ]
         command += ["--device", device, "--data-dir", str(data), "--prewarm" if prewarm else "--no-prewarm"]
         for root in (ROOT, data.parent.parent):  # what tests make, beside what the starter pack has
             command += ["--adapter-roots", str(root)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
-        self._command, self._env = command, env
+        self._command, self._env, self._cwd = command, env, cwd
         self.start()
 
     def start(self) -> None:
@@ -80,7 +91,7 @@ class Server:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command,
-                cwd=ROOT,
+                cwd=self._cwd,
                 env=self._env,
                 stdout=log,
                 stderr=log,

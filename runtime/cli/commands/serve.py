@@ -72,11 +72,15 @@ def _run(settings: "Settings", as_json: bool) -> int:
         try:
             from runtime.server.run import run  # the heavy import: LitServe, FastAPI, pydantic
 
-            return run(settings, read, device, background=background)
+            code = run(settings, read, device, background=background)
         finally:
             taken.close()
             announcer.terminate()
             announcer.wait()
+        from runtime.server.shutdown import log_stopped
+
+        log_stopped()
+        return code
 
 
 def _check_access(settings: "Settings") -> None:
@@ -145,8 +149,8 @@ def _take_port(host: str, port: int) -> "socket.socket":
 
 
 def _announce(url: str, as_json: bool) -> "subprocess.Popen[bytes]":
-    """A process that draws the start and prints what to try. A thread would be in the way: LitServe forks."""
+    """Start a process that draws the start and prints requests to try. No thread: LitServe forks."""
     import subprocess
 
-    command = [sys.executable, "-m", "runtime.cli.local.announce", url, str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "runtime.cli.local.announce", url, str(os.getpid())]
     return subprocess.Popen([*command, "--json"] if as_json else command)

@@ -13,6 +13,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from registry.base.packages import with_our_packages
+
 if TYPE_CHECKING:
     import psutil
 
@@ -29,9 +31,10 @@ def own_id() -> str | None:
 def restart_with_id() -> None:
     """Start this process again (same process id, same arguments) with a run id in its environment. Does not return.
 
-    The id must be in the environment from the start: what a process adds to its own later, /proc does not show, and
-    the API process is a fork.
+    The id must be in the environment from the start: /proc does not show what a process adds to its own later, and the
+    API process is a fork. The same environment makes every process of the server find our packages.
     """
+    os.environ.update(with_our_packages(os.environ))
     os.environ[VARIABLE] = f"{os.getpid()}-{secrets.token_hex(8)}"
     for number in range(3):  # a service manager may have closed them: what is opened next would be taken for them
         try:

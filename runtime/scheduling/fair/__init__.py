@@ -1,4 +1,4 @@
-"""Who goes first: classes with a floor for each, teams and their keys by weight, then the earliest deadline; pools.
+"""The order of requests: classes with floors, teams and keys by weight, then the earliest deadline; pools.
 
-Pure: no clock, no I/O, no adapters. `runtime.scheduling.placement` asks it; work is in `QueueRequest.work`'s units.
+Pure: no clock, no I/O, no adapters. Work is in the units of `QueueRequest.work`.
 """

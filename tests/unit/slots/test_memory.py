@@ -16,7 +16,10 @@ MIB = 2**20
 
 @contextlib.contextmanager
 def _process(code: str) -> Iterator[tuple[int, int]]:
-    """A Python process in a group of its own: its pid, and a pipe on which it writes a line when it has got so far."""
+    """A Python process in a group of its own: its pid, and the pipe to which it writes one byte per step.
+
+    The code writes with `os.write`: a signal handler that prints fails when it interrupts another print.
+    """
     read, write = os.pipe()
     pid = os.posix_spawn(
         sys.executable, [sys.executable, "-c", code], os.environ,
@@ -33,7 +36,7 @@ def _process(code: str) -> Iterator[tuple[int, int]]:
 
 
 def test_bytes_of_a_process_group_are_the_most_it_held() -> None:
-    code = "import time; big = bytearray(80 << 20); del big; print(flush=True); time.sleep(60)"
+    code = "import os, time; big = bytearray(80 << 20); del big; os.write(1, b'.'); time.sleep(60)"
     with _process(code) as (pid, _):
         assert 80 * MIB < group_bytes(pid) < 160 * MIB
     assert group_bytes(pid) == 0
@@ -43,9 +46,10 @@ def test_a_heartbeat_walks_the_pages_of_a_group_only_when_it_grew(monkeypatch: p
     walks: list[int] = []
     monkeypatch.setattr(processes, "group_bytes", lambda group: walks.append(group) or group_bytes(group))
     code = (
-        "import signal, time\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: (big.append(bytearray(64 << 20)), print(flush=True)))\n"
-        "big = []; print(flush=True)\n"
+        "import os, signal, time\n"
+        "big = []\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: (big.append(bytearray(64 << 20)), os.write(1, b'.')))\n"
+        "os.write(1, b'.')\n"
         "while True: time.sleep(60)"
     )
     now = [0.0]

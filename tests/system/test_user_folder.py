@@ -1,0 +1,34 @@
+"""A server that is started in a folder whose modules have the names of our packages."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.system.serving import STARTER, Server
+from tests.system.test_adapters import new_content, register, say
+
+pytestmark = pytest.mark.real
+NAMES = ("runtime", "models", "adapters", "registry", "tenants", "console", "routing", "launch")
+
+
+def test_no_process_of_the_server_imports_what_lies_where_it_was_started(tmp_path: Path) -> None:
+    """Neither the announcement, nor the child that checks adapters, nor a slot, nor an engine."""
+    folder = tmp_path / "folder"
+    (folder / "models").mkdir(parents=True)
+    for name in NAMES:
+        file = folder / "models" / "__init__.py" if name == "models" else folder / f"{name}.py"
+        file.write_text(f"raise RuntimeError('{name} of the user')")
+    with Server(tmp_path / "a" / "data", [STARTER], prewarm=True, cwd=folder).wait_ready() as server:
+        assert register(server, "loud", new_content(tmp_path / "loud", 1.5)).status_code == 201
+        assert say(server, model="loud") == say(server, model="uppercase")
+        server.stop()
+        log = server.log.read_text()
+    assert "of the user" not in log
+    assert "Roundhouse is ready" in log, "the announcement ran"
+    stopped = [line for line in map(json.loads, filter(_is_json, log.splitlines())) if line["message"] == "stopped"]
+    assert [line["processes_left"] for line in stopped] == [0]
+
+
+def _is_json(line: str) -> bool:
+    return line.startswith("{")
