@@ -23,7 +23,7 @@ from registry.state.database import State
 from registry.storage.files import unusable
 from runtime.config.device import Device
 from runtime.residency.entry import ModelEntry
-from runtime.residency.measurements import FileFacts, apply_files, forget, load_history
+from runtime.residency.measurements import FileEstimates, apply_files, forget, load_history
 from runtime.scheduling.queue import ModelQueue
 
 log = logging.getLogger("roundhouse.gateway")
@@ -124,7 +124,7 @@ class ModelFiles:
         await asyncio.to_thread(self._state.models.forget, entry.id)
         forget(entry, files)
 
-    def _files(self, recipe: Recipe, path: Path) -> FileFacts:
+    def _files(self, recipe: Recipe, path: Path) -> FileEstimates:
         """What a model's files tell. Raises Unfit for what cannot be loaded here."""
         check_version(recipe)
         needs = estimate(recipe, path, self._device.kind)
@@ -132,7 +132,7 @@ class ModelFiles:
         on_host = (0, 0) if on_cpu else (needs.host, needs.host_adapters)
         step = 0 if on_cpu else needs.activations
         revision = sources.revision(recipe.source, path)
-        return FileFacts(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds, step)
+        return FileEstimates(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds, step)
 
 
 @contextmanager

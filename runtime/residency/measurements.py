@@ -14,7 +14,7 @@ from runtime.residency.entry import ModelEntry
 
 
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileEstimates:
     """What a model's files tell: where they are, and estimates of what it needs."""
 
     path: Path
@@ -48,7 +48,7 @@ def load_history(recipe: Recipe, state: State, device: Device) -> LoadHistory:
     return LoadHistory(state.models.measured(key), state.models.slept(key), device.kind != "cpu")
 
 
-def apply_files(entry: ModelEntry, files: FileFacts, history: LoadHistory) -> None:
+def apply_files(entry: ModelEntry, files: FileEstimates, history: LoadHistory) -> None:
     """Fill in what its files tell, and what earlier loads have told in place of estimates."""
     entry.needed, entry.needed_detail, entry.margin = files.needed, files.needed_detail, files.step
     entry.host_needed, entry.host_adapters = files.host_needed, files.host_adapters
@@ -79,7 +79,7 @@ def apply_history(entry: ModelEntry, history: LoadHistory) -> None:
         entry.measured_wake = slept.seconds.get("wake")
 
 
-def forget(entry: ModelEntry, files: FileFacts | None) -> None:
+def forget(entry: ModelEntry, files: FileEstimates | None) -> None:
     """Estimates count again, once the state has forgotten the rest. What it holds now counts until it leaves."""
     entry.after_load, entry.margin = entry.loaded.resident_bytes if entry.loaded else 0, 0
     entry.slept = entry.measured_first_sleep = entry.measured_sleep = entry.measured_wake = None

@@ -19,7 +19,7 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
-from runtime.residency.measurements import FileFacts, apply_files, apply_history, forget, load_history, load_key
+from runtime.residency.measurements import FileEstimates, apply_files, apply_history, forget, load_history, load_key
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
@@ -132,7 +132,7 @@ def test_a_working_margin_outlives_a_restart_and_is_forgotten_with_the_rest(stat
     again = entry()
     apply_history(again, load_history(again.recipe, state, GPU))
     assert (again.needed, again.after_load, again.margin) == (120, 100, 20)
-    files = FileFacts(Path("x"), "r", 150, "estimated", 50, 7, 10.0)
+    files = FileEstimates(Path("x"), "r", 150, "estimated", 50, 7, 10.0)
     state.models.forget(again.id)
     forget(again, files)
     assert (again.needed, again.needed_detail, again.after_load, again.margin) == (150, "estimated", 0, 0)
@@ -144,7 +144,7 @@ def test_a_working_margin_outlives_a_restart_and_is_forgotten_with_the_rest(stat
 
 def test_on_a_gpu_the_memory_of_a_step_is_kept_beside_what_a_load_held(state: State) -> None:
     """After its load an engine has given that memory back, and it will want it again."""
-    files = FileFacts(Path("x"), "r", 150, "estimated", step=30)
+    files = FileEstimates(Path("x"), "r", 150, "estimated", step=30)
     first = entry()
     apply_files(first, files, load_history(first.recipe, state, GPU))
     assert first.needed == 150
@@ -169,7 +169,9 @@ def test_a_data_directory_that_a_runaway_has_poisoned_heals_by_itself(tmp_path: 
     old.commit()
     old.close()
     with State(tmp_path) as state:
-        apply_files(chat, FileFacts(tmp_path, "r", 1_150_000_000, "estimated"), load_history(chat.recipe, state, cpu))
+        apply_files(
+            chat, FileEstimates(tmp_path, "r", 1_150_000_000, "estimated"), load_history(chat.recipe, state, cpu)
+        )
         assert chat.needed == 1_150_000_000
         state.models.record_load(load_key(chat.recipe, cpu), 900_000_000, {})
         apply_history(chat, load_history(chat.recipe, state, cpu))

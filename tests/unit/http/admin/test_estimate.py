@@ -8,7 +8,7 @@ import pytest
 from registry.state.database import State
 from runtime.config.device import Device
 from runtime.gateway.files import ModelFiles
-from runtime.residency.measurements import FileFacts, load_key
+from runtime.residency.measurements import FileEstimates, load_key
 from runtime.residency.states import ModelState
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -16,7 +16,7 @@ CPU = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
 
 
 async def test_measured_figures_of_one_model_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = FileFacts(tmp_path, "rev", 1234, "from its files")
+    files = FileEstimates(tmp_path, "rev", 1234, "from its files")
     monkeypatch.setattr(ModelFiles, "_files", lambda self, recipe, path: files)
     with State(tmp_path / "state") as state:
         gateway = FakeGateway(tmp_path, state=state)
