@@ -19,7 +19,7 @@ VLLM = (
     code("vllm:*"),
     "",
     "`model_name`, `engine`",
-    "What each chat model's vLLM counts by itself, see [vLLM's own series](#vllms-own-series).",
+    "What each chat model's vLLM counts by itself, see [vLLM's own series](../monitor.md#vllms-own-series).",
 )
 
 

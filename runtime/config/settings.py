@@ -32,7 +32,7 @@ HOSTS, ORIGINS = (
     OptionHelp(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0"),
     OptionHelp(WHERE.panel, "none"),
 )
-EACH = OptionHelp(BOUNDS.panel, "the table of docs/operations.md")
+EACH = OptionHelp(BOUNDS.panel, "the table of docs/reference/bounds.md")
 ROOTS = OptionHelp(WHERE.panel, "the working directory")
 DETECTED = OptionHelp(MEMORY.panel, "85 % of what is there")
 

@@ -54,6 +54,6 @@ def vllm_names() -> set[str]:
 
 
 def test_the_series_that_dashboards_and_autoscalers_know_are_vllms() -> None:
-    named = set(re.findall(r"`(vllm:\w+)`", (DOCS / "operations.md").read_text())) - {"vllm:lora_requests_info"}
+    named = set(re.findall(r"`(vllm:\w+)`", (DOCS / "monitor.md").read_text())) - {"vllm:lora_requests_info"}
     assert len(named) > 8
     assert {name.replace("_seconds", "_seconds_bucket") for name in named} <= vllm_names()
