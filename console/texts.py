@@ -91,6 +91,10 @@ class TranscriptStore:
         self._teams = frozenset(teams)
         self._transcripts = {key: texts for key, texts in self._transcripts.items() if key[0] in self._teams}
 
+    def start(self, body: bytes) -> Transcript:
+        """A transcript that begins with the words of a body."""
+        return Transcript(body)
+
     def add(self, team: str, id_: str, at: float, texts: Transcript) -> None:
         """Of the request that ended then."""
         if team not in self._teams:

@@ -23,8 +23,6 @@ class Decision:
     """What of the request and of the targets the stages looked at, in words."""
     fallbacks: tuple[str, ...] = ()
     """Who may answer instead if the target fails before its first byte, in the router's order; never the target."""
-    hedge_after: float | None = None
-    """Seconds without a first byte after which the first fall-back is asked too; None: never."""
     previous: str | None = None
     """The target that this conversation had so far, where it is another one now; `saw` says why."""
 

@@ -95,6 +95,13 @@ def faults_of(text: str) -> list[str]:
     return [fault.text for fault in (*faults, *find_clashes(documents))]
 
 
+def retired_keys(documents: Documents) -> tuple[str, ...]:
+    """One sentence for each provider and router whose document names a key that has no effect any more."""
+    named = [f"provider '{one.id}'" for one in documents.providers if one.hedge_after is not None]
+    named += [f"router '{one.id}'" for one in documents.routers if one.hedge_after is not None]
+    return tuple(f"{one}: hedge_after has no effect any more; leave it out" for one in named)
+
+
 def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
     """What is allowed and yet worth a second look, one sentence each, for `validate` and the log."""
     notes = []

@@ -133,7 +133,7 @@ class Provider(Strict):
     )
     hedge_after: Time | None = Field(
         default=None,
-        description="seconds without a first byte after which the same model is asked a second time; left out: never",
+        description="has no effect: there are no second attempts beside a late one any more; leave it out",
     )
     max_answer: Size = Field(
         default=ByteSize(64 * 2**20),

@@ -132,8 +132,7 @@ class RouterSpec(Strict):
     fallbacks: To = Field(default=(), description="who may answer instead, in this order")
     hedge_after: Hedge | None = Field(
         default=None,
-        description="seconds without a first byte after which the first of `fallbacks` is asked beside the target; "
-        "left out: never",
+        description="has no effect: there are no second attempts beside a late one any more; leave it out",
     )
     stay_inside: bool = False
     rules: tuple[Rule, ...] = ()
@@ -165,8 +164,6 @@ class RouterSpec(Strict):
         for name in [*used, *([self.default] if self.default else [])]:
             if name not in names:
                 raise PydanticCustomError("targets", "'{name}' is not among the targets", {"name": name})
-        if self.hedge_after is not None and not self.fallbacks:
-            raise PydanticCustomError("targets", "`hedge_after` asks the first of `fallbacks`: name one")
         return self
 
 

@@ -59,7 +59,6 @@ class _Deciding:
             tuple(others),
             self.saw,
             tuple(name for name in dict.fromkeys(allowed) if name != target),
-            self.spec.hedge_after,
             candidates,
         )
 

@@ -16,8 +16,8 @@ nowhere; a probe that ended so lets the next request be the probe.
 | given up, as                                             | it counts as                                             |
 |----------------------------------------------------------|----------------------------------------------------------|
 | `connect`, `first_byte` or `between_bytes` passed        | a failure                                                |
-| its client's time, its share of it or `whole` passed, a  | once words had come a success, else nothing; but if not  |
-| hedge was first, its client left                         | even a status had come within `between_bytes`, a failure |
+| its client's time, its share of it or `whole` passed,    | once words had come a success, else nothing; but if not  |
+| its client left                                          | even a status had come within `between_bytes`, a failure |
 
 Clients with little time do not close a provider to others; and one that hangs is left alone, however little they have.
 """

@@ -9,10 +9,7 @@ SHARE, SAVED = 0.1, 10.0
 
 
 class RetryBudget:
-    """At most a tenth of the traffic are further attempts, so that an outage is not made worse.
-
-    One for each provider, of what is tried there again; one for each target that may be late, of what is asked beside.
-    """
+    """The further attempts at one provider: at most a tenth of the traffic, so that an outage is not made worse."""
 
     def __init__(self) -> None:
         self._tokens = 1.0

@@ -83,11 +83,6 @@ class Upstream:
         seconds = retry.wait(attempt, error.retry_after, seconds_left, self._chance())
         return seconds if seconds is not None and self._budget.take() else None
 
-    def spare(self, model: ProviderModel) -> bool:
-        """May one attempt more be made, beside another one?"""
-        is_closed = self.breakers[model.name].phase is breaker.Phase.CLOSED
-        return is_closed and self.running < self.provider.connections
-
     # --- the breaker ------------------------------------------------------------------------------------------------
     def admit(self, model: ProviderModel) -> Permit:
         """Raises ProviderOverloaded while it is open."""

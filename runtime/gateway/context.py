@@ -1,4 +1,4 @@
-"""What is known of one request beside its body: made once when it arrives, passed on, never looked up."""
+"""Who sends a request, how urgently, and since when: known before its body is served."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,39 +20,65 @@ class Preference:
     wait: float | None = None
     """Seconds at most; None: as long as the recipe's queue.max_wait."""
     progress: bool = False
-    """A stream may begin before the model is there, with comments that tell the progress."""
+    """A stream may begin before the model is there, with comments that report the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHints:
-    """What a body tells of the work that it is, and of who is to go first; what is known of it before it is read."""
+    """What headers and body say about the work and its urgency, before the body is understood."""
 
     size: int = 0
-    """Bytes of what is to be worked on."""
+    """Bytes of the input."""
     most_tokens: int | None = None
-    """Of the answer."""
+    """Bound on the answer's tokens."""
     service_class: ServiceClass | None = None
-    """The class that was asked for, also where another one is given; None: none was named."""
+    """The class that the client requested, whether or not it gets it; None: it requested none."""
     echoes_class: bool = False
-    """The answer's body tells the class that is given: the client named one where its vendor does."""
+    """The answer's body repeats the class: the client used the field of its vendor."""
 
 
 class Trace(Protocol):
-    """A request's place in a trace (`runtime.gateway.tracing`)."""
+    """A request's position in a trace (`runtime.gateway.tracing`)."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """`traceparent`, and `tracestate` if there is one, for who works on it."""
+        """`traceparent`, and `tracestate` if there is one, to pass on."""
         ...
 
     def calling(self, provider: str, model: str) -> AbstractContextManager[Mapping[str, str]]:
-        """Around one attempt at a provider: the headers that it is sent."""
+        """Span around one attempt at a provider: the headers to send to it."""
+        ...
+
+
+class TranscriptSink(Protocol):
+    """The words of one request and its answer, of a team that has them stored (`console`)."""
+
+    def begin(self, content_type: str) -> None:
+        """The answer of an attempt begins."""
+        ...
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the answer."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        ...
+
+
+class Transcripts(Protocol):
+    def is_enabled(self, team: str) -> bool:
+        """Whether the team has the words of its requests stored."""
+        ...
+
+    def start(self, body: bytes) -> TranscriptSink:
+        """A transcript that begins with the words of a body."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, how urgently, and since when."""
+    """Made by `runtime.http.hints` from headers, key and body, and by nothing else; then passed on."""
 
     id: str
     """The client's X-Request-Id, so not unique; or ours, which is."""
@@ -63,22 +89,13 @@ class RequestContext:
     deadline: float | None = None
     """Monotonic seconds; None: as long as it takes."""
     first_by: float | None = None
-    """When its client gives up if nothing has come: the answer has to begin before."""
+    """Monotonic seconds at which the client gives up if no answer has begun."""
     hints: RequestHints = field(default_factory=RequestHints)
-    tried: tuple[str, ...] = ()
-    """Models of the attempts before this one."""
     source: Source = "api"
-    """Who is charged, and what is counted."""
+    """Decides who is charged, and what is counted."""
     preference: Preference = field(default_factory=Preference)
     headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
     """As they came, keys among them; routers look at those that they name."""
-    trace: Trace | None = field(default=None, repr=False)
-    """None: no traces are kept."""
-
-    @property
-    def attempt(self) -> int:
-        """From 1."""
-        return len(self.tried) + 1
 
     @property
     def begin_by(self) -> float | None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from launch.recipe_store import RecipeStore, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
-from registry.recipes.loading import Documents
+from registry.recipes.loading import Documents, retired_keys
 from registry.state.database import State
 from runtime.config.device import Device, memory_of
 from runtime.config.settings import Settings
@@ -34,14 +34,14 @@ from runtime.gateway.providers.backend import ProviderBackend
 from runtime.gateway.providers.index import ProviderIndex
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
-from runtime.gateway.sinks.ledger import LedgerSink
-from runtime.gateway.sinks.limits import LimitSink
-from runtime.gateway.sinks.log import RequestLog
-from runtime.gateway.sinks.metrics import RequestMetrics
+from runtime.gateway.services import Services, Uploads
+from runtime.gateway.sinks.console import ConsoleSink
+from runtime.gateway.sinks.metrics import LimitMetrics, RequestLog, RequestMetrics, TeamMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
-from runtime.gateway.sinks.teams import LimitMetrics, TeamMetrics
+from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.setup import start as start_tracing
 from runtime.gateway.views.adapter_facts import AdapterFacts
+from runtime.gateway.views.live import LiveSampler
 from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
@@ -50,6 +50,7 @@ from runtime.residency.table import Table
 from runtime.residency.watcher import engines_at_start, keep_warm
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
+from runtime.slots.link import SlotLink
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
 from tenants.administration import Administration
@@ -68,148 +69,198 @@ log = logging.getLogger("roundhouse.gateway")
 
 @asynccontextmanager
 async def open_gateway(settings: Settings, documents: Documents, device: Device) -> AsyncIterator[Gateway]:
-    """Opens the state, connects the slots, begins preloads. At its end that is closed; the slots are LitServe's.
+    """Open the state, connect the slots, begin preloads. At the end that is closed; the slots are LitServe's.
 
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
-    recipes = documents.models
-    ledger, metrics = Ledger(settings.data_dir, settings.currency), Metrics()
-    limiter = Limiter(LimitMetrics(metrics).count)
-    console, limits = Console(settings.port, settings.bounds.viewers), LimitLoader(limiter, ledger)
-
-    async def changed(database: "Database") -> None:
-        from tenants.keys.table import teams_storing_texts
-
-        console.texts.set_teams(await asyncio.to_thread(teams_storing_texts, database))
-        await limits.read(database)
-
-    keys = KeyWatch(settings.keys, ledger.enable, changed)
-    await keys.start()
-    state = await asyncio.to_thread(State, settings.data_dir, url=settings.database)
-    shelf = RecipeStore(settings.data_dir / "recipes")
-    await asyncio.to_thread(shelf.tidy)
-    shelf_recipes = await asyncio.to_thread(shelf.read)
-    arranged = arrange(recipes, shelf_recipes.recipes)
-    names, bounds = Names(arranged.recipes, state), WaitingBound(settings.max_waiting)
-    for fault in (*shelf_recipes.faults, *arranged.notes):
-        log.error("a recipe is left out", extra={"cause": fault})
-    for note in names.catalog.notes:
-        log.warning(note)
-    service = AdapterService(
-        settings.data_dir,
-        state,
-        leased=lambda digest: any(entry.queue.holds(digest) for entry in residency.entries.values()),
-        bounds=settings.bounds,
-    )
-
-    tracing = start_tracing()
-
-    def queue_of(recipe: Recipe) -> ModelQueue:
-        return ModelQueue(
-            recipe,
-            bounds,
-            request_load=lambda: residency.request_load(residency.get(recipe.id)),
-            released=lambda: residency.released(residency.get(recipe.id)),
-            registry=AdapterFacts(names, service, metrics, console, recipe.id),
-        )
-
-    files = ModelFiles(state, device, settings.data_dir / "converted")
-    await asyncio.to_thread(files.tidy)
-    await asyncio.to_thread(tidy_merged, settings.data_dir / MERGED)
-    entries = [await asyncio.to_thread(files.entry, recipe, queue_of(recipe)) for recipe in arranged.recipes]
-
-    async def fetch(entry: ModelEntry, on_progress: sources.Fetched) -> None:
-        await files.fetch(entry, on_progress)
-        await adapters.register_from_recipe(entry.recipe)
-        names.refresh()
-
-    pool = SlotPool(
-        unix_links(str(settings.run_dir)),
-        settings.slots,
-        lambda link: residency.watcher.died(link),
-        engines_at_start(settings, recipes),
-        lambda: residency.decide(),
-    )
-    figures = ResidencyRecord(metrics, state, device, console.decisions)
-    on_cpu = device.kind == "cpu"
-    host_budget = NO_LIMIT if on_cpu else device.host_budget
-    table = Table(entries, pool, device.budgets, figures, memory_of(device), host_budget, counts_processes=on_cpu)
-    residency = ResidencyManager(table, settings.patience, fetch, settings.working_margin)
-    adapters = Adapters(names, residency, service)
-    models = Models(names, residency, pool, state, files)
-    model_set = ModelSet(
-        recipes, shelf, shelf_recipes, names, residency, queue_of, files, state, metrics, adapters.register_from_recipe
-    )
-    providers = ProviderIndex(names, documents.providers, metrics.provider_attempt)
-    routers = RouterStore(settings.data_dir / "routers", state, names, settings.bounds)
-    reloading = RecipeReloader(model_set, settings.recipes, routers.open, providers.serve)
-
-    gateway = Gateway(
-        settings=settings,
-        names=names,
-        residency=residency,
-        backends=[LocalBackend(residency, service.stored, metrics), ProviderBackend(providers)],
-        sinks=[RequestMetrics(metrics), TeamMetrics(metrics), RequestLog()],
-        models=models,
-        adapters=adapters,
-        combiner=Combiner(names, service, adapters),
-        additions=Additions(model_set, names, residency, device, settings.trust_clients),
-        editor=Editor(model_set, names, residency, state, adapters, files, device, settings.trust_clients),
-        reloading=reloading,
-        overview=Overview(device, names, models, residency, pool, bounds, metrics, lambda: model_set.faults),
-        callers=keys,
-        ledger=LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
-        usage=UsageReport(ledger, settings.currency, settings.provider_prices),
-        limits=LimitSink(limiter, ledger, settings.max_audio_seconds),
-        administration=Administration(keys),
-        routers=routers,
-        providers=providers,
-        provider_models=Providers(providers, metrics),
-        console=console,
-        tracing=tracing,
-    )
-    metrics.budget.set(device.budget)
-    metrics.host_budget.set(device.host_budget)
-    await service.start()
-    pool.start()
-
-    async def begin() -> None:
-        """After the port is open: preloads, adapters of the recipes meanwhile, then warm spare slots."""
-        for entry in [e for e in entries if e.pinned or e.recipe.residency.preload]:
-            try:
-                residency.request_load(entry)
-            except RoundhouseError as error:
-                log.error("preload refused", extra={"model": entry.id, "cause": error.message})
-        for entry in entries:
-            if entry.path is not None or entry.broken is not None:
-                await adapters.register_from_recipe(entry.recipe)  # else when its files have been fetched
-        names.refresh()
-        await reloading.begin()
-        if gateway.phase == "starting":
-            gateway.phase = "ready"
-        if settings.prewarm:
-            await keep_warm(pool, residency.table, device)
-
+    rooms = _Rooms(settings, documents, device)
+    await rooms.open()
+    gateway = rooms.gateway()
+    await rooms.start()
     background = [
-        asyncio.create_task(residency.watcher.watch(settings.heartbeat, settings.hung_after), name="watch"),
-        asyncio.create_task(begin(), name="begin"),
+        asyncio.create_task(rooms.residency.watcher.watch(settings.heartbeat, settings.hung_after), name="watch"),
+        asyncio.create_task(rooms.begin(gateway), name="begin"),
     ]
     if settings.watch:
-        background.append(asyncio.create_task(reloading.watch(), name="watch-recipes"))
+        background.append(asyncio.create_task(rooms.reloader.watch(), name="watch-recipes"))
     try:
         yield gateway
     finally:
         gateway.phase = "stopping"
         for task in background:
             task.cancel()
-        await providers.close()
-        await residency.close()
-        if tracing is not None:
-            await tracing.close()
-        await pool.close()
-        await service.close()
-        await ledger.close()
-        await keys.close()
-        await asyncio.to_thread(figures.close)
-        await asyncio.to_thread(state.close)
-        shutil.rmtree(settings.run_dir, ignore_errors=True)
+        await rooms.close()
+
+
+class _Rooms:
+    """What a gateway is made of, in the order of dependencies. Calls from below come to the methods here."""
+
+    def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
+        self.settings, self.documents, self.device = settings, documents, device
+        self.ledger, self.metrics = Ledger(settings.data_dir, settings.currency), Metrics()
+        self.limiter = Limiter(LimitMetrics(self.metrics).count)
+        self.limits = LimitLoader(self.limiter, self.ledger)
+        self.console = Console(settings.port, settings.bounds.viewers)
+        self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
+        self.tracing = start_tracing()
+        self.bounds = WaitingBound(settings.max_waiting)
+
+    async def open(self) -> None:
+        """Read the state and the recipes. Raises what they say is wrong."""
+        settings, documents, device, metrics = self.settings, self.documents, self.device, self.metrics
+        for note in retired_keys(documents):
+            log.warning(note)
+        await self.keys.start()
+        self.state = state = await asyncio.to_thread(State, settings.data_dir, url=settings.database)
+        shelf = RecipeStore(settings.data_dir / "recipes")
+        await asyncio.to_thread(shelf.tidy)
+        added = await asyncio.to_thread(shelf.read)
+        arranged = arrange(documents.models, added.recipes)
+        self.names = names = Names(arranged.recipes, state)
+        for fault in (*added.faults, *arranged.notes):
+            log.error("a recipe is left out", extra={"cause": fault})
+        for note in names.catalog.notes:
+            log.warning(note)
+        self.service = AdapterService(settings.data_dir, state, leased=self._is_leased, bounds=settings.bounds)
+        self.files = ModelFiles(state, device, settings.data_dir / "converted")
+        await asyncio.to_thread(self.files.tidy)
+        await asyncio.to_thread(tidy_merged, settings.data_dir / MERGED)
+        self.entries = [
+            await asyncio.to_thread(self.files.entry, recipe, self._queue_of(recipe)) for recipe in arranged.recipes
+        ]
+        self.pool = SlotPool(
+            unix_links(str(settings.run_dir)),
+            settings.slots,
+            self._slot_died,
+            engines_at_start(settings, documents.models),
+            self._slot_is_free,
+        )
+        self.figures = ResidencyRecord(metrics, state, device, self.console.decisions)
+        on_cpu = device.kind == "cpu"
+        host_budget = NO_LIMIT if on_cpu else device.host_budget
+        table = Table(
+            self.entries, self.pool, device.budgets, self.figures, memory_of(device), host_budget,
+            counts_processes=on_cpu,
+        )  # fmt: skip
+        self.residency = ResidencyManager(table, settings.patience, self._fetch, settings.working_margin)
+        self.adapters = Adapters(names, self.residency, self.service)
+        self.models = Models(names, self.residency, self.pool, state, self.files)
+        self.model_set = ModelSet(
+            documents.models, shelf, added, names, self.residency, self._queue_of, self.files, state, metrics,
+            self.adapters.register_from_recipe,
+        )  # fmt: skip
+        self.providers = ProviderIndex(names, documents.providers, metrics.provider_attempt)
+        self.routers = RouterStore(settings.data_dir / "routers", state, names, settings.bounds)
+        self.reloader = RecipeReloader(self.model_set, settings.recipes, self.routers.open, self.providers.serve)
+
+    def gateway(self) -> Gateway:
+        settings, names, residency = self.settings, self.names, self.residency
+        overview = Overview(
+            self.device, names, self.models, residency, self.pool, self.bounds, self.metrics, self._recipe_faults
+        )
+        usage = UsageReport(self.ledger, settings.currency, settings.provider_prices)
+        trusted = settings.trust_clients
+        services = Services(
+            settings=settings,
+            models=self.models,
+            adapters=self.adapters,
+            combiner=Combiner(names, self.service, self.adapters),
+            additions=Additions(self.model_set, names, residency, self.device, trusted),
+            editor=Editor(
+                self.model_set, names, residency, self.state, self.adapters, self.files, self.device, trusted
+            ),
+            reloader=self.reloader,
+            overview=overview,
+            callers=self.keys,
+            administration=Administration(self.keys),
+            usage=usage,
+            routers=self.routers,
+            providers=self.providers,
+            provider_models=Providers(self.providers, self.metrics),
+            uploads=Uploads(settings.max_uploads, settings.bounds),
+            console=self.console,
+            live=LiveSampler(names, overview, self.console, usage.currency),
+        )
+        machine_price = round(settings.machine_price * MILLION)
+        return Gateway(
+            services,
+            names,
+            [ProviderBackend(self.providers), LocalBackend(names, residency, self.service.stored, self.metrics)],
+            ledger=LedgerSink(self.ledger, machine_price, cold=settings.cold_starts == "caller"),
+            limits=LimitSink(self.limiter, self.ledger, settings.max_audio_seconds),
+            sinks=[RequestMetrics(self.metrics), TeamMetrics(self.metrics), RequestLog(), ConsoleSink(self.console)],
+            transcripts=self.console.texts,
+            tracing=self.tracing,
+        )
+
+    async def start(self) -> None:
+        self.metrics.budget.set(self.device.budget)
+        self.metrics.host_budget.set(self.device.host_budget)
+        await self.service.start()
+        self.pool.start()
+
+    async def begin(self, gateway: Gateway) -> None:
+        """After the port is open: preloads, adapters of the recipes meanwhile, then warm spare slots."""
+        for entry in [e for e in self.entries if e.pinned or e.recipe.residency.preload]:
+            try:
+                self.residency.request_load(entry)
+            except RoundhouseError as error:
+                log.error("preload refused", extra={"model": entry.id, "cause": error.message})
+        for entry in self.entries:
+            if entry.path is not None or entry.broken is not None:
+                await self.adapters.register_from_recipe(entry.recipe)  # else when its files have been fetched
+        self.names.refresh()
+        await self.reloader.begin()
+        if gateway.phase == "starting":
+            gateway.phase = "ready"
+        if self.settings.prewarm:
+            await keep_warm(self.pool, self.residency.table, self.device)
+
+    async def close(self) -> None:
+        await self.providers.close()
+        await self.residency.close()
+        if self.tracing is not None:
+            await self.tracing.close()
+        await self.pool.close()
+        await self.service.close()
+        await self.ledger.close()
+        await self.keys.close()
+        await asyncio.to_thread(self.figures.close)
+        await asyncio.to_thread(self.state.close)
+        shutil.rmtree(self.settings.run_dir, ignore_errors=True)
+
+    # --- calls from below -------------------------------------------------------------------------------------------
+    def _queue_of(self, recipe: Recipe) -> ModelQueue:
+        def entry() -> ModelEntry:
+            return self.residency.get(recipe.id)
+
+        return ModelQueue(
+            recipe,
+            self.bounds,
+            request_load=lambda: self.residency.request_load(entry()),
+            released=lambda: self.residency.released(entry()),
+            registry=AdapterFacts(self.names, self.service, self.metrics, self.console, recipe.id),
+        )
+
+    async def _teams_changed(self, database: "Database") -> None:
+        from tenants.keys.table import teams_storing_texts
+
+        self.console.texts.set_teams(await asyncio.to_thread(teams_storing_texts, database))
+        await self.limits.read(database)
+
+    async def _fetch(self, entry: ModelEntry, on_progress: sources.Fetched) -> None:
+        await self.files.fetch(entry, on_progress)
+        await self.adapters.register_from_recipe(entry.recipe)
+        self.names.refresh()
+
+    def _is_leased(self, digest: str) -> bool:
+        return any(entry.queue.holds(digest) for entry in self.residency.entries.values())
+
+    def _slot_died(self, link: SlotLink) -> None:
+        self.residency.watcher.died(link)
+
+    def _slot_is_free(self) -> None:
+        self.residency.decide()
+
+    def _recipe_faults(self) -> Sequence[str]:
+        return self.model_set.faults

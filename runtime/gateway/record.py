@@ -1,4 +1,4 @@
-"""One record per request at its end, whatever the end. Metrics are one sink of them, the ledger another.
+"""The one record that each request has at its end. Metrics are one sink of records, the ledger another.
 
 | how it ended                                       | end         | status        | code        |
 |----------------------------------------------------|-------------|---------------|-------------|
@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from console.texts import Transcript
 from models.messages import Usage
-from runtime.gateway.backend import LOCAL, Target
-from runtime.gateway.context import RequestContext
+from runtime.gateway.context import RequestContext, Trace, TranscriptSink
+from runtime.gateway.target import Target
 from tenants.ledger.rows import Entry
 from tenants.limits.limiter import Admission
 
@@ -35,7 +34,7 @@ class End(StrEnum):
 
 
 class RequestStage(NamedTuple):
-    """A part of a request's way, in seconds since its body was there."""
+    """A part of a request's time, in seconds since its body was there."""
 
     name: str
     since: float
@@ -44,58 +43,60 @@ class RequestStage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """Who asked for what, how it ended, what it took."""
+    """Who requested what, how it ended, what it took."""
 
     context: RequestContext
     endpoint: str
     """The path; never with anything of the client's in it."""
     target: Target | None
-    """None: refused before its name was known."""
+    """None: refused before the name was known."""
     end: End
     status: int | None
-    """That the client was told; None: it left before."""
+    """The status that was sent; None: the client left before."""
     code: str | None
-    """Of the error that ended it."""
+    """Code of the error that ended it."""
     usage: Usage
-    """By the engine's own count, as far as it is known."""
+    """By the engine's own count, as far as it is known; of the last attempt."""
     seconds: Mapping[str, float]
-    """`receive`, then `total`; of it `queue`, of that `load` and `swap`, once it had a turn; `first`
-    until the first byte.
+    """`receive`, then `total`; within that `queue` (of which `load` and `swap`) once it had a turn; `first`: until the
+    first byte; `before`: until its last attempt began; `away`: attempts at providers that failed.
 
-    `before`: of `total`, until its last attempt began; `away`: of that, attempts at providers that failed.
-    `device` is its part of the machine's time, `cold` of a load that it caused."""
+    `device`: its share of the machine's time; `cold`: of the load that it caused."""
+    attempt: int = 1
+    """Number of its last attempt."""
     entry: Entry | None = None
-    """How it began in the ledger, if there is one."""
+    """Its beginning in the ledger, if there is one."""
     admission: Admission | None = None
-    """What its team's limits reserved for it, if there are any; of its last attempt."""
+    """What limits reserved for its last attempt, if there are any."""
     pairs: int = 0
-    """Of query and document, that were answered."""
+    """Pairs of query and document that were answered."""
     pool: str = ""
-    """The part of the target's places that it ran in; '': none, or it never ran."""
+    """The recipe's pool that it ran in; '': none, or it never ran."""
     first_goal: float | None = None
     """Seconds within which it was to begin."""
-    texts: Transcript | None = field(default=None, repr=False)
-    """Of a team that has them kept; for the console alone."""
     is_stream: bool = False
-    """Its answer came bit by bit: what came after the first byte tells how fast it was made."""
+    """Its answer came bit by bit, so the time after the first byte shows how fast it was made."""
+    transcript: TranscriptSink | None = field(default=None, repr=False)
+    """Its words, if the team has them stored; for the console alone."""
+    trace: Trace | None = field(default=None, repr=False)
     causes: dict[str, float] = field(init=False)
-    """Where its time went: queue, load, swap, prefill (until the first byte), decode, and, where one was asked,
-    provider. None before it had a turn. Several sinks tell it."""
+    """Where its time went: queue, load, swap, prefill (until the first byte), decode and, if there was one, provider.
+    Empty before it had a turn. Computed once for several sinks."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "causes", self._causes())
 
     def stages(self) -> list[RequestStage]:
-        """Of its last attempt, one after the other. None before it had a turn.
+        """Parts of its last attempt, one after the other; empty before it had a turn.
 
-        In which order it waited for the load, its turn and the adapter is not noted: it is told as it usually is.
+        The order of load, queue and adapter is not measured: this is the usual one.
         """
         seconds = self.seconds
         if "queue" not in seconds:
             return []
         before, total = seconds.get("before", 0.0), seconds["total"]
         turn = min(before + seconds["queue"], total)
-        if self.target is not None and self.target.backend != LOCAL:
+        if self.target is not None and self.target.provider:
             return [RequestStage("provider", turn, total)]
         swapping = turn - min(seconds.get("swap", 0.0), turn - before)
         loaded = min(before + seconds["load"], swapping)
@@ -109,7 +110,7 @@ class RequestRecord:
         ]
 
     def tokens(self) -> dict[str, int]:
-        """What it used, by kind; of a kind that it used."""
+        """Tokens by kind, without kinds that it did not use."""
         usage = self.usage
         counts = {"prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens}
         return {kind: count for kind, count in counts.items() if count}
@@ -136,8 +137,8 @@ class Sink(Protocol):
 
 @runtime_checkable
 class AttemptSink(Protocol):
-    """A sink that also counts the attempts before the last one, whose end is the request's."""
+    """A sink that also counts attempts before the last one."""
 
     def attempt(self, record: RequestRecord) -> None:
-        """The end of one, while the request goes on with another, or beside it."""
+        """The end of one, while the request goes on with another."""
         ...

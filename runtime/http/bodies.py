@@ -15,7 +15,7 @@ from registry.base.json import NOT_JSON
 from registry.base.wording import quoted, size_words
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
-from runtime.gateway.backend import Call
+from runtime.gateway.target import Call
 
 T = TypeVar("T", bound=msgspec.Struct)
 

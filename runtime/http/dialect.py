@@ -7,11 +7,12 @@ line of a batch is answered as a request is.
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from models import sse
 from models.messages import Chunk, Event, ResponseStart
-from runtime.gateway.backend import Call, Target
 from runtime.gateway.names import ModelRef
+from runtime.gateway.target import Call, Target
 from runtime.http.errors import Dialect
 
 JSON = "application/json"
@@ -64,6 +65,8 @@ class Endpoint:
     """Body and query parameters. Raises BadRequest with the field's name."""
     dialect: Dialect
     """Of errors, as long as the body is not understood."""
+    parse_object: Callable[[dict[str, Any]], ParsedRequest] | None = None
+    """The same for a body that is decoded already, so that it is decoded once; such a path has no query parameters."""
     dialect_of: Callable[[bytes], Dialect] | None = None
     """Where two dialects share a path: the one of a body that is not understood."""
 

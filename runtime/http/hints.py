@@ -45,15 +45,9 @@ _INLINE = re.compile(rb";base64,[A-Za-z0-9+/=]*")
 """Pictures and sound: their bytes are no text."""
 
 
-class _Body(msgspec.Struct):
-    tier: msgspec.Raw = msgspec.field(name="x-tier", default=msgspec.Raw(b"null"))
-    service_tier: msgspec.Raw = msgspec.Raw(b"null")
-    max_tokens: msgspec.Raw = msgspec.Raw(b"")
-    max_completion_tokens: msgspec.Raw = msgspec.Raw(b"")
-    max_output_tokens: msgspec.Raw = msgspec.Raw(b"")
-
-
-_DECODER = msgspec.json.Decoder(_Body)
+_MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_FIELDS = frozenset(("x-tier", "service_tier", *_MOST_TOKENS))
+_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def context_of_headers(id_: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestContext:
@@ -95,44 +89,66 @@ def _with_class(context: RequestContext) -> RequestContext:
     return context if given == context.service_class else replace(context, service_class=given)
 
 
-def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContext, bytes]:
-    """The context with what the body tells, and the body without the words that are only for us.
+def text_size(body: bytes) -> int:
+    """Bytes of a body without pictures and sound."""
+    return len(body) - sum(map(len, _INLINE.findall(body))) if b";base64," in body else len(body)
 
-    Raises BadRequest for a class that is none. A body that cannot be read is left to who parses it.
+
+def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContext, bytes]:
+    """`take` from a body that nobody has decoded yet: the context, and the body without those fields.
+
+    A body that cannot be read is left to its parser.
     """
-    size = len(body) - sum(map(len, _INLINE.findall(body))) if b";base64," in body else len(body)
+    size = text_size(body)
     try:
-        found = _DECODER.decode(body)
+        fields = _DECODER.decode(body)
     except NOT_JSON:
-        return replace(context, hints=replace(context.hints, size=size)), body
-    most = [_count(raw) for raw in (found.max_tokens, found.max_completion_tokens, found.max_output_tokens) if raw]
-    changes: dict[str, Any] = {"size": size, "most_tokens": min((one for one in most if one is not None), default=None)}
-    if path in VENDORS and (word := _word(found.service_tier, "service_tier")) is not None:
+        return with_size(context, size), body
+    data = {name: msgspec.json.decode(raw) for name, raw in fields.items() if name in _FIELDS}
+    context = take(context, path, data, size)
+    if context.hints.echoes_class or _OWN in body:
+        rest = parse_object(body)
+        for name in _own_fields(path):
+            rest.pop(name, None)
+        body = msgspec.json.encode(rest)
+    return context, body
+
+
+def take(context: RequestContext, path: str, data: dict[str, Any], size: int) -> RequestContext:
+    """The context with the hints of a decoded body, which loses the fields that are only for this server.
+
+    Raises BadRequest for a class that does not exist.
+    """
+    counts = [count for name in _MOST_TOKENS if (count := _count(data.get(name))) is not None]
+    changes: dict[str, Any] = {"size": size, "most_tokens": min(counts, default=None)}
+    if path in VENDORS and (word := _word(data.get("service_tier"), "service_tier")) is not None:
         if word not in TIERS:
             raise BadRequest(f"service_tier is one of {', '.join(TIERS)}.", param="service_tier")
         named = max(ServiceClass.INTERACTIVE, context.caller.service_class) if word == "standard_only" else TIERS[word]
         in_header = context.hints.service_class
         changes |= {"echoes_class": True, "service_class": named if in_header is None else in_header}
-    if (word := _word(found.tier, "x-tier")) is not None:
+    if (word := _word(data.get("x-tier"), "x-tier")) is not None:
         changes["service_class"] = _class(word, "x-tier")
     hints = replace(context.hints, **changes)
-    if hints.echoes_class or _OWN in body:
-        body = _without(body, ("x-tier", "service_tier") if path in VENDORS else ("x-tier",))
-    return _with_class(replace(context, hints=hints)), body
+    if hints.echoes_class or "x-tier" in data:
+        for name in _own_fields(path):
+            data.pop(name, None)
+    return _with_class(replace(context, hints=hints))
 
 
-def _without(body: bytes, names: tuple[str, ...]) -> bytes:
-    data: dict[str, Any] = parse_object(body)
-    for name in names:
-        data.pop(name, None)
-    return msgspec.json.encode(data)
+def with_size(context: RequestContext, size: int) -> RequestContext:
+    """The context of a request of which only the size is known."""
+    return replace(context, hints=replace(context.hints, size=size))
 
 
-def _word(raw: msgspec.Raw, param: str) -> str | None:
-    try:
-        return msgspec.json.decode(raw, type=str | None)
-    except NOT_JSON:
-        raise BadRequest(f"'{param}' must be a string.", param=param) from None
+def _own_fields(path: str) -> tuple[str, ...]:
+    return ("x-tier", "service_tier") if path in VENDORS else ("x-tier",)
+
+
+def _word(value: object, param: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise BadRequest(f"'{param}' must be a string.", param=param)
 
 
 def _class(word: str, param: str) -> ServiceClass:
@@ -141,11 +157,11 @@ def _class(word: str, param: str) -> ServiceClass:
     return ServiceClass.of(word)
 
 
-def _count(raw: msgspec.Raw) -> int | None:
+def _count(value: object) -> int | None:
     try:
-        return max(0, msgspec.json.decode(raw, type=int))
-    except NOT_JSON:
-        return None  # who parses the body says what is wrong with it
+        return max(0, msgspec.convert(value, int))
+    except msgspec.ValidationError:
+        return None  # the body's parser says what is wrong with it
 
 
 def _seconds(text: str) -> float:

@@ -33,17 +33,17 @@ def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None) -> Handler:
     async def handle(request: Request) -> Response:
         gateway, context = gateway_of(request.scope), context_of(request.scope)
         try:
-            body = await read_body(request, gateway.settings.max_json)
+            body = await read_body(request, gateway.services.settings.max_json)
             query = request.query_params if request.scope["query_string"] else {}
             parts = serve(gateway, context, endpoint, body, query)
             return Answer(parts if wrap is None else wrap(endpoint.path, gateway, context.caller, body, parts))
         except RoundhouseError as error:
-            with gateway.record(context, endpoint.path) as recorder:
-                recorder.failed(error)
+            with gateway.record(context, endpoint.path) as record:
+                record.failed(error)
             return error_response(error, endpoint.dialect)
         except ClientDisconnect:
-            with gateway.record(context, endpoint.path) as recorder:
-                recorder.client_disconnected()
+            with gateway.record(context, endpoint.path) as record:
+                record.client_disconnected()
             raise
 
     return handle

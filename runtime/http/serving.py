@@ -1,29 +1,31 @@
-"""The way of a request from its body to its answer, with its one record. It sees no HTTP object."""
+"""The way of a request from its body to its answer, with its one record. It sees no HTTP object.
+
+serve ─ parse ─ choose ─ admit ─ _parts ─ render ─ _events ─ lease ─ the engine's events
+           where a target wants it, `attempts` stands between choose and _parts
+"""
 
 import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from functools import partial
 
 import msgspec
 
-from console.texts import Transcript
 from models.messages import Event, ResponseStart
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
-from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Call, Lease, LoadPending, LoadProgress, Target
-from runtime.gateway.charging.demand import pairs_of
-from runtime.gateway.context import RequestContext
+from runtime.gateway.backend import LoadProgress
+from runtime.gateway.charging import pairs_of
+from runtime.gateway.context import RequestContext, TranscriptSink
 from runtime.gateway.core import Gateway
-from runtime.gateway.recorder import DISCONNECTS, Recorder
+from runtime.gateway.request import DISCONNECTS, Request
+from runtime.gateway.target import Call, Lease, LoadPending, Target
 from runtime.http import errors as http_errors
 from runtime.http import hints
-from runtime.http.attempts.retries import attempts
-from runtime.http.bodies import check_counts
+from runtime.http.attempts import attempts
+from runtime.http.bodies import check_counts, parse_object
 from runtime.http.dialect import (
     EVENT_STREAM,
     JSON,
@@ -45,134 +47,159 @@ AT_ONCE = 4
 COMMENT_SECONDS = 0.5
 
 
-async def serve(
+def serve(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str] | None = None
 ) -> Parts:
     """The answer to a body. Raises nothing: an error is an answer too, or the last event of a stream."""
-    with gateway.record(context, endpoint.path) as recorder:
+
+    def parse(request: Request) -> ParsedRequest:
+        gateway.start_transcript(request, body)
+        if endpoint.parse_object is None:
+            request.context, rest = hints.read(request.context, endpoint.path, body)
+            return endpoint.parse(rest, query or {})
+        data = parse_object(body)
+        request.context = hints.take(request.context, endpoint.path, data, hints.text_size(body))
+        return endpoint.parse_object(data)
+
+    recording = gateway.record(context, endpoint.path)
+    return _answer(gateway, recording, parse, lambda: endpoint.error_dialect(body))
+
+
+def serve_parsed(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
+    """The answer to what was understood, within `Gateway.record`."""
+    return _answer(gateway, nullcontext(request), lambda _: parsed, lambda: parsed.dialect)
+
+
+async def _answer(
+    gateway: Gateway,
+    recording: AbstractContextManager[Request],
+    parse: Callable[[Request], ParsedRequest],
+    dialect_before: Callable[[], Dialect],
+) -> Parts:
+    """dialect_before: of errors until the body is understood."""
+    with recording as request:
+        opened: Head | None = None
         try:
-            if gateway.console.texts.is_enabled(context.caller.team):
-                recorder.texts = Transcript(body)
-            recorder.context, body = hints.read(recorder.context, endpoint.path, body)
-            parsed = endpoint.parse(body, query or {})
+            parsed = parse(request)
         except RoundhouseError as error:
-            recorder.failed(error)
-            for part in refusal(error, endpoint.error_dialect(body)):
+            request.failed(error)
+            for part in refusal(error, dialect_before()):
                 yield part
             return
-        async with aclosing(serve_parsed(gateway, recorder, parsed)) as parts:
-            async for part in parts:
+        try:
+            parts = await _begin(gateway, request, parsed)
+            async with aclosing(parts):
+                async for part in parts:
+                    if isinstance(part, Head):
+                        opened = part
+                    if request.transcript is not None:
+                        _store(request.transcript, part)
+                    yield part
+        except DISCONNECTS:
+            request.client_disconnected()
+            raise
+        except LoadPending as pending:
+            request.failed(pending)
+            for part in accepted(pending) if opened is None else []:
                 yield part
-
-
-async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: ParsedRequest) -> Parts:
-    """The answer to what was understood; `serve` with its first step done."""
-    opened: Head | None = None
-    try:
-        if parsed.model_ref.task in (Task.EMBED, Task.RERANK):
-            check_counts(parsed.calls(None), gateway.settings.bounds)
-        target = recorder.target = await gateway.choose(
-            parsed.model_ref, recorder.endpoint, parsed.calls, recorder.context
-        )
-        gateway.admit(recorder, target, parsed.calls)
-        parts = attempts(
-            gateway,
-            recorder,
-            target,
-            () if target.routed is None else target.routed.decision.fallbacks,
-            lambda name: gateway.resolve(
-                replace(parsed.model_ref, name=name, adapter=None, written_by=DEFAULT_TEAM), recorder.context.caller
-            ),
-            lambda found, noted: _parts(gateway, noted, parsed, found),
-        )
-        if target.routed is not None:
-            parts = with_model_used(recorder, parts)
-        load_progress = partial(gateway.backend(target).load_progress, target)
-        if parsed.stream and recorder.context.preference.progress and load_progress() is not None:
-            headers = {**recorder.warnings(), **limit_headers(gateway.levels(recorder), parsed.dialect)}
-            parts = with_progress(target.model, load_progress, parts, headers, parsed.dialect)
-        async with aclosing(parts):
-            async for part in parts:
-                if isinstance(part, Head):
-                    opened = part
-                if recorder.texts is not None:
-                    _keep(recorder.texts, part)
+        except Exception as error:
+            request.failed(error)
+            for part in refusal(_client_error(error, parsed, request), parsed.dialect, opened):
                 yield part
-    except DISCONNECTS:
-        recorder.client_disconnected()
-        raise
-    except LoadPending as later:
-        recorder.failed(later)
-        for part in accepted(later) if opened is None else []:
-            yield part
-    except Exception as error:
-        recorder.failed(error)
-        for part in refusal(_client_error(error, parsed, recorder), parsed.dialect, opened):
-            yield part
-    finally:
-        if recorder.texts is not None:
-            recorder.texts.end()
+        finally:
+            if request.transcript is not None:
+                request.transcript.end()
 
 
-def _keep(texts: Transcript, part: Part) -> None:
-    """A part of an answer, for a team that has them kept. Errors are none: their code is told anyway."""
+async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
+    """Choose the target and admit the request. The parts of its answer wait until they are read."""
+    request.understood(parsed.model_ref, parsed.calls)
+    if parsed.model_ref.task in (Task.EMBED, Task.RERANK):
+        check_counts(request.calls, gateway.services.settings.bounds)
+    target = await gateway.choose(request)
+    gateway.admit(request)
+    fallbacks = _fallbacks(target)
+    if fallbacks or gateway.retry(target) is not None:
+        parts = attempts(gateway, request, fallbacks, partial(_parts, gateway, request, parsed))
+    else:
+        parts = _parts(gateway, request, parsed)
+    if target.routed is not None:
+        parts = with_model_used(request, parts)
+    load_progress = partial(gateway.load_progress, target)
+    if parsed.stream and request.context.preference.progress and load_progress() is not None:
+        headers = {**request.warnings(), **limit_headers(gateway.levels(request), parsed.dialect)}
+        parts = with_progress(target.model, load_progress, parts, headers, parsed.dialect)
+    return parts
+
+
+def _fallbacks(target: Target) -> Sequence[str]:
+    """Names that the router of a target gave."""
+    return () if target.routed is None else target.routed.decision.fallbacks
+
+
+def _store(transcript: TranscriptSink, part: Part) -> None:
+    """Add a part of an answer. Errors are no answers: their code is in the record."""
     if not isinstance(part, Head):
-        texts.feed(part)
+        transcript.feed(part)
     elif part.status < 400:
-        texts.begin(part.content_type)
+        transcript.begin(part.content_type)
 
 
-def _client_error(error: Exception, parsed: ParsedRequest, recorder: Recorder) -> RoundhouseError:
+def _client_error(error: Exception, parsed: ParsedRequest, request: Request) -> RoundhouseError:
     """The error as this client may read it."""
     if not isinstance(error, RoundhouseError):
-        log.error("unmapped error in an endpoint", exc_info=error, extra={"request_id": recorder.context.id})
+        log.error("unmapped error in an endpoint", exc_info=error, extra={"request_id": request.context.id})
         return EngineFailed("The server failed on this request.", code="internal_error")
     error.param = parsed.renamed.get(error.param or "", error.param)
     return error
 
 
-async def _parts(gateway: Gateway, recorder: Recorder, parsed: ParsedRequest, target: Target) -> Parts:
-    """What makes an answer whole waits until the ledger, if there is one, holds its end: nobody has what it lacks."""
-    gateway.admit(recorder, target, parsed.calls)  # a further attempt: the first has been let in
+async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
+    """The answer of one attempt. What completes it waits until the ledger, if there is one, holds the request's end.
+
+    is_further: an attempt after the first, which limits admit for itself.
+    """
+    if is_further:
+        gateway.admit(request)
+    assert request.target is not None, "it has been chosen"
     warned: dict[str, str] = {}
-    events, head, is_whole, held = _events(gateway, recorder, parsed, target, warned), None, False, b""
-    async with aclosing(events), aclosing(parsed.render(target, events)) as parts:
+    head, is_whole, rest = None, False, b""
+    events = _events(gateway, request, warned)
+    async with aclosing(events), aclosing(parsed.render(request.target, events)) as parts:
         async for part in parts:
             if isinstance(part, Head):
                 head = part
-                recorder.answered(part.status, is_stream=part.is_stream)
-                is_whole = "content-length" in part.headers and not recorder.is_fork
-                if is_whole:  # to send it is the client's time
-                    recorder.done()
-                    await gateway.kept()
-                limits = limit_headers(gateway.levels(recorder), parsed.dialect)
-                yield Head(part.status, part.content_type, {**warned, **part.headers, **recorder.headers(), **limits})
+                request.answered(part.status, is_stream=part.is_stream)
+                is_whole = "content-length" in part.headers
+                if is_whole:  # sending it is the client's time
+                    request.done()
+                    await gateway.flush()
+                limits = limit_headers(gateway.levels(request), parsed.dialect)
+                yield Head(part.status, part.content_type, {**warned, **part.headers, **request.headers(), **limits})
                 continue
             assert head is not None
-            if recorder.entry is None or is_whole:
+            if request.attempt.entry is None or is_whole:
                 yield part
                 if head.is_stream and last_event_start(part) < len(part):
-                    recorder.sent()
+                    request.sent()
                 continue
-            end = last_event_start(part) if head.is_stream and not held else 0
+            end = last_event_start(part) if head.is_stream and not rest else 0
             if end:
                 yield part[:end]
-            held += part[end:]
+            rest += part[end:]
     if head is None:
         raise EngineFailed("The engine ended without an answer.")
-    recorder.done()
-    await gateway.kept()
-    if held:
-        yield held
+    request.done()
+    await gateway.flush()
+    if rest:
+        yield rest
 
 
-async def _events(
-    gateway: Gateway, recorder: Recorder, parsed: ParsedRequest, target: Target, warned: dict[str, str]
-) -> AsyncGenerator[Event, None]:
-    """A turn on the target, held until its last event was read. warned: is given the warnings among the events."""
-    async with gateway.lease(recorder, target) as lease:
-        calls = parsed.calls(lease.context_length)
-        recorder.pairs = pairs_of(calls)
+async def _events(gateway: Gateway, request: Request, warned: dict[str, str]) -> AsyncGenerator[Event, None]:
+    """A turn on the target, until its last event has been read. warned: gets the warnings among the events."""
+    async with gateway.lease(request) as lease:
+        calls = request.make_calls(lease.context_length)
+        request.attempt.pairs = pairs_of(calls)
         if len(calls) == 1:
             async for event in lease.run(calls[0]):
                 if isinstance(event, ResponseStart):

@@ -19,7 +19,7 @@ from starlette.requests import Request
 
 from registry.bounds import Bounds
 from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
-from runtime.gateway.uploads import Uploads, UploadShare
+from runtime.gateway.services import Uploads, UploadShare
 from runtime.http.bodies import too_large_error
 
 if TYPE_CHECKING:

@@ -142,20 +142,22 @@ class ApiProcess:
         self._opened = open_gateway(settings, documents, device)
         self._gateways: list[Gateway] = []
         self._reloads: list[asyncio.Task[None]] = []
-        self._shutdown = Shutdown(self._remaining, settings.drain_seconds, lambda: self.gateway().console.live.close())
+        self._shutdown = Shutdown(
+            self._remaining, settings.drain_seconds, lambda: self.gateway().services.console.live.close()
+        )
 
     def gateway(self) -> Gateway:
         return self._gateways[0]
 
     def _remaining(self) -> RemainingWork:
-        return RemainingWork(*self.gateway().overview.remaining_work())
+        return RemainingWork(*self.gateway().services.overview.remaining_work())
 
     def _on_hangup(self) -> None:
         self._reloads.append(asyncio.get_running_loop().create_task(self._reload()))
 
     async def _reload(self) -> None:
         try:
-            await self.gateway().reloading.reload()
+            await self.gateway().services.reloader.reload()
         except Exception:  # whatever it is: nobody else waits for this
             log.exception("the recipes could not be read again")
 

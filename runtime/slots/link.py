@@ -74,22 +74,27 @@ class FrameCall:
 
     async def events(self) -> AsyncIterator[Event | Progress]:
         """What the slot sends, until it is done. Raises the slot's error."""
-        while not self._over:
-            while not self._arrived:
-                self._some_arrived.clear()
-                await self._some_arrived.wait()
-            frame = self._arrived.popleft()
-            match frame:
-                case frames.Emit():
-                    yield self._with_following(frame.event) if isinstance(frame.event, Chunk) else frame.event
-                case frames.Report():
-                    yield frame.progress
-                case frames.CallDone():
-                    self._over = True
-                    self.loaded, self.held, self.counted = frame.loaded, frame.held, frame.counted
-                case frames.CallFailed():
-                    self._over = True
-                    raise frame.error()
+        while (event := await self.next()) is not None:
+            yield event
+
+    async def next(self) -> Event | Progress | None:
+        """The next event; None: the call is done. Raises the slot's error."""
+        if self._over:
+            return None
+        while not self._arrived:
+            self._some_arrived.clear()
+            await self._some_arrived.wait()
+        frame = self._arrived.popleft()
+        if isinstance(frame, frames.Emit):
+            return self._with_following(frame.event) if isinstance(frame.event, Chunk) else frame.event
+        if isinstance(frame, frames.Report):
+            return frame.progress
+        self._over = True
+        if isinstance(frame, frames.CallFailed):
+            raise frame.error()
+        if isinstance(frame, frames.CallDone):
+            self.loaded, self.held, self.counted = frame.loaded, frame.held, frame.counted
+        return None
 
     def _with_following(self, chunk: Chunk) -> Chunk:
         """Together with the chunks that have come behind it already: who is late catches up at once, and a gateway that

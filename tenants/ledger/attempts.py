@@ -3,7 +3,8 @@
 | its attempts                              | the row that answered                          |
 |-------------------------------------------|------------------------------------------------|
 | one after the other                       | the last                                       |
-| two beside each other                     | not the one that was given up (code `hedged`)  |
+| two beside each other, in ledgers of      | not the one that was given up (code `hedged`)  |
+| servers that still made such attempts     |                                                |
 | two, of which the second failed by itself | the first: it alone has begun its answer       |
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 HEDGED = "hedged"
-"""The code of an attempt that was given up for the one beside it."""
+"""The code of an attempt that was given up for the one beside it; no new row has it."""
 
 
 class AttemptRow(Protocol):

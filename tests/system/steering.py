@@ -178,7 +178,7 @@ def _router(body: dict[str, Any], _path: str, random: Random) -> None:
     """Mostly one that can be: over the starter pack's names."""
     if random.random() < 0.7:
         body |= {"id": "fuzz-r", "targets": [{"name": "starter-chat"}, {"name": "iso-date"}], "default": "starter-chat"}
-        for name in ("rules", "intents", "complexity", "fallbacks", "hedge_after", "source"):
+        for name in ("rules", "intents", "complexity", "fallbacks", "source"):
             body.pop(name, None)
 
 

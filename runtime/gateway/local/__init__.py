@@ -1,1 +1,1 @@
-"""Models of this machine as a backend, and what their requests ask of a queue."""
+"""The backend of this machine's models."""

@@ -1,36 +1,48 @@
-"""Models of this machine as a backend: a turn in the model's queue, then a call to the slot that holds it."""
+"""Models of this machine: a turn in the model's queue, then calls to the slot that holds it."""
 
 import asyncio
 import hmac
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Self
 
 import msgspec
 
 from adapters.types import StoredAdapter
-from models.messages import AdapterRef, Chunk, Event, HttpCall, Progress, Request, ResponseStart, Usage
+from models.messages import AdapterRef, Chunk, Event, HttpCall, Progress, ResponseStart, Usage
+from models.messages import Request as EngineRequest
 from registry.errors import DeadlineExceeded, Unavailable
+from registry.files.abilities import Ability, abilities_of
 from registry.files.context import context_of
 from registry.records import Version
-from runtime.gateway.backend import LOCAL, Call, ChatPayload, LoadPending, LoadProgress, Target, total
-from runtime.gateway.context import RequestContext
-from runtime.gateway.local.work import ANSWER_TOKEN, WorkEstimator, claim, work_of
+from runtime.gateway.backend import LoadProgress, TargetState
+from runtime.gateway.charging import price_list
+from runtime.gateway.local.work import ANSWER_TOKEN, WorkEstimator, work_of
 from runtime.gateway.metrics import Metrics
+from runtime.gateway.names import ModelRef, Names
+from runtime.gateway.request import Request
+from runtime.gateway.target import Call, ChatPayload, LoadPending, Target, total
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
+from runtime.residency.states import ModelState
 from runtime.scheduling.admission import SlotLease, unreachable
 from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.slots import frames
 from runtime.slots.link import FrameCall
+from tenants.caller import Caller
 from tenants.classes import ServiceClass
+from tenants.costs.prices import PriceList
 
+NAME = "local"
 SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
 """Calls that leave something in an engine's prefix cache."""
 TIERS = {ServiceClass.CRITICAL: "priority", ServiceClass.INTERACTIVE: "default", ServiceClass.BATCH: "flex"}
-"""What OpenAI calls them."""
-
+"""OpenAI's names of the classes."""
+NOT_LOADING = frozenset((ModelState.ABSENT, ModelState.ASLEEP, ModelState.FAILED))
+"""States in which no load is under way."""
 PROBE_FAILED = "The adapter's probe failed. Only the team that shares it is told more."
 
 
@@ -40,25 +52,63 @@ def reference(stored: StoredAdapter) -> AdapterRef:
 
 
 def context_length(entry: ModelEntry) -> int | None:
-    """As the engine told; before the first load, and after an unload, as recipe and files say."""
+    """Tokens that the engine reports; while it is not loaded, those of recipe and files."""
     return (entry.loaded.context_length if entry.loaded else 0) or context_of(entry.recipe, entry.path)
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What targets say of a model, computed once for a recipe and its files."""
+
+    key: tuple[object, ...]
+    abilities: frozenset[Ability]
+    price: PriceList | None
+
+    @classmethod
+    def of(cls, entry: ModelEntry, key: tuple[object, ...]) -> Self:
+        return cls(key, abilities_of(entry.recipe, entry.path), price_list(entry.recipe.price))
+
+
 class LocalBackend:
-    """`runtime.gateway.backend.Backend`.
+    """`runtime.gateway.backend.Backend`. Its queue waits, so a failure is final.
 
     Args:
-        stored: where the files of an adapter's version are.
+        stored: finds the files of an adapter's version.
     """
 
-    def __init__(
-        self, residency: ResidencyManager, stored: Callable[[Version], StoredAdapter], metrics: Metrics
-    ) -> None:
-        self._residency, self._stored, self._metrics = residency, stored, metrics
-        self._foresight = dict[str, WorkEstimator]()
+    name = NAME
+    retry = None
 
-    def handles(self, target: Target) -> bool:
-        return target.backend == LOCAL
+    def __init__(
+        self,
+        names: Names,
+        residency: ResidencyManager,
+        stored: Callable[[Version], StoredAdapter],
+        metrics: Metrics,
+    ) -> None:
+        self._names, self._residency, self._stored, self._metrics = names, residency, stored, metrics
+        self._estimators = dict[str, WorkEstimator]()
+        self._facts = dict[str, _Facts]()
+
+    # --- names and states -------------------------------------------------------------------------------------------
+    def resolve(self, model_ref: ModelRef, caller: Caller) -> Target:
+        """Raises BadRequest, NotFound, Forbidden: what no other backend knows is looked for here."""
+        name, resolved = self._names.resolve(model_ref, caller)
+        entry = self._residency.get(resolved.recipe.id)
+        key = (entry.recipe, entry.path, entry.revision)
+        facts = self._facts.get(entry.id)
+        if facts is None or facts.key[0] is not entry.recipe or facts.key[1:] != key[1:]:
+            facts = self._facts[entry.id] = _Facts.of(entry, key)
+        return Target(
+            name,
+            entry.id,
+            entry.revision,
+            resolved.adapter_name,
+            resolved.version,
+            NAME,
+            abilities=facts.abilities,
+            price=facts.price,
+        )
 
     def load_progress(self, target: Target) -> LoadProgress | None:
         entry = self._residency.get(target.model)
@@ -67,70 +117,74 @@ class LocalBackend:
         progress = entry.progress
         return LoadProgress(progress.phase, progress.fraction) if progress else LoadProgress(entry.state.value, 0.0)
 
-    def total_timeout(self, target: Target) -> float | None:
-        return None
+    def context_length(self, target: Target) -> int | None:
+        return context_length(self._residency.get(target.model))
 
-    def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
-        return None  # its queue has waited already
+    def state_of(self, target: Target) -> TargetState:
+        entry = self._residency.entries.get(target.model)
+        if entry is None:
+            return TargetState(is_local=True, is_resident=True, waiting=0)
+        return TargetState(is_local=True, is_resident=entry.is_ready, waiting=entry.queue.waiting)
 
-    def hedge_after(self, target: Target) -> float | None:
-        return None  # it would wait in the same queue
-
-    def spare(self, target: Target) -> bool:
-        return self.load_progress(target) is None  # its queue is bounded; nothing is loaded for it
-
+    # --- a turn -----------------------------------------------------------------------------------------------------
     @asynccontextmanager
-    async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[LocalLease]":
-        entry = self._residency.get(target.model)
-        if not entry.is_ready:
+    async def lease(self, request: Request, target: Target) -> "AsyncIterator[LocalLease]":
+        context, entry = request.context, self._residency.get(target.model)
+        loads, is_cold = not entry.is_ready, False
+        if loads:
+            is_cold = entry.progress is None and entry.state in NOT_LOADING and entry.requested_since is None
             self._metrics.cold.labels(entry.id).inc()
             if context.preference.respond_async:
                 self._residency.request_load(entry)
                 raise LoadPending(entry.id, max(1.0, self._residency.expected_wait(entry)))
-        loads = not entry.is_ready
         adapter = None if target.version is None else reference(self._stored(target.version))
-        if (foresight := self._foresight.get(entry.id)) is None:
-            foresight = self._foresight[entry.id] = WorkEstimator(entry.recipe.task)
-        queue_request = claim(context, target, entry.recipe, foresight)
-        async with await self._turn(context, target, entry, adapter, queue_request) as turn:
-            load_seconds = turn.queued_seconds if loads else 0.0
+        if (estimator := self._estimators.get(entry.id)) is None:
+            estimator = self._estimators[entry.id] = WorkEstimator(entry.recipe.task)
+        size = context.hints.size
+        queue_request = QueueRequest(
+            team=context.caller.team,
+            key=context.caller.key or "",
+            weight=context.caller.weight,
+            service_class=context.service_class,
+            work=estimator.work(size, target.label or "", context.hints.most_tokens),
+            due=context.begin_by,
+            pool=entry.recipe.pool_of(context.service_class.label, estimator.prompt(size)),
+        )
+        async with await self._turn(request, target, entry, adapter, queue_request) as turn:
             calls = AsyncExitStack()
-            lease = LocalLease(context, target, entry, adapter, turn, load_seconds, calls)
+            lease = LocalLease(request, target, entry, adapter, turn, calls)
+            lease.load_seconds, lease.is_cold = turn.queued_seconds if loads else 0.0, is_cold
             try:
                 async with calls:
                     yield lease
-                # what ended before its time tells little of the next one
-                foresight.learn(context.hints.size, target.label or "", lease.usage)
+                estimator.learn(size, target.label or "", lease.usage)  # not from what ended before its time
             finally:
                 turn.set_work(work_of(lease.usage))
 
     async def _turn(
         self,
-        context: RequestContext,
+        request: Request,
         target: Target,
         entry: ModelEntry,
         adapter: AdapterRef | None,
         queue_request: QueueRequest,
     ) -> SlotLease:
-        """Wait for the model, a turn and the adapter's place, as long as the client wants to and its deadline lets."""
+        """Wait for model, turn and adapter, as long as the client and its deadline allow."""
+        context = request.context
         wait, left = context.preference.wait, context.seconds_left()
         if left is not None:
             wait = min(left, entry.recipe.queue.max_wait if wait is None else wait)
+        version = target.version
         try:
             if left == 0.0:
                 raise Unavailable("Its deadline passed on its way.")
-            probe = target.version.probe if target.version else None
-            foreseen = 0.0 if left is None or entry.is_ready else self._residency.expected_wait(entry)
-            if left is not None and foreseen > left:
-                self._residency.request_load(entry)  # else it would never come for who is always in a hurry
-                raise unreachable(entry.id, foreseen, left)
-            return await entry.queue.acquire(adapter, wait, probe, claim=queue_request)
+            expected = 0.0 if left is None or entry.is_ready else self._residency.expected_wait(entry)
+            if left is not None and expected > left:
+                self._residency.request_load(entry)  # else no client with a short deadline would ever load it
+                raise unreachable(entry.id, expected, left)
+            return await entry.queue.acquire(adapter, wait, version.probe if version else None, claim=queue_request)
         except Unavailable as error:
-            if (
-                error.code == "adapter_probe_failed"
-                and target.version
-                and target.version.key.team != queue_request.team
-            ):
+            if error.code == "adapter_probe_failed" and version and version.key.team != queue_request.team:
                 raise Unavailable(PROBE_FAILED, code=error.code, retry_after=error.retry_after) from None
             if context.seconds_left() == 0.0:
                 raise too_late(entry.id) from None
@@ -140,112 +194,127 @@ class LocalBackend:
 
 
 class LocalLease:
-    """`runtime.gateway.backend.Lease`."""
+    """`runtime.gateway.target.Lease`."""
+
+    uses_device = True
 
     def __init__(
         self,
-        context: RequestContext,
+        request: Request,
         target: Target,
         entry: ModelEntry,
         adapter: AdapterRef | None,
         turn: SlotLease,
-        load_seconds: float,
         calls: AsyncExitStack,
     ) -> None:
-        self._context, self._target, self._entry, self._adapter = context, target, entry, adapter
-        self._turn, self._stack = turn, calls
+        self.request, self.entry, self.turn = request, entry, turn
+        self._target, self._adapter, self._stack = target, adapter, calls
         self._calls: list[FrameCall] = []
         self._tokens = 0
-        self.queued_seconds, self.load_seconds = turn.queued_seconds, load_seconds
-        self.swap_seconds = turn.swap_seconds
+        self.queued_seconds, self.swap_seconds = turn.queued_seconds, turn.swap_seconds
+        self.load_seconds, self.is_cold = 0.0, False
+
+    @property
+    def revision(self) -> str:
+        return self.entry.revision
 
     @property
     def pool(self) -> str:
-        return self._turn.pool
+        return self.turn.pool
 
     @property
     def first_goal(self) -> float | None:
-        pool = self._entry.recipe.pools.get(self.pool)
+        pool = self.entry.recipe.pools.get(self.pool)
         return None if pool is None else pool.ttft
 
     @property
     def context_length(self) -> int | None:
-        return context_length(self._entry)
+        return context_length(self.entry)
 
     @property
     def usage(self) -> Usage:
         return total(call.usage for call in self._calls if call.usage is not None)
 
-    async def run(self, call: Call) -> AsyncIterator[Event]:
-        request = self._request(call)
-        number = self._context.id
-        made = self._turn.link.call(lambda uid: frames.Call(uid, request, number))
-        self._calls.append(made)
-        await self._stack.enter_async_context(made)
-        self._watch_drain(made)
-        events = made.events()
-        if self._context.begin_by is not None:
-            events = self._until(events)
-        async for event in events:
-            if isinstance(event, Chunk):
-                self._made(event.data)
-            elif isinstance(event, ResponseStart) and isinstance(call, ChatPayload) and call.fills:
-                event = msgspec.structs.replace(event, warning="")  # of fewer tokens than a number that nobody named
-            if not isinstance(event, Progress):
-                yield event
+    def run(self, call: Call) -> "LocalEvents":
+        return LocalEvents(self, call)
 
-    def _made(self, data: bytes) -> None:
-        """A stream's tokens are charged as they come: what was foreseen may be far too little."""
+    async def start(self, call: Call) -> FrameCall:
+        """Send a call to the slot. It is cancelled with the lease."""
+        engine_request, id_ = self._engine_request(call), self.request.context.id
+        frame_call = self.turn.link.call(lambda uid: frames.Call(uid, engine_request, id_))
+        self._calls.append(frame_call)
+        await self._stack.enter_async_context(frame_call)
+        aborted = self.turn.ticket.aborted  # a drain deadline ends the call with its error
+        if aborted is not None:
+            aborted.add_done_callback(lambda done: None if done.cancelled() else frame_call.fail(done.result()))
+        return frame_call
+
+    def count(self, data: bytes) -> None:
+        """Charge the tokens of a stream as they come: the estimate may be far too low."""
         self._tokens += data.count(b"\n\n")
-        self._turn.progress(self._tokens * ANSWER_TOKEN)
+        self.turn.progress(self._tokens * ANSWER_TOKEN)
 
-    def _request(self, call: Call) -> Request:
+    def _engine_request(self, call: Call) -> EngineRequest:
         if not isinstance(call, ChatPayload):
             return call
-        served = self._adapter.digest if self._adapter else self._entry.id
+        context, trace = self.request.context, self.request.trace
+        served = self._adapter.digest if self._adapter else self.entry.id
+        tier = TIERS[context.service_class] if context.hints.echoes_class else ""
+        repeated = {"service_tier": tier} if tier and call.path == "/v1/responses" else {}
         return HttpCall(
             path=call.path,
-            body=msgspec.json.encode({**call.body, **self._salted(call), "model": served, **self._tier(call)}),
+            body=msgspec.json.encode({**call.body, **self._salt(call), "model": served, **repeated}),
             served=served,
             display_name=self._target.requested,
             adapter=self._adapter,
-            request_id=f"{self._context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
-            priority=int(self._context.service_class),
-            tier=TIERS[self._context.service_class] if self._context.hints.echoes_class else "",
-            trace=dict(self._context.trace.headers) if self._context.trace else {},
+            request_id=f"{context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
+            priority=int(context.service_class),
+            tier=tier,
+            trace=dict(trace.headers) if trace else {},
         )
 
-    def _salted(self, call: ChatPayload) -> dict[str, str]:
-        """A team's prompts share no cache with another's: how soon an answer begins would tell what others asked."""
-        team, own = self._context.caller.salt, call.body.get("cache_salt")
+    def _salt(self, call: ChatPayload) -> dict[str, str]:
+        """Keep the prefix caches of teams apart: how soon an answer begins would reveal another team's prompts."""
+        team, own = self.request.context.caller.salt, call.body.get("cache_salt")
         if not team or call.path not in SALTED or not isinstance(own, str | None) or own == "":
             return {}
         return {"cache_salt": hmac.digest(team.encode(), (own or "").encode(), "sha256").hex()}
 
-    def _tier(self, call: ChatPayload) -> dict[str, str]:
-        """Responses say it as they were asked."""
-        echoes_tier = call.path == "/v1/responses" and self._context.hints.echoes_class
-        return {"service_tier": TIERS[self._context.service_class]} if echoes_tier else {}
 
-    def _watch_drain(self, call: FrameCall) -> None:
-        """A drain deadline ends the call with its error."""
-        aborted = self._turn.ticket.aborted
-        if aborted is not None:
-            aborted.add_done_callback(lambda done: None if done.cancelled() else call.fail(done.result()))
+class LocalEvents:
+    """The events of one call: an iterator and no generator, since every token passes it."""
 
-    async def _until(self, events: AsyncIterator[Event | Progress]) -> AsyncGenerator[Event | Progress, None]:
-        until = self._context.begin_by
+    def __init__(self, lease: LocalLease, call: Call) -> None:
+        self._lease, self._call = lease, call
+        self._frame_call: FrameCall | None = None
+        self._until = lease.request.context.begin_by
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        frame_call = self._frame_call
+        if frame_call is None:
+            frame_call = self._frame_call = await self._lease.start(self._call)
         while True:
-            try:
-                async with asyncio.timeout(None if until is None else until - time.monotonic()):
-                    event = await anext(events)
-            except TimeoutError:
-                raise too_late(self._entry.id) from None
-            except StopAsyncIteration:
-                return
-            if not isinstance(event, Progress):
-                until = self._context.deadline
-            yield event
+            event = await (frame_call.next() if self._until is None else self._next_in_time(frame_call, self._until))
+            if event is None:
+                raise StopAsyncIteration
+            if isinstance(event, Progress):
+                continue
+            self._until = self._lease.request.context.deadline
+            if isinstance(event, Chunk):
+                self._lease.count(event.data)
+            elif isinstance(event, ResponseStart) and isinstance(self._call, ChatPayload) and self._call.fills:
+                return msgspec.structs.replace(event, warning="")  # about a bound that the client did not name
+            return event
+
+    async def _next_in_time(self, frame_call: FrameCall, until: float) -> Event | Progress | None:
+        try:
+            async with asyncio.timeout(until - time.monotonic()):
+                return await frame_call.next()
+        except TimeoutError:
+            raise too_late(self._lease.entry.id) from None
 
 
 def too_late(model: str) -> DeadlineExceeded:

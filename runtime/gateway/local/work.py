@@ -1,4 +1,4 @@
-"""What a request asks of a model's queue: its class, whom it is charged to, its work, its pool.
+"""How much work a request to a model of this machine is, for its queue.
 
 One unit for all tasks: the work of reading a prompt token. The other figures say how much longer an engine is busy
 with something else; teams share a model's time by them, to within how well they fit.
@@ -13,10 +13,7 @@ import math
 from cachetools import LRUCache
 
 from models.messages import Usage
-from registry.recipes.definition import Recipe, Task
-from runtime.gateway.backend import Target
-from runtime.gateway.context import RequestContext
-from runtime.scheduling.fair.accounts import QueueRequest
+from registry.recipes.definition import Task
 
 ANSWER_TOKEN, CACHED_TOKEN, AUDIO_SECOND = 4.0, 0.1, 50.0
 LEARNING_RATE = 0.1
@@ -58,17 +55,3 @@ class WorkEstimator:
             self._per_byte += LEARNING_RATE * (read / size - self._per_byte)
         mean = self._answers.get(adapter, self._answer)
         self._answers[adapter] = mean + LEARNING_RATE * (usage.completion_tokens - mean)
-
-
-def claim(context: RequestContext, target: Target, recipe: Recipe, foresight: WorkEstimator) -> QueueRequest:
-    """The request's, by what is known before it runs."""
-    caller, hints = context.caller, context.hints
-    return QueueRequest(
-        team=caller.team,
-        key=caller.key or "",
-        weight=caller.weight,
-        service_class=context.service_class,
-        work=foresight.work(hints.size, target.label or "", hints.most_tokens),
-        due=context.begin_by,
-        pool=recipe.pool_of(context.service_class.label, foresight.prompt(hints.size)),
-    )

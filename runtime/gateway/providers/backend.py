@@ -1,4 +1,4 @@
-"""Providers as a backend: a turn is a free connection, a call is one attempt."""
+"""Models of providers: a turn is a free connection, a call is one attempt there."""
 
 import asyncio
 import time
@@ -11,68 +11,72 @@ from registry.errors import NotFound
 from registry.recipes.provider import Protocol
 from routing.providers.call import ProviderCall
 from routing.providers.connection import ClientDeadlines
-from runtime.gateway.backend import LOCAL, Call, ChatPayload, LoadProgress, Target, total
-from runtime.gateway.context import RequestContext
-from runtime.gateway.providers.index import ProvidedModel, ProviderIndex
+from runtime.gateway.backend import TargetState
+from runtime.gateway.names import ModelRef
+from runtime.gateway.providers.index import BACKEND, ProvidedModel, ProviderIndex
+from runtime.gateway.request import Request
+from runtime.gateway.target import Call, ChatPayload, Target, total
+from tenants.caller import Caller
 
 BETA = "anthropic-beta"
 BYTES_PER_TOKEN = 2
-"""Of a prompt: nearly every text has more."""
+"""Fewest bytes of a prompt's token: nearly every text has more."""
 MIN_OUTPUT = 16
-"""Tokens of an answer for which nobody named a number, as where none is sent."""
+"""Tokens of an answer for which the client named no bound, at least."""
 
 
 class ProviderBackend:
-    """`runtime.gateway.backend.Backend`."""
+    """`runtime.gateway.backend.Backend`, and its `RetryPolicy`: a provider's failure may pass."""
+
+    name = BACKEND
 
     def __init__(self, index: ProviderIndex) -> None:
         self._index = index
+        self.retry = self
 
-    def handles(self, target: Target) -> bool:
-        return target.backend != LOCAL  # also of one that has left meanwhile: what is under way there ends as it does
+    def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
+        return self._index.resolve(model_ref, caller)
 
-    def load_progress(self, target: Target) -> LoadProgress | None:
+    def load_progress(self, target: Target) -> None:
         return None
 
-    def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
+    def context_length(self, target: Target) -> int | None:
         entry = self._index.entry_of(target)
-        if entry is None:
-            return None
-        return entry.upstream.again(error, context.tried.count(target.model) + 1, context.seconds_left())
+        return None if entry is None else entry.model.context_length
+
+    def state_of(self, target: Target) -> TargetState:
+        return TargetState(is_local=False, is_resident=True, waiting=0)
 
     def total_timeout(self, target: Target) -> float | None:
         entry = self._index.entry_of(target)
         return None if entry is None else entry.upstream.provider.timeouts.whole
 
-    def hedge_after(self, target: Target) -> float | None:
+    def retry_delay(self, target: Target, error: Exception, attempts: int, seconds_left: float | None) -> float | None:
         entry = self._index.entry_of(target)
-        return None if entry is None else entry.upstream.provider.hedge_after
-
-    def spare(self, target: Target) -> bool:
-        entry = self._index.entry_of(target)
-        return entry is not None and entry.upstream.spare(entry.model)
+        return None if entry is None else entry.upstream.again(error, attempts, seconds_left)
 
     @asynccontextmanager
-    async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[ProviderLease]":
+    async def lease(self, request: Request, target: Target) -> "AsyncIterator[ProviderLease]":
         entry = self._index.entry_of(target)
         if entry is None:
             raise NotFound(f"'{target.model}' was removed.", param="model")
-        entry.upstream.enter(first=target.model not in context.tried)
+        entry.upstream.enter(first=target.model not in request.tried)
         try:
-            yield ProviderLease(context, target, entry)
+            yield ProviderLease(request, target, entry)
         finally:
             entry.upstream.leave()
 
 
 class ProviderLease:
-    """`runtime.gateway.backend.Lease`."""
+    """`runtime.gateway.target.Lease`."""
 
     queued_seconds = load_seconds = swap_seconds = 0.0
+    is_cold = uses_device = False
+    revision = first_goal = None
     pool = ""
-    first_goal = None
 
-    def __init__(self, context: RequestContext, target: Target, entry: ProvidedModel) -> None:
-        self._context, self._target, self._entry = context, target, entry
+    def __init__(self, request: Request, target: Target, entry: ProvidedModel) -> None:
+        self._request, self._target, self._entry = request, target, entry
         self._attempts: list[ProviderCall] = []
 
     @property
@@ -84,12 +88,14 @@ class ProviderLease:
         return total(attempt.usage for attempt in self._attempts)
 
     async def run(self, call: Call) -> AsyncIterator[Event]:
-        until = ClientDeadlines(_on_loop(self._context.first_by), _on_loop(self._context.deadline))
-        trace, entry = self._context.trace, self._entry
-        calling = trace.calling(self._target.backend, entry.model.name) if trace is not None else nullcontext({})
+        until = ClientDeadlines(_on_loop(self._request.context.first_by), _on_loop(self._request.context.deadline))
+        trace, entry = self._request.trace, self._entry
+        calling = trace.calling(self._target.provider, entry.model.name) if trace is not None else nullcontext({})
         with calling as headers:
             passed = {**headers, **self._beta_headers}
-            attempt = ProviderCall(entry.upstream, entry.model, self._target.requested, self._context.id, until, passed)
+            attempt = ProviderCall(
+                entry.upstream, entry.model, self._target.requested, self._request.context.id, until, passed
+            )
             self._attempts.append(attempt)
             events = attempt.chat(call.path, self._body(call)) if isinstance(call, ChatPayload) else attempt.task(call)
             async with aclosing(events):
@@ -101,7 +107,7 @@ class ProviderLease:
         """What Anthropic's clients try of it before it is for everybody: it refuses their fields without."""
         if self._entry.upstream.provider.protocol is not Protocol.ANTHROPIC:
             return {}
-        betas = [value.decode("latin-1") for name, value in self._context.headers if name == BETA.encode()]
+        betas = [value.decode("latin-1") for name, value in self._request.context.headers if name == BETA.encode()]
         return {BETA: ",".join(betas)} if betas else {}
 
     def _body(self, call: ChatPayload) -> Mapping[str, Any]:

@@ -10,10 +10,12 @@ from registry.errors import BadRequest, NotFound
 from registry.files.abilities import Ability
 from registry.recipes.provider import Provider, ProviderModel
 from routing.providers.upstream import OnOutcome, Upstream, closing
-from runtime.gateway.backend import Target
-from runtime.gateway.charging.pricing import price_list
+from runtime.gateway.charging import price_list
 from runtime.gateway.names import LATEST, ModelRef, Names, not_allowed
+from runtime.gateway.target import Target
 from tenants.caller import Caller
+
+BACKEND = "providers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,11 @@ class ProviderIndex:
         provider = entry.upstream.provider
         abilities = frozenset(Ability(ability) for ability in entry.model.abilities)
         return Target(
-            str(name), entry.name, f"v{provider.version}", backend=provider.id, abilities=abilities,
+            str(name), entry.name, f"v{provider.version}", backend=BACKEND, provider=provider.id, abilities=abilities,
             price=price_list(entry.model.price),
         )  # fmt: skip
 
     def entry_of(self, target: Target) -> ProvidedModel | None:
         """Where a target is; None: its provider has left meanwhile."""
         entry = self._entries.get(target.model)
-        return entry if entry is not None and entry.upstream.provider.id == target.backend else None
+        return entry if entry is not None and entry.upstream.provider.id == target.provider else None

@@ -1,64 +1,188 @@
-"""The decision for traffic and for explain, made in one place: what differs is only whether somebody answers."""
+"""What a router's name becomes for one request: the same decision for traffic and for explain."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 import numpy as np
+from cachetools import TLRUCache
+from msgspec import Meta
 
 from models.messages import EmbedRequest, EmbedResult
-from registry.errors import BadRequest, RoundhouseError, Unfit
+from registry.errors import BadRequest, Forbidden, RoundhouseError, Unfit
+from registry.files.abilities import Ability
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
+from registry.recipes.router import RouterSpec, RouterTarget
 from routing.deciding.decide import decide
 from routing.decision import Decision
+from routing.facts import Facts, TargetFacts
 from routing.features import Vector
 from routing.routers.router import Router
-from runtime.gateway.backend import LOCAL, Call, Lease, RouteChoice, Target
+from runtime.gateway.backend import TargetState
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import ModelRef
-from runtime.gateway.routing.cards import RouterCardView, card
-from runtime.gateway.routing.conversations import Conversations
+from runtime.gateway.request import Request
 from runtime.gateway.routing.requests import RouteInput, read
 from runtime.gateway.routing.store import RouterStore, RouterView
-from runtime.gateway.routing.targets import Resolve, Targets
+from runtime.gateway.target import Call, Lease, RouteChoice, Target
 from tenants.caller import EVERYBODY, Caller
+from tenants.costs.prices import MILLION, PriceList
 
 VECTOR_SECONDS = 0.25
-"""How long an embedding is waited for; after that letters alone decide."""
+"""Longest wait for an embedding; after that letters alone decide."""
 MOST_CHARACTERS = 2000
+MAX_CONVERSATIONS = 100_000
+PROBE_ENDPOINT = "/v1/embeddings"
 
-LeaseOf = Callable[[RequestContext, Target], AbstractAsyncContextManager[Lease]]
+
+class TargetSource(Protocol):
+    """What a decision needs of the gateway."""
+
+    def resolve(self, model_ref: ModelRef, caller: Caller) -> Target: ...
+    def state_of(self, target: Target) -> TargetState: ...
+    def context_length(self, target: Target) -> int | None: ...
+    def lease_inside(self, request: Request, target: Target) -> AbstractAsyncContextManager[Lease]: ...
+
+
+class Budgets(Protocol):
+    def affords(
+        self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
+    ) -> Callable[[Target], bool]:
+        """Whether the budgets of a caller's team and key have room for the calls at a target."""
+        ...
+
+
+class RouterCardView(msgspec.Struct, frozen=True, kw_only=True):
+    """A router in OpenAI's model list."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: Annotated[int, Meta(ge=0)]
+    owned_by: str = "roundhouse"
+    kind: Annotated[Literal["router"], Meta(description="A name in front of several models.")] = "router"
+    task: Task
+    version: str
+    digest: str
+    targets: Annotated[list[str], Meta(description="Those that the caller may use.")]
+    abilities: Annotated[list[str], Meta(description="Abilities of at least one of its targets.")]
+    description: str
+
+
+def card(router: Router, view: RouterView, facts: Mapping[str, TargetFacts]) -> RouterCardView | None:
+    """None: the caller may use none of its targets."""
+    usable = {name: fact for name, fact in facts.items() if fact.usable}
+    if not usable:
+        return None
+    can = {
+        "tools": any(fact.calls_tools for fact in usable.values()),
+        "vision": any(fact.takes_images for fact in usable.values()),
+    }
+    return RouterCardView(
+        id=view.name,
+        created=int(view.versions[-1].created),
+        task=router.spec.task,
+        version=view.version,
+        digest=view.digest,
+        targets=list(usable),
+        abilities=[name for name, is_able in can.items() if is_able],
+        description=router.spec.description,
+    )
+
+
+class Conversations:
+    """The target of each conversation, which it keeps for the prefix cache. The least recently used are forgotten."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._targets: TLRUCache[bytes, tuple[str, float]] = TLRUCache(
+            MAX_CONVERSATIONS, ttu=lambda _key, entry, now: now + entry[1], timer=clock
+        )
+
+    def target_of(self, key: bytes | None) -> str | None:
+        entry = None if key is None else self._targets.get(key)
+        return None if entry is None else entry[0]
+
+    def remember(self, key: bytes | None, target: str, seconds: float) -> None:
+        if key is not None and seconds > 0:
+            self._targets[key] = (target, seconds)
+
+
+class Targets:
+    """What decisions compare a router's targets by, at this moment."""
+
+    def __init__(self, source: TargetSource, budgets: Budgets) -> None:
+        self._source, self._budgets = source, budgets
+
+    def facts(
+        self, router: RouterSpec, caller: Caller, current: str | None = None, calls: Sequence[Call] = ()
+    ) -> Facts:
+        """calls: the request's; without any, every target is within budget."""
+        affords = self._budgets.affords(caller, calls, self._source.context_length)
+        return Facts({one.name: self._fact(one, router.task, caller, affords) for one in router.targets}, current)
+
+    def _fact(self, one: RouterTarget, task: Task, caller: Caller, affords: Callable[[Target], bool]) -> TargetFacts:
+        model_ref = ModelRef(task, one.name, written_by=DEFAULT_TEAM)
+        try:
+            target = self._source.resolve(model_ref, caller)
+        except RoundhouseError as error:
+            is_allowed = not isinstance(error, Forbidden) and not self._is_of_another_team(model_ref, caller)
+            return TargetFacts(usable=False, why_not=error.code, is_allowed=is_allowed)
+        state = self._source.state_of(target)
+        return TargetFacts(
+            is_local=state.is_local,
+            is_resident=state.is_resident,
+            waiting=state.waiting,
+            price=price_of(target.price) if one.price is None else one.price,
+            within_budget=affords(target),
+            takes_images=Ability.VISION in target.abilities,
+            calls_tools=Ability.TOOLS in target.abilities,
+        )
+
+    def _is_of_another_team(self, model_ref: ModelRef, caller: Caller) -> bool:
+        """It exists, and not for this caller's team."""
+        if caller.team == DEFAULT_TEAM:
+            return False
+        with suppress(RoundhouseError):
+            self._source.resolve(model_ref, EVERYBODY)
+            return True
+        return False
+
+
+def price_of(price: PriceList | None) -> float:
+    """One figure to compare targets of one task: of a million tokens, half of them in; an hour; a thousand pairs."""
+    return 0.0 if price is None else ((price.input + price.output) / 2 + price.audio_hour + price.pairs) / MILLION
 
 
 class RouterDispatcher:
-    """What a router's name is turned into."""
+    """Turns a router's name into a target."""
 
-    def __init__(self, store: RouterStore, targets: Targets, resolve: Resolve, lease: LeaseOf) -> None:
+    def __init__(self, store: RouterStore, source: TargetSource, budgets: Budgets) -> None:
         self.store = store
-        self._targets, self._resolve, self._lease = targets, resolve, lease
-        self._conversations = Conversations()
+        self._source, self._targets, self._conversations = source, Targets(source, budgets), Conversations()
 
-    async def route(
-        self, router: Router, endpoint: str, calls: Sequence[Call], model_ref: ModelRef, context: RequestContext
-    ) -> Target:
-        """The target of a request, which remembers who chose it. The conversation stays there.
+    async def route(self, router: Router, request: Request) -> Target:
+        """The target of a request, with the decision. Its conversation stays there.
 
         Raises Unavailable (no_route), Forbidden, BadRequest (wrong_task), and what resolving the target raises.
         """
-        route_input, decision = await self.explain(router, endpoint, calls, model_ref, context)
-        target = self._resolve(ModelRef(model_ref.task, decision.target, written_by=DEFAULT_TEAM), context.caller)
-        self._conversations.hold(route_input.conversation, decision.target, router.spec.conversation.stay)
+        model_ref, context = request.model_ref, request.context
+        route_input, decision = await self.explain(router, request.endpoint, request.calls, model_ref, context)
+        target = self._source.resolve(
+            ModelRef(model_ref.task, decision.target, written_by=DEFAULT_TEAM), context.caller
+        )
+        self._conversations.remember(route_input.conversation, decision.target, router.spec.conversation.stay)
         return replace(target, requested=str(model_ref.name), routed=RouteChoice(router.label, decision))
 
-    # --- what is told of them ---------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------------------------
     def cards(self, caller: Caller) -> list[RouterCardView]:
-        """Those of which the caller may use a target."""
+        """Routers of which the caller may use a target."""
         cards = list[RouterCardView]()
         for name in self.store.names():
-            with suppress(Unfit):  # its files cannot be read: who asks for it is told
+            with suppress(Unfit):  # its files cannot be read: a request for it gets the error
                 if (one := self.card(name, caller)) is not None:
                     cards.append(one)
         return cards
@@ -71,17 +195,16 @@ class RouterDispatcher:
         return card(router, self.store.show(router.spec.id), self._targets.facts(router.spec, caller).targets)
 
     def priced(self, view: RouterView, caller: Caller) -> RouterView:
-        """With what its decisions compare its targets by."""
+        """The view with the prices that its decisions compare."""
         router = self.store.find(f"{view.name}@{view.version}")
         facts = {} if router is None else self._targets.facts(router.spec, caller).targets
         return msgspec.structs.replace(view, prices={name: fact.price for name, fact in facts.items() if fact.usable})
 
     # --- a decision -------------------------------------------------------------------------------------------------
-
     async def explain(
         self, router: Router, endpoint: str, calls: Sequence[Call], model_ref: ModelRef, context: RequestContext
     ) -> tuple[RouteInput, Decision]:
-        """The same decision, of which nothing follows."""
+        """The decision for a request, without its consequences. Raises as `route`."""
         spec, task = router.spec, model_ref.task
         if model_ref.adapter:
             raise BadRequest(
@@ -96,25 +219,27 @@ class RouterDispatcher:
             )
         route_input = read(endpoint, calls, context, spec)
         vector = await self.vector(router, route_input.features.text, context)
-        # what follows is of one moment: nobody leaves before the decision is carried out
-        is_held = route_input.is_continued and spec.conversation.stay > 0  # a version before may have held it
-        held = self._conversations.held(route_input.conversation) if is_held else None
-        facts = self._targets.facts(spec, context.caller, held, calls)
+        # nothing is awaited from here until the decision is carried out: no target can leave meanwhile
+        stays = route_input.is_continued and spec.conversation.stay > 0  # an earlier version may have remembered it
+        current = self._conversations.target_of(route_input.conversation) if stays else None
+        facts = self._targets.facts(spec, context.caller, current, calls)
         return route_input, decide(replace(route_input.features, vector=vector), router, facts)
 
     async def vector(self, router: Router, text: str, context: RequestContext) -> Vector | None:
-        """The text's embedding, if the router wants one and its model is resident. Never an error, never a load."""
+        """The text's embedding, if the router uses one and its model is resident. Never an error, never a load."""
         name = router.embedding
         if name is None or not text:
             return None
         try:
-            target = self._resolve(ModelRef(Task.EMBED, name), EVERYBODY)
-            if target.backend != LOCAL or not self._targets.is_resident(target):
-                return None  # to look at a text must not send it elsewhere
-            request = EmbedRequest(inputs=[router.read(text)[:MOST_CHARACTERS]], truncate=True)
+            target = self._source.resolve(ModelRef(Task.EMBED, name), EVERYBODY)
+            state = self._source.state_of(target)
+            if not (state.is_local and state.is_resident):
+                return None  # to look at a text must not send it to a provider
+            call = EmbedRequest(inputs=[router.read(text)[:MOST_CHARACTERS]], truncate=True)
             inside = replace(context, caller=EVERYBODY, source="probe")
-            async with asyncio.timeout(VECTOR_SECONDS), self._lease(inside, target) as lease:
-                async for event in lease.run(request):
+            request = Request(inside, PROBE_ENDPOINT)
+            async with asyncio.timeout(VECTOR_SECONDS), self._source.lease_inside(request, target) as lease:
+                async for event in lease.run(call):
                     if isinstance(event, EmbedResult):
                         return np.frombuffer(event.vectors, "<f4", count=event.dimensions).astype(np.float32)
         except (RoundhouseError, TimeoutError):

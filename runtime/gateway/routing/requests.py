@@ -1,5 +1,6 @@
 """What a request tells a router, from the calls that it would make: the same for every dialect."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,9 +8,8 @@ from typing import Any
 from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
 from registry.recipes.router import RouterSpec
 from routing.features import Features
-from runtime.gateway.backend import Call, ChatPayload
 from runtime.gateway.context import RequestContext
-from runtime.gateway.routing.conversations import key_of
+from runtime.gateway.target import Call, ChatPayload
 
 SCHEMAS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_grammar", "output_format")
 """Fields of chat bodies that bind the form of an answer."""
@@ -57,6 +57,15 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
         return RouteInput(features, None, False)
     key = key_of("turns", router.id, context.caller.team, _user_of(body), "".join(summary.systems), summary.first)
     return RouteInput(features, key, summary.turns > 1 or summary.is_answered)
+
+
+def key_of(*parts: str) -> bytes:
+    """A digest, so that no words of the conversation are stored."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part.encode(errors="replace")
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.digest()
 
 
 def _user_of(body: Mapping[str, Any]) -> str:

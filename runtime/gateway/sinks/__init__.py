@@ -1,5 +1,7 @@
-"""Who hears what happened: request records as metrics and log lines; residency's news as metrics, logs and figures.
+"""Who takes the records of requests, and what residency reports.
 
-The ledger of teams hears how a request begins, too.
-A trace would be one more file. What a record holds is said in `runtime.gateway.record`.
+tenants.py    ledger and limits, which also act before a request runs
+metrics.py    Prometheus and log lines
+console.py    the console's last requests
+residency.py  loads, sleeps and evictions: metrics, log lines, stored figures
 """

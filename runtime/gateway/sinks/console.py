@@ -1,23 +1,26 @@
-"""A sink of request records: the console's last requests. And how it hears what was decided."""
+"""What the console shows of requests, swaps and loads."""
 
 import time
 
 from console.decisions import Decisions
 from console.history import RequestRow, Route
 from console.state import Console
-from runtime.gateway.backend import LOCAL, Target
+from console.texts import Transcript
 from runtime.gateway.record import RequestRecord
+from runtime.gateway.target import Target
 
 
 class ConsoleSink:
+    """The last requests, with the transcripts of teams that have them stored."""
+
     def __init__(self, console: Console) -> None:
         self._history, self._texts = console.history, console.texts
 
     def take(self, record: RequestRecord) -> None:
         context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
         at = round(time.time(), 3)
-        if record.texts is not None:
-            self._texts.add(context.caller.team, context.id, at, record.texts)
+        if isinstance(record.transcript, Transcript):
+            self._texts.add(context.caller.team, context.id, at, record.transcript)
         self._history.take(
             RequestRow(
                 id=context.id,
@@ -28,7 +31,7 @@ class ConsoleSink:
                 model=target.model if target else "",
                 adapter=(target.adapter or "") if target else "",
                 digest=target.version.digest if target and target.version else "",
-                provider=target.backend if target and target.backend != LOCAL else "",
+                provider=target.provider if target else "",
                 route=_route(target),
                 service_class=context.service_class.label,
                 source=context.source,
@@ -61,7 +64,7 @@ def _route(target: Target | None) -> Route | None:
 
 
 def swapped(console: Console, model: str, name: str, before: str | None, staging: float, placing: float) -> None:
-    """An adapter is in its place. `before`: whose that was; None: nobody's."""
+    """Note that an adapter is in its place. `before`: the adapter that was there, if one was."""
     console.history.swapped()
     words = "comes into a free place" if before is None else "takes the place of"
     why = "" if before is None else "the least recently used one that was idle and not pinned; "
@@ -69,6 +72,6 @@ def swapped(console: Console, model: str, name: str, before: str | None, staging
     console.decisions.record("swap", model, name, words, before or "", more, staging + placing)
 
 
-def loaded(record: Decisions, model: str, seconds: float, expected: float, bytes_: int, planned: int) -> None:
+def loaded(decisions: Decisions, model: str, seconds: float, expected: float, bytes_: int, planned: int) -> None:
     plan = f"planned: {expected:.1f} s and {planned / 2**20:,.0f} MiB; it took {seconds:.1f} s and holds "
-    record.record("load", model, model, "is loaded", more=f"{plan}{bytes_ / 2**20:,.0f} MiB", seconds=seconds)
+    decisions.record("load", model, model, "is loaded", more=f"{plan}{bytes_ / 2**20:,.0f} MiB", seconds=seconds)

@@ -1,18 +1,104 @@
-"""A sink of request records: counts them by model, endpoint and outcome."""
+"""Sinks of records for operators: counts by model, adapter and team, and a log line for each request.
 
-from collections.abc import Iterator
+Labels are bounded: a metric must not grow with what clients send or register.
+"""
+
+import logging
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
 
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.sinks.adapters import AdapterMetrics
-from runtime.gateway.sinks.labels import FirstLabels
-from runtime.gateway.sinks.limits import cost_of
+from runtime.gateway.sinks.tenants import cost_of
 from tenants.costs.prices import MILLION
+from tenants.limits.records import Limit
 
+log = logging.getLogger("roundhouse.requests")
+OTHER = "other"
+"""Label of all names that have none of their own."""
+AGE = 10_000
+"""Requests after which earlier counts weigh half."""
 CODES = 100
-"""Of errors that have their own label: a provider's codes are its own."""
+"""Error codes that have a label of their own: a provider's codes are its own."""
+MAX_ADAPTERS, MAX_TEAMS = 100, 200
 EXEMPLAR = 128
-"""Letters of an exemplar, names and values together: OpenMetrics takes no more."""
+"""Characters of an exemplar, names and values together: OpenMetrics takes no more."""
+WARNING_ENDS = frozenset({End.ENGINE_DIED, End.FAILED, End.DEADLINE})
+Name = TypeVar("Name", bound=Hashable)
+
+
+# --- labels ----------------------------------------------------------------------------------------------------------
+class FirstLabels:
+    """The first names that come keep their own label."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._known = most, set[str]()
+
+    def of(self, name: str) -> str:
+        if name not in self._known:
+            if len(self._known) >= self._most:
+                return OTHER
+            self._known.add(name)
+        return name
+
+
+class BusiestLabels(Generic[Name]):
+    """The names that come most often have their own label; who becomes twice as busy as one of them takes its place.
+
+    A series that is taken away and comes again begins at zero, as after a restart; `other` only ever grows.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counts = dict[Name, float]()
+        self._own = set[Name]()
+        self._seen = 0
+
+    def count(self, name: Name) -> Name | None:
+        """Count it. Returns the name whose label it took, if it did."""
+        self._counts[name] = self._counts.get(name, 0.0) + 1.0
+        self._seen += 1
+        if self._seen >= AGE:
+            self._seen = 0
+            self._counts = {one: count / 2 for one, count in self._counts.items() if count >= 2 or one in self._own}
+        if name in self._own:
+            return None
+        if len(self._own) < self._most:
+            self._own.add(name)
+            return None
+        least = min(self._own, key=lambda one: self._counts.get(one, 0.0))
+        if self._counts.get(name, 0.0) <= 2 * self._counts.get(least, 0.0):
+            return None
+        self._own.remove(least)
+        self._own.add(name)
+        return least
+
+    def has(self, name: Name) -> bool:
+        """Whether it has its own label."""
+        return name in self._own
+
+
+# --- sinks -----------------------------------------------------------------------------------------------------------
+class AdapterMetrics:
+    def __init__(self, metrics: Metrics, most: int = MAX_ADAPTERS) -> None:
+        self._metrics, self._busiest = metrics, BusiestLabels[tuple[str, str]](most)
+
+    def take(self, record: RequestRecord) -> None:
+        target, seconds, usage = record.target, record.seconds, record.usage
+        if target is None or target.adapter is None or "first" not in seconds:
+            return
+        metrics, labels = self._metrics, (target.model, target.adapter)
+        replaced = self._busiest.count(labels)
+        if replaced is not None:
+            for series in metrics.of_adapters:
+                metrics.drop(series, model=replaced[0], adapter=replaced[1])
+        if not self._busiest.has(labels):
+            labels = (target.model, OTHER)
+        metrics.of(metrics.adapter_requests, *labels).inc()
+        metrics.of(metrics.adapter_first, *labels).observe(seconds["first"])
+        for kind, count in (("prompt", usage.prompt_tokens), ("completion", usage.completion_tokens)):
+            if count:
+                metrics.of(metrics.adapter_tokens, *labels, kind).inc(count)
 
 
 class RequestMetrics:
@@ -60,7 +146,7 @@ class RequestMetrics:
 
 def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
     """Where to look a request up: its id, and its trace if that was sampled."""
-    left, trace = EXEMPLAR, record.context.trace
+    left, trace = EXEMPLAR, record.trace
     parent = trace.headers.get("traceparent", "") if trace else ""
     labels = {"request_id": record.context.id}
     if parent and int(parent[-2:], 16) & 1:
@@ -79,3 +165,69 @@ def outcome(record: RequestRecord) -> str:
         return "cancelled"
     status = record.status or 500
     return str(status) if status >= 400 or status == 202 or record.code is None else record.code
+
+
+class TeamMetrics:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics, self._teams = metrics, FirstLabels(MAX_TEAMS)
+
+    def take(self, record: RequestRecord) -> None:
+        metrics, context = self._metrics, record.context
+        if record.target is None:
+            return
+        team, class_ = self._teams.of(context.caller.team), context.service_class.label
+        metrics.of(metrics.team_requests, team, class_, _status(record)).inc()
+        for cause, spent in record.causes.items():
+            metrics.spent(metrics.team_wait, spent, team, cause)
+        if "first" in record.seconds:
+            metrics.of(metrics.team_first, team, class_).observe(record.seconds["first"])
+        self.attempt(record)
+
+    def attempt(self, record: RequestRecord) -> None:
+        """What it used and costs; as a request it is counted at its end."""
+        metrics, context = self._metrics, record.context
+        team, class_ = self._teams.of(context.caller.team), context.service_class.label
+        for kind, count in record.tokens().items():
+            metrics.of(metrics.team_tokens, team, class_, kind).inc(count)
+        if cost := cost_of(record):
+            metrics.of(metrics.team_cost, team).inc(cost / MILLION)
+
+
+def _status(record: RequestRecord) -> str:
+    """Its outcome, where that is no error's code: there are too many of them for each team."""
+    word = outcome(record)
+    return word if word in ("ok", "cancelled") or word.isdecimal() else record.end.value
+
+
+class LimitMetrics:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics, self._owners = metrics, FirstLabels(MAX_TEAMS)
+
+    def count(self, limit: Limit, what: str) -> None:
+        metrics = self._metrics
+        metrics.of(metrics.limits, self._owners.of(limit.subject), limit.kind.value, what).inc()
+
+
+class RequestLog:
+    def take(self, record: RequestRecord) -> None:
+        level = logging.WARNING if record.end in WARNING_ENDS else logging.INFO
+        if not log.isEnabledFor(level):
+            return
+        target, usage, seconds = record.target, record.usage, record.seconds
+        fields = {
+            "request_id": record.context.id,
+            "team": record.context.caller.team,
+            "endpoint": record.endpoint,
+            "model": target.model if target else None,
+            "adapter": target.label if target else None,
+            "end": record.end.value,
+            "status": record.status,
+            "code": record.code,
+            "prompt_tokens": usage.prompt_tokens or None,
+            "cached_tokens": usage.cached_tokens or None,
+            "completion_tokens": usage.completion_tokens or None,
+            "audio_seconds": round(usage.audio_seconds, 2) or None,
+            "seconds": round(seconds["total"], 4),
+            **{f"{name}_seconds": round(seconds[name], 4) for name in ("queue", "load", "first") if name in seconds},
+        }
+        log.log(level, "request ended", extra={name: value for name, value in fields.items() if value is not None})

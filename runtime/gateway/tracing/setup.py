@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping
 from typing import Protocol
 
-from runtime.gateway.context import RequestContext
+from runtime.gateway.context import RequestContext, Trace
 from runtime.gateway.record import Sink
 
 log = logging.getLogger("roundhouse.gateway")
@@ -30,8 +30,8 @@ NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.tra
 class Tracing(Sink, Protocol):
     """Where spans go."""
 
-    def begin(self, context: RequestContext, endpoint: str) -> RequestContext:
-        """The same request with its place in a trace: that of its `traceparent`, or a new one."""
+    def begin(self, context: RequestContext, endpoint: str) -> Trace:
+        """The request's position in the trace of its `traceparent`, or in a new one."""
         ...
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -29,10 +29,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.trace.status import Status, StatusCode
 
 from registry.errors import RoundhouseError
-from runtime.gateway.backend import LOCAL
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.recorder import DISCONNECTS
+from runtime.gateway.request import DISCONNECTS
 from runtime.gateway.tracing import names
 
 PARENT = (b"traceparent", b"tracestate")
@@ -86,17 +85,17 @@ class Spans:
             provider.add_span_processor(processor)
         self._tracer = provider.get_tracer(SCOPE.name)
 
-    def begin(self, context: RequestContext, endpoint: str) -> RequestContext:
+    def begin(self, context: RequestContext, endpoint: str) -> RequestTrace:
         carrier = {name.decode(): value.decode("latin-1") for name, value in context.headers if name in PARENT}
         began = time.time_ns() - max(0, time.monotonic_ns() - int(context.arrived * 1e9))
         operation = names.operation(endpoint)
         attributes: Attributes = {names.OPERATION: operation, names.ROUTE: endpoint}  # samplers may look at them
         parent = W3C.extract(carrier, Context())
         span = self._tracer.start_span(operation, parent, SpanKind.SERVER, attributes, start_time=began)
-        return replace(context, trace=RequestTrace(self._tracer, span, operation, began, headers_of(span)))
+        return RequestTrace(self._tracer, span, operation, began, headers_of(span))
 
     def take(self, record: RequestRecord) -> None:
-        trace = record.context.trace
+        trace = record.trace
         if not isinstance(trace, RequestTrace):
             return
         seconds, span = record.seconds, trace.span
@@ -154,7 +153,7 @@ def attributes_of(record: RequestRecord) -> Attributes:
         names.TEAM: context.caller.team,
         names.CLASS: context.service_class.label,
         names.SOURCE: context.source,
-        names.ATTEMPT: context.attempt if context.attempt > 1 else None,
+        names.ATTEMPT: record.attempt if record.attempt > 1 else None,
         names.MAX_TOKENS: context.hints.most_tokens,
         names.FIRST_CHUNK: seconds["receive"] + seconds["first"] if "first" in seconds else None,
         names.INPUT_TOKENS: usage.prompt_tokens or None,
@@ -165,7 +164,7 @@ def attributes_of(record: RequestRecord) -> Attributes:
     }
     if target is not None:
         attributes |= {
-            names.PROVIDER: names.SYSTEM if target.backend == LOCAL else target.backend,
+            names.PROVIDER: target.provider or names.SYSTEM,
             names.REQUEST_MODEL: target.requested[:128],
             names.RESPONSE_MODEL: target.model_name,
             names.ADAPTER: target.label,

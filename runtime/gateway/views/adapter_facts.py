@@ -12,9 +12,8 @@ from registry.errors import RoundhouseError
 from registry.records import Adapter, Probe
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
-from runtime.gateway.sinks.adapters import MAX_LABELS
 from runtime.gateway.sinks.console import swapped
-from runtime.gateway.sinks.labels import OTHER
+from runtime.gateway.sinks.metrics import MAX_ADAPTERS, OTHER
 from runtime.scheduling.effects import Step
 from runtime.scheduling.queue import ModelQueue
 
@@ -111,7 +110,7 @@ def row(adapter: Adapter, queue: ModelQueue) -> AdapterRow:
 
 
 def bounded(
-    rows: Sequence[AdapterRow], most: int = MAX_LABELS
+    rows: Sequence[AdapterRow], most: int = MAX_ADAPTERS
 ) -> tuple[Sequence[AdapterRow], dict[tuple[str, str], int]]:
     """The rows that are shown, and of the others the sums, by model and figure."""
     if len(rows) <= most:

@@ -37,11 +37,11 @@ async def list_(
     gateway: CurrentGateway, context: CurrentContext, base: Annotated[str | None, Query()] = None
 ) -> Response:
     """Those of the caller's team and those that are shared; a key with the scope `admin` sees all."""
-    return json_answer(AdapterListView(gateway.adapters.all(context.caller, base)))
+    return json_answer(AdapterListView(gateway.services.adapters.all(context.caller, base)))
 
 
 async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
-    return json_answer(gateway.adapters.show(name, context.caller))
+    return json_answer(gateway.services.adapters.show(name, context.caller))
 
 
 async def register(
@@ -54,15 +54,15 @@ async def register(
     caller = context.caller
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return await _upload(request, gateway, caller, dry_run)
-    body = _validate(RegisterRequest, parse_object(await read_body(request, gateway.settings.max_json)))
+    body = _validate(RegisterRequest, parse_object(await read_body(request, gateway.services.settings.max_json)))
     if isinstance(body.source, PathSource):
         await _check_folder(gateway, body.base, body.name, caller, body.source.path, "source.path")
     return await _register(gateway, body, body.source, caller, dry_run)
 
 
 async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: bool) -> Response:
-    adapters = gateway.adapters
-    limit = gateway.settings.max_adapter
+    adapters = gateway.services.adapters
+    limit = gateway.services.settings.max_adapter
     fields: dict[str, str] = {}
 
     def on_field(name: str, value: str) -> None:
@@ -74,7 +74,7 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
             adapters.check_name(fields["base"], fields.get("name"), caller)
 
     try:
-        storage = (gateway.uploads, adapters.incoming)
+        storage = (gateway.services.uploads, adapters.incoming)
         async with receive(request, *storage, limit, on_field, "archive", ".archive") as upload:
             body = _validate(RegisterRequest, _form(fields))
             return await _register(gateway, body, UploadedArchive(upload.path), caller, dry_run)
@@ -93,8 +93,8 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
 async def _check_folder(gateway: Gateway, base: str, name: str, caller: Caller, path: str, param: str) -> None:
     """Names first: a wrong one must not tell what lies on the server's disks."""
     check_scope(caller, param, "adapters")
-    gateway.adapters.check_name(base, name, caller)
-    await check_folder(path, gateway.settings, param, "adapters")
+    gateway.services.adapters.check_name(base, name, caller)
+    await check_folder(path, gateway.services.settings, param, "adapters")
 
 
 async def _register(
@@ -102,7 +102,7 @@ async def _register(
 ) -> Response:
     name = body.name
     if dry_run:
-        base, checked = await gateway.adapters.check(name, body.base, source, caller)
+        base, checked = await gateway.services.adapters.check(name, body.base, source, caller)
         return json_answer(
             AdapterCheckView(
                 name=name,
@@ -114,7 +114,7 @@ async def _register(
             )
         )
     probe = Probe(body.probe.prompt, body.probe.expected) if body.probe else None
-    done = await gateway.adapters.register(
+    done = await gateway.services.adapters.register(
         name, body.base, source, caller, probe=probe, alias=body.alias, shared=body.shared
     )
     return registration_answer(done)
@@ -128,55 +128,57 @@ async def remove(
     force: Annotated[bool, Query()] = False,
 ) -> Response:
     """Remove an adapter or one version of it. Refused while requests use it or aliases point to it."""
-    return json_answer(await gateway.adapters.remove(name, version, context.caller, force=force))
+    return json_answer(await gateway.services.adapters.remove(name, version, context.caller, force=force))
 
 
 async def set_alias(
     gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str, body: AliasBody
 ) -> Response:
-    return json_answer(await gateway.adapters.change(name, SetAlias(alias, body.version), context.caller))
+    return json_answer(await gateway.services.adapters.change(name, SetAlias(alias, body.version), context.caller))
 
 
 async def remove_alias(gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str) -> Response:
-    return json_answer(await gateway.adapters.change(name, RemoveAlias(alias), context.caller))
+    return json_answer(await gateway.services.adapters.change(name, RemoveAlias(alias), context.caller))
 
 
 async def rollback(
     gateway: CurrentGateway, context: CurrentContext, name: Name, body: RollbackBody | None = None
 ) -> Response:
     """Make the version before the current one, or the one that is named, the current one."""
-    return json_answer(await gateway.adapters.change(name, Rollback(body.version if body else None), context.caller))
+    return json_answer(
+        await gateway.services.adapters.change(name, Rollback(body.version if body else None), context.caller)
+    )
 
 
 async def pin(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Keep the current version in its device place."""
-    return json_answer(await gateway.adapters.pin(name, True, context.caller))
+    return json_answer(await gateway.services.adapters.pin(name, True, context.caller))
 
 
 async def unpin(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
-    return json_answer(await gateway.adapters.pin(name, False, context.caller))
+    return json_answer(await gateway.services.adapters.pin(name, False, context.caller))
 
 
 async def share(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Let all teams use it."""
-    return json_answer(await gateway.adapters.share(name, True, context.caller))
+    return json_answer(await gateway.services.adapters.share(name, True, context.caller))
 
 
 async def unshare(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Let only its own team use it: requests of others get 404 from now on."""
-    return json_answer(await gateway.adapters.share(name, False, context.caller))
+    return json_answer(await gateway.services.adapters.share(name, False, context.caller))
 
 
 # --- vLLM's calls ----------------------------------------------------------------------------------------------------
 async def vllm_load(gateway: CurrentGateway, context: CurrentContext, body: VllmLoadBody) -> Response:
-    base = body.base_model_name or gateway.adapters.only_base()
+    base = body.base_model_name or gateway.services.adapters.only_base()
     await _check_folder(gateway, base, body.lora_name, context.caller, body.lora_path, "lora_path")
-    await gateway.adapters.register(body.lora_name, base, PathSource(path=body.lora_path), context.caller)
+    await gateway.services.adapters.register(body.lora_name, base, PathSource(path=body.lora_path), context.caller)
     return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.", media_type="text/plain")
 
 
 async def vllm_unload(gateway: CurrentGateway, context: CurrentContext, body: VllmUnloadBody) -> Response:
-    await gateway.adapters.remove(body.lora_name, None, context.caller)
+    await gateway.services.adapters.remove(body.lora_name, None, context.caller)
     return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.", media_type="text/plain")
 
 

@@ -36,13 +36,13 @@ class CombineBody(BaseModel):
 async def combine(gateway: CurrentGateway, context: CurrentContext, body: CombineBody) -> Response:
     parts = tuple((part.name, part.weight) for part in body.adapters)
     combination = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
-    return registration_answer(await gateway.combiner.combine(combination, context.caller))
+    return registration_answer(await gateway.services.combiner.combine(combination, context.caller))
 
 
 async def merge(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Write base and adapter as one model into the server's data directory. It takes the base's memory once more."""
-    folder = gateway.settings.data_dir / MERGED
-    return json_answer(await gateway.combiner.merge(name, context.caller, folder))
+    folder = gateway.services.settings.data_dir / MERGED
+    return json_answer(await gateway.services.combiner.merge(name, context.caller, folder))
 
 
 ROUTES: list[Route] = [

@@ -33,14 +33,14 @@ async def add(gateway: CurrentGateway, context: CurrentContext, body: AddModelBo
     """
     request = await _model_request(gateway, context.caller, body)
     if body.dry_run:
-        return json_answer(proposal_view(await gateway.additions.preview(request)))
+        return json_answer(proposal_view(await gateway.services.additions.preview(request)))
     if body.stream:
         return StreamingResponse(_events(gateway, request), headers=NO_BUFFERING, media_type=EVENT_STREAM)
-    async with aclosing(gateway.additions.add(request)) as steps:
+    async with aclosing(gateway.services.additions.add(request)) as steps:
         async for step in steps:
             if isinstance(step, Step) and step.phase == "added":
                 model, new = step.model, step.detail == "new"
-                view = gateway.models.show(model)
+                view = gateway.services.models.show(model)
                 assert isinstance(view, ModelView)
                 answer = ModelAddedView(id=model, new=new, model=view)
                 return json_answer(answer, 201 if new else 200, {"Location": f"/v1/models/{model}"})
@@ -51,14 +51,14 @@ async def _model_request(gateway: Gateway, caller: Caller, body: AddModelBody) -
     source = parse_source(body.source, body.revision)
     if isinstance(source, PathSource):
         check_scope(caller, "source", "models")
-        await check_folder(source.path, gateway.settings, "source", "models")
+        await check_folder(source.path, gateway.services.settings, "source", "models")
     overrides = body.overrides or {}
     return ModelRequest(body.source, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens))
 
 
 async def _events(gateway: Gateway, request: ModelRequest) -> AsyncIterator[bytes]:
     try:
-        async with aclosing(gateway.additions.add(request)) as steps:
+        async with aclosing(gateway.services.additions.add(request)) as steps:
             async for step in steps:
                 yield sse.event(step_view(step))
     except RoundhouseError as error:
@@ -69,7 +69,7 @@ async def _events(gateway: Gateway, request: ModelRequest) -> AsyncIterator[byte
 async def edit(gateway: CurrentGateway, name: Name, body: EditModelBody) -> Response:
     """A new version of a model's recipe. It counts once nobody uses the model; the version before stays as `id@n`."""
     try:
-        return json_answer(await gateway.editor.edit(name, body.changes))
+        return json_answer(await gateway.services.editor.edit(name, body.changes))
     except RoundhouseError as error:
         if error.param == "overrides":  # the same fault's field where a model is added
             error.param = "changes"
@@ -83,24 +83,24 @@ async def remove(
     purge: Annotated[bool, Query()] = False,
 ) -> Response:
     """Take a model out that was added here, or one former version; `purge` takes its files along."""
-    return json_answer(await gateway.editor.remove(name, force=force, purge=purge))
+    return json_answer(await gateway.services.editor.remove(name, force=force, purge=purge))
 
 
 async def recipe(gateway: CurrentGateway, name: Name) -> Response:
     """The recipe as YAML, as a file of --recipes may hold it."""
-    return Response(await gateway.editor.export(name), media_type="application/yaml")
+    return Response(await gateway.services.editor.export(name), media_type="application/yaml")
 
 
 async def cancel(gateway: CurrentGateway, name: Name) -> Response:
     """Stop bringing a model's files. What has come is kept for the next try."""
-    view = gateway.models.show(name)
-    gateway.additions.cancel(view.id)
-    return json_answer(gateway.models.show(name))
+    view = gateway.services.models.show(name)
+    gateway.services.additions.cancel(view.id)
+    return json_answer(gateway.services.models.show(name))
 
 
 async def reload(gateway: CurrentGateway) -> Response:
     """Read the recipe files again, as SIGHUP does. A faulty file changes nothing."""
-    return json_answer(await gateway.reloading.reload())
+    return json_answer(await gateway.services.reloader.reload())
 
 
 ROUTES: list[Route] = [

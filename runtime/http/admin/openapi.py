@@ -11,7 +11,7 @@ from runtime.gateway.launch.views import (
     ReloadedView,
 )
 from runtime.gateway.providers.views import ProviderCardView, ProviderCheckView, ProviderListView
-from runtime.gateway.routing.cards import RouterCardView
+from runtime.gateway.routing.dispatcher import RouterCardView
 from runtime.gateway.views.overview import StatusView
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import AdapterCheckView, AdapterListView, HealthView, LoadStartedView

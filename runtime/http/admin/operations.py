@@ -22,9 +22,9 @@ async def live() -> Response:
 async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """200 once requests can be answered (models load on demand); 503 while it starts, drains or cannot read keys."""
     with suppress(Unauthorized):
-        gateway.callers.identify([])  # raises Unavailable
+        gateway.services.callers.identify([])  # raises Unavailable
     if gateway.phase == "ready":
-        faults = gateway.adapters.faults if Scope.MODELS in context.caller.scopes else {}
+        faults = gateway.services.adapters.faults if Scope.MODELS in context.caller.scopes else {}
         return json_answer(HealthView("ready", faults))
     return json_answer(HealthView(gateway.phase), 503, {"Retry-After": "1"})
 
@@ -37,7 +37,7 @@ async def version() -> Response:
 async def cluster_auth(gateway: CurrentGateway) -> Response:
     """Whether a key has to be shown, which Xinference's clients ask before they show one."""
     try:
-        gateway.callers.identify([])
+        gateway.services.callers.identify([])
     except Unauthorized:
         return json_answer({"auth": True})
     return json_answer({"auth": False})
@@ -45,14 +45,14 @@ async def cluster_auth(gateway: CurrentGateway) -> Response:
 
 async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
     """Prometheus text; OpenMetrics, which has exemplars, to who takes that."""
-    gateway.provider_models.measure()
-    text, content_type = await gateway.overview.metrics(accept)
+    gateway.services.provider_models.measure()
+    text, content_type = await gateway.services.overview.metrics(accept)
     return Response(text, headers={"content-type": content_type})
 
 
 async def status(gateway: CurrentGateway) -> Response:
     """What is resident where, with bytes and last use."""
-    return json_answer(gateway.overview.status())
+    return json_answer(gateway.services.overview.status())
 
 
 ROUTES: list[Route] = [

@@ -9,12 +9,12 @@ from runtime.http.sending import Route
 
 async def list_(gateway: CurrentGateway) -> Response:
     """All providers, with the breaker of each model."""
-    return json_answer(gateway.provider_models.views())
+    return json_answer(gateway.services.provider_models.views())
 
 
 async def check(gateway: CurrentGateway, provider: str) -> Response:
     """Ask the provider for its models. Costs nothing there."""
-    return json_answer(await gateway.provider_models.check(provider))
+    return json_answer(await gateway.services.provider_models.check(provider))
 
 
 ROUTES: list[Route] = [

@@ -25,8 +25,8 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
 async def show(gateway: CurrentGateway, context: CurrentContext, request_id: str) -> Response:
     """How one request went: where its time went, why it was routed there, what it cost. A team sees its own."""
     team = None if Scope.ADMIN in context.caller.scopes else context.caller.team
-    record = gateway.console.history.find(request_id, team)
-    rows = await gateway.usage.of_request(team, request_id)
+    record = gateway.services.console.history.find(request_id, team)
+    rows = await gateway.services.usage.of_request(team, request_id)
     if record is None and not rows:
         raise NotFound(
             f"Nothing is known of a request {quoted(request_id)} of yours. Send its answer's X-Request-Id: the last "

@@ -37,7 +37,7 @@ async def usage(
     format: Annotated[Literal["json", "csv"], Query()] = "json",
 ) -> Response:
     """Requests, tokens and costs, summed up; whole hours count."""
-    report = await gateway.usage.ask(context.caller, team_id, date, begin, end, group_by or [])
+    report = await gateway.services.usage.ask(context.caller, team_id, date, begin, end, group_by or [])
     if format == "json":
         return json_answer(report)
     grouped = {FIELDS[word] for word in report.group_by}
@@ -53,7 +53,7 @@ async def daily(
     format: Annotated[Literal["json", "csv", "html"], Query()] = "json",
 ) -> Response:
     """A team's day: totals, by hour, by model, adapter and class."""
-    day = await gateway.usage.day(context.caller, team_id, date)
+    day = await gateway.services.usage.day(context.caller, team_id, date)
     from tenants.costs.daily import as_json, as_rows
     from tenants.costs.page import page_of
 
@@ -71,8 +71,8 @@ async def comparison(
     end: End = None,
 ) -> Response:
     """What the same would have cost at the providers of --provider-prices, and the saving in per cent."""
-    rows = await gateway.usage.compare(context.caller, team_id, date, begin, end)
-    about = {"object": "usage.comparison", "currency": gateway.usage.currency}
+    rows = await gateway.services.usage.compare(context.caller, team_id, date, begin, end)
+    about = {"object": "usage.comparison", "currency": gateway.services.usage.currency}
     return json_answer({**about, "data": [one.fields for one in rows]})
 
 
@@ -86,9 +86,9 @@ class FeedbackBody(BaseModel):
 
 async def feedback(body: FeedbackBody, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Kept with the request's costs. Said again, it changes what was said before."""
-    model = await gateway.usage.judge(context.caller, body.request_id, body.accepted)
+    model = await gateway.services.usage.judge(context.caller, body.request_id, body.accepted)
     if model is not None:
-        gateway.overview.judged(model, body.accepted)
+        gateway.services.overview.judged(model, body.accepted)
     return json_answer({"object": "feedback", "request_id": body.request_id, "accepted": body.accepted})
 
 

@@ -6,23 +6,22 @@ without waiting for the upload. The engine reads the recording from a temporary 
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 
 import msgspec
-from fastapi import Request
+from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from console.texts import Transcript
 from models import sse
 from models.messages import Event, ResponseEnd, Segment, TranscribeRequest, TranscriptInfo, Usage
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes import definition as recipe
-from runtime.gateway.backend import Target
 from runtime.gateway.core import Gateway
 from runtime.gateway.names import ModelRef
-from runtime.gateway.recorder import Recorder
+from runtime.gateway.request import Request
+from runtime.gateway.target import Target
+from runtime.http import hints
 from runtime.http.audio.fields import Task, TranscriptionOptions, parse
 from runtime.http.audio.formats import MEDIA_TYPES, delta, render, transcript_language
 from runtime.http.bodies import parse_object
@@ -90,7 +89,7 @@ def _require_info(info: TranscriptInfo | None) -> TranscriptInfo:
     return info
 
 
-async def handle(request: Request) -> Response:
+async def handle(request: HttpRequest) -> Response:
     return RecordingResponse(request.url.path)
 
 
@@ -103,35 +102,32 @@ class RecordingResponse(Response):
 
     async def __call__(self, scope: Scope, receive_: Receive, send: Send) -> None:
         gateway, context = gateway_of(scope), context_of(scope)
-        with gateway.record(context, self._path) as recorder:
+        with gateway.record(context, self._path) as request:
             try:
-                await self._answer(gateway, recorder, scope, receive_, send)
+                await self._answer(gateway, request, scope, receive_, send)
             except ClientDisconnect:
-                recorder.client_disconnected()
+                request.client_disconnected()
             except RoundhouseError as error:
-                recorder.failed(error)
+                request.failed(error)
                 await error_response(error)(scope, receive_, send)
 
-    async def _answer(self, gateway: Gateway, recorder: Recorder, scope: Scope, receive_: Receive, send: Send) -> None:
-        settings = gateway.settings
+    async def _answer(self, gateway: Gateway, request: Request, scope: Scope, receive_: Receive, send: Send) -> None:
+        settings, caller = gateway.services.settings, request.context.caller
 
         def on_field(name: str, value: str) -> None:
             if name == "model":
-                gateway.check_name(_model_ref(value), recorder.context.caller)
+                gateway.check_name(_model_ref(value), caller)
 
-        folder = settings.run_dir / "uploads"
-        request = Request(scope, receive_)
-        async with receive(request, gateway.uploads, folder, settings.max_audio, on_field) as upload:
-            recorder.received()
-            size = upload.path.stat().st_size
-            recorder.context = replace(recorder.context, hints=replace(recorder.context.hints, size=size))
+        http_request, folder = HttpRequest(scope, receive_), settings.run_dir / "uploads"
+        async with receive(http_request, gateway.services.uploads, folder, settings.max_audio, on_field) as upload:
+            request.received()
+            request.context = hints.with_size(request.context, upload.path.stat().st_size)
             model_ref = _model_ref(next(iter(upload.fields.get("model", ())), None))
-            gateway.check_name(model_ref, recorder.context.caller)  # a missing or unknown name before any other fault
+            gateway.check_name(model_ref, caller)  # a missing or unknown name before any other fault
             options = parse(upload.fields, TASKS[self._path])
-            if gateway.console.texts.is_enabled(context_of(scope).caller.team):
-                recorder.texts = Transcript()  # what was asked is a sound
-            asked = _parsed(options, options.request(str(upload.path), settings.max_audio_seconds), model_ref)
-            await Answer(serve_parsed(gateway, recorder, asked))(scope, receive_, send)
+            gateway.start_transcript(request)  # of the answer alone: the input is a sound
+            parsed = _parsed(options, options.request(str(upload.path), settings.max_audio_seconds), model_ref)
+            await Answer(serve_parsed(gateway, request, parsed))(scope, receive_, send)
 
 
 def _form_endpoint(path: str) -> Endpoint:

@@ -1,12 +1,13 @@
 """The chat family: vLLM's own application answers; the body is passed on, and so is what comes back."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from typing import Any
 
 from models.messages import Chunk, Event, ResponseStart
 from registry.errors import BadRequest
 from registry.recipes.definition import Task
-from runtime.gateway.backend import ChatPayload
 from runtime.gateway.names import ModelRef
+from runtime.gateway.target import ChatPayload
 from runtime.http import errors as http_errors
 from runtime.http.bodies import parse_object
 from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts, warning
@@ -53,20 +54,20 @@ def head(started: ResponseStart) -> Head:
 
 
 def _endpoint(path: str, dialect: Dialect) -> Endpoint:
-    def parse(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-        data = parse_object(body)
+    def parse(data: dict[str, Any]) -> ParsedRequest:
         adapter = data.pop("adapter_id", None)  # LoRAX's way to name one
         if adapter is not None and not isinstance(adapter, str):
             raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
+        calls = [ChatPayload(path, data)]
         return ParsedRequest(
             ModelRef(Task.CHAT, data.get("model"), adapter),
-            calls=lambda _: [ChatPayload(path, data)],
+            calls=lambda _: calls,
             render=lambda _, events: _render(events, dialect),
             dialect=dialect,
             stream=data.get("stream") is True,
         )
 
-    return Endpoint(path, parse, dialect)
+    return Endpoint(path, lambda body, _query: parse(parse_object(body)), dialect, parse)
 
 
 ENDPOINTS = [_endpoint(path, dialect) for path, dialect in PATHS.items()]

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from models.messages import EmbedRequest, EmbedResult, Event
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Target
 from runtime.gateway.names import ModelRef
+from runtime.gateway.target import Target
 from runtime.http.bodies import decode
 from runtime.http.dialect import Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.embeddings.answers import Matrix, matrix, openai_json, tei_json

@@ -39,7 +39,7 @@ def _take_cookies(scope: Scope) -> None:
     cookies = [value for name, value in scope["headers"] if name == b"cookie"]
     if not cookies:
         return
-    own = gateway_of(scope).console.sessions.own_cookie(b"; ".join(cookies).decode("latin-1"))
+    own = gateway_of(scope).services.console.sessions.own_cookie(b"; ".join(cookies).decode("latin-1"))
     rest = [header for header in scope["headers"] if header[0] != b"cookie"]
     scope["headers"] = [*rest, (b"cookie", own.encode())] if own else rest
 
@@ -50,12 +50,12 @@ def _authorize(scope: Scope) -> Caller:
     try:
         scopes = required_scopes(method, path)
     except NotFound:
-        if gateway_of(scope).callers.identify(presented_keys(scope["headers"])) is EVERYBODY:
+        if gateway_of(scope).services.callers.identify(presented_keys(scope["headers"])) is EVERYBODY:
             return EVERYBODY  # the application tells what is there
         raise
     if scopes is None:
         return current_caller(scope)
-    caller = gateway_of(scope).callers.identify(_request_keys(scope))
+    caller = gateway_of(scope).services.callers.identify(_request_keys(scope))
     if caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))
         if caller.key is None:
@@ -68,7 +68,7 @@ def _authorize(scope: Scope) -> Caller:
 def current_caller(scope: Scope) -> Caller:
     """Who calls, where nobody needs a key. May be asked again while an answer goes on: keys and sessions end."""
     try:
-        return gateway_of(scope).callers.identify(_request_keys(scope))
+        return gateway_of(scope).services.callers.identify(_request_keys(scope))
     except (Unauthorized, Unavailable):  # also while keys cannot be read: the process lives
         return ANONYMOUS
 
@@ -79,7 +79,7 @@ def _request_keys(scope: Scope) -> list[str]:
     if keys:
         return keys
     cookie = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"), None)
-    key = None if cookie is None else gateway_of(scope).console.sessions.key(cookie)
+    key = None if cookie is None else gateway_of(scope).services.console.sessions.key(cookie)
     return [] if key is None else [key]
 
 

@@ -22,8 +22,8 @@ from models.messages import Event, ResponseStart
 from registry.errors import BadRequest, EngineFailed
 from registry.files.abilities import Ability
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import ModelRef
+from runtime.gateway.target import Call, ChatPayload, Target
 from runtime.http.bodies import decode
 from runtime.http.dialect import (
     JSON,

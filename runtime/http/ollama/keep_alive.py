@@ -76,11 +76,11 @@ async def _unload_only(path: str, gateway: Gateway, caller: Caller, model: str, 
 async def _unload(gateway: Gateway, caller: Caller, name: str) -> bool:
     """Whether there is such a model for this caller. One that is in use or pinned stays."""
     try:
-        model = gateway.models.show(base_model(gateway.models.show(name, caller)))
+        model = gateway.services.models.show(base_model(gateway.services.models.show(name, caller)))
     except RoundhouseError:
         return False
     if isinstance(model, ModelView) and not (model.running or model.waiting or model.pinned):
-        leaving = asyncio.ensure_future(gateway.models.unload(model.id))
+        leaving = asyncio.ensure_future(gateway.services.models.unload(model.id))
         _unloads.add(leaving)
         leaving.add_done_callback(_unloads.discard)
         await asyncio.shield(leaving)  # it goes on when the client is gone

@@ -66,8 +66,8 @@ class OllamaStatus(msgspec.Struct, omit_defaults=True):
 
 async def tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Chat and embedding models, adapters and routers: what Ollama's clients can ask for."""
-    views = [view for view in gateway.models.all(context.caller) if view.task in TASKS]
-    lookups = [(view, gateway.models.facts(base_model(view))) for view in views]
+    views = [view for view in gateway.services.models.all(context.caller) if view.task in TASKS]
+    lookups = [(view, gateway.services.models.facts(base_model(view))) for view in views]
     entries = await asyncio.to_thread(lambda: [model_entry(view, facts()) for view, facts in lookups])
     routers = [router_entry(card) for card in gateway.dispatcher.cards(context.caller) if card.task in TASKS]
     return json_answer(OllamaTags([*entries, *routers]))
@@ -75,9 +75,9 @@ async def tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
 
 async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Models in memory."""
-    seen = [view for view in gateway.models.views() if context.caller.sees(view.id)]
+    seen = [view for view in gateway.services.models.views() if context.caller.sees(view.id)]
     views = [view for view in seen if view.task in TASKS and is_loaded(view)]
-    lookups = [(view, gateway.models.facts(view.id)) for view in views]
+    lookups = [(view, gateway.services.models.facts(view.id)) for view in views]
     entries = await asyncio.to_thread(lambda: [loaded_entry(view, facts()) for view, facts in lookups])
     return json_answer(OllamaLoaded(entries))
 
@@ -87,8 +87,8 @@ async def show(request: Request, gateway: CurrentGateway, context: CurrentContex
     name = (await _read(request, gateway, OllamaNameBody)).required_name
     if (router := gateway.dispatcher.card(name.removesuffix(LATEST), context.caller)) is not None:
         return json_answer(router_info(router))
-    view = gateway.models.show(name, context.caller)
-    return json_answer(model_info(view, await asyncio.to_thread(gateway.models.facts(base_model(view)))))
+    view = gateway.services.models.show(name, context.caller)
+    return json_answer(model_info(view, await asyncio.to_thread(gateway.services.models.facts(base_model(view)))))
 
 
 async def version() -> Response:
@@ -108,9 +108,9 @@ async def pull(request: Request, gateway: CurrentGateway, context: CurrentContex
 def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[OllamaStatus, None]:
     """Raises BadRequest for what is neither a name nor a hub's repository."""
     try:
-        return _is_here(gateway, gateway.models.show(name, caller))
+        return _is_here(gateway, gateway.services.models.show(name, caller))
     except NotFound as missing:
-        repository = gateway.models.untagged(name, caller)
+        repository = gateway.services.models.untagged(name, caller)
         for host in HUBS:
             repository = repository.removeprefix(host)
         try:
@@ -124,7 +124,7 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
 
 
 async def _is_here(gateway: Gateway, view: ModelView | AdapterCardView) -> AsyncGenerator[OllamaStatus, None]:
-    size = (await asyncio.to_thread(gateway.models.facts(base_model(view)))).bytes
+    size = (await asyncio.to_thread(gateway.services.models.facts(base_model(view)))).bytes
     yield OllamaStatus("pulling manifest")
     yield OllamaStatus(f"pulling {digest(view)[:12]}", digest(view), size, size)
     yield OllamaStatus("verifying sha256 digest")
@@ -132,7 +132,7 @@ async def _is_here(gateway: Gateway, view: ModelView | AdapterCardView) -> Async
 
 
 async def _added(gateway: Gateway, request: ModelRequest) -> AsyncGenerator[OllamaStatus, None]:
-    async with aclosing(gateway.additions.add(request)) as steps:
+    async with aclosing(gateway.services.additions.add(request)) as steps:
         async for step in steps:
             if isinstance(step, AddedModel):
                 yield OllamaStatus("success")
@@ -155,17 +155,17 @@ async def _lines(statuses: AsyncGenerator[OllamaStatus, None]) -> AsyncIterator[
 async def delete(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Remove an adapter or one version of it, or a model that was added while the server ran."""
     name = (await _read(request, gateway, OllamaNameBody)).required_name
-    view = gateway.models.show(name, context.caller)
+    view = gateway.services.models.show(name, context.caller)
     scope = Scope.ADAPTERS if isinstance(view, AdapterCardView) else Scope.MODELS
     if scope not in context.caller.scopes:
         raise Forbidden(
             f"This key may not remove '{view.id}': it needs the scope '{scope}'.", code="insufficient_scope"
         )
     if isinstance(view, AdapterCardView):
-        _, _, version = gateway.models.untagged(name, context.caller).partition("@")
-        await gateway.adapters.remove(view.root, version or None, context.caller)
+        _, _, version = gateway.services.models.untagged(name, context.caller).partition("@")
+        await gateway.services.adapters.remove(view.root, version or None, context.caller)
     else:
-        await gateway.editor.remove(view.id)
+        await gateway.services.editor.remove(view.id)
     return json_answer(OllamaStatus("success"))
 
 
@@ -175,7 +175,7 @@ def base_model(view: ModelView | AdapterCardView) -> str:
 
 
 async def _read(request: Request, gateway: Gateway, kind: type[T]) -> T:
-    return decode(await read_body(request, gateway.settings.max_json), kind)
+    return decode(await read_body(request, gateway.services.settings.max_json), kind)
 
 
 ROUTES: list[Route] = [

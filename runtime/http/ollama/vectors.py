@@ -7,8 +7,8 @@ import msgspec
 from models.messages import EmbedRequest, EmbedResult, Event
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Call, Target
 from runtime.gateway.names import ModelRef
+from runtime.gateway.target import Call, Target
 from runtime.http.bodies import decode
 from runtime.http.dialect import Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.embeddings.answers import matrix, tei_json

@@ -8,7 +8,7 @@ import msgspec
 
 from registry.recipes.definition import Task, Tier
 from runtime.gateway.names import LATEST
-from runtime.gateway.routing.cards import RouterCardView
+from runtime.gateway.routing.dispatcher import RouterCardView
 from runtime.gateway.views.model_facts import FileFacts
 from runtime.gateway.views.values import AdapterCardView, ModelView
 

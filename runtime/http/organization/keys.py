@@ -138,7 +138,7 @@ async def list_keys(
         gone = [key.id for key in keys if key.revoked is not None or owner_project_access == "inactive"]
         return [_project_key(key, accounts) for key in keys], gone
 
-    keys, gone = await gateway.administration.do(work)
+    keys, gone = await gateway.services.administration.do(work)
     return page(keys, after, limit, gone)
 
 
@@ -147,7 +147,7 @@ async def show_key(project: str, key: str, gateway: CurrentGateway) -> Response:
         accounts = {one.id: one for one in tables.accounts.all(project)}
         return _project_key(_key(tables, key, project=project), accounts)
 
-    return json_answer(await gateway.administration.do(work))
+    return json_answer(await gateway.services.administration.do(work))
 
 
 async def edit_key(project: str, key: str, body: KeyBody, gateway: CurrentGateway) -> Response:
@@ -163,18 +163,18 @@ async def edit_key(project: str, key: str, body: KeyBody, gateway: CurrentGatewa
 
     if body.name:
         raise BadRequest("A key's name stays as it was made.", param="name")
-    return json_answer(await gateway.administration.do(work))
+    return json_answer(await gateway.services.administration.do(work))
 
 
 async def delete_key(project: str, key: str, gateway: CurrentGateway) -> Response:
     """Revoke it."""
-    await gateway.administration.do(partial(_revoke, id_=key, project=project))
+    await gateway.services.administration.do(partial(_revoke, id_=key, project=project))
     return json_answer({"object": _DELETED, "id": key, "deleted": True})
 
 
 # --- service accounts -----------------------------------------------------------------------------------------------
 async def list_accounts(project: str, gateway: CurrentGateway, after: After = None, limit: Count = 20) -> Response:
-    found = await gateway.administration.do(
+    found = await gateway.services.administration.do(
         lambda tables: tables.accounts.all(tables.keys.team(project).id, deleted=True)
     )
     return page([_account(one) for one in found], after, limit, [one.id for one in found if one.deleted is not None])
@@ -190,15 +190,17 @@ async def create_account(project: str, body: NewAccountBody, gateway: CurrentGat
         key_body = KeyBody(name=body.name, expires_in_seconds=body.expires_in_seconds)
         return {**_account(account), "api_key": _new_key(account, key_body, tables)}
 
-    return json_answer(await gateway.administration.do(work))
+    return json_answer(await gateway.services.administration.do(work))
 
 
 async def show_account(project: str, account: str, gateway: CurrentGateway) -> Response:
-    return json_answer(_account(await gateway.administration.do(lambda tables: tables.accounts.find(project, account))))
+    return json_answer(
+        _account(await gateway.services.administration.do(lambda tables: tables.accounts.find(project, account)))
+    )
 
 
 async def edit_account(project: str, account: str, body: AccountBody, gateway: CurrentGateway) -> Response:
-    changed = await gateway.administration.do(
+    changed = await gateway.services.administration.do(
         lambda tables: tables.accounts.edit(project, account, body.name, body.role)
     )
     return json_answer(_account(changed))
@@ -211,12 +213,12 @@ async def delete_account(project: str, account: str, gateway: CurrentGateway) ->
         tables.keys.check_admin_remains(lambda key: (key.team, key.account) == (project, account))
         tables.accounts.delete(project, account)
 
-    await gateway.administration.do(work)
+    await gateway.services.administration.do(work)
     return json_answer({"object": "organization.project.service_account.deleted", "id": account, "deleted": True})
 
 
 async def create_key(project: str, account: str, body: KeyBody, gateway: CurrentGateway) -> Response:
-    found = await gateway.administration.do(
+    found = await gateway.services.administration.do(
         lambda tables: _new_key(tables.accounts.find(project, account), body, tables)
     )
     return json_answer(found)
@@ -235,7 +237,7 @@ async def list_admin_keys(
     gateway: CurrentGateway, after: After = None, limit: Count = 20, order: Order = "asc"
 ) -> Response:
     """Keys with the scope `admin`."""
-    keys = await gateway.administration.do(lambda tables: tables.keys.list_keys())
+    keys = await gateway.services.administration.do(lambda tables: tables.keys.list_keys())
     found = [_admin_key(key) for key in (keys if order == "asc" else keys[::-1])]
     gone = [key.id for key in keys if Scope.ADMIN not in key.scopes or key.revoked is not None]
     return page(found, after, limit, gone)
@@ -251,16 +253,16 @@ async def create_admin_key(body: AdminKeyBody, gateway: CurrentGateway) -> Respo
         key, text = tables.keys.create(KeyRequest(DEFAULT_TEAM, body.name, scopes, seconds=body.expires_in_seconds))
         return {**_admin_key(key), "value": text}
 
-    return json_answer(await gateway.administration.do(work))
+    return json_answer(await gateway.services.administration.do(work))
 
 
 async def show_admin_key(key: str, gateway: CurrentGateway) -> Response:
-    return json_answer(_admin_key(await gateway.administration.do(partial(_key, id_=key))))
+    return json_answer(_admin_key(await gateway.services.administration.do(partial(_key, id_=key))))
 
 
 async def delete_admin_key(key: str, gateway: CurrentGateway) -> Response:
     """Revoke it."""
-    await gateway.administration.do(partial(_revoke, id_=key))
+    await gateway.services.administration.do(partial(_revoke, id_=key))
     return json_answer({"object": "organization.admin_api_key.deleted", "id": key, "deleted": True})
 
 

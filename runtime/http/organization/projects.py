@@ -42,7 +42,7 @@ async def list_(
     gateway: CurrentGateway, after: After = None, limit: Count = 20, include_archived: bool = False
 ) -> Response:
     """Teams, the oldest first."""
-    teams = await gateway.administration.do(lambda tables: tables.keys.list_teams())
+    teams = await gateway.services.administration.do(lambda tables: tables.keys.list_teams())
     gone = [] if include_archived else [team.id for team in teams if team.archived is not None]
     return page([project_view(team) for team in teams], after, limit, gone)
 
@@ -63,17 +63,17 @@ async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
             except Conflict:  # somebody has just made it
                 continue
 
-    return json_answer(project_view(await gateway.administration.do(work)))
+    return json_answer(project_view(await gateway.services.administration.do(work)))
 
 
 async def show(project: str, gateway: CurrentGateway) -> Response:
     """One team."""
-    return json_answer(project_view(await gateway.administration.do(lambda tables: tables.keys.team(project))))
+    return json_answer(project_view(await gateway.services.administration.do(lambda tables: tables.keys.team(project))))
 
 
 async def edit(project: str, body: ProjectBody, gateway: CurrentGateway) -> Response:
     """Give a team another name; its id stays."""
-    team = await gateway.administration.do(lambda tables: tables.keys.edit_team(project, name=body.name))
+    team = await gateway.services.administration.do(lambda tables: tables.keys.edit_team(project, name=body.name))
     return json_answer(project_view(team))
 
 
@@ -84,7 +84,7 @@ async def archive(project: str, gateway: CurrentGateway) -> Response:
         tables.keys.check_admin_remains(lambda key: key.team == project != DEFAULT_TEAM)
         return tables.keys.archive(project, True)
 
-    return json_answer(project_view(await gateway.administration.do(work)))
+    return json_answer(project_view(await gateway.services.administration.do(work)))
 
 
 ROUTES: list[Route] = [

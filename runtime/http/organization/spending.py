@@ -61,7 +61,7 @@ class AlertBody(SpendBody):
 # --- rate limits ----------------------------------------------------------------------------------------------------
 def _rates(gateway: Gateway, limits: Sequence[Limit]) -> list[Mapping[str, Any]]:
     set_ = {(one.kind, one.model or EVERY): one.amount for one in limits if one.mode is Mode.ENFORCE}
-    here, provider_models = gateway.models.views(), gateway.provider_models.cards(EVERYBODY)
+    here, provider_models = gateway.services.models.views(), gateway.services.provider_models.cards(EVERYBODY)
     models = [EVERY, *sorted([*(view.id for view in here), *(card.id for card in provider_models)])]
     return [
         {
@@ -77,7 +77,9 @@ async def list_rates(
 ) -> Response:
     """Of each model, and of all of them together (`*`)."""
     _check_forward(before)
-    found = await gateway.administration.do(lambda tables: tables.limits.all("team", tables.keys.team(project).id))
+    found = await gateway.services.administration.do(
+        lambda tables: tables.limits.all("team", tables.keys.team(project).id)
+    )
     return page(_rates(gateway, found), after, limit)
 
 
@@ -106,7 +108,7 @@ async def set_rate(project: str, rate_limit: str, body: RateBody, gateway: Curre
                 tables.limits.set(Limit("", "team", team, kind, amount, model=of))
         return tables.limits.all("team", team)
 
-    rows = _rates(gateway, await gateway.administration.do(work))
+    rows = _rates(gateway, await gateway.services.administration.do(work))
     return json_answer(next(row for row in rows if row["model"] == model))
 
 
@@ -114,7 +116,7 @@ async def set_rate(project: str, rate_limit: str, body: RateBody, gateway: Curre
 def _spend(limit: Limit, gateway: Gateway) -> Mapping[str, Any]:
     return {
         "object": "project.spend_limit", "threshold_amount": limit.amount // _CENT, "interval": "month",
-        "currency": gateway.usage.currency,
+        "currency": gateway.services.usage.currency,
         "enforcement": {"status": "enforcing" if limit.mode is Mode.ENFORCE else "inactive"},
     }  # fmt: skip
 
@@ -128,7 +130,7 @@ def _find_spend(tables: "Tables", project: str) -> Limit:
 
 
 async def show_spend(project: str, gateway: CurrentGateway) -> Response:
-    return json_answer(_spend(await gateway.administration.do(lambda t: _find_spend(t, project)), gateway))
+    return json_answer(_spend(await gateway.services.administration.do(lambda t: _find_spend(t, project)), gateway))
 
 
 async def set_spend(project: str, body: SpendBody, gateway: CurrentGateway) -> Response:
@@ -139,24 +141,24 @@ async def set_spend(project: str, body: SpendBody, gateway: CurrentGateway) -> R
         team = tables.keys.team(project).id
         return tables.limits.set(Limit("", "team", team, Kind.MONTH, body.threshold_amount * _CENT))
 
-    return json_answer(_spend(await gateway.administration.do(work), gateway))
+    return json_answer(_spend(await gateway.services.administration.do(work), gateway))
 
 
 async def delete_spend(project: str, gateway: CurrentGateway) -> Response:
-    await gateway.administration.do(lambda tables: tables.limits.remove(_find_spend(tables, project).id))
+    await gateway.services.administration.do(lambda tables: tables.limits.remove(_find_spend(tables, project).id))
     return json_answer({"object": "project.spend_limit.deleted", "deleted": True})
 
 
 def _check_currency(body: SpendBody, gateway: Gateway) -> None:
-    if body.currency != gateway.usage.currency:
-        raise BadRequest(f"This server's currency is {gateway.usage.currency}.", param="currency")
+    if body.currency != gateway.services.usage.currency:
+        raise BadRequest(f"This server's currency is {gateway.services.usage.currency}.", param="currency")
 
 
 # --- alerts ---------------------------------------------------------------------------------------------------------
 def _alert(limit: Limit, gateway: Gateway) -> Mapping[str, Any]:
     return {
         "object": "project.spend_alert", "id": limit.id, "threshold_amount": limit.amount // _CENT,
-        "currency": gateway.usage.currency, "interval": "month",
+        "currency": gateway.services.usage.currency, "interval": "month",
         "notification_channel": {"type": "email", "recipients": list(limit.emails)},
     }  # fmt: skip
 
@@ -183,19 +185,21 @@ async def list_alerts(
     order: Order = "asc",
 ) -> Response:
     _check_forward(before)
-    found = await gateway.administration.do(lambda tables: _alerts(tables, project))
+    found = await gateway.services.administration.do(lambda tables: _alerts(tables, project))
     return page([_alert(one, gateway) for one in (found if order == "asc" else found[::-1])], after, limit)
 
 
 async def create_alert(project: str, body: AlertBody, gateway: CurrentGateway) -> Response:
     _check_alert(body, gateway)
 
-    made = await gateway.administration.do(lambda t: t.limits.add(_alert_limit(body, t.keys.team(project).id)))
+    made = await gateway.services.administration.do(lambda t: t.limits.add(_alert_limit(body, t.keys.team(project).id)))
     return json_answer(_alert(made, gateway))
 
 
 async def show_alert(project: str, alert: str, gateway: CurrentGateway) -> Response:
-    return json_answer(_alert(await gateway.administration.do(lambda t: _find_alert(t, project, alert)), gateway))
+    return json_answer(
+        _alert(await gateway.services.administration.do(lambda t: _find_alert(t, project, alert)), gateway)
+    )
 
 
 async def edit_alert(project: str, alert: str, body: AlertBody, gateway: CurrentGateway) -> Response:
@@ -205,11 +209,13 @@ async def edit_alert(project: str, alert: str, body: AlertBody, gateway: Current
         old = _find_alert(tables, project, alert)
         return tables.limits.change(alert, lambda _: replace(_alert_limit(body, old.subject), id=alert))
 
-    return json_answer(_alert(await gateway.administration.do(work), gateway))
+    return json_answer(_alert(await gateway.services.administration.do(work), gateway))
 
 
 async def delete_alert(project: str, alert: str, gateway: CurrentGateway) -> Response:
-    await gateway.administration.do(lambda tables: tables.limits.remove(_find_alert(tables, project, alert).id))
+    await gateway.services.administration.do(
+        lambda tables: tables.limits.remove(_find_alert(tables, project, alert).id)
+    )
     return json_answer({"object": "project.spend_alert.deleted", "id": alert, "deleted": True})
 
 

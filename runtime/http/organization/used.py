@@ -71,7 +71,7 @@ def _costs(bucket: "UsageBucket", currency: str) -> dict[str, Any]:
 
 async def costs(request: Request, gateway: CurrentGateway) -> Response:
     """What teams are charged by list prices, by the day."""
-    currency = gateway.usage.currency
+    currency = gateway.services.usage.currency
     items = request.query_params.multi_items()
     return await _page(items, gateway, lambda bucket: _costs(bucket, currency), (), costs=True)
 
@@ -89,11 +89,11 @@ async def _page(
     *,
     costs: bool = False,
 ) -> Response:
-    database = gateway.usage.database()
+    database = gateway.services.usage.database()
     from tenants.ledger.organization import page_of
 
     query = _parse_query(items, endpoints, costs=costs)
-    page = await gateway.usage.threads.run(page_of, database, query)
+    page = await gateway.services.usage.threads.run(page_of, database, query)
     return json_answer(
         {
             "object": "page",

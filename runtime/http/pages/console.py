@@ -34,36 +34,36 @@ class ConsoleHost:
 
     @property
     def console(self) -> Console:
-        return self._gateway.console
+        return self._gateway.services.console
 
     @property
     def usage(self) -> UsageReport:
-        return self._gateway.usage
+        return self._gateway.services.usage
 
     @property
     def key_settings(self) -> KeySettings:
-        return self._gateway.settings.keys
+        return self._gateway.services.settings.keys
 
     def identify(self, presented_keys: Sequence[str]) -> Caller:
-        return self._gateway.callers.identify(presented_keys)
+        return self._gateway.services.callers.identify(presented_keys)
 
     def now(self) -> LiveView:
-        return self._gateway.look(self._gateway.phase)
+        return self._gateway.services.live(self._gateway.phase)
 
     def models(self) -> list[ModelView]:
-        return [view for view in self._gateway.models.all(self.caller) if isinstance(view, ModelView)]
+        return [view for view in self._gateway.services.models.all(self.caller) if isinstance(view, ModelView)]
 
     def plan(self, model: str) -> PlanView:
-        return self._gateway.models.plan(model)
+        return self._gateway.services.models.plan(model)
 
     async def recipe(self, model: str) -> str:
-        return await self._gateway.editor.export(model)
+        return await self._gateway.services.editor.export(model)
 
     def adapters(self) -> list[AdapterView]:
-        return self._gateway.adapters.all(self.caller)
+        return self._gateway.services.adapters.all(self.caller)
 
     def routers(self) -> list[RouterView]:
-        return self._gateway.routers.all()
+        return self._gateway.services.routers.all()
 
     def may_route(self, router: str) -> bool:
         return self._gateway.dispatcher.card(router, self.caller) is not None

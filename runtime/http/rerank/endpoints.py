@@ -23,8 +23,8 @@ from models.messages import Event, RerankRequest, RerankResult
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, EngineFailed, Unfit
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Target
 from runtime.gateway.names import ModelRef
+from runtime.gateway.target import Target
 from runtime.http.bodies import convert, decode, parse_object, unknown_fields
 from runtime.http.dialect import JSON, Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect
@@ -194,7 +194,7 @@ ENDPOINTS = [
     Endpoint("/v2/rerank", _parse_cohere, Dialect.COHERE),
     Endpoint("/v1/v2/rerank", _parse_cohere, Dialect.COHERE),
     Endpoint("/infinity/rerank", _infinity, Dialect.JINA),
-    Endpoint("/rerank", _parse_tei_or_jina, Dialect.JINA, _tei_or_jina),
+    Endpoint("/rerank", _parse_tei_or_jina, Dialect.JINA, dialect_of=_tei_or_jina),
     Endpoint("/score", _score, Dialect.OPENAI),
     Endpoint("/v1/score", _score, Dialect.OPENAI),
 ]

@@ -90,21 +90,27 @@ class ReportView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    return json_answer(RouterListView([gateway.dispatcher.priced(v, context.caller) for v in gateway.routers.all()]))
+    return json_answer(
+        RouterListView([gateway.dispatcher.priced(v, context.caller) for v in gateway.services.routers.all()])
+    )
 
 
 async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """`name@v2` and `name@alias` too: as that version is."""
-    return json_answer(gateway.dispatcher.priced(await gateway.routers.version(name), context.caller))
+    return json_answer(gateway.dispatcher.priced(await gateway.services.routers.version(name), context.caller))
 
 
 async def put(request: Request, gateway: CurrentGateway, alias: Annotated[str | None, Query()] = None) -> Response:
     """Add a router, or a new version of one: its definition as recipe files have it, without `kind` or `source`."""
-    data = parse_object(await read_body(request, gateway.settings.max_json))
+    data = parse_object(await read_body(request, gateway.services.settings.max_json))
     data.pop("kind", None)
     if data.get("source") is not None:
         raise BadRequest("Only recipe files name a source: send what was fitted with PUT.", param="source")
-    return _kept(await gateway.routers.put(await asyncio.to_thread(_spec, data, gateway.settings.bounds), alias))
+    return _kept(
+        await gateway.services.routers.put(
+            await asyncio.to_thread(_spec, data, gateway.services.settings.bounds), alias
+        )
+    )
 
 
 def _spec(data: Mapping[str, Any], bounds: Bounds) -> RouterSpec:
@@ -118,8 +124,8 @@ def _spec(data: Mapping[str, Any], bounds: Bounds) -> RouterSpec:
 
 async def fit(request: Request, gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
     """A new version of the router with another fitted model."""
-    body = await read_body(request, most_fitted(gateway.settings.bounds))
-    return _kept(await gateway.routers.fit(name, kind, await asyncio.to_thread(_model, body)))
+    body = await read_body(request, most_fitted(gateway.services.settings.bounds))
+    return _kept(await gateway.services.routers.fit(name, kind, await asyncio.to_thread(_model, body)))
 
 
 def most_fitted(bounds: Bounds) -> int:
@@ -136,40 +142,40 @@ def _model(body: bytes) -> bytes:
 
 
 async def fitted(gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
-    data = await gateway.routers.model(name, kind)
+    data = await gateway.services.routers.model(name, kind)
     text = await asyncio.to_thread(base64.b64encode, data)
     return json_answer(FittedView(name=name, kind=kind, safetensors=text.decode()))
 
 
 async def remove(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
     """Refused while aliases point to it."""
-    await gateway.routers.remove(name, force=force)
+    await gateway.services.routers.remove(name, force=force)
     return json_answer(RouterDeletedView(name=name))
 
 
 async def set_alias(gateway: CurrentGateway, name: Name, alias: str, body: AliasBody) -> Response:
-    return json_answer(await gateway.routers.change(name, SetAlias(alias, body.version)))
+    return json_answer(await gateway.services.routers.change(name, SetAlias(alias, body.version)))
 
 
 async def remove_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
-    return json_answer(await gateway.routers.change(name, RemoveAlias(alias)))
+    return json_answer(await gateway.services.routers.change(name, RemoveAlias(alias)))
 
 
 async def rollback(gateway: CurrentGateway, name: Name, body: RollbackBody | None = None) -> Response:
     """Make the version before the current one, or the one that is named, the current one."""
-    return json_answer(await gateway.routers.change(name, Rollback(body.version if body else None)))
+    return json_answer(await gateway.services.routers.change(name, Rollback(body.version if body else None)))
 
 
 async def route(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Whom a router would choose for this body, and why: the body of a request, and `endpoint` beside it."""
-    data = parse_object(await read_body(request, gateway.settings.max_json))
+    data = parse_object(await read_body(request, gateway.services.settings.max_json))
     path = data.pop("endpoint", "/v1/chat/completions")
     endpoint = EXPLAINED.get(path) if isinstance(path, str) else None
     if endpoint is None:
         raise BadRequest(f"'endpoint' must be one of {', '.join(EXPLAINED)}.", param="endpoint")
     context, body = hints.read(context, path, msgspec.json.encode(data))
     parsed = endpoint.parse(body, {})
-    router = await gateway.routers.ready(parsed.model_ref.name)
+    router = await gateway.services.routers.ready(parsed.model_ref.name)
     if router is None:
         name = quoted(str(parsed.model_ref.name))
         raise NotFound(f"{name} is no router; GET /v1/routers lists them.", code="router_not_found", param="model")
@@ -198,14 +204,14 @@ async def report(
     days: Annotated[float, Query(gt=0, le=366)] = 7.0,
 ) -> Response:
     """What came of its decisions, with what POST /v1/feedback has told. Of its ledger a team sees its own."""
-    router = gateway.routers.show(name).name
-    database, team = gateway.usage.database(), gateway.usage.visible_team(context.caller, None)
+    router = gateway.services.routers.show(name).name
+    database, team = gateway.services.usage.database(), gateway.services.usage.visible_team(context.caller, None)
 
     def build_report() -> ReportView:  # of 200,000 rows it takes seconds
         rows = routed_requests(database, router, time.time() - days * 86400, team)
         return ReportView(router=router, days=days, requests=len(rows), outcomes=outcomes(rows), replay=replay(rows))
 
-    return json_answer(await gateway.usage.threads.run(build_report))
+    return json_answer(await gateway.services.usage.threads.run(build_report))
 
 
 def _kept(done: RouterAddition) -> Response:

@@ -7,20 +7,20 @@ list of vectors, a transcript as text) and what is an error stays as it is: the 
 import json
 from contextlib import aclosing
 
-from runtime.gateway.recorder import Recorder
+from runtime.gateway.request import Request
 from runtime.http.dialect import EVENT_STREAM, JSON, NDJSON, Head, Parts
 
 SEARCHED_BYTES = 4096
 """Bytes of a stream's beginning that are looked through for its first event."""
 
 
-async def with_model_used(recorder: Recorder, parts: Parts) -> Parts:
+async def with_model_used(request: Request, parts: Parts) -> Parts:
     """The same answer with the model that gave it."""
     field, waiting, is_events = b"", b"", False
     async with aclosing(parts):
         async for part in parts:
             if isinstance(part, Head):
-                target = recorder.target
+                target = request.target
                 if target is not None and part.status < 400 and _has_objects(part):
                     field = b'"model_used":' + json.dumps(target.model_name).encode() + b","
                     is_events = part.content_type.startswith(EVENT_STREAM)

@@ -47,11 +47,10 @@ ROUTERS = {
     "to-claude": {"targets": [{"name": "claude/big"}]},
     "to-gpt": {"targets": [{"name": "gpt/big"}]},
     "to-there": {"targets": [{"name": "as-anthropic/starter-chat"}]},
-    "hedging": {
+    "two": {
         "targets": [{"name": "gpt/big", "price": 1}, {"name": "claude/big"}],
         "default": "gpt/big",
         "fallbacks": ["claude/big"],
-        "hedge_after": 0.05,
     },
 }
 PIXEL = "iVBORw0KGgo="
@@ -272,21 +271,13 @@ def test_tokens_are_counted_there(world: World, claude: anthropic.Anthropic) -> 
     assert found.input_tokens == direct["input_tokens"] > 0
 
 
-def test_a_late_target_is_hedged(world: World) -> None:
-    body = {"model": "hedging", "messages": [{"role": "user", "content": "hang"}]}
-    found = world.here.http.post("/v1/chat/completions", json=body)
-    assert (found.status_code, found.json()["model_used"]) == (200, "claude/big")
-    assert found.headers["x-roundhouse-failed-attempts"] == "gpt/big hedged"
-    eventually(lambda: world.fake.left.is_set())
-
-
 def test_routers_are_listed_with_what_their_targets_cost(world: World, gpt: openai.OpenAI) -> None:
     listed = {one.id: one for one in gpt.models.list()}
     assert {one.id for one in listed.values() if (one.model_extra or {}).get("kind") == "router"} == set(ROUTERS)
-    assert (listed["hedging"].model_extra or {})["targets"] == ["gpt/big", "claude/big"]
-    assert (listed["hedging"].model_extra or {})["abilities"] == ["tools", "vision"]
+    assert (listed["two"].model_extra or {})["targets"] == ["gpt/big", "claude/big"]
+    assert (listed["two"].model_extra or {})["abilities"] == ["tools", "vision"]
     assert gpt.models.retrieve("to-gpt") == listed["to-gpt"]
-    assert world.here.http.get("/v1/routers/hedging").json()["prices"] == {"gpt/big": 1.0, "claude/big": 4.0}
+    assert world.here.http.get("/v1/routers/two").json()["prices"] == {"gpt/big": 1.0, "claude/big": 4.0}
     tags = {one["name"]: one for one in world.here.http.get("/api/tags").json()["models"]}
     assert tags["to-gpt:latest"]["details"]["family"] == "router"
     displayed = world.here.http.post("/api/show", json={"model": "to-gpt:latest"}).json()

@@ -8,7 +8,7 @@ but is never null. From the types of the vendors' TypeScript packages, made from
 
 from collections.abc import Mapping
 
-from runtime.gateway.routing.cards import RouterCardView
+from runtime.gateway.routing.dispatcher import RouterCardView
 from runtime.gateway.views.values import AdapterCardView, ModelView
 
 NULLABLE: Mapping[str, Mapping[str, bool]] = {

@@ -107,7 +107,7 @@ def stream(now: dict[str, Any]) -> Answer:
 
 def looked(displayed: ConsoleRig, **other: Any) -> dict[str, Any]:
     gateway = displayed.gateway.gateway
-    return {**json.loads(msgspec.json.encode(gateway.look(gateway.phase))), **other}
+    return {**json.loads(msgspec.json.encode(gateway.services.live(gateway.phase))), **other}
 
 
 def with_places(displayed: ConsoleRig, places: int) -> None:
@@ -124,7 +124,7 @@ async def received(page: Any) -> None:
 
 async def test_who_is_at_a_request_stays_there_while_others_end(console: Console) -> None:
     async with console() as displayed:
-        history = displayed.gateway.gateway.console.history
+        history = displayed.gateway.gateway.services.console.history
         history.take(row(id="mine"))
         answers = {"events": stream(looked(displayed))}
         async with looking(displayed, answers) as page:
@@ -323,7 +323,7 @@ async def test_who_was_signed_out_on_another_server_comes_to_sign_in(console: Co
 @pytest.mark.parametrize("host", [HERE, "http://roundhouse.lan"])
 async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(console: Console, host: str) -> None:
     async with console() as displayed, looking(displayed, host=host) as page:
-        displayed.gateway.gateway.console.history.take(row(id="req-to-copy"))
+        displayed.gateway.gateway.services.console.history.take(row(id="req-to-copy"))
         await page.goto("requests")
         button = page.locator("button.id")
         for _ in range(2):

@@ -119,7 +119,7 @@ async def test_now_tells_what_is_where_before_any_script_runs(console: Console) 
 
 async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> None:
     async with console() as displayed:
-        history = displayed.gateway.gateway.console.history
+        history = displayed.gateway.gateway.services.console.history
         history.take(row(id="req-slow", adapter="legal", code="queue_full", end="refused", status=429))
         history.take(row(id="req-quick"))
         page = await displayed.page("requests")
@@ -134,7 +134,7 @@ async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> Non
 
 async def test_older_requests_follow_though_new_ones_come_between(console: Console) -> None:
     async with console() as displayed:
-        history = displayed.gateway.gateway.console.history
+        history = displayed.gateway.gateway.services.console.history
         for number in range(100):
             history.take(row(id=f"req-{number:03}'", team="ours" if number % 2 else "default", at=float(number)))
         seen, part = [], await displayed.page("requests")
@@ -159,7 +159,7 @@ async def test_why_it_was_routed_there_and_who_answered_on_another_server(consol
         saw={"features": "letters"},
     )
     async with console() as displayed:
-        history = displayed.gateway.gateway.console.history
+        history = displayed.gateway.gateway.services.console.history
         history.take(row(model="there/large", provider="there", route=route, causes={"queue": 0.01, "provider": 0.4}))
         page = await displayed.page("requests")
         for words in ("why: intent:legal", "auto@v1 chose there/large, score 0.970", "Also near: chat", "at there"):
@@ -173,7 +173,7 @@ async def test_a_real_request_leaves_a_row_without_its_text(console: Console) ->
     async with console() as displayed:
         body = {"model": "chat", "messages": [{"role": "user", "content": "a secret sentence"}]}
         await displayed.client.post("/v1/chat/completions", json=body, headers={"X-Request-Id": "mine"})
-        [one] = displayed.gateway.gateway.console.history.rows()
+        [one] = displayed.gateway.gateway.services.console.history.rows()
         assert (one.id, one.model, one.team) == ("mine", "chat", "default")
         assert "secret sentence" not in repr(one)
 

@@ -72,11 +72,11 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
         def look() -> Any:
             nonlocal looks
             looks += 1
-            return gateway.look(gateway.phase)
+            return gateway.services.live(gateway.phase)
 
-        gateway.console.history.take(row(id="ours", team="ours"))
-        gateway.console.history.take(row(id="theirs", team="theirs"))
-        live = Live(gateway.console.view_for, every=3600.0, least=0.0)
+        gateway.services.console.history.take(row(id="ours", team="ours"))
+        gateway.services.console.history.take(row(id="theirs", team="theirs"))
+        live = Live(gateway.services.console.view_for, every=3600.0, least=0.0)
         streams = [live.events(look, team) for team in ("ours", None, "ours", None)]
         for stream in streams:
             assert await anext(stream) == b"retry: 1000\n\n"
@@ -98,8 +98,8 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
 async def test_streams_end_when_the_server_stops_and_are_bounded(console: Console) -> None:
     async with console() as displayed:
         gateway = displayed.gateway.gateway
-        live = Live(gateway.console.view_for, most=64, every=3600.0)
-        stream = live.events(lambda: gateway.look("ready"), None)
+        live = Live(gateway.services.console.view_for, most=64, every=3600.0)
+        stream = live.events(lambda: gateway.services.live("ready"), None)
         await anext(stream)
         await anext(stream)
         waits = asyncio.ensure_future(anext(stream, None))
@@ -112,8 +112,8 @@ async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(co
     """Of 2,000 that came at once 100 were let in, and 36 of those broke off after their 200."""
     async with console() as displayed:
         gateway = displayed.gateway.gateway
-        live = Live(gateway.console.view_for, most=2, every=3600.0)
-        incoming = [live.opened(lambda: gateway.look("ready"), None, lambda: True) for _ in range(5)]
+        live = Live(gateway.services.console.view_for, most=2, every=3600.0)
+        incoming = [live.opened(lambda: gateway.services.live("ready"), None, lambda: True) for _ in range(5)]
         found = await asyncio.gather(*incoming, return_exceptions=True)
         refused, streams = found[2:], found[:2]
         assert [type(one) for one in refused] == [QueueFull] * 3
@@ -121,7 +121,7 @@ async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(co
         assert [await anext(one) for one in streams if not isinstance(one, BaseException)] == [b"retry: 1000\n\n"] * 2
         await streams[0].aclose()  # type: ignore[union-attr]
         assert live.viewers == 1
-        never_read = await live.opened(lambda: gateway.look("ready"), None, lambda: True)
+        never_read = await live.opened(lambda: gateway.services.live("ready"), None, lambda: True)
         del never_read
         gc.collect()
         await asyncio.sleep(0)
@@ -144,6 +144,6 @@ def test_the_ring_of_a_base_names_its_adapters(tmp_path: Any) -> None:
     gateway = FakeGateway(tmp_path)
     gateway.queues["chat"].policy.resize(4, 8, 2)
     gateway.queues["chat"].policy.reset()
-    [ring] = gateway.gateway.look("ready").rings
+    [ring] = gateway.gateway.services.live("ready").rings
     assert (ring.model, ring.places, ring.stalls, ring.away) == ("chat", 4, [], [])
     assert gateway.names.label_of("chat", "sha256:" + "a" * 64) == "aaaaaaaa"

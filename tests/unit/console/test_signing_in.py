@@ -111,7 +111,7 @@ async def test_a_wrong_key_is_a_401_and_a_revoked_one_ends_its_session(console: 
         assert (await sign_in(displayed, ADMIN[0][:-6] + "000000")).status_code == 401
         await sign_in(displayed, ADMIN[0])
         assert (await displayed.client.get("/v1/status")).status_code == 200
-        displayed.gateway.gateway.callers._keys = {}  # type: ignore[attr-defined]
+        displayed.gateway.gateway.services.callers._keys = {}  # type: ignore[attr-defined]
         assert (await displayed.client.get("/v1/status")).status_code == 401
 
 
@@ -124,7 +124,7 @@ async def test_a_stream_ends_with_what_let_its_viewer_in(console: Console, end: 
         while b"event: now" not in await received.get():
             pass
         assert not over.done()
-        callers = cast(Any, displayed.gateway.gateway.callers)
+        callers = cast(Any, displayed.gateway.gateway.services.callers)
         if end == "revoked":
             callers._keys = {}
         elif end == "signed out":
@@ -217,7 +217,7 @@ async def test_the_playground_offers_the_routers_that_the_key_may_use(console: C
 async def test_a_team_sees_its_own_requests(console: Console) -> None:
     async with console(ADMIN, SEARCH, USER) as displayed:
         for team in ("search", "growth"):
-            displayed.gateway.gateway.console.history.take(row(id=f"req-of-{team}", team=team))
+            displayed.gateway.gateway.services.console.history.take(row(id=f"req-of-{team}", team=team))
         await sign_in(displayed, SEARCH[0])
         page = await displayed.page("requests")
         assert "req-of-search" in page
@@ -228,7 +228,7 @@ async def test_a_team_sees_its_own_requests(console: Console) -> None:
 
 async def test_who_may_not_see_other_teams_hears_no_shares(console: Console) -> None:
     async with console(ADMIN, OPERATOR) as displayed:
-        displayed.gateway.gateway.console.history.take(row(team="secret-team"))
+        displayed.gateway.gateway.services.console.history.take(row(team="secret-team"))
         await sign_in(displayed, OPERATOR[0])
         assert "secret-team" not in await displayed.page("now")
         await sign_in(displayed, ADMIN[0])
@@ -237,7 +237,7 @@ async def test_who_may_not_see_other_teams_hears_no_shares(console: Console) -> 
 
 async def test_markup_in_names_stays_text(console: Console) -> None:
     async with console() as displayed:
-        console_ = displayed.gateway.gateway.console
+        console_ = displayed.gateway.gateway.services.console
         console_.history.take(row(id=MARKUP, adapter=MARKUP, team=MARKUP, code=MARKUP))
         console_.decisions.record("swap", "chat", MARKUP, "takes the place of", MARKUP)
         for slug in ("now", "requests", f"requests?words={MARKUP}", f"sign-in?next={MARKUP}"):

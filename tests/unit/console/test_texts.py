@@ -121,7 +121,7 @@ def test_only_teams_that_have_them_kept_and_no_longer_than_that() -> None:
 async def test_a_teams_texts_are_for_its_keys_and_admins(console: Console) -> None:
     ours, theirs, admin = key("ours", Scope.INFER), key("theirs", Scope.INFER), key("ops", Scope.ADMIN)
     async with console(ours, theirs, admin) as displayed:
-        texts = displayed.gateway.gateway.console.texts
+        texts = displayed.gateway.gateway.services.console.texts
         texts.set_teams(["ours"])
         stated = json.dumps({"choices": [{"message": {"content": "<i>and its answer</i>"}}]}).encode()
         events = [ResponseStart(200, "application/json"), Chunk(stated), ResponseEnd(usage=Usage())]

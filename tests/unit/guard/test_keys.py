@@ -234,7 +234,7 @@ async def test_probes_and_documentation_need_no_key(server: Served, path: str) -
 
 async def test_who_shows_no_key_hears_nothing_of_what_is_here(server: Served) -> None:
     server.gateway.gateway.phase = "ready"
-    server.gateway.gateway.adapters._faults["chat"] = {"secret-adapter": "was refused"}
+    server.gateway.gateway.services.adapters._faults["chat"] = {"secret-adapter": "was refused"}
     assert b"secret-adapter" not in (await ask(server, "GET /health/ready")).body
     assert b"secret-adapter" not in (await ask(server, "GET /health/ready", bearer(EXPIRED))).body
     assert b"secret-adapter" in (await ask(server, "GET /health/ready", bearer(KEYS[Scope.MODELS]))).body

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from adapters.types import StoredAdapter
+from console.state import Console
 from launch.recipe_store import RecipeStore, StoredRecipes
 from models.messages import Chunk, Event, Request
 from registry.errors import RoundhouseError
@@ -21,7 +22,6 @@ from registry.records import Version
 from runtime.config.device import Device
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.backend import Backend
 from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
@@ -38,11 +38,12 @@ from runtime.gateway.providers.index import ProviderIndex
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.routing.store import RouterStore
-from runtime.gateway.sinks.ledger import LedgerSink
-from runtime.gateway.sinks.limits import LimitSink
-from runtime.gateway.sinks.metrics import RequestMetrics
-from runtime.gateway.sinks.teams import TeamMetrics
+from runtime.gateway.services import Services, Uploads
+from runtime.gateway.sinks.console import ConsoleSink
+from runtime.gateway.sinks.metrics import RequestMetrics, TeamMetrics
+from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.setup import Tracing
+from runtime.gateway.views.live import LiveSampler
 from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
 from runtime.http.guard.access import dialect_of
@@ -151,7 +152,6 @@ class FakeGateway:
         *,
         state: Any = None,
         service: Any = None,
-        backends: Sequence[Backend] = (),
         sinks: Sequence[Sink] = (),
         callers: Callers | None = None,
         ledger: Ledger | None = None,
@@ -212,33 +212,39 @@ class FakeGateway:
             adapters.register_from_recipe,
         )  # fmt: skip
         self.providers = ProviderIndex(self.names, providers, self.metrics.provider_attempt)
-        self.gateway = Gateway(
+        usage, console = UsageReport(kept), Console(self.settings.port)
+        overview = Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics)
+        services = Services(
             settings=self.settings,
-            names=self.names,
-            residency=residency,
-            backends=[
-                *backends,
-                LocalBackend(residency, self.service_stored, self.metrics),
-                ProviderBackend(self.providers),
-            ],
-            sinks=[*sinks, RequestMetrics(self.metrics), TeamMetrics(self.metrics), self.records],
             models=models,
             adapters=adapters,
             combiner=Combiner(self.names, self.service, adapters),
             additions=Additions(model_set, self.names, residency, device),
             editor=Editor(model_set, self.names, residency, self.state, adapters, files, device),
-            reloading=RecipeReloader(model_set, (), self.routers.open, self.providers.serve),
-            overview=Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics),
+            reloader=RecipeReloader(model_set, (), self.routers.open, self.providers.serve),
+            overview=overview,
             callers=callers or OPEN,
-            ledger=LedgerSink(kept),
-            usage=UsageReport(kept),
-            limits=LimitSink(limiter or Limiter(), kept, self.settings.max_audio_seconds),
             administration=Administration(watch or KeyWatch(self.settings.keys)),
+            usage=usage,
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
-            tracing=tracing,
+            uploads=Uploads(self.settings.max_uploads, self.settings.bounds),
+            console=console,
+            live=LiveSampler(self.names, overview, console, usage.currency),
         )
+        self.gateway = Gateway(
+            services,
+            self.names,
+            [ProviderBackend(self.providers), LocalBackend(self.names, residency, self.service_stored, self.metrics)],
+            ledger=LedgerSink(kept),
+            limits=LimitSink(limiter or Limiter(), kept, self.settings.max_audio_seconds),
+            sinks=[
+                *sinks, RequestMetrics(self.metrics), TeamMetrics(self.metrics), self.records, ConsoleSink(console),
+            ],
+            transcripts=console.texts,
+            tracing=tracing,
+        )  # fmt: skip
 
     def service_stored(self, version: Version) -> StoredAdapter:
         return cast(StoredAdapter, self.service.stored(version))

@@ -75,7 +75,7 @@ async def test_the_model_leaves_whose_adapter_the_team_means(
     async def unload(name: str) -> None:
         left.append(name)
 
-    monkeypatch.setattr(gateway.gateway.models, "unload", unload)
+    monkeypatch.setattr(gateway.gateway.services.models, "unload", unload)
     body = b'{"model": "legal", "keep_alive": 0, "messages": %s}' % messages.encode()
     async for _ in keep_alive.apply_keep_alive("/api/chat", gateway.gateway, caller, body, nothing()):
         pass

@@ -11,7 +11,7 @@ import httpx
 from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
 from runtime.config.logs import handler
-from runtime.gateway.sinks.log import RequestLog, log
+from runtime.gateway.sinks.metrics import RequestLog, log
 from tests.unit.http.fakes import FakeGateway, application
 
 REQUEST = {"model": "chat", "messages": []}

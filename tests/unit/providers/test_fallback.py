@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,12 @@ import pytest
 from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
 from registry.errors import ProviderFailed, QueueFull, RoundhouseError, Unavailable
 from routing.providers.breaker import RUN, Phase
-from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.recorder import Recorder
-from runtime.gateway.sinks.limits import cost_of
+from runtime.gateway.sinks.tenants import cost_of
+from runtime.gateway.target import Target
 from runtime.http import serving
-from runtime.http.attempts.retries import attempts
+from runtime.http.attempts import attempts
 from runtime.http.dialect import Head, Parts
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import EVERYBODY
@@ -42,10 +39,7 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What follows `first/big` as a router would name it."""
     names: list[str] = []
 
-    def attempted(gateway: Any, recorder: Any, target: Target, _none: Sequence[str], *more: Any) -> Parts:
-        return attempts(gateway, recorder, target, names, *more)
-
-    monkeypatch.setattr(serving, "attempts", attempted)
+    monkeypatch.setattr(serving, "_fallbacks", lambda _: names)
     return names
 
 
@@ -77,7 +71,7 @@ async def test_the_next_one_answers(tmp_path: Path, routed: list[str], name: str
         assert found.headers["x-roundhouse-model"] == "second/big@v1"
         assert found.headers["x-roundhouse-failed-attempts"] == f"first/big {code}"
         (record,) = rig.gateway.records.all
-        assert record.context.attempt == 2
+        assert record.attempt == 2
         assert record.target
         assert (record.target.model, record.usage.completion_tokens) == ("second/big", 5)
 
@@ -314,7 +308,7 @@ async def test_each_attempt_is_a_row_of_its_own(
             rig.gateway.gateway, "_sinks", [rig.gateway.gateway._ledger, *rig.gateway.gateway._sinks[1:]]
         )
         await rig.chat("first/big")
-    reported = [(row.context.attempt, row.target and row.target.model, row.end, row.code) for row in rows]
+    reported = [(row.attempt, row.target and row.target.model, row.end, row.code) for row in rows]
     assert reported == [(1, "first/big", End.FAILED, "provider_failed"), (2, "second/big", End.DONE, None)]
 
 
@@ -357,7 +351,7 @@ async def test_a_pause_before_the_same_target_again(tmp_path: Path) -> None:
     """Without a network: errors and answers by script, the pause by the backend."""
     script: list[RoundhouseError | None] = [ProviderFailed("x", again=True), None]
 
-    async def once(_target: Target, _recorder: Recorder) -> Parts:
+    async def once(*, is_further: bool = False) -> Parts:
         if (error := script.pop(0)) is not None:
             raise error
         yield Head(200, "text/plain")
@@ -365,12 +359,12 @@ async def test_a_pause_before_the_same_target_again(tmp_path: Path) -> None:
 
     async with rigged(tmp_path, lambda seen: Play()) as rig:
         gateway = rig.gateway.gateway
-        target = Target("there/big", "there/big", "v1", backend="there")
+        target = Target("there/big", "there/big", "v1", backend="providers", provider="there")
         provider = rig.gateway.providers.upstreams["there"]
         provider.provider = provider.provider.model_copy(update={"retries": 1})
         provider.enter(first=True)
-        with gateway.record(RequestContext("x"), "/x") as recorder:
-            recorder.target = target
-            parts = [p async for p in attempts(gateway, recorder, target, (), lambda n: replace(target), once)]
+        with gateway.record(RequestContext("x"), "/x") as request:
+            request.attempt.target = target
+            parts = [p async for p in attempts(gateway, request, (), once)]
         assert parts[-1] == b"done"
-        assert recorder.context.attempt == 2
+        assert request.tried == ["there/big"]

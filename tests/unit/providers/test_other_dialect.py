@@ -8,7 +8,7 @@ import anthropic
 import pytest
 
 from models import sse
-from runtime.gateway.sinks.limits import cost_of
+from runtime.gateway.sinks.tenants import cost_of
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
 from tests.unit.providers.rig import Rig, rigged

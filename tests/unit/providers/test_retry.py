@@ -11,8 +11,6 @@ from routing.providers.faults import failure, is_the_clients
 from routing.providers.faults import retry_after as read_after
 from routing.providers.upstream import Upstream
 from runtime.http import serving
-from runtime.http.attempts.retries import attempts
-from runtime.http.dialect import Parts
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
 from tests.unit.providers.rig import rigged, rigged_with
@@ -176,10 +174,7 @@ async def test_attempts_at_a_fallback_do_not_count_as_retries(tmp_path: Path, mo
 
 
 def fall_back_to(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    def attempted(gateway: Any, recorder: Any, target: Any, _none: Any, *more: Any) -> Parts:
-        return attempts(gateway, recorder, target, names, *more)
-
-    monkeypatch.setattr(serving, "attempts", attempted)
+    monkeypatch.setattr(serving, "_fallbacks", lambda _: names)
 
 
 async def test_an_outage_is_not_made_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

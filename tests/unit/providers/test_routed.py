@@ -41,7 +41,7 @@ async def routed(folder: Path, first: Play, second: Play, **router: Any) -> Asyn
             spec = {"id": "auto", "targets": TARGETS, "default": "first/big", **router}
             await rig.gateway.routers.add(RouterContent(RouterSpec.model_validate(spec)), "test")
             yield rig, rows
-            await rig.gateway.gateway.kept()
+            await rig.gateway.gateway.flush()
     with database.read() as connection:
         rows += connection.execute(sa.select(LEDGER).order_by(LEDGER.c.at, LEDGER.c.attempt))
     await ledger.close()

@@ -15,12 +15,13 @@ from registry.files.abilities import Ability
 from registry.recipes.definition import Task
 from registry.recipes.router import Conversation, Intents, RouterSpec
 from routing.routers.router import Router
-from runtime.gateway.backend import LOCAL, Target
+from runtime.gateway.backend import TargetState
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import ModelRef
-from runtime.gateway.routing.dispatcher import RouterDispatcher
+from runtime.gateway.request import Request
+from runtime.gateway.routing.dispatcher import RouterDispatcher, Targets
 from runtime.gateway.routing.requests import read
-from runtime.gateway.routing.targets import Targets
+from runtime.gateway.target import Target
 from runtime.http.chat.endpoints import ENDPOINTS
 from tenants.caller import Caller
 from tests.unit.routing.made import CHAT, COMPLETIONS, MESSAGES, RESPONSES, routers
@@ -40,20 +41,20 @@ class World:
         name = str(expected.name)
         if name in self.gone:
             raise NotFound("gone")
-        backend = "elsewhere" if name == "away" else LOCAL
-        return Target(name, name, "r", backend=backend, abilities=frozenset((Ability.VISION, Ability.TOOLS)))
+        return Target(name, name, "r", abilities=frozenset((Ability.VISION, Ability.TOOLS)))
 
-    def budgets(self, caller: Caller, calls: Any) -> Any:
+    def affords(self, caller: Caller, calls: Any, context_of: Any) -> Any:
         return lambda target: target.model not in self.dear
 
-    @property
-    def entries(self) -> dict[str, Any]:
-        names = ("small", "big", "cold", "vectors")
-        queue = SimpleNamespace(waiting=0)
-        return {name: SimpleNamespace(is_ready=name in self.resident, queue=queue) for name in names}
+    def state_of(self, target: Target) -> TargetState:
+        is_local = target.model != "away"
+        return TargetState(is_local, is_resident=not is_local or target.model in self.resident, waiting=0)
+
+    def context_length(self, target: Target) -> int | None:
+        return None
 
     @asynccontextmanager
-    async def lease(self, context: RequestContext, target: Target) -> Any:
+    async def lease_inside(self, request: Request, target: Target) -> Any:
         async def run(request: Any) -> Any:
             rng = np.random.default_rng(len(request.inputs[0]))
             vector = rng.normal(size=8).astype("<f4")
@@ -62,7 +63,7 @@ class World:
         yield SimpleNamespace(run=run)
 
     def switch(self) -> RouterDispatcher:
-        return RouterDispatcher(None, Targets(self.resolve, self, self.budgets), self.resolve, self.lease)  # type: ignore[arg-type]
+        return RouterDispatcher(None, self, self)  # type: ignore[arg-type]
 
 
 def test_all_dialects_tell_the_same() -> None:
@@ -192,15 +193,16 @@ async def test_a_budget_that_has_no_room_leaves_the_targets_that_cost_nothing() 
 
 def test_a_target_that_is_another_teams_is_not_named() -> None:
     """One that nobody has is: who wrote the router looks for it."""
-    world = World(gone={"big"})
 
-    def resolve(expected: ModelRef, caller: Caller) -> Target:
-        if expected.name == "small" and caller.team != "default":
-            raise NotFound("another team's")
-        return world.resolve(expected, caller)
+    class Theirs(World):
+        def resolve(self, expected: ModelRef, caller: Caller) -> Target:
+            if expected.name == "small" and caller.team != "default":
+                raise NotFound("another team's")
+            return super().resolve(expected, caller)
 
+    world = Theirs(gone={"big"})
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}, {"name": "big"}]})
-    targets = Targets(resolve, world, world.budgets)  # type: ignore[arg-type]
+    targets = Targets(world, world)
     for team, named in (("default", {"small", "big"}), ("legal", {"big"})):
         facts = targets.facts(spec, Caller(team)).targets
         assert {name for name, fact in facts.items() if fact.is_allowed} == named
@@ -211,7 +213,9 @@ async def test_a_version_for_which_each_request_stands_for_itself_holds_none() -
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
     world = World(resident={"big"})
     switch, context = world.switch(), RequestContext("1", headers=((b"x-conversation-id", b"c"),))
-    assert (await switch.route(Router(spec), CHAT, (), ModelRef(Task.CHAT, "r"), context)).model == "big"
+    request = Request(context, CHAT)
+    request.understood(ModelRef(Task.CHAT, "r"), lambda _: ())
+    assert (await switch.route(Router(spec), request)).model == "big"
     world.resident = {"small"}
     for stay, target in ((1800.0, "big"), (0.0, "small")):
         made = Router(spec.model_copy(update={"conversation": Conversation(stay=stay)}))
@@ -221,20 +225,20 @@ async def test_a_version_for_which_each_request_stands_for_itself_holds_none() -
 async def test_who_leaves_while_a_text_is_looked_at_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was, and the request a 404 for a name that its client had never said."""
     made, world = routers()[0], World(resident={"small", "vectors"})
-    lease = world.lease
+    lease = world.lease_inside
 
     @asynccontextmanager
-    async def slow(context: RequestContext, target: Target) -> Any:
+    async def slow(request: Request, target: Target) -> Any:
         world.gone = {"small"}
-        async with lease(context, target) as found:
+        async with lease(request, target) as found:
             yield found
 
-    monkeypatch.setattr(world, "lease", slow)
+    monkeypatch.setattr(world, "lease_inside", slow)
     calls = BY_PATH[CHAT].parse(msgspec.json.encode({"model": "r", "messages": [USER]}), {}).calls(None)
     assert (await world.switch().explain(made, CHAT, calls, ModelRef(Task.CHAT), RequestContext("1")))[
         1
     ].target != "small"
     world.gone = set()
-    assert (
-        await world.switch().route(made, CHAT, calls, ModelRef(Task.CHAT, "r"), RequestContext("1"))
-    ).model != "small"
+    request = Request(RequestContext("1"), CHAT)
+    request.understood(ModelRef(Task.CHAT, "r"), lambda _: calls)
+    assert (await world.switch().route(made, request)).model != "small"

@@ -24,7 +24,7 @@ from tests.system.serving import STARTER
 async def test_no_host_memory_is_none_beside_a_gpu(tmp_path: Path, device: Device, host_budget: int) -> None:
     settings = Settings(recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run", prewarm=False, watch=False)
     async with open_gateway(settings, Documents(), device) as gateway:
-        assert gateway._residency.table.host_budget == host_budget
+        assert gateway.services.models._residency.table.host_budget == host_budget
 
 
 async def test_a_disk_that_is_bad_for_one_model_ends_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ async def test_a_disk_that_is_bad_for_one_model_ends_no_server(tmp_path: Path, m
     recipe = load_recipes(STARTER / "starter-embed.yaml")[0]
     settings = Settings(recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run", prewarm=False, watch=False)
     async with open_gateway(settings, Documents((recipe,)), Device("cpu", "cpu", "cpu", 100, 100)) as gateway:
-        broken = gateway._residency.entries[recipe.id].broken
+        broken = gateway.services.models._residency.entries[recipe.id].broken
     assert broken is not None
     assert "/models/m/tokenizer.json cannot be read or made: Permission denied." in broken.message
 

@@ -66,7 +66,7 @@ async def test_a_removed_adapter_leaves_no_series(gateway: FakeGateway) -> None:
 
 def test_a_swap_reports_the_names_of_both_adapters(gateway: FakeGateway) -> None:
     gateway.names.everything = Catalog(gateway.recipes, [adapter("x", "a"), adapter("y", "b")])
-    console = gateway.gateway.console
+    console = gateway.gateway.services.console
     facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, console, "chat")
     x, y = ("sha256:" + letter * 64 for letter in "ab")
     facts.swapped(x, None, 0.002, 0.001)
@@ -82,7 +82,7 @@ def test_the_probes_of_a_digest_are_those_of_all_its_versions(gateway: FakeGatew
     gateway.names.everything = Catalog(
         gateway.recipes, [adapter("x", "a", first), adapter("y", "a", second), adapter("z", "b")]
     )
-    facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, gateway.gateway.console, "chat")
+    facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, gateway.gateway.services.console, "chat")
     assert set(facts.probes("sha256:" + "a" * 64)) == {first, second}
     assert list(facts.probes("sha256:" + "b" * 64)) == [None]
     gateway.names.everything = Catalog(gateway.recipes, [adapter("x", "a")])

@@ -10,13 +10,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from models.messages import Usage
 from registry.catalog import Catalog
 from registry.records import Version
-from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.sinks.labels import AGE, BusiestLabels
-from runtime.gateway.sinks.metrics import CODES, RequestMetrics
-from runtime.gateway.sinks.teams import LimitMetrics, TeamMetrics
+from runtime.gateway.sinks.metrics import AGE, CODES, BusiestLabels, LimitMetrics, RequestMetrics, TeamMetrics
+from runtime.gateway.target import Target
 from runtime.gateway.views.engine_series import add_families
 from tenants.caller import EVERYBODY
 from tenants.limits.records import Kind, Limit

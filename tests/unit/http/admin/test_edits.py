@@ -28,7 +28,7 @@ async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     """Its models change and leave at once, and the check of an edit takes a while."""
     with State(tmp_path / "data") as state:
         gateway = FakeGateway(tmp_path, state=state)
-        editor, entries = gateway.gateway.editor, gateway.entries
+        editor, entries = gateway.gateway.services.editor, gateway.entries
 
         async def remove(entry: ModelEntry, _: object) -> None:
             del entries[entry.id]
@@ -55,7 +55,7 @@ async def test_an_alias_that_files_gave_keeps_no_edit_away(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though a router has its name by now: the model was there when it came, or the other way about."""
-    editor, entry = gateway.gateway.editor, gateway.entries["chat"]
+    editor, entry = gateway.gateway.services.editor, gateway.entries["chat"]
     given = entry.recipe.model_copy(update={"aliases": ("auto",)})
     monkeypatch.setattr(editor, "_recipe", lambda _: given)
     monkeypatch.setattr(editor._names, "check_model", _is_taken)
@@ -80,7 +80,7 @@ async def test_an_edit_takes_no_name_from_another(name: str, client: httpx.Async
 async def test_an_alias_that_another_one_is_about_to_get_is_taken(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchanger = gateway.gateway.editor._residency.exchanger
+    exchanger = gateway.gateway.services.editor._residency.exchanger
     about_to = gateway.recipes[1].model_copy(update={"aliases": ("soon",)})
     monkeypatch.setattr(exchanger, "waiting", lambda model: about_to if model == about_to.id else None)
     refused = await client.patch("/v1/models/chat", json={"changes": {"aliases": ["soon"]}})
@@ -112,7 +112,7 @@ async def test_an_edit_beside_a_removal_brings_nothing_back(client: httpx.AsyncC
 async def test_an_edit_counts_for_files_that_were_read_again_meanwhile(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    editor = gateway.gateway.editor
+    editor = gateway.gateway.services.editor
     newer = gateway.recipes[0].model_copy(update={"version": 5})
     embed = gateway.recipes[1]
 
@@ -132,10 +132,10 @@ async def test_an_edit_counts_for_files_that_were_read_again_meanwhile(
 async def test_a_purge_leaves_the_files_that_another_model_is_about_to_get(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    editor, source = gateway.gateway.editor, HubSource(hub="team/model", revision="next")
+    editor, source = gateway.gateway.services.editor, HubSource(hub="team/model", revision="next")
     await editor.edit("chat", {"queue.max_waiting": 7})
     soon = gateway.recipes[1].model_copy(update={"source": source})
-    exchanger = gateway.gateway.editor._residency.exchanger
+    exchanger = gateway.gateway.services.editor._residency.exchanger
     monkeypatch.setattr(exchanger, "waiting", lambda model: soon if model == soon.id else None)
     kept: list[FilesInUse] = []
     monkeypatch.setattr(ModelFiles, "purge", lambda _self, _gone, stays: kept.append(stays) or 0)
@@ -145,7 +145,7 @@ async def test_a_purge_leaves_the_files_that_another_model_is_about_to_get(
 
 async def test_what_was_measured_of_a_former_version_goes_with_it(gateway: FakeGateway) -> None:
     """Another model of its name may have a version of this number, and other weights."""
-    editor, models = gateway.gateway.editor, gateway.state.models
+    editor, models = gateway.gateway.services.editor, gateway.state.models
     for most in (7, 8):
         await editor.edit("chat", {"queue.max_waiting": most})
     key = load_key(gateway.entries["chat@2"].recipe, CPU)
@@ -159,7 +159,7 @@ async def test_what_was_measured_of_a_former_version_goes_with_it(gateway: FakeG
 
 async def test_no_model_is_added_while_files_are_deleted(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may want them: what is kept was counted before it came."""
-    editor = gateway.gateway.editor
+    editor = gateway.gateway.services.editor
     await editor.edit("chat", {"queue.max_waiting": 7})
     held: list[bool] = []
     monkeypatch.setattr(ModelFiles, "purge", lambda *_: held.append(editor._model_set.writing.locked()) or 0)
@@ -190,7 +190,7 @@ async def test_an_edit_that_could_not_be_read_again_is_refused(client: httpx.Asy
         refused = await client.patch("/v1/models/chat", json={"changes": changes})
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_recipe"), refused.text
         assert words in refused.json()["error"]["message"]
-    assert not list(gateway.gateway.editor._model_set.shelf.folder.glob("*"))
+    assert not list(gateway.gateway.services.editor._model_set.shelf.folder.glob("*"))
 
 
 def _is_taken(name: str, *_: object) -> None:

@@ -34,7 +34,7 @@ async def test_a_path_tells_all_its_methods(client: httpx.AsyncClient) -> None:
 
 
 async def test_ready_only_between_start_and_stop(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    gateway.gateway.adapters._faults["chat"] = {"mine": "it does not fit"}
+    gateway.gateway.services.adapters._faults["chat"] = {"mine": "it does not fit"}
     phases: list[tuple[Phase, int, dict[str, Any]]] = [
         ("starting", 503, {"status": "starting"}),
         ("ready", 200, {"status": "ready", "faults": {"chat:mine": "it does not fit"}}),

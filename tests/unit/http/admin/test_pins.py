@@ -105,7 +105,7 @@ async def test_pins_of_the_state_that_find_no_room_are_left_out(gateway: FakeGat
     """The recipe has fewer places than it had."""
     for name in ("one", "two", "three"):
         gateway.state.adapters.pin(AdapterKey("small", name), True)
-    await gateway.gateway.adapters.register_from_recipe(gateway.recipes[0])
+    await gateway.gateway.services.adapters.register_from_recipe(gateway.recipes[0])
     assert len(held(gateway)) == 2
 
 
@@ -120,13 +120,13 @@ async def test_a_disk_failure_under_one_adapter_of_a_recipe_is_reported(tmp_path
         service.register = register  # type: ignore[attr-defined]
         expected = recipe("small", adapters=[{"name": "one", "source": {"path": "x"}}])
         gateway = FakeGateway(tmp_path, [expected], state=state, service=service)
-        await gateway.gateway.adapters.register_from_recipe(expected)
-        assert "No space left" in gateway.gateway.adapters.faults["small:one"]
-        await gateway.gateway.adapters.register_from_recipe(recipe("small", version=2))
-        assert gateway.gateway.adapters.faults == {}, "the recipe names it no more"
-        await gateway.gateway.adapters.register_from_recipe(expected)
+        await gateway.gateway.services.adapters.register_from_recipe(expected)
+        assert "No space left" in gateway.gateway.services.adapters.faults["small:one"]
+        await gateway.gateway.services.adapters.register_from_recipe(recipe("small", version=2))
+        assert gateway.gateway.services.adapters.faults == {}, "the recipe names it no more"
+        await gateway.gateway.services.adapters.register_from_recipe(expected)
         del gateway.entries["small"]
-        assert gateway.gateway.adapters.faults == {}, "nor is the model there"
+        assert gateway.gateway.services.adapters.faults == {}, "nor is the model there"
 
 
 async def test_an_adapter_whose_base_is_gone_can_be_removed_and_not_changed(client: httpx.AsyncClient) -> None:

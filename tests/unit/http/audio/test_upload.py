@@ -221,7 +221,7 @@ async def test_many_uploads_together_have_a_bound(tmp_path: Path) -> None:
     first = Wire(app, PATH, [MODEL + large[:-2]], HEADERS)
     first.complete = False
     task = asyncio.create_task(first.run())
-    while gateway.gateway.uploads.held < 30_000:
+    while gateway.gateway.services.uploads.held < 30_000:
         await asyncio.sleep(0)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://t") as client:
         refused = await send(client, MODEL, large, END)
@@ -230,7 +230,7 @@ async def test_many_uploads_together_have_a_bound(tmp_path: Path) -> None:
         first.leave.set()
         await asyncio.wait_for(task, 200)
         assert (await send(client, MODEL, large, END)).status_code == 200
-    assert gateway.gateway.uploads.held == 0
+    assert gateway.gateway.services.uploads.held == 0
     assert not left_over(gateway)
 
 

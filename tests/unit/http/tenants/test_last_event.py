@@ -138,7 +138,7 @@ async def test_an_answer_whose_end_did_not_come_is_not_whole(kept: Kept, end: En
     await wire.first.wait()
     (wire.leave if end is None else link.gate).set()
     await task
-    await kept.gateway.gateway.kept()
+    await kept.gateway.gateway.flush()
     (row,) = kept.rows()
     assert DONE not in sent(wire)
     assert row.end == ("cancelled" if end is None else "failed")

@@ -14,9 +14,9 @@ import pytest
 from models.messages import Chunk, RerankResult, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
 from registry.recipes.definition import Prices
-from runtime.gateway.backend import ChatPayload, Target
-from runtime.gateway.charging.demand import demand_of
+from runtime.gateway.charging import demand_of
 from runtime.gateway.context import RequestContext
+from runtime.gateway.target import ChatPayload, Target
 from runtime.http.limit_headers import format_duration, format_time
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import EVERYBODY
@@ -203,7 +203,7 @@ def test_what_a_callers_budget_has_room_for(tmp_path: Path) -> None:
     def affords(tokens: int, model: str = "chat", price: PriceList | None = DEAR) -> bool:
         requested = [ChatPayload(PATH, {**BODY, "max_tokens": tokens})]
         target = Target(model, model, "r", price=price)
-        return sink.affords(EVERYBODY, lambda _: requested, lambda one: contexts[one.model])(target)
+        return sink.affords(EVERYBODY, requested, lambda one: contexts[one.model])(target)
 
     assert affords(10)
     assert not affords(300)

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +19,11 @@ from fastapi import FastAPI
 
 from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import BadRequest, EngineFailed, Unavailable
-from registry.recipes.definition import Prices
+from registry.recipes.definition import Prices, Task
 from registry.storage.database import Database
-from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
+from runtime.gateway.names import ModelRef
+from runtime.gateway.target import Target
 from runtime.http.middleware import set_caller
 from runtime.http.routes import ENDPOINTS
 from runtime.http.routing import endpoints
@@ -141,7 +142,7 @@ async def test_numbers_and_words_of_a_provider_have_no_end_and_rows_have(kept: K
     assert await kept.ask() == 200
     kept.gateway.links["chat"].script = lambda _: [BadRequest("no", code="\0" + "c" * 1000)]
     assert await kept.ask(SPEECH) == 400
-    await kept.gateway.gateway.kept()
+    await kept.gateway.gateway.flush()
     assert {(row.state, row.prompt_tokens, row.code) for row in kept.rows()} == {
         ("settled", 10**15, None),
         ("settled", 0, "c" * 64),
@@ -151,9 +152,11 @@ async def test_numbers_and_words_of_a_provider_have_no_end_and_rows_have(kept: K
 async def test_a_server_without_teams_checks_no_limits(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path).gateway
     target = Target("chat", "chat", "rev")
-    with gateway.record(RequestContext("r"), PATH) as recorder:
-        gateway.admit(recorder, target, lambda _: pytest.fail("worked out for nothing"))
-        assert recorder.admission is None
+    with gateway.record(RequestContext("r"), PATH) as request:
+        request.attempt.target = target
+        request.understood(ModelRef(Task.CHAT), lambda _: pytest.fail("worked out for nothing"))
+        gateway.admit(request)
+        assert request.attempt.admission is None
 
 
 async def test_who_has_an_answer_is_in_the_ledger(kept: Kept) -> None:
@@ -174,7 +177,7 @@ async def test_who_has_an_answer_is_in_the_ledger(kept: Kept) -> None:
 async def test_whatever_the_end(kept: Kept, error: Any, end: str, status: int) -> None:
     kept.gateway.links["chat"].script = lambda _: [error]
     assert await kept.ask() == status
-    await kept.gateway.gateway.kept()
+    await kept.gateway.gateway.flush()
     (row,) = kept.rows()
     assert (row.state, row.end, row.status, row.code) == ("settled", end, status, error.code)
 
@@ -188,14 +191,14 @@ async def test_a_client_that_leaves_has_used_what_was_made(kept: Kept) -> None:
     await wire.first.wait()
     wire.leave.set()
     await task
-    await kept.gateway.gateway.kept()
+    await kept.gateway.gateway.flush()
     (row,) = kept.rows()
     assert (row.state, row.end, row.prompt_tokens, row.completion_tokens) == ("settled", "cancelled", 7, 1)
 
 
 async def test_what_names_no_model_is_no_row(kept: Kept) -> None:
     assert await kept.ask(model="nobody") == 404
-    await kept.gateway.gateway.kept()
+    await kept.gateway.gateway.flush()
     assert kept.rows() == []
 
 
@@ -287,7 +290,8 @@ async def test_costs_feedback_a_day_and_csv(kept: Kept, tmp_path: Path) -> None:
     assert (none.status_code, none.json()["error"]["code"]) == (404, "no_prices")
     table = tmp_path / "prices.yaml"
     table.write_text("- {provider: p, model: m, for: ['*'], from: 2020-01-01, output: 20}")
-    kept.gateway.gateway.usage = UsageReport(kept.ledger, "EUR", table)
+    gateway = kept.gateway.gateway
+    gateway.services = replace(gateway.services, usage=UsageReport(kept.ledger, "EUR", table))
     (row,) = (await kept.call(SEARCH, "GET", "/v1/usage/comparison")).json()["data"]
     assert (row["theirs"], row["ours"], round(row["saving_percent"], 1)) == (60e-6, 13e-6, 78.3)
 
@@ -301,7 +305,8 @@ async def test_a_table_of_prices_is_not_read_on_the_event_loop(kept: Kept, monke
         return []
 
     monkeypatch.setattr(compare, "read", read)
-    kept.gateway.gateway.usage = UsageReport(kept.ledger, "EUR", Path("prices.yaml"))
+    gateway = kept.gateway.gateway
+    gateway.services = replace(gateway.services, usage=UsageReport(kept.ledger, "EUR", Path("prices.yaml")))
     for path in ("comparison", "daily?team_id=default"):
         await kept.call(ADMIN, "GET", f"/v1/usage/{path}")
     assert len(threads) == 2
@@ -328,7 +333,7 @@ async def test_a_team_sees_its_own_request_with_its_ledger_rows(kept: Kept) -> N
 
 
 async def test_a_routers_report_is_of_the_callers_own_team(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept.gateway.gateway.routers, "show", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(kept.gateway.gateway.services.routers, "show", lambda name: SimpleNamespace(name=name))
     for team in ("search", "speech"):
         entry = Entry(team, "r-1", 1, time.time(), team, "", PATH, f"{team}-model", "rev", "", "interactive", "api",
                       router="auto@v1", reason="state")  # fmt: skip
@@ -343,7 +348,7 @@ async def test_a_routers_report_is_of_the_callers_own_team(kept: Kept, monkeypat
 async def test_a_report_is_counted_beside_the_loop(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the most rows that it reads it took two seconds, in which no stream got a token."""
     threads: list[threading.Thread] = []
-    monkeypatch.setattr(kept.gateway.gateway.routers, "show", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(kept.gateway.gateway.services.routers, "show", lambda name: SimpleNamespace(name=name))
     monkeypatch.setattr(endpoints, "replay", lambda rows: threads.append(threading.current_thread()) or [])
     assert (await kept.call(ADMIN, "GET", "/v1/routers/auto/report")).status_code == 200
     assert [thread is threading.main_thread() for thread in threads] == [False]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from routing.providers import retry
-from runtime.http.attempts import retries
+from runtime.http import attempts
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen, provider_fake
 from tests.unit.providers.plays import AFTER, BEFORE, FIRST, SHORT
@@ -106,7 +106,7 @@ async def test_a_retry_after_is_waited_for(
     def script(seen: Seen) -> Play:
         return traces.chat("big") if slept else traces.error(429, **{"retry-after": after})
 
-    monkeypatch.setattr(retries, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(attempts, "asyncio", SimpleNamespace(sleep=sleep, timeout=asyncio.timeout))
     async with rigged(tmp_path, script, retries=1) as rig:
         found = await rig.chat()
         assert slept == ([(float(after), 1)] if waits else [])

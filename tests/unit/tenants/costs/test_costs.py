@@ -15,10 +15,10 @@ from models.messages import Usage
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.recipes.definition import Prices
 from registry.storage.database import Database
-from runtime.gateway.charging.pricing import price_list
+from runtime.gateway.charging import price_list
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.sinks.ledger import LedgerSink
+from runtime.gateway.sinks.tenants import LedgerSink
 from tenants.costs.compare import PriceComparison, ProviderPrice, compared, read
 from tenants.costs.daily import as_json, as_rows, day_of_team
 from tenants.costs.device import DeviceTime
@@ -78,7 +78,7 @@ def test_a_cold_start_is_charged_to_who_caused_it_or_to_no_one(to_who_caused_it:
     entry = Entry("u", "r", 1, 5.0, "search", "k", "/v1/chat/completions", "m", "r", "", "interactive", "api")
     seconds = {"total": 3.0, "device": 1.0, "cold": 2.0}
     record = RequestRecord(
-        RequestContext("r"), "/v1/chat/completions", None, End.DONE, 200, None, Usage(), seconds, entry
+        RequestContext("r"), "/v1/chat/completions", None, End.DONE, 200, None, Usage(), seconds, entry=entry
     )
     sink.take(record)
     (row,) = ended

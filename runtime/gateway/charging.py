@@ -7,6 +7,7 @@ What was reserved beyond the truth is given back at the end, and what was used b
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
 from models.speech.length import seconds_of
 from models.text.pairs import LEAST_ROOM, OVERLAP
-from runtime.gateway.backend import Call, ChatPayload
-from tenants.costs.prices import PriceList
+from registry.recipes.definition import Prices
+from runtime.gateway.target import Call, ChatPayload
+from tenants.costs.prices import MILLION, PriceList
 from tenants.limits.limiter import Amounts
 from tenants.limits.records import MAX_AMOUNT
 
@@ -124,3 +126,18 @@ def _whole(value: object) -> int | None:
     except ValidationError:
         return None
     return number if number >= 0 else None
+
+
+@lru_cache(maxsize=1024)
+def price_list(prices: Prices) -> PriceList:
+    """In millionths of the currency."""
+
+    def micro(amount: float) -> int:
+        return round(amount * MILLION)
+
+    cached = prices.input if prices.cached_input is None else prices.cached_input
+    written = prices.input if prices.written_input is None else prices.written_input
+    return PriceList(
+        micro(prices.input), micro(cached), micro(prices.output), micro(prices.audio_hour), micro(prices.pairs),
+        micro(written) - micro(prices.input),
+    )  # fmt: skip

@@ -1,0 +1,255 @@
+"""One request under way: what is to be done, its attempts, and its one record (`runtime.gateway.record`).
+
+`runtime.http.serving` writes `Request`; `Gateway` and its sinks write `Attempt` while they admit, lease and charge it.
+Everybody else reads.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from models.messages import Usage
+from registry.errors import DeadlineExceeded, RoundhouseError
+from runtime.gateway.context import RequestContext, Trace, TranscriptSink
+from runtime.gateway.names import ModelRef
+from runtime.gateway.record import End, RequestRecord, Sink
+from runtime.gateway.target import Call, Lease, LoadPending, Target
+from tenants.costs.device import DeviceTime
+from tenants.ledger.rows import Entry
+from tenants.limits.limiter import Admission
+
+log = logging.getLogger("roundhouse.gateway")
+DISCONNECTS = (asyncio.CancelledError, GeneratorExit)
+"""What a client that disconnects looks like from inside."""
+Calls = Callable[[int | None], Sequence[Call]]
+"""Engine calls that make up a request, given the tokens that the target takes, if known."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try to answer a request at one target. Times are monotonic seconds."""
+
+    began: float
+    target: Target | None = None
+    admission: Admission | None = None
+    """What limits reserve for it."""
+    entry: Entry | None = None
+    """Its beginning in the ledger."""
+    lease: Lease | None = None
+    device_mark: float | None = None
+    """Since when it is charged time of this machine (`DeviceTime.begin`)."""
+    pairs: int = 0
+    """Pairs of query and document."""
+    first: float | None = None
+    """When its answer began."""
+    status: int | None = None
+    is_stream: bool = False
+
+    @property
+    def usage(self) -> Usage:
+        return Usage() if self.lease is None else self.lease.usage
+
+    def wait_times(self) -> tuple[float, float, float]:
+        """Seconds in the queue, and of these for a load and for an adapter."""
+        if self.lease is None:
+            return 0.0, 0.0, 0.0
+        queued = self.lease.queued_seconds
+        return queued, min(queued, self.lease.load_seconds), min(queued, self.lease.swap_seconds)
+
+
+class Request:
+    """Only the first end counts: each sink then takes the one record."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        endpoint: str,
+        sinks: Sequence[Sink] = (),
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        device: DeviceTime | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """trace: None: no traces are made."""
+        self.context, self.endpoint, self.trace = context, endpoint, trace
+        self.transcript: TranscriptSink | None = None
+        self.model_ref: ModelRef
+        """Set by `understood`."""
+        self.make_calls: Calls = lambda _: ()
+        self.tried: list[str] = []
+        """Models of the attempts before this one."""
+        self._sinks, self._clock, self._device = sinks, clock, device
+        self._received = clock()
+        self.attempt = Attempt(self._received)
+        self._failures: list[str] = []
+        self._was_leased, self._is_sent, self._has_ended = False, False, False
+        self._provider_seconds = 0.0
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+    @property
+    def target(self) -> Target | None:
+        return self.attempt.target
+
+    @cached_property
+    def calls(self) -> Sequence[Call]:
+        """The engine calls for a target whose context length does not matter: to admit, count and route by."""
+        return self.make_calls(None)
+
+    def received(self) -> None:
+        """The body is there: from here on the time is ours."""
+        self._received = self.attempt.began = self._clock()
+
+    def understood(self, model_ref: ModelRef, calls: Calls) -> None:
+        """The body has been parsed."""
+        self.model_ref, self.make_calls = model_ref, calls
+
+    def limit_time(self, seconds: float | None) -> None:
+        """Give a request without a deadline one."""
+        if seconds is not None and self.context.deadline is None:
+            self.context = replace(self.context, deadline=time.monotonic() + seconds)
+
+    # --- attempts ---------------------------------------------------------------------------------------------------
+    def fail_attempt(self, error: RoundhouseError) -> RequestRecord:
+        """Begin another attempt. Returns the record of the one that failed, for the ledger."""
+        failed, target = self.attempt, self.target
+        record = self._record(self._end_by(error), failed.status or error.status, error.code, failed.began)
+        model = "-" if target is None else target.model
+        self._failures.append(f"{model} {error.code}")
+        self.tried.append(model)
+        self.attempt = Attempt(self._clock(), target, failed.admission, pairs=failed.pairs)
+        if target is not None and target.provider:
+            self._provider_seconds += record.seconds["total"]
+        return record
+
+    def leased(self, lease: Lease) -> None:
+        """The attempt has its turn."""
+        attempt = self.attempt
+        attempt.lease, self._was_leased = lease, True
+        if self._device is not None and lease.uses_device and not self._has_ended:
+            attempt.device_mark = self._device.begin()
+        revision = lease.revision  # while it waited, the model may have become another revision of itself
+        if attempt.target is not None and revision is not None and revision != attempt.target.revision:
+            attempt.target = replace(attempt.target, revision=revision)
+            if attempt.entry is not None:
+                attempt.entry = replace(attempt.entry, revision=revision)
+
+    def answered(self, status: int, *, is_stream: bool = False) -> None:
+        """The answer's first byte is there."""
+        attempt = self.attempt
+        if attempt.first is None:
+            attempt.first, attempt.status, attempt.is_stream = self._clock(), status, is_stream
+
+    def sent(self) -> None:
+        """The last event of the answer has left. What the engine counts may still come."""
+        self._is_sent = True
+
+    # --- the answer's head ------------------------------------------------------------------------------------------
+    def headers(self) -> dict[str, str]:
+        """Who answers, and where the time went until now."""
+        attempt, target = self.attempt, self.target
+        headers = {} if target is None else {**target.headers(), **self._class_headers()}
+        if self._failures:
+            headers["X-Roundhouse-Failed-Attempts"] = ", ".join(self._failures)
+        queue, load, swap = attempt.wait_times()
+        first = (attempt.first or self._clock()) - self._received
+        headers |= self.warnings()
+        headers["Server-Timing"] = (
+            f"queue;dur={queue * 1e3:.2f}, load;dur={load * 1e3:.2f}, swap;dur={swap * 1e3:.2f}, "
+            f"first;dur={first * 1e3:.2f}"
+        )
+        return headers
+
+    def warnings(self) -> dict[str, str]:
+        """Limits that the request is over without being refused."""
+        warnings = None if self.attempt.admission is None else self.attempt.admission.warnings
+        return {"X-Roundhouse-Limit-Warning": "; ".join(warnings)} if warnings else {}
+
+    def _class_headers(self) -> dict[str, str]:
+        """The class that it has, the one that it requested if that is higher, and its pool."""
+        granted, requested = self.context.service_class, self.context.hints.service_class
+        headers = {"X-Roundhouse-Class": granted.label}
+        if requested is not None and requested < granted:
+            headers["X-Roundhouse-Class-Asked"] = requested.label
+        if self.attempt.lease is not None and (pool := self.attempt.lease.pool):
+            headers["X-Roundhouse-Pool"] = pool
+        return headers
+
+    # --- its end ----------------------------------------------------------------------------------------------------
+    def done(self) -> None:
+        """It was answered; an answer with an error's status was a refusal."""
+        status = self.attempt.status or 200
+        self._end(End.DONE if status < 400 else End.REFUSED if status < 500 else End.FAILED, status)
+
+    def client_disconnected(self) -> None:
+        """A client that has all of its answer may leave at once, and OpenAI's SDK does."""
+        if self._is_sent:
+            self.done()
+        else:
+            self._end(End.CANCELLED, self.attempt.status)
+
+    def failed(self, error: BaseException) -> None:
+        """It ended with this error."""
+        status = self.attempt.status
+        if isinstance(error, LoadPending):
+            self._end(End.REFUSED, 202, "not_yet")
+        elif isinstance(error, DISCONNECTS):
+            self.client_disconnected()
+        elif isinstance(error, RoundhouseError):
+            self._end(self._end_by(error), status or error.status, error.code)
+        else:
+            self._end(End.FAILED, status or 500, "internal_error")
+
+    def _end_by(self, error: RoundhouseError) -> End:
+        if isinstance(error, DeadlineExceeded):
+            return End.DEADLINE
+        if error.code == "engine_died":
+            return End.ENGINE_DIED
+        if error.code == "client_too_slow":
+            return End.CANCELLED
+        return End.REFUSED if error.status < 500 or (error.status == 503 and not self._was_leased) else End.FAILED
+
+    def _end(self, end: End, status: int | None, code: str | None = None) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        record = self._record(end, status, code, self._received)
+        for sink in self._sinks:
+            try:
+                sink.take(record)
+            except Exception:  # a sink that breaks its word must not break the request
+                log.exception("a sink failed", extra={"request_id": self.context.id})
+
+    def _record(self, end: End, status: int | None, code: str | None, began: float) -> RequestRecord:
+        attempt, lease = self.attempt, self.attempt.lease
+        seconds = {"receive": self._received - self.context.arrived, "total": self._clock() - began}
+        if attempt.began > began:
+            seconds["before"], seconds["away"] = attempt.began - began, self._provider_seconds
+        if lease is not None:
+            seconds["queue"], seconds["load"], seconds["swap"] = attempt.wait_times()
+        if attempt.first is not None:
+            seconds["first"] = attempt.first - began
+        if self._device is not None and attempt.device_mark is not None:
+            seconds["device"] = self._device.end(attempt.device_mark)
+            seconds["cold"] = lease.load_seconds if lease is not None and lease.is_cold else 0.0
+        return RequestRecord(
+            context=self.context,
+            endpoint=self.endpoint,
+            target=attempt.target,
+            end=end,
+            status=status,
+            code=code,
+            usage=attempt.usage,
+            seconds=seconds,
+            attempt=len(self.tried) + 1,
+            entry=attempt.entry,
+            admission=attempt.admission,
+            pairs=attempt.pairs if end is End.DONE else 0,
+            pool="" if lease is None else lease.pool,
+            first_goal=None if lease is None else lease.first_goal,
+            is_stream=attempt.is_stream,
+            transcript=self.transcript,
+            trace=self.trace,
+        )

@@ -1,0 +1,179 @@
+"""Sinks of what teams use: the ledger, and limits, which also decide before a request waits for its turn.
+
+| server                        | ledger          | limits                                                             |
+|-------------------------------|-----------------|--------------------------------------------------------------------|
+| without teams                 | nothing         | nothing                                                            |
+| with a ledger, without limits | a row each      | reserve: a limit that is set while requests run counts them        |
+| with limits                   | a row each      | reserve and refuse                                                 |
+
+Each attempt at a fall-back is admitted for itself, since it may cost more, and has a row of its own.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+from runtime.gateway.charging import Demand, demand_of
+from runtime.gateway.record import RequestRecord
+from runtime.gateway.request import Request
+from runtime.gateway.target import Call, Target
+from tenants.caller import Caller
+from tenants.costs.prices import PriceList
+from tenants.ledger.ledger import Ledger
+from tenants.ledger.rows import Entry, Settlement
+from tenants.limits.limiter import Amounts, Limiter
+from tenants.limits.meters import LimitLevel
+from tenants.limits.records import Kind
+
+FREE = PriceList()
+MAX_COUNT = 10**15
+"""Largest count of a row. A provider may report any number, a database's have 64 bits, and one row that cannot be
+written would keep out all others of its transaction."""
+_CODE = 64
+"""Characters of an error's code: a provider's may be of any length."""
+
+
+class LedgerSink:
+    """machine_price: of the machine's hour, in millionths of the currency; cold: a load is charged to who caused it."""
+
+    def __init__(self, ledger: Ledger, machine_price: int = 0, *, cold: bool = True) -> None:
+        self._ledger, self._machine_price, self._cold = ledger, machine_price, cold
+
+    def begin(self, request: Request, target: Target) -> "asyncio.Future[None] | None":
+        """Done once the attempt's beginning is committed; None: there is nothing to wait for."""
+        if not self._ledger.is_enabled or request.attempt.entry is not None:
+            return None
+        attempt, context, caller = request.attempt, request.context, request.context.caller
+        most = Amounts() if attempt.admission is None else attempt.admission.most
+        entry = Entry(
+            uid=secrets.token_hex(16),
+            request=context.id,
+            attempt=len(request.tried) + 1,
+            at=time.time(),
+            team=caller.team,
+            key=caller.key or "",
+            endpoint=request.endpoint,
+            model=target.model,
+            revision=target.revision,
+            adapter=target.label or "",
+            service_class=context.service_class.label,
+            source=context.source,
+            price=target.price,
+            reserved_tokens=most.tokens,
+            reserved_micro=most.money,
+            reserved_audio_ms=most.audio_ms,
+            asked=target.requested[:128],
+        )
+        if target.routed is not None:
+            router, decision = target.routed.router, target.routed.decision
+            reason = decision.full_reason[:128]
+            entry = replace(entry, router=router, target=decision.target, reason=reason, score=decision.score)
+        attempt.entry = entry
+        return self._ledger.begin(entry)
+
+    async def flush(self) -> None:
+        await self._ledger.flush()
+
+    def attempt(self, record: RequestRecord) -> None:
+        self.take(record)  # each has a row
+
+    def take(self, record: RequestRecord) -> None:
+        if record.entry is None:
+            return
+        seconds, usage = record.seconds, record.usage
+        device, cold = seconds.get("device", 0.0), seconds.get("cold", 0.0)
+        own = self._machine_price * (device + (cold if self._cold else 0.0)) / 3600
+        self._ledger.end(
+            Settlement(
+                record.entry,
+                record.end.value,
+                record.status,
+                None if record.code is None else record.code.replace("\0", "")[:_CODE],
+                min(usage.prompt_tokens, MAX_COUNT),
+                min(usage.cached_tokens, MAX_COUNT),
+                min(usage.completion_tokens, MAX_COUNT),
+                min(round(usage.audio_seconds * 1e3), MAX_COUNT),
+                round(seconds.get("queue", 0.0) * 1e3),
+                round(seconds["first"] * 1e3) if "first" in seconds else None,
+                round(seconds["total"] * 1e3),
+                record.pairs,
+                round(device * 1e6),
+                round(cold * 1e3),
+                min(cost_of(record), MAX_COUNT),
+                round(own),
+            )
+        )
+
+
+class LimitSink:
+    """audio_seconds: the longest recording that is taken."""
+
+    def __init__(self, limiter: Limiter, ledger: Ledger, audio_seconds: float) -> None:
+        self._limiter, self._ledger, self._audio_seconds = limiter, ledger, audio_seconds
+
+    def admit(self, request: Request, context_of: Callable[[Target], int | None]) -> None:
+        """Reserve the most that the current attempt can use. Raises LimitExceeded, and what making its calls raises."""
+        attempt, target = request.attempt, request.target
+        counts = self._ledger.is_enabled or not self._limiter.is_empty
+        if not counts or target is None:
+            return
+        demand = demand_of(request.calls, context_of(target), self._audio_seconds)
+        amounts = demand.amounts(target.price or FREE)
+        attempt.admission = self._limiter.admit(request.context.caller, target.model, amounts, attempt.admission)
+
+    def affords(
+        self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
+    ) -> Callable[[Target], bool]:
+        """Whether the caller's budgets hold the most that these calls can cost at a target. Reserves nothing."""
+
+        @cache
+        def demand(context: int | None) -> Demand:
+            return demand_of(calls, context, self._audio_seconds)
+
+        def affords(target: Target) -> bool:
+            left = None if self._limiter.is_empty else self._limiter.spendable(caller, target.model)
+            if left is None or target.price is None:
+                return True
+            return demand(context_of(target)).amounts(target.price).money <= left
+
+        return affords
+
+    def levels(self, request: Request) -> dict[Kind, LimitLevel]:
+        """What is left of the caller's limits, for the answer's head."""
+        if self._limiter.is_empty or request.target is None:
+            return {}
+        return self._limiter.levels(request.context.caller, request.target.model)
+
+    def take(self, record: RequestRecord) -> None:
+        self._settle(record, last=True)
+
+    def attempt(self, record: RequestRecord) -> None:
+        """The end of one, while the request goes on with another."""
+        self._settle(record, last=False)
+
+    def _settle(self, record: RequestRecord, *, last: bool) -> None:
+        if record.admission is None:
+            return
+        usage = record.usage
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        used = Amounts(tokens, round(usage.audio_seconds * 1e3), cost_of(record))
+        self._limiter.settle(record.admission, used, last=last)
+
+
+def cost_of(record: RequestRecord) -> int:
+    """By the list price, in millionths of the currency. Pairs count where all were answered."""
+    price = None if record.target is None else record.target.price
+    if price is None:
+        return 0
+    usage = record.usage
+    return price.cost(
+        prompt=usage.prompt_tokens,
+        cached=usage.cached_tokens,
+        written=usage.written_tokens,
+        output=usage.completion_tokens,
+        audio_ms=round(usage.audio_seconds * 1e3),
+        pairs=record.pairs,
+    )

@@ -1,0 +1,153 @@
+"""What a request's name means, what is asked of it, and a turn on it."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from string import punctuation
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from models.messages import EmbedRequest, Event, RerankRequest, TranscribeRequest, Usage
+from registry.files.abilities import Ability
+from registry.records import Version
+from routing.decision import Decision
+from tenants.costs.prices import PriceList
+
+_UNQUOTED = punctuation.replace("%", "")
+"""Characters that stay as they are in a header, beside ASCII letters and digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteChoice:
+    """The router that chose a target, and its decision."""
+
+    router: str
+    """`auto@v1`"""
+    decision: Decision
+
+    @property
+    def header(self) -> str:
+        score = "-" if self.decision.score is None else f"{self.decision.score:.3f}"
+        reason = quote(self.decision.full_reason, _UNQUOTED)  # rules and intents may be named with any letters
+        return f"{self.router} {self.decision.target} {reason} {score}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Exactly one set of weights, and the backend that answers with it."""
+
+    requested: str
+    """The name as the client wrote it."""
+    model: str
+    revision: str
+    adapter: str | None = None
+    """The adapter's name, if one was named."""
+    version: Version | None = None
+    """The adapter's version."""
+    backend: str = "local"
+    """Name of the backend (`runtime.gateway.backend`)."""
+    provider: str = ""
+    """Id of the provider that answers; '': an engine of this server."""
+    abilities: frozenset[Ability] = frozenset()
+    """What it can do beside its task."""
+    price: PriceList | None = None
+    """The list price of its answers; None: they are free."""
+    routed: RouteChoice | None = None
+    """None: the client named the target itself."""
+
+    @property
+    def label(self) -> str | None:
+        """`name@sha256:…` of the adapter, if there is one."""
+        return None if self.version is None else f"{self.adapter}@{self.version.digest}"
+
+    @property
+    def model_name(self) -> str:
+        """`model`, or `model:adapter`."""
+        return self.model if self.adapter is None else f"{self.model}:{self.adapter}"
+
+    def headers(self) -> dict[str, str]:
+        """X-Roundhouse-Model, and X-Roundhouse-Adapter and X-Roundhouse-Route if there are any."""
+        headers = {"X-Roundhouse-Model": f"{self.model}@{self.revision}"}
+        if self.label is not None:
+            headers["X-Roundhouse-Adapter"] = self.label
+        if self.routed is not None:
+            headers["X-Roundhouse-Route"] = self.routed.header
+        return headers
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPayload:
+    """A call of OpenAI's or Anthropic's chat family. The backend puts its own name for the weights into `body`."""
+
+    path: str
+    body: Mapping[str, Any]
+    fills: bool = False
+    """The client named no number of tokens: use all the room there is, not the path's default."""
+
+
+Call = ChatPayload | EmbedRequest | RerankRequest | TranscribeRequest
+
+
+class LoadPending(Exception):
+    """The client does not want to wait for a model that is not resident: its load has begun."""
+
+    def __init__(self, model: str, expected_seconds: float) -> None:
+        super().__init__(model)
+        self.model, self.expected_seconds = model, expected_seconds
+
+
+class Lease(Protocol):
+    """A turn on a target. The context manager that gave it ends it, and with it what still runs."""
+
+    queued_seconds: float
+    load_seconds: float
+    """Part of `queued_seconds` spent waiting for a load."""
+    swap_seconds: float
+    """Part of `queued_seconds` spent bringing the adapter into its place."""
+    is_cold: bool
+    """Whether this request caused the load that it waited for."""
+    uses_device: bool
+    """Whether the work takes time of this machine, which is then charged."""
+
+    @property
+    def revision(self) -> str | None:
+        """Revision of the weights that answer; None: the target's."""
+        ...
+
+    @property
+    def pool(self) -> str:
+        """The recipe's pool that the turn belongs to; '': there are none."""
+        ...
+
+    @property
+    def first_goal(self) -> float | None:
+        """Seconds within which answers of the pool are to begin."""
+        ...
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that the target takes, if known."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """Usage of all calls so far, by the engine's own count. Complete once the lease has ended."""
+        ...
+
+    def run(self, call: Call) -> AsyncIterator[Event]:
+        """The answer's events. Raises the engine's error, or DeadlineExceeded."""
+        ...
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """Sum the usage of several calls; `batch` is the largest."""
+    several = list(usages)
+    if len(several) == 1:  # nearly always
+        return several[0]
+    return Usage(
+        prompt_tokens=sum(u.prompt_tokens for u in several),
+        completion_tokens=sum(u.completion_tokens for u in several),
+        cached_tokens=sum(u.cached_tokens for u in several),
+        written_tokens=sum(u.written_tokens for u in several),
+        audio_seconds=sum(u.audio_seconds for u in several),
+        batch=max((u.batch for u in several), default=0),
+    )

@@ -1,0 +1,130 @@
+"""Attempts at one request: at its target again, or at the fall-backs that a router named, within one budget of time.
+
+ 1. The first byte is there                                      it is the answer; what fails after it ends the stream
+ 2. It failed, and neither another target nor another try helps  the error is the answer
+ 3. It failed, and a fall-back is left                           the next one of them, at once
+ 4. It is a fall-back, refuses the request, and none is left     as if it had not been named: the failure before it
+ 5. It failed, none is left, its backend wants to try again      the same target, after a pause
+ 6. Otherwise                                                    the error is the answer
+
+While fall-backs are left, an attempt has its share of what is left of the time: two targets get half of it each. A
+fall-back whose name means nothing now, or that the caller may not use, is passed over.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import NamedTuple, Protocol
+
+from registry.errors import (
+    BadRequest,
+    EngineFailed,
+    LimitExceeded,
+    ProviderFailed,
+    ProviderTimedOut,
+    QueueFull,
+    RoundhouseError,
+    Unavailable,
+)
+from runtime.gateway.core import Gateway
+from runtime.gateway.request import Request
+from runtime.gateway.target import Target
+from runtime.http.dialect import Head, Part, Parts
+
+FAILOVER_ERRORS = (ProviderFailed, QueueFull, EngineFailed, Unavailable, LimitExceeded)
+"""What another target may do better; a limit that is met here binds a further attempt only. The client's own faults and
+its deadline are not among them."""
+
+
+class PartsOfAttempt(Protocol):
+    def __call__(self, *, is_further: bool = False) -> Parts:
+        """One attempt at the request's target of that moment."""
+        ...
+
+
+class _Failure(NamedTuple):
+    error: RoundhouseError
+    target: Target
+    attempts: int
+    """At this target until then."""
+
+
+async def attempts(gateway: Gateway, request: Request, names: Sequence[str], answer: PartsOfAttempt) -> Parts:
+    """The answer of the first target that gives one. names: of fall-backs."""
+    target, fallbacks = request.target, deque(names)
+    assert target is not None, "it has been chosen"
+    first_model = target.model
+    if (policy := gateway.retry(target)) is not None:
+        request.limit_time(policy.total_timeout(target))
+    failure: _Failure | None = None
+    while True:
+        parts = answer(is_further=failure is not None)
+        async with aclosing(parts):
+            first_part = await _first(request, target, parts, len(fallbacks), is_fallback=target.model != first_model)
+            if not isinstance(first_part, RoundhouseError):
+                yield first_part
+                async for part in parts:
+                    yield part
+                return
+        error, following = first_part, None
+        while following is None and fallbacks:
+            following = gateway.fallback(request, fallbacks.popleft())
+        if failure is None or not isinstance(error, BadRequest):
+            failure = _Failure(error, target, request.tried.count(target.model) + 1)
+        is_passed_over = error is not failure.error
+        if following is not None or is_passed_over:
+            gateway.end_attempt(request, error)
+        if following is not None:
+            target = request.attempt.target = following
+            continue
+        if is_passed_over and target.model == failure.target.model:  # it was tried again, and refuses now
+            raise failure.error
+        target = request.attempt.target = failure.target
+        policy = gateway.retry(target)
+        seconds = None
+        if policy is not None:
+            left = request.context.seconds_left()
+            seconds = policy.retry_delay(target, failure.error, failure.attempts, left)
+        if seconds is None:
+            raise failure.error
+        if not is_passed_over:
+            gateway.end_attempt(request, error)
+        await asyncio.sleep(seconds)
+
+
+async def _first(
+    request: Request, target: Target, parts: Parts, others: int, *, is_fallback: bool
+) -> Part | RoundhouseError:
+    """The answer's first part, or an error after which another attempt makes sense. Raises all other errors.
+
+    A fall-back may know less than the first target, such as no `seed`: that it refuses the request is its own failure.
+
+    Args:
+        others: fall-backs that are left: the target has its share of the time.
+    """
+    seconds_left = request.context.seconds_left()
+    share = seconds_left / (others + 1) if others and seconds_left is not None else None
+    try:
+        async with asyncio.timeout(share) as limit:
+            part = await anext(parts)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return ProviderTimedOut(f"'{target.model}' had not begun its answer when its share of the time was over.")
+    except StopAsyncIteration:
+        return EngineFailed(f"'{target.model}' ended without an answer.")
+    except FAILOVER_ERRORS as error:
+        if error.code == "shutting_down":
+            raise
+        return error
+    except BadRequest as error:
+        if not is_fallback:
+            raise
+        return error
+    status = part.status if isinstance(part, Head) else 200
+    if is_fallback and 400 <= status < 500 and status != 429:
+        return BadRequest(f"'{target.model}' refused this request with status {status}.")
+    if others and (status >= 500 or status == 429):
+        return EngineFailed(f"'{target.model}' answered with status {status}.")
+    return part
