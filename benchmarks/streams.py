@@ -52,7 +52,7 @@ async def run(bench: Bench) -> None:
     names = [f"scripted-{i}" for i in range(-(-max(levels) // PER_MODEL))]
     options = ["--slots", str(len(names)), "--max-waiting", waiting, "--no-prewarm"]
     # they are all opened before the first asks, and from one address
-    options += ["--max-idle", waiting, "--max-idle-per-address", waiting]
+    options += ["--bounds-factor", str(max(1.0, int(waiting) / 1024))]
     weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # measured by the gateway, never loaded
     recipes = [scripted_recipe(folder, name, weights) for name in names]
     with Scripted(names[0], folder, recipes, *options, load=names) as server:

@@ -1,14 +1,24 @@
-"""How much one request may ask for: `--bounds NAME=VALUE` of the server, each with its reason.
+"""How much one request may ask for, each bound with its reason.
 
-A bound is a number that a client can meet. What a machine can do (memory, slots, times) are settings of their own.
+A bound is a number that a client can reach. `--bounds NAME=VALUE` sets those in TUNABLE; `--bounds-factor` scales all
+others. What a machine can do (memory, slots, times) are settings of their own.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 UNFIT, SOUND, ROUTER = "422 `unfit_adapter`", "400 `invalid_audio`", "422 `bad_router`"
+TUNABLE = (
+    "json_values", "messages", "answers", "tools", "grammar_bytes", "choices", "properties", "enum_entries",
+    "compile_seconds", "grammar_cache", "upload_seconds", "inputs", "documents", "unpacked_bytes", "adapter_bytes",
+    "adapter_check_seconds", "adapter_download_seconds", "combine_seconds", "routers_bytes", "viewers",
+)  # fmt: skip
+"""Bounds that have an option of their own."""
+UNSCALED = ("nesting", "sample_rate_least")
+"""vLLM's own limit, and the one bound that is a least value."""
 TOO_LARGE, TOO_SLOW, ENTRIES = "400 `grammar_too_large`", "400 `grammar_too_slow`", "400 `too_many_entries`"
 
 
@@ -19,9 +29,18 @@ def _bound(default: float, what: str, over: str, why: str, most: float | None = 
 
 
 class Bounds(BaseModel):
-    """Frozen, and handed as a whole to whoever holds a request against some of them."""
+    """All bounds of one server. Frozen."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def scaled(cls, factor: float, given: Mapping[str, object]) -> dict[str, object]:
+        """Values to validate: what is given, else the default times the factor."""
+        values: dict[str, object] = {}
+        for name, field in cls.model_fields.items():
+            value = field.default if name in UNSCALED else field.default * factor
+            values[name] = max(1, int(value)) if isinstance(field.default, int) else value
+        return {**values, **given}
 
     body_bytes_per_token: int = _bound(
         64,

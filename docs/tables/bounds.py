@@ -1,18 +1,19 @@
-"""What one request may ask for, by the names that `--bounds` takes, with each reason."""
+"""The bounds on one request, with what sets each and its reason."""
 
 from pydantic import ByteSize
 
 from docs.tables.markdown import code, table
-from registry.bounds import USUAL, Bounds
+from registry.bounds import TUNABLE, UNSCALED, USUAL, Bounds
 
 
 def bounds() -> str:
-    """Name, default, meaning, what becomes of more, reason."""
+    """Name, default, option, meaning, what happens above it, reason."""
     rows = []
     for name, field in Bounds.model_fields.items():
         reported = field.json_schema_extra
         assert isinstance(reported, dict)
         value = getattr(USUAL, name)
         displayed = ByteSize(value).human_readable().replace(".0", "") if field.annotation is ByteSize else f"{value:,}"
-        rows.append((code(name), displayed, field.description or "", str(reported["over"]), str(reported["why"])))
-    return table(("name", "default", "what", "over it", "why so much"), rows)
+        by = "`--bounds`" if name in TUNABLE else "-" if name in UNSCALED else "factor"
+        rows.append((code(name), displayed, by, field.description or "", str(reported["over"]), str(reported["why"])))
+    return table(("name", "default", "set by", "what", "over it", "why so much"), rows)

@@ -150,7 +150,7 @@ class RouterSpec(Strict):
         if isinstance(info.context, Bounds) and isinstance(data, dict):
             for what, name, count in _counts(data):
                 if count > (most := getattr(info.context, name)):
-                    text = "{what}: {count}, and at most {most} may be there (--bounds {name})"
+                    text = "{what}: {count}, and at most {most} may be there (bound {name}, see --bounds-factor)"
                     raise PydanticCustomError("bound", text, {"what": what, "count": count, "most": most, "name": name})
         return data
 

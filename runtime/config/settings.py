@@ -1,25 +1,42 @@
 """Settings of one server: options of `roundhouse serve`, else ROUNDHOUSE_* variables. Recipes hold the rest."""
 
 import ipaddress
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import ByteSize, Field, SecretStr, field_validator
+from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from registry.bounds import USUAL, Bounds
+from registry.bounds import TUNABLE, Bounds
 from registry.learning import WORKING_MARGIN
 from tenants.key_settings import KeySettings
 
 STARTER = "recipes/starter"
+SCALED_NOW = "use --bounds-factor, which scales it with the other bounds"
+REMOVED = {
+    "max_uploads": SCALED_NOW,
+    "max_headers": SCALED_NOW,
+    "max_idle": SCALED_NOW,
+    "max_idle_per_address": SCALED_NOW,
+    "min_rate": "it is fixed: 4 KiB a second",
+    "header_seconds": SCALED_NOW,
+    "body_seconds": SCALED_NOW,
+    "unread_seconds": SCALED_NOW,
+    "keep_alive": SCALED_NOW,
+    "patience": "it is fixed: 1 second",
+    "heartbeat": "it follows --hung-after: a sixth of it, at most 5 seconds",
+}
+"""Settings that earlier versions had, with what counts in their place."""
+SCALED = tuple(name for name, now in REMOVED.items() if now == SCALED_NOW)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionHelp:
-    """A setting that has an option: where the help shows it, and its default in words if it is found at the start."""
+    """Marks a setting that has an option: its panel in the help, and its default in words if it is not a constant."""
 
     panel: str
     default: str | None = None
@@ -57,24 +74,28 @@ def is_loopback(host: str) -> bool:
 
 
 class Settings(BaseSettings):
-    """Frozen; handed to the server and to the gateway as a whole. What is given wins over variables."""
+    """All settings of one server. Frozen. What is given wins over variables.
+
+    Those without `OptionHelp` have no option: the command line, a secret, or a figure that nobody had to tune. Tests of
+    a real server set such figures with `ROUNDHOUSE_FIXED`, a JSON object.
+    """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="ROUNDHOUSE_", env_ignore_empty=True)
 
     recipes: Annotated[tuple[Path, ...], NoDecode, OptionHelp(WHERE.panel, "the starter set")] = Field(
-        default_factory=starter_recipes, description="Recipe file or folder; may be given more than once."
+        default_factory=starter_recipes, description="Recipe file or folder; repeat it for several."
     )
     watch: Annotated[bool, WHERE] = Field(
-        default=False, description="Read the recipes again when their files change; SIGHUP does that at any time."
+        default=False, description="Reload recipes when their files change. SIGHUP reloads them at any time."
     )
     host: Annotated[str, WHERE] = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode, HOSTS] = Field(
         default=(),
-        description="Host of requests, beside the machine's own; may be given more than once, in the variable with "
-        "commas. *: any.",
+        description="Host header to accept beside this machine's own names; repeat it, or use commas in the "
+        "variable. *: any.",
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode, ORIGINS] = Field(
-        default=(), description="Origin of web pages elsewhere that may use this server; as --allowed-hosts."
+        default=(), description="Origin of web pages that may use this server; as --allowed-hosts."
     )
     port: Annotated[int, WHERE] = Field(default=8000, ge=1024, le=65535, description="Port to listen on.")
     data_dir: Annotated[Path, OptionHelp(WHERE.panel, "./.data in a checkout, else ~/.local/share/roundhouse")] = Field(
@@ -83,22 +104,22 @@ class Settings(BaseSettings):
     database: Annotated[str | None, OptionHelp(WHERE.panel, "SQLite in the data directory")] = Field(
         default=None,
         repr=False,
-        description="Where teams, keys and the state of adapters are kept: postgresql+psycopg://user@host/name. A "
-        "password belongs into the variable: others on this machine can read command lines.",
+        description="Where teams, keys and adapters are stored: postgresql+psycopg://user@host/name. Put a "
+        "password into the variable: other users can read command lines.",
     )
     pepper: SecretStr | None = None
     """Of the keys' hashes; None: the file `pepper` in the data directory. No option: others can read those."""
     open: Annotated[bool, WHERE] = Field(
         default=False,
-        description="Let in whoever shows no key, also from other machines, as the team 'default': "
-        "for everything while there is no key, once there is one only to ask models.",
+        description="Accept requests without a key, from any host, as team 'default'. Until the first key exists "
+        "they may do anything; after that, inference only.",
     )
     adapter_roots: Annotated[tuple[Path, ...], NoDecode, ROOTS] = Field(
         default=(),
         description="Folder below which adapters and models may be added by path; may be given more than once.",
     )
     trust_clients: Annotated[bool, WHERE] = Field(
-        default=False, description="Clients may set any engine flag of models that they add: some run code of others."
+        default=False, description="Let clients set any engine flag of models that they add. Some flags run code."
     )
     run_dir: Path
     """Sockets; a fresh folder per start, removed at the end. The command line makes it."""
@@ -117,86 +138,82 @@ class Settings(BaseSettings):
         default=None, description="Beside a GPU: budget in host memory, for sleeping models too."
     )
     working_margin: Annotated[ByteSize, MEMORY] = Field(
-        default=ByteSize(WORKING_MARGIN), description="So much more than after its load may a model hold on a CPU."
+        default=ByteSize(WORKING_MARGIN), description="Extra memory a CPU model may use beyond its size after loading."
     )
     slots: Annotated[int, MEMORY] = Field(
         default=6, ge=1, le=64, description="How many models can be in memory at once."
     )
     prewarm: Annotated[bool, MEMORY] = Field(
-        default=True, description="Import engine libraries ahead of need: faster loads."
+        default=True, description="Import engine libraries ahead of need, for faster loads."
     )
     currency: Annotated[str, COSTS] = Field(
-        default="USD", pattern=r"^[A-Z]{3}$", description="Of all prices: three letters, such as EUR."
+        default="USD", pattern=r"^[A-Z]{3}$", description="Currency of all prices: three letters, such as EUR."
     )
     machine_price: Annotated[float, COSTS] = Field(
-        default=0.0, ge=0, le=1e6, description="What this machine costs an hour: requests are charged their part of it."
+        default=0.0, ge=0, le=1e6, description="Price of this machine per hour; requests are charged their share."
     )
     cold_starts: Annotated[Literal["caller", "pot"], COSTS] = Field(
-        default="caller", description="Who is charged a load's time: who caused it, or nobody by itself."
+        default="caller", description="Who pays for a load: the caller that caused it, or nobody."
     )
     provider_prices: Annotated[Path | None, OptionHelp(COSTS.panel, "none")] = Field(
-        default=None, description="YAML table of providers' prices, to compare with; see docs/costs.md."
+        default=None, description="YAML table of provider prices to compare with; see docs/costs.md."
     )
     max_waiting: Annotated[int, BOUNDS] = Field(
-        default=2048, ge=1, description="Requests that may wait in the whole server, then 429."
+        default=2048, ge=1, description="Requests that may wait in the whole server; then 429."
     )
     max_json: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(4 * 2**20), description="Largest JSON body.")
     max_bodies: Annotated[ByteSize, BOUNDS] = Field(
-        default=ByteSize(256 * 2**20), description="All such bodies that come or wait at one time together, then 429."
+        default=ByteSize(256 * 2**20), description="Bytes of all JSON bodies in memory; then 429."
     )
-    max_headers: Annotated[ByteSize, BOUNDS] = Field(
-        default=ByteSize(64 * 2**10), description="Largest request line and headers together."
-    )
-    max_idle: Annotated[int, BOUNDS] = Field(
-        default=4096, ge=1, description="Connections that wait for a request, then the longest idle one is closed."
-    )
-    max_idle_per_address: Annotated[int, BOUNDS] = Field(
-        default=1024, ge=1, description="Of them from one address, then its longest idle one is closed."
-    )
-    min_rate: Annotated[ByteSize, BOUNDS] = Field(
-        default=ByteSize(4 * 2**10), ge=1, description="Bytes of a body per second once --body-seconds are over."
-    )
+    max_headers: ByteSize = ByteSize(64 * 2**10)
+    """Bytes of a request line and its headers."""
+    max_idle: int = 4096
+    """Connections that wait for a request; then the one that is idle longest is closed."""
+    max_idle_per_address: int = 1024
+    """The same of one address."""
+    min_rate: ByteSize = ByteSize(4 * 2**10)
+    """Bytes of a body per second once `body_seconds` are over."""
     max_audio: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(32 * 2**20), description="Largest recording.")
     max_adapter: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(2 * 2**30), description="Largest adapter archive."
     )
-    max_uploads: Annotated[ByteSize, BOUNDS] = Field(
-        default=ByteSize(8 * 2**30), description="All uploads that are there at one time together, then 429."
-    )
+    max_uploads: ByteSize = ByteSize(8 * 2**30)
+    """Bytes of all uploads under way."""
     max_audio_seconds: Annotated[float, BOUNDS] = Field(
         default=4 * 3600.0, description="Longest recording, in seconds."
     )
+    bounds_factor: Annotated[float, BOUNDS] = Field(
+        default=1.0,
+        gt=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="Multiply all bounds that are not set themselves.",
+    )
     bounds: Annotated[Bounds, NoDecode, EACH] = Field(
-        default=USUAL,
-        description="NAME=VALUE, such as tools=200: what else one request may ask for; may be given more than once, in "
-        "the variable with commas.",
+        default=Bounds(),
+        validate_default=True,
+        description="NAME=VALUE, such as tools=200: a bound on one request; repeat it, or use commas in the variable.",
     )
-    header_seconds: Annotated[float, TIMES] = Field(
-        default=10.0, gt=0, description="How long a connection may take to send a request's headers."
-    )
-    body_seconds: Annotated[float, TIMES] = Field(
-        default=60.0, gt=0, description="How long a body may take, and more for each --min-rate bytes of it."
-    )
-    unread_seconds: Annotated[float, TIMES] = Field(
-        default=60.0, gt=0, description="How long a client may leave an answer unread, then it is cut."
-    )
-    keep_alive: Annotated[float, TIMES] = Field(
-        default=75.0, gt=0, description="How long a connection may be idle between two requests."
-    )
+    header_seconds: float = 10.0
+    """Time to send the headers of a request."""
+    body_seconds: float = 60.0
+    """Time to send a body, beside a second for each `min_rate` bytes."""
+    unread_seconds: float = 60.0
+    """Time for which a client may leave an answer unread; then it is cut."""
+    keep_alive: float = 75.0
+    """Time for which a connection may be idle between two requests."""
     drain_seconds: Annotated[float, TIMES] = Field(
         default=60.0,
         ge=0,
         allow_inf_nan=False,
-        description="How long running requests may go on after Ctrl-C or SIGTERM.",
+        description="Time that running requests get after Ctrl-C or SIGTERM.",
     )
-    patience: Annotated[float, TIMES] = Field(
-        default=1.0, ge=0, description="How long a waiting model lets busy ones go on, then one goes."
-    )
-    heartbeat: Annotated[float, TIMES] = Field(
-        default=5.0, gt=0, description="How often engines are asked if they live."
-    )
+    patience: float = 1.0
+    """Time for which a waiting model lets busy ones continue; then one drains."""
+    heartbeat: float = 5.0
+    """Seconds between two pings of each engine."""
     hung_after: Annotated[float, TIMES] = Field(
-        default=30.0, gt=0, description="An engine that is silent for so long is restarted."
+        default=30.0, gt=0, description="Restart an engine that is silent for this long."
     )
 
     @property
@@ -232,17 +249,34 @@ class Settings(BaseSettings):
                 raise ValueError(f"{origin} is no origin: write scheme and host, such as https://app.example")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fix(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Fill in the figures that have no option."""
+        data = {**json.loads(os.environ.get("ROUNDHOUSE_FIXED") or "{}"), **data}
+        try:
+            factor, hung_after = float(data.get("bounds_factor", 1)), float(data.get("hung_after", 30))
+        except ValueError:  # the fields' own validation says so
+            return data
+        for name in SCALED:
+            data.setdefault(name, type(default := cls.model_fields[name].default)(default * factor))
+        data.setdefault("heartbeat", min(5.0, hung_after / 6))
+        return data
+
     @field_validator("bounds", mode="before")
     @classmethod
-    def _named(cls, value: object) -> object:
-        """Raises ValueError with the names that there are."""
-        pairs = value.split(",") if isinstance(value, str) else value
+    def _named(cls, value: object, info: ValidationInfo) -> object:
+        """Raises ValueError for a name that is no bound, or one that only the factor scales."""
+        if isinstance(value, Bounds) and value != Bounds():
+            return value
+        pairs = value.split(",") if isinstance(value, str) else () if isinstance(value, Bounds) else value
         if not isinstance(pairs, list | tuple):
             return pairs
-        result = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
-        if unknown := result.keys() - Bounds.model_fields.keys():
-            raise ValueError(f"{min(unknown)} is none of {', '.join(Bounds.model_fields)}")
-        return result
+        given = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
+        for name in sorted(given.keys() - set(TUNABLE)):
+            fault = "is set by --bounds-factor alone" if name in Bounds.model_fields else "is no bound"
+            raise ValueError(f"{name} {fault}. These can be set: {', '.join(TUNABLE)}")
+        return Bounds.scaled(info.data.get("bounds_factor", 1.0), given)
 
     @field_validator("recipes", "adapter_roots", mode="before")
     @classmethod

@@ -38,7 +38,7 @@ class UploadShare:
         if self._uploads.held + count > self._uploads.most:
             raise QueueFull(
                 f"Uploads that are under way hold {self._uploads.held} bytes, and {self._uploads.most} is what all may "
-                "hold together (--max-uploads): try again.",
+                "hold together (see --bounds-factor): try again.",
                 code="uploads_full",
                 retry_after=UPLOAD_RETRY,
             )

@@ -18,8 +18,10 @@ EMBED, ENGINE = "starter-embed", "sentence-transformers"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ("--slots", "3", "--heartbeat", "0.2", "--hung-after", "8")
-    server = Server(tmp_path_factory.mktemp("data"), [STARTER / f"{EMBED}.yaml"], *options, prewarm=True)
+    options = ("--slots", "3", "--hung-after", "8")
+    server = Server(
+        tmp_path_factory.mktemp("data"), [STARTER / f"{EMBED}.yaml"], *options, prewarm=True, fixed={"heartbeat": 0.2}
+    )
     try:
         server.wait_ready()
         assert server.http.post(f"/v1/models/{EMBED}/load", timeout=PATIENCE).status_code == 200, server.tail()

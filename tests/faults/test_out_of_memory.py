@@ -45,8 +45,8 @@ def server(limit: MemoryLimit, tmp_path_factory: pytest.TempPathFactory) -> Iter
         recipe.update({"id": name, "residency": {"pin": name == "steady"}, "aliases": []})
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
     recipes = [STARTER / "starter-embed.yaml", *(folder / f"{name}.yaml" for name in MODELS)]
-    options = ("--slots", "4", "--device-memory", "8GiB", "--heartbeat", "0.5", "--hung-after", "120")
-    server = Server(folder / "data", recipes, *options)
+    options = ("--slots", "4", "--device-memory", "8GiB", "--hung-after", "120")
+    server = Server(folder / "data", recipes, *options, fixed={"heartbeat": 0.5})
     server.http.timeout = 30
     try:
         limit.take(server)

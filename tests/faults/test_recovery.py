@@ -19,8 +19,8 @@ HUNG_AFTER = 10
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ("--slots", "5", "--heartbeat", "0.5", "--hung-after", str(HUNG_AFTER))
-    server = Server(tmp_path_factory.mktemp("data"), [STARTER], *options)
+    options = ("--slots", "5", "--hung-after", str(HUNG_AFTER))
+    server = Server(tmp_path_factory.mktemp("data"), [STARTER], *options, fixed={"heartbeat": 0.5})
     try:
         server.wait_ready()
         for model in MODELS:

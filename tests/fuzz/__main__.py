@@ -34,8 +34,9 @@ from tests.fuzz.verdict import finding
 from tests.system.serving import PACK, ROOT, STARTER, Server
 
 PATIENCE = 90.0
-OPTIONS = ("--body-seconds", "5", "--device-memory", "8GiB", "--unread-seconds", "10", "--open")
+OPTIONS = ("--device-memory", "8GiB", "--open")
 """open: the control stream shows no key, and some requests show what is none."""
+FIXED = {"body_seconds": 5, "unread_seconds": 10}
 FRESH = httpx.Limits(max_keepalive_connections=0)
 """Each question has a connection of its own: a server may close one that is idle, but never one that has just come. So
 no question need be asked twice, and one that is left without an answer is a finding."""
@@ -230,7 +231,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the mutations; a run tells its own")
     requested = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="roundhouse-fuzz") as folder:
-        server = Server(Path(folder) / "server" / "data", [STARTER], *OPTIONS, prewarm=True)
+        server = Server(Path(folder) / "server" / "data", [STARTER], *OPTIONS, prewarm=True, fixed=FIXED)
         server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=FRESH)
         try:
             displayed = key.make(server.wait_ready(600))

@@ -1,13 +1,14 @@
 """Starts the real server as a user does, on real engines, and looks at its processes."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -49,7 +50,8 @@ class Server:
 
     It is killed when the thread that made it ends, so also when the test run is killed. `prewarm`: as by default; else
     empty slots import nothing, which spares each start the CPU time of a second import. `python` and `env`: of another
-    build than this one (tests/rehearsal). `cwd`: where a user starts it.
+    build than this one (tests/rehearsal). `cwd`: where a user starts it. `fixed`: figures
+    that have no option.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Server:
         python: str = sys.executable,
         env: dict[str, str] | None = None,
         cwd: Path = ROOT,
+        fixed: Mapping[str, float] | None = None,
     ) -> None:
         self.port, self.data = free_port(), data
         self.url = f"http://127.0.0.1:{self.port}"
@@ -84,6 +87,8 @@ class Server:
             command += ["--adapter-roots", str(root)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
         self._command, self._env, self._cwd = command, env, cwd
+        if fixed:
+            self._env = {**(env or os.environ), "ROUNDHOUSE_FIXED": json.dumps(fixed)}
         self.start()
 
     def start(self) -> None:

@@ -18,12 +18,12 @@ from tests.system.serving import STARTER, Server, alive, is_free
 
 pytestmark = pytest.mark.real
 RECIPE = [STARTER / "starter-embed.yaml"]
-OPTIONS = ("--slots", "1", "--header-seconds", "1", "--cors-origins", "https://chat.example")
+OPTIONS = ("--slots", "1", "--cors-origins", "https://chat.example")
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("guarded") / "data", RECIPE, *OPTIONS)
+    server = Server(tmp_path_factory.mktemp("guarded") / "data", RECIPE, *OPTIONS, fixed={"header_seconds": 1})
     try:
         yield server.wait_ready()
     finally:

@@ -10,6 +10,8 @@ import typer
 import typer.main
 from typer.core import TyperCommand
 
+from runtime.cli.failures import UsageError
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
@@ -17,7 +19,15 @@ GIVEN = "settings"
 
 
 class ServeCommand(TyperCommand):
-    """A command that has them beside its own options."""
+    """`serve`: its own options and one for each setting."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises UsageError for an option that earlier versions had."""
+        for word in args:
+            name = word.partition("=")[0].removeprefix("--")
+            if word.startswith("--") and name.replace("-", "_") in removed():
+                raise UsageError(f"There is no --{name} any more: {removed()[name.replace('-', '_')]}.")
+        return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [*options(), *super().get_params(ctx)]
@@ -27,6 +37,13 @@ def given(ctx: typer.Context) -> dict[str, object]:
     """Settings that stand on the command line, not yet checked."""
     result: dict[str, object] = ctx.meta.get(GIVEN, {})
     return result
+
+
+def removed() -> dict[str, str]:
+    """Settings that earlier versions had, with what counts in their place."""
+    from runtime.config.settings import REMOVED
+
+    return REMOVED
 
 
 def options() -> list[Any]:

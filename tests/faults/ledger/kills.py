@@ -33,7 +33,7 @@ from tests.eventually import PATIENCE, eventually
 from tests.faults.traffic import MODELS, WAV
 from tests.system.serving import ROOT, STARTER, Server
 
-OPTIONS = ("--slots", "4", "--heartbeat", "0.5")
+OPTIONS = ("--slots", "4")
 Kind = Literal["slot", "core", "gateway"]
 KINDS: tuple[Kind, ...] = ("slot", "core", "gateway")
 
@@ -68,7 +68,11 @@ class Run:
         self._data, self._requests, self._clients = folder / "a" / "data", requests, clients
         self._chance, self._numbers = random.Random(seed), itertools.count()
         self._kills = [KINDS[n % len(KINDS)] for n in range(kills)]
-        self._server, self._key, self._up = Server(self._data, [STARTER], *OPTIONS), "", threading.Event()
+        self._server, self._key, self._up = (
+            Server(self._data, [STARTER], *OPTIONS, fixed={"heartbeat": 0.5}),
+            "",
+            threading.Event(),
+        )
         self._lock = threading.Lock()
         self.got: dict[str, Used] = {}
         self.reported, self._refused, self._requested = Totals(requests=requests), Counter[str](), 0
@@ -152,7 +156,7 @@ class Run:
         self._server.close()
 
     def _begin(self) -> None:
-        self._server = Server(self._data, [STARTER], *OPTIONS)
+        self._server = Server(self._data, [STARTER], *OPTIONS, fixed={"heartbeat": 0.5})
         self._server.http.headers["x-api-key"] = self._key
         self._server.wait_ready()
         self._up.set()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.messages import Chunk, ResponseStart
+from registry.bounds import Bounds
 from runtime.http.guard import protocol
 from runtime.http.guard.layers import raise_file_limit
 from runtime.http.guard.protocol import GuardedConnection
@@ -348,7 +349,7 @@ async def test_requests_that_are_sent_ahead_are_answered_in_order_and_have_a_bou
         begin(self)
 
     monkeypatch.setattr(GuardedConnection, "on_message_begin", spy)
-    async with served(tmp_path, header_seconds=PATIENCE, bounds=("pipelined=100",)) as server:
+    async with served(tmp_path, header_seconds=PATIENCE, bounds=Bounds(pipelined=100)) as server:
         wire = await server.connect()
         await wire.send((READ + b"\r\n") * 100)
         assert [(await wire.answer()).status for _ in range(100)] == [200] * 100

@@ -21,7 +21,7 @@ from runtime.cli.local.data_dir import DataDir
 from runtime.cli.options import root
 from runtime.cli.remote.sample_requests import sample_requests
 from runtime.config import device
-from runtime.config.settings import Settings, starter_recipes
+from runtime.config.settings import REMOVED, Settings, starter_recipes
 from tests.eventually import eventually
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
@@ -32,13 +32,11 @@ OTHER = {
     "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "2GiB", "slots": "3",
     "prewarm": "false", "watch": "true", "trust_clients": "true",
     "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot", "provider_prices": "prices.yaml",
-    "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_uploads": "4MiB",
+    "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB",
     "max_bodies": "5MiB",
     "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
-    "max_headers": "1KiB", "max_idle": "8", "max_idle_per_address": "9", "min_rate": "2KiB",
-    "header_seconds": "1", "body_seconds": "2", "keep_alive": "3", "unread_seconds": "4",
-    "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
+    "drain_seconds": "6", "hung_after": "9", "bounds_factor": "2",
     "database": "sqlite:///other.db", "open": "true", "bounds": "tools=7",
 }  # fmt: skip
 """A value of each setting that is not its default."""
@@ -54,7 +52,7 @@ UNWRITTEN = (
     "bounds",
     "provider_prices",
 )
-HIDDEN = {"run_dir", "pepper"}
+HIDDEN = {"run_dir", "pepper", *REMOVED}
 """The command line makes the one; the other is a secret, and others on the machine can read options."""
 
 
@@ -137,17 +135,17 @@ def test_the_starter_recipes_are_found_from_anywhere(tmp_path: Path, monkeypatch
 def test_bounds_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_BOUNDS", "tools=7, grammar_bytes=1MiB")
     assert settings_of(monkeypatch, run).bounds == Bounds(tools=7, grammar_bytes=ByteSize(2**20))
-    given = settings_of(monkeypatch, run, "--bounds", "stops=2", "--bounds", "compile_seconds=0.5").bounds
-    assert given == Bounds(stops=2, compile_seconds=0.5), "what is given wins"
+    given = settings_of(monkeypatch, run, "--bounds", "tools=2", "--bounds", "compile_seconds=0.5").bounds
+    assert given == Bounds(tools=2, compile_seconds=0.5), "what is given wins"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("tols=7", "tols is none of"),
+        ("tols=7", "tols is no bound"),
         ("tools", "--bounds tools"),
         ("tools=0", "greater than 0"),
-        ("nesting=65", "less than or equal to 64"),
+        ("nesting=65", "nesting is set by --bounds-factor alone"),
         ("compile_seconds=inf", "finite number"),
         ("grammar_bytes=much", "--bounds grammar_bytes"),
     ],
@@ -156,6 +154,24 @@ def test_an_unknown_bound_is_refused(run: Run, given: str, message: str) -> None
     result = run("serve", "--bounds", given)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
+
+
+def test_a_factor_scales_every_bound_that_is_not_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(monkeypatch, run, "--bounds-factor", "2", "--bounds", "tools=7")
+    assert (settings.bounds.tools, settings.bounds.stops, settings.bounds.nesting) == (7, 128, 64)
+    assert (settings.max_headers, settings.header_seconds) == (128 << 10, 20.0)
+
+
+@pytest.mark.parametrize("name", sorted(REMOVED))
+def test_a_setting_of_an_earlier_version_is_refused_with_its_replacement(
+    name: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    option = f"--{name.replace('_', '-')}"
+    for result in (run("serve", option, "1"), run("serve", f"{option}=1")):
+        assert result.exit_code == 2
+        assert f"There is no {option} any more: {REMOVED[name]}" in " ".join(result.stderr.split())
+    monkeypatch.setenv(f"ROUNDHOUSE_{name.upper()}", "1")
+    assert REMOVED[name] in " ".join(run("serve").stderr.split())
 
 
 def test_a_wrong_variable_is_named_by_its_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ async def test_a_client_that_leaves_while_it_uploads_leaves_no_file(app: FastAPI
 
 @pytest.mark.parametrize("limit", ["upload_pause_seconds", "upload_seconds"])
 async def test_a_client_that_stalls_is_408(tmp_path: Path, limit: str) -> None:
-    gateway = FakeGateway(tmp_path, bounds=(f"{limit}=0.01",))
+    gateway = FakeGateway(tmp_path, bounds=Bounds.model_validate({limit: 0.01}))
     wire = Wire(application(gateway), PATH, [MODEL + FILE[:60]], HEADERS)
     wire.complete = False
     await asyncio.wait_for(wire.run(), 200)

@@ -92,7 +92,7 @@ async def test_a_bound_is_a_setting_and_is_named(tmp_path: Path, bound: str, mor
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 answer = await client.post("/v1/routers", json=router(**more))
             assert answer.status_code == status, answer.text
-            assert (f"--bounds {bound}" in answer.text) == (status == 422)
+            assert (f"bound {bound}, see --bounds-factor" in answer.text) == (status == 422)
     assert RouterSpec.model_validate(router(**more)), "what the operator wrote in a file, or was taken before, is read"
 
 
