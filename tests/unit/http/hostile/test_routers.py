@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from registry.bounds import USUAL
+from registry.bounds import USUAL, Bounds
 from registry.recipes.router import RouterSpec
 from registry.state.database import State
 from routing.intents.files import to_bytes
@@ -84,10 +84,10 @@ async def test_the_most_that_a_definition_may_have_is_taken(kept: httpx.AsyncCli
         ("router_intents", {"intents": {"routes": {name: ["chat"] for name in "abc"}}}),
     ],
 )
-async def test_a_bound_is_a_setting_and_is_named(tmp_path: Path, bound: str, more: dict[str, Any]) -> None:
+async def test_an_error_names_its_bound_and_the_option(tmp_path: Path, bound: str, more: dict[str, Any]) -> None:
     with State(tmp_path / "state") as state:
         for most, status in ((2, 422), (3, 201)):
-            gateway = FakeGateway(tmp_path, state=state, bounds=(f"{bound}={most}",))
+            gateway = FakeGateway(tmp_path, state=state, bounds=Bounds.model_validate({bound: most}))
             transport = httpx.ASGITransport(app=application(gateway))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 answer = await client.post("/v1/routers", json=router(**more))
