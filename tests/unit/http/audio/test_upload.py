@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.messages import ResponseEnd, TranscribeRequest, TranscriptInfo, Usage
+from registry.bounds import Bounds
 from runtime.http.audio.endpoints import RecordingResponse
 from runtime.http.guard.access import dialect_of
 from runtime.http.middleware import ContextMiddleware
