@@ -160,13 +160,13 @@ async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -
         quiet = asyncio.create_task(closed_loop(server, endless(over), 2))
         beside = await flood
         over.set()
-        request_of = await quiet
+        quiet_cell = await quiet
         end = max(reply.arrivals[-1] for reply in beside.good)
-        tokens = sum(arrival <= end for reply in request_of.good for arrival in reply.arrivals)
-        for where, cell in (("quiet beside a flood", request_of), ("quiet alone", quiet_alone), ("flood", beside)):
+        tokens = sum(arrival <= end for reply in quiet_cell.good for arrival in reply.arrivals)
+        for where, cell in (("quiet beside a flood", quiet_cell), ("quiet alone", quiet_alone), ("flood", beside)):
             bench.count(where, cell)
         kept.append(2 * (beside.tokens + tokens) / beside.wall / (before + await alone()))
-        waits.append(percentile([_queued(reply) for reply in request_of.good], 99))
+        waits.append(percentile([_queued(reply) for reply in quiet_cell.good], 99))
         step = percentile([gap for reply in beside.good for gap in reply.gaps], 50) * 1e3
         steps.append((waits[-1] - QUEUED_MS) / step)
         alone_waits.append(percentile([_queued(reply) for reply in quiet_alone.good], 99))
