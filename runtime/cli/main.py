@@ -48,7 +48,7 @@ class CommandGroup(TyperGroup):
 
 
 def _what_to_write(missing: Any) -> str:
-    """Of an argument that is not there: what it is, and a command that has it."""
+    """Help on a missing argument: what it is, and an example."""
     description = getattr(missing.param, "help", None) or ""
     _, _, examples = (missing.ctx.command.help or "").partition("Example")
     example = " ".join(examples.partition(":")[2].partition(";")[0].split())

@@ -21,12 +21,11 @@ MAX_WAIT_SECONDS, POLL_SECONDS = 10.0, 0.05
 
 class DeviceMemory(Protocol):
     async def used(self) -> int | None:
-        """Bytes in use on the device, by all processes; None: nobody tells. Asked before a model leaves, and at each
-        heartbeat."""
+        """Bytes in use by all processes; None if unknown. Read before a model leaves and at each heartbeat."""
         ...
 
     async def back(self, held: int, before: int | None) -> None:
-        """Return when `held` bytes fewer are in use than `before`. None: nobody could ask before, as of a death."""
+        """Return when `held` bytes fewer are in use than `before`. None: unknown, as after a death."""
         ...
 
 
@@ -98,9 +97,9 @@ class GpuMemory:
 
 
 CUDA = "cuda:0"
-"""Of the GPUs that CUDA_VISIBLE_DEVICES names, the first."""
+"""The first of the GPUs in CUDA_VISIBLE_DEVICES."""
 SHARE = 0.85
-"""Of what is detected; the rest is left to the gateway, the page cache and other programs."""
+"""Share of the detected memory for models. The gateway, the page cache and other programs get the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class DeviceBudget:
 
     @property
     def engine_device(self) -> str:
-        """What an engine is told: to it every part of a CPU is the CPU."""
+        """The device as engines take it: every part of a CPU is the CPU."""
         return "cpu" if self.device.startswith("cpu:") else self.device
 
 
@@ -130,7 +129,7 @@ class Device:
     """Host memory beside a GPU; 0 on a CPU, where models live in it."""
     host_budget: int = 0
     parts: int = 1
-    """As how many devices it is served, each with its share of the budget."""
+    """Number of devices that it is served as, with equal shares of the budget."""
 
     @property
     def budgets(self) -> tuple[DeviceBudget, ...]:
@@ -140,7 +139,7 @@ class Device:
 
 
 def detect(requested: str, budget: int | None, host_budget: int | None = None) -> Device:
-    """The device to serve on. Raises RuntimeError when a GPU is asked for, or needed, and none is there.
+    """The device to serve on. Raises RuntimeError when a GPU is requested and none can be used.
 
     wanted: auto, cpu, cuda, or cpu:2 for the CPU as two devices.
     """
@@ -176,7 +175,7 @@ def machine_total(device: Device) -> int:
 
 
 def used_of(device: Device) -> tuple[int | None, float | None]:
-    """Bytes that are used there, by all programs, and how busy it is, from 0 to 1; None: not told.
+    """Bytes in use there by all programs, and its load from 0 to 1; None if unknown.
 
     Of a CPU: this machine's memory, and all its cores since the last call.
     """

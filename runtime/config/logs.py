@@ -44,13 +44,13 @@ class PlainLines(logging.Formatter):
 
 
 REQUESTS = "roundhouse.requests"
-"""Whose log has a line for each request, and for nothing else."""
+"""Name of the logger that writes one line per request."""
 
 
 class RepeatFilter(logging.Filter):
-    """Of each place that warns, MAX_RECORDS records in SECONDS: what clients do wrong must not hide the rest of a log.
+    """Lets MAX_RECORDS warnings per line of code and SECONDS through, so that faulty clients cannot flood the log.
 
-    The next one after that says how many were left out.
+    The next record after that says how many were left out.
     """
 
     MAX_RECORDS, SECONDS = 20, 60.0

@@ -55,7 +55,7 @@ DETECTED = OptionHelp(MEMORY.panel, "85 % of what is there")
 
 
 def starter_recipes() -> tuple[Path, ...]:
-    """Those in the working directory, else those of the checkout that this package lies in."""
+    """The starter recipes of the working directory, else of the checkout that holds this package."""
     here = Path(STARTER)
     return (here if os.path.isdir(here) else Path(__file__).resolve().parents[2] / STARTER,)
 
@@ -108,7 +108,7 @@ class Settings(BaseSettings):
         "password into the variable: other users can read command lines.",
     )
     pepper: SecretStr | None = None
-    """Of the keys' hashes; None: the file `pepper` in the data directory. No option: others can read those."""
+    """Secret for the hashes of keys; None: the file `pepper` in the data directory. No option: those can be read."""
     open: Annotated[bool, WHERE] = Field(
         default=False,
         description="Accept requests without a key, from any host, as team 'default'. Until the first key exists "
@@ -170,7 +170,7 @@ class Settings(BaseSettings):
     max_idle: int = 4096
     """Connections that wait for a request; then the one that is idle longest is closed."""
     max_idle_per_address: int = 1024
-    """The same of one address."""
+    """Idle connections of one address; then the one that is idle longest is closed."""
     min_rate: ByteSize = ByteSize(4 * 2**10)
     """Bytes of a body per second once `body_seconds` are over."""
     max_audio: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(32 * 2**20), description="Largest recording.")

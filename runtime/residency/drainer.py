@@ -24,7 +24,7 @@ class Drainer:
     |-----------------------------|-----------|-----------|------------------------------------------------------|
     | dismiss                     | READY     | DRAINING  |                                                      |
     |                             | ASLEEP    | UNLOADING |                                                      |
-    | leave: requests have ended, | DRAINING  | UNLOADING | at the drain deadline they are told to end           |
+    | leave: requests have ended, | DRAINING  | UNLOADING | at the drain deadline they are aborted               |
     | it shall end                |           |           |                                                      |
     | leave: the same,            | DRAINING  | ASLEEP    | UNLOADING: requests stay, host memory is full, or    |
     | it shall sleep              |           |           | the engine does not sleep                            |
@@ -33,7 +33,7 @@ class Drainer:
     A model that dies in between is the watcher's; `leave` returns then.
 
     Args:
-        decide: called after a model has left: somebody may be waiting for the room.
+        decide: called after a model has left, since another may wait for its room.
     """
 
     def __init__(self, table: Table, decide: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class Drainer:
             entry.queue.close()
 
     def dismiss_all(self, victims: Iterable[Victim]) -> list[ModelEntry]:
-        """As a plan says, each in its way."""
+        """Dismiss the victims of a plan: each drains, sleeps or ends as the plan says."""
         entries = []
         for victim in victims:
             entry = self._table.entries[victim.id]
@@ -85,7 +85,7 @@ class Drainer:
         await self.leave(entry, reason)
 
     def on_absent(self, entry: ModelEntry) -> None:
-        """Who asked for it meanwhile waits for its return."""
+        """Requests that came meanwhile wait for its return."""
         self._table.note_change()
         if entry.queue.oldest is not None:
             entry.requested_since = entry.queue.oldest
@@ -152,7 +152,7 @@ class Drainer:
         return True
 
     async def _put_to_sleep(self, entry: ModelEntry, link: SlotLink) -> tuple[MemoryFootprint, float]:
-        """What it holds once the memory that it gave up is seen to be back, and the seconds that its engine took: what
+        """The memory that it keeps once the rest is seen to be free, and the seconds that its engine took: what
         loads meanwhile hides that memory for a while, which tells nothing of the next sleep."""
         awake, used, began = entry.seen, await self._table.memory.used(), entry.clock()
         reply = await link.command(frames.Sleep, SLEEP_SECONDS)

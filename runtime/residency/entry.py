@@ -17,7 +17,7 @@ BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 WAKE_SECONDS, WAKE_BYTES = 0.3, 30 * 2**30
 """A wake, before one was measured: this long, and a second for each so many bytes (PCIe; 28 GB took 0.7 s)."""
 SLEEP_BYTES = 1.7 * 2**30
-"""The same for the first sleep of a process, which pins what it keeps in host memory, at about so many a second."""
+"""Bytes per second of the first sleep of a process, which pins what it keeps in host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +51,19 @@ class ModelEntry:
     bytes: int = 0
     """On its device."""
     claim: int = 0
-    """Of a wake that waits for others to leave: what it will hold on the device."""
+    """Device bytes that a wake will need while it waits for others to leave."""
     host_bytes: int = 0
     """In host memory beside it; 0 on a CPU, where the device is host memory."""
     host_needed: int = 0
     """Bytes of host memory that a load claims."""
     host_adapters: int = 0
-    """Of these, what is kept for adapters that may be staged while it is awake: asleep it has none."""
+    """The part of `host_needed` for staged adapters. A sleeping model has none."""
     after_load: int = 0
-    """What it is known to hold after a load; 0: no load was measured. See `registry.learning`."""
+    """Measured bytes after a load; 0: no load was measured. See `registry.learning`."""
     margin: int = 0
-    """What it is known to hold beyond that while it serves; on a GPU, where that is not measured, what a step takes."""
+    """Measured bytes beyond `after_load` while it serves. On a GPU: the estimate of one engine step."""
     slept: MemoryFootprint | None = None
-    """What it held when it slept last, before a restart included."""
+    """Memory of its last sleep, also from before a restart."""
     falling_asleep: bool = False
     """It is DRAINING in order to sleep."""
     room_at: float = 0.0
@@ -73,13 +73,13 @@ class ModelEntry:
     failed_sleeps: int = 0
     """In a row. One may be chance: the next is tried after a load."""
     asleep_since: float = 0.0
-    """Since when it sleeps, or is falling asleep."""
+    """Start of its sleep, or of falling asleep."""
     measured_wake: float | None = None
     """Seconds of its last wake; after a restart the mean of those before it."""
     measured_first_sleep: float | None = None
-    """The same of falling asleep for the first time in a process, which pins host memory for it."""
+    """Seconds of the first sleep of a process, which pins host memory."""
     measured_sleep: float | None = None
-    """The same of falling asleep again."""
+    """Seconds of later sleeps."""
     naps: int = 0
     """Sleeps in its present process."""
     wakes: int = 0
@@ -113,7 +113,7 @@ class ModelEntry:
 
     @property
     def asleep(self) -> MemoryFootprint | None:
-        """What it would hold asleep; None: it cannot sleep, its recipe forbids it, or little would be won.
+        """Memory that it would hold asleep; None: it cannot sleep, its recipe forbids it, or it would free little.
 
         Little is won where too few bytes are freed, and where nothing is kept in host memory: then a wake reads the
         weights from disk as a load does.
@@ -127,7 +127,7 @@ class ModelEntry:
 
     @property
     def seen(self) -> int:
-        """Of its bytes, those that its process was seen to hold. The rest is kept for what a step takes meanwhile."""
+        """The bytes that its process was measured to hold. The rest of `bytes` is reserved for engine steps."""
         return self.bytes if self.loaded is None else min(self.bytes, self.loaded.resident_bytes)
 
     @property
@@ -162,13 +162,13 @@ class ModelEntry:
 
     @property
     def remaining_load_seconds(self) -> float:
-        """Expected seconds until it is ready: of a load or wake that is under way or, if nobody had to leave for it,
+        """Expected seconds until it is ready: of a load or wake under way or, if no model has to leave for it,
         that starts now."""
         if self.state is not ModelState.LOADING or self.progress is None:
             return self.return_seconds
         if self.progress.phase == "waking":
             return self.wake_seconds
-        if self.progress.phase in ("fetching", "converting"):  # how long that takes nobody knows
+        if self.progress.phase in ("fetching", "converting"):  # their duration is unknown
             return self.load_seconds
         waits = max(0.0, self.room_at - self.clock()) if self.progress.phase in ("queued", "evicting") else 0.0
         return waits + (self.wake_seconds if self.claim else self.load_seconds * (1.0 - self.progress.fraction))

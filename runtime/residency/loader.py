@@ -29,7 +29,7 @@ class Loader:
     |               |                        |         | asleep, and a claim     | room: ABSENT or ASLEEP, in line     |
     | load          | LOADING                | READY   | as estimated, then as   | FAILED; out of memory: once more    |
     |               |                        |         | measured                | when all idle models have left      |
-    | wake          | LOADING                | READY   | the same                | its process ends, ABSENT; whoever   |
+    | wake          | LOADING                | READY   | the same                | its process ends, ABSENT; requests  |
     |               |                        |         |                         | waits is served after a load        |
 
     Args:
@@ -40,7 +40,7 @@ class Loader:
         self._table, self._drainer, self._decide = table, drainer, decide
 
     def start(self, entry: ModelEntry, plan: Plan) -> None:
-        """As the plan says: victims are dismissed at once, the rest goes on in a task."""
+        """Carry out a plan: victims are dismissed at once, the rest runs in a task."""
         log.info("plan", extra={"model": entry.id, "plan": _short(plan)})
         entry.room_at = entry.clock() + plan.expected_seconds - entry.return_seconds
         entry.to(S.LOADING)
@@ -59,7 +59,7 @@ class Loader:
     async def _make_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> bool:
         """Until its bytes are free: the victims leave, and others that are still leaving. Or until it dies asleep.
 
-        False: there will be no room, since others have grown meanwhile, and nobody leaves who might make it.
+        False: there will be no room, since others have grown meanwhile and none is leaving.
         """
         link, reason = entry.link, f"for {entry.id}"
         if victims:
@@ -282,8 +282,9 @@ class Loader:
 
 
 def _check_alive(link: SlotLink) -> None:
-    """Raises Unavailable for a process that ended just after it was ready: of a model that still loads or wakes nobody
-    else hears it. From here to READY nothing is awaited; then it is the watcher's."""
+    """Raises Unavailable for a process that ended just after it was ready.
+
+    While a model loads or wakes, the watcher ignores its death. From here to READY nothing is awaited."""
     if not link.connected:
         raise Unavailable(f"The engine died as it had come: {link.cause.text}.", code="engine_died")
 

@@ -34,10 +34,10 @@ class ResidencyManager:
     | unload | nothing to do | nothing to do         | ends         | drains and ends | waits for it, then as it is |
 
     How they come: `Loader`, `ModelFetcher`. How they leave: `Drainer`. How they change: `RecipeExchanger`. What happens
-    by itself: `Watcher`. These and the manager write entries, nobody else does.
+    by itself: `Watcher`. Only these and the manager write entries.
 
     Args:
-        table: nobody else writes it.
+        table: the manager and its parts are its only writers.
         patience: seconds that a waiting model lets busy ones go on before the least recently used one must drain.
         fetch: brings the files of a model that are not there yet.
         working_margin: see `registry.learning.most`.
@@ -86,12 +86,12 @@ class ResidencyManager:
         return policy.plan(self.table.snapshot(), need)
 
     def next_to_leave(self) -> tuple[policy.Victim, ...]:
-        """Who goes first if room is needed, on each device."""
+        """The next victims on each device if room is needed."""
         return policy.next_to_leave(self.table.snapshot())
 
     # --- models that come and go ----------------------------------------------------------------------------------
     def add(self, entry: ModelEntry) -> None:
-        """A model that may be asked for from now on."""
+        """Add a model that may be requested from now on."""
         self.table.entries[entry.id] = entry
         self.table.note_change()
 
@@ -114,7 +114,7 @@ class ResidencyManager:
             self.fetcher.start(entry)
 
     async def fetch(self, entry: ModelEntry) -> None:
-        """The same, and wait for them. Raises what their source says."""
+        """Fetch its files and wait for them. Raises the error of their source."""
         self.begin_fetch(entry)
         while entry.path is None and entry.state is S.LOADING:
             await self.table.change()
@@ -168,7 +168,7 @@ class ResidencyManager:
             await self.drainer.evict(entry, "by hand")
 
     def pin(self, entry: ModelEntry, pinned: bool) -> None:
-        """Let it make room for nobody, or again for whoever needs it. Does not load it."""
+        """Keep it in memory once it is loaded, or allow its eviction again. Does not load it."""
         entry.pinned = pinned
         self.decide()
 
@@ -217,7 +217,7 @@ class ResidencyManager:
             self.loader.start(entry, plan)
 
     def _decide_later(self, at: float | None, now: float) -> None:
-        """Once more, at the earliest time that is asked for. None or for ever: it changes by an event only."""
+        """Decide again at `at`, or earlier if that is planned already. None or infinity: only an event changes it."""
         if at is None or math.isinf(at):
             return
         loop, delay = asyncio.get_running_loop(), max(0.01, at - now)
@@ -240,7 +240,7 @@ class ResidencyManager:
                 self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
     def _give_up(self, entry: ModelEntry, plan: policy.Plan) -> None:
-        """It can never start: who waits is told the sum. What sleeps goes on sleeping."""
+        """It can never start: waiting requests get the sum as their error. A sleeping model sleeps on."""
         entry.requested_since = None
         entry.queue.refuse(DoesNotFit(plan.why))
         if entry.state is S.ABSENT:

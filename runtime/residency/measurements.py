@@ -35,7 +35,7 @@ def load_key(recipe: Recipe, device: Device) -> LoadKey:
 
 @dataclass(frozen=True, slots=True)
 class LoadHistory:
-    """What earlier loads and sleeps have told, also those before a restart."""
+    """Figures of earlier loads and sleeps, also from before a restart."""
 
     measured: LoadMeasurement | None
     slept: SleepMeasurement | None
@@ -49,7 +49,7 @@ def load_history(recipe: Recipe, state: State, device: Device) -> LoadHistory:
 
 
 def apply_files(entry: ModelEntry, files: FileEstimates, history: LoadHistory) -> None:
-    """Fill in what its files tell, and what earlier loads have told in place of estimates."""
+    """Fill in the estimates from its files, and measured figures of earlier loads in their place."""
     entry.needed, entry.needed_detail, entry.margin = files.needed, files.needed_detail, files.step
     entry.host_needed, entry.host_adapters = files.host_needed, files.host_adapters
     if files.load_seconds is not None:

@@ -37,7 +37,7 @@ from runtime.residency.states import ModelState
 Action = Literal["sleep", "evict"]
 NO_LIMIT = 1 << 62
 MIN_SAVING = 2
-"""A model sleeps only if it holds at most one part in so many of its device bytes then (unless told `always`)."""
+"""A model sleeps only if that divides its device bytes by this or more (unless its recipe says `always`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Resident:
     """Where its bytes are."""
 
     def seen_from(self, device: str) -> "Resident":
-        """The same for who wants to come to `device`: elsewhere it holds no bytes, but host memory and a slot."""
+        """This resident as a model for `device` sees it: on another device it holds only host memory and a slot."""
         if self.device == device:
             return self
         return replace(self, bytes=0, asleep_bytes=None if self.asleep_bytes is None else 0)
@@ -87,7 +87,7 @@ class Resident:
         return self.wake_seconds if self.gentlest == "sleep" else self.load_seconds
 
     def fallen_asleep(self) -> "Resident":
-        """The same once it has."""
+        """This resident after it has fallen asleep."""
         device, host, _ = self._asleep()
         return replace(self, state=ModelState.ASLEEP, bytes=device, host=host, falling_asleep=False)
 
@@ -127,7 +127,7 @@ class Shortage:
 
 
 def choose(pool: Sequence[Resident], shortage: Shortage) -> tuple[tuple[Resident, Action], ...] | None:
-    """Who leaves and how, in the order of `pool`; None: all of them together are not enough."""
+    """Choose victims and actions in the order of `pool`; None: all of them together are not enough."""
     chosen: dict[str, tuple[Resident, Action]] = {}
     for resident in pool:  # a
         if shortage.met_by(chosen):
@@ -168,14 +168,14 @@ COST_WEIGHT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the policy may look at. `slots_free` counts empty slots that nobody has claimed."""
+    """The input of the policy. `slots_free` counts empty slots without a claim."""
 
     budgets: tuple[DeviceBudget, ...]
     residents: tuple[Resident, ...]
     slots_free: int
     now: float
     host_budget: int = NO_LIMIT
-    """Bytes of host memory beside the device. On a CPU there is no such thing, and nobody holds any."""
+    """Bytes of host memory beside the device. On a CPU there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +309,7 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
 
 
 def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
-    """Who goes first on each device if a model comes for which one byte too few is free; nobody where none can go."""
+    """The victims on each device if one byte more than is free were needed; none where no model can leave."""
     result: list[Victim] = []
     for budget in snapshot.budgets:
         held = sum(r.seen_from(budget.device).settled()[0] for r in snapshot.residents)
@@ -339,7 +339,7 @@ def _how(r: Resident, action: Action) -> Literal["evict", "drain", "sleep"]:
 
 
 def _ripe_at(r: Resident) -> float:
-    """From when on it may leave: a sleeping model serves nobody."""
+    """Time from which on it may leave: a sleeping model at once."""
     return float("-inf") if r.is_asleep else r.loaded_at + r.min_resident
 
 

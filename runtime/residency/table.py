@@ -28,7 +28,7 @@ def map_error(error: Exception, what: str) -> RoundhouseError:
 
 
 class Observer(Protocol):
-    """Told of what happened; metrics and the measured-figures table listen. Must not block."""
+    """Receives the events of residency, for metrics and measured figures. Must not block."""
 
     def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None: ...
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None: ...
@@ -48,7 +48,7 @@ class Table:
         entries: the models.
         pool: the slots.
         budgets: bytes for all models together, for each device.
-        observer: hears what happened.
+        observer: is called for each event.
         memory: the device's; tells when what a model held is seen to be back.
         host_budget: bytes for all models together in host memory beside the device.
         counts_processes: whether a model's bytes are those of its processes: on a CPU.
@@ -84,7 +84,7 @@ class Table:
 
     @property
     def budget(self) -> int:
-        """Of all devices together."""
+        """Bytes of all devices together."""
         return sum(budget.bytes for budget in self.budgets)
 
     def used_bytes(self, besides: ModelEntry | None = None, device: str | None = None) -> int:
@@ -92,7 +92,7 @@ class Table:
         return sum(e.bytes for e in self._holders(besides) if device in (None, e.device))
 
     def used_host_bytes(self, besides: ModelEntry | None = None) -> int:
-        """The same in host memory beside the device."""
+        """Bytes that models hold in host memory beside the device."""
         return sum(e.host_bytes for e in self._holders(besides))
 
     def _holders(self, besides: ModelEntry | None) -> Iterator[ModelEntry]:

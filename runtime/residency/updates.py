@@ -87,7 +87,7 @@ class ModelFetcher:
 
 
 FIELDS_WITHOUT_RELOAD = ("version", "price", "description", "owned_by", "aliases", "adapters")
-"""Of a recipe, what no engine is loaded with."""
+"""Recipe fields that change without a reload of the engine."""
 PATIENCE = 600.0
 """Seconds that a model may go on being used before it drains for its new recipe. Who comes meanwhile waits for that."""
 
@@ -128,7 +128,7 @@ class RecipeExchanger:
         return result.recipe if result else None
 
     def start(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
-        """The model gets another recipe, as soon as nobody uses the one that it has."""
+        """Give the model another recipe as soon as the present one is not in use."""
         if _same_engine(entry.recipe, exchange.recipe):
             self._waiting.pop(entry.id, None)
             self._count(entry, exchange)

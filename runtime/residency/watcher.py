@@ -93,7 +93,7 @@ class Watcher:
     async def _clean_up(self, entry: ModelEntry, held: int, gone: Awaitable[None], reason: Cause | None) -> None:
         """Count its memory as free once its last process is gone, then bring it back.
 
-        No `reason`: it served nobody, since it slept. It is on disk now, and nobody has to wait before its next load.
+        No `reason`: it slept and served no request. It is on disk now, without a back-off.
         """
         await gone
         await self._table.memory.back(held, None)
@@ -202,7 +202,7 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
 
 
 def engines_to_prewarm(table: Table) -> list[str]:
-    """Engines of models that could be asked for, in the order of the recipes: first of those that are not there."""
+    """Engines of models that can be requested: first those of models that are not in memory, in recipe order."""
     able = [entry for entry in table.entries.values() if entry.broken is None]
     away_first = sorted(able, key=lambda entry: entry.state in HOLDS_MEMORY)
     return list(dict.fromkeys(entry.recipe.engine.name for entry in away_first))

@@ -23,18 +23,18 @@ class QueueEntry:
     id: str
     adapter: AdapterRef | None
     probe: Probe | None
-    """Of the adapter's version that the request named."""
+    """The probe of the adapter version that the request named."""
     arrived: float
     turn: asyncio.Future[SlotLink]
     claim: QueueRequest
     started: float | None = None
     work: float | None = None
-    """What it had; None: nobody knows yet."""
+    """Work done for it; None: not known yet."""
     aborted: asyncio.Future[RoundhouseError] | None = None
     missed: bool = False
     """Its adapter was in no place when it came."""
     swap_seconds: float = 0.0
-    """Of its wait: what bringing its adapter into a place took."""
+    """The part of its wait that its adapter's swap took."""
 
 
 class SlotLease:
@@ -61,11 +61,11 @@ class SlotLease:
         return self.ticket.claim.pool
 
     def progress(self, work: float) -> None:
-        """So much was done for it until now."""
+        """Report the work done for it so far."""
         self._charge(self.ticket, work)
 
     def set_work(self, work: float) -> None:
-        """So much was done for it in all; told before it is given back."""
+        """Set the work done for it in all. Call it before `release`."""
         self.ticket.work = work
 
     async def __aenter__(self) -> Self:
@@ -82,7 +82,7 @@ class SlotLease:
 
 
 MAX_RETRY_AFTER = 60.0
-"""Seconds that are the most that a client is told to wait for others: whoever is before it may leave."""
+"""Longest Retry-After, in seconds: requests ahead may be cancelled."""
 
 
 @dataclass(slots=True)
@@ -94,14 +94,14 @@ class WaitingBound:
 
 
 class QueueAdmission:
-    """Of one queue. It predicts by what the policy holds and by the engine's pace so far."""
+    """Admission to one queue. It predicts waits from the waiting work and the engine's pace."""
 
     def __init__(self, policy: Placement, bounds: WaitingBound, pace: Pace, clock: Callable[[], float]) -> None:
         self._policy, self._bounds, self._pace, self._clock = policy, bounds, pace, clock
 
     def check(self, recipe: Recipe, claim: QueueRequest, make_room: Callable[[QueueRequest], bool]) -> None:
-        """Raises QueueFull or Unreachable. `make_room`: whether another request left the full queue for this one; asked
-        last, so that nobody leaves it for one that is refused itself."""
+        """Raises QueueFull or Unreachable. `make_room`: removes another request from a full queue for this one;
+        called last, so that none is removed for a request that is refused itself."""
         pool = recipe.pools.get(claim.pool)
         waits = not self._policy.starts_at_once(claim)
         if waits and pool is not None and (waiting := self._policy.waiting_in(claim.pool)) >= pool.max_waiting:

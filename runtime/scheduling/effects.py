@@ -1,6 +1,6 @@
 """What the placement policy's plans do: Stage, Place and Drop frames to one model's slot, and probes after a commit.
 
-| plan says | sent                                       | then the policy hears           |
+| plan says | sent                                       | then the policy gets            |
 |-----------|--------------------------------------------|---------------------------------|
 | drop      | Drop                                       | nothing                         |
 | stage     | Stage, and again after the drops before it | staged, or failed               |
@@ -43,7 +43,7 @@ class AdapterRegistry(Protocol):
         ...
 
     def dropped(self, digest: str) -> None:
-        """A removed adapter has left the engine: nobody needs its files any more."""
+        """A removed adapter has left the engine: its files are not needed any more."""
         ...
 
     def note(self, step: Step, seconds: float, outcome: str) -> None:
@@ -88,7 +88,7 @@ class AdapterEffects:
         self._refs: dict[str, AdapterRef] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._drops: dict[asyncio.Task[None], str] = {}
-        """Those on their way, with the digest that leaves."""
+        """Drops under way, with the digest of each."""
         self._forgotten: set[str] = set()
 
     def know(self, adapter: AdapterRef) -> None:
@@ -129,7 +129,7 @@ class AdapterEffects:
             await asyncio.wait(set(self._tasks))
 
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
-        """The probe's result since the commit, asked now if it was not before. Raises the engine's error."""
+        """The probe's result since the commit; runs the probe if there is none. Raises the engine's error."""
         if (known := self.probes.known(adapter.digest, probe)) is not None:
             return known
         began = self._clock()
@@ -182,7 +182,7 @@ class AdapterEffects:
         try:
             await self._retry_while_busy(link, lambda uid: frames.Place(uid, ref, evict))
             passed = await self._probe(link, ref)
-        except Exception as error:  # as above, and nobody else would get its place
+        except Exception as error:  # as above, and its place would be lost
             self._failed(link, digest, "place", error)
             return
         seconds = self._clock() - began

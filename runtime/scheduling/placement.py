@@ -307,7 +307,7 @@ class Placement:
             return first
         own = first.claim.service_class
         if self._waiting.floors.owed(own) and any(one < own for one in self._waiting.classes):
-            return first  # by its floor: those above it are not to wait until somebody's answer ends
+            return first  # by its floor: those above it must not wait for an answer to end
         return self._waiting.first_that(ready, closed, own, has_less)
 
     # --- small questions -----------------------------------------------------------------------------------------

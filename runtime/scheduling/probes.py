@@ -1,8 +1,8 @@
-"""Probes: what an adapter must answer before anybody gets an answer from it.
+"""Probes: what an adapter must answer before it serves any request.
 
 A version may be registered with a prompt and the beginning of its greedy answer. After each commit to an engine the
-prompt is asked once, with the adapter in its place and before any request starts with it. The question shares no
-prefix cache with requests and is counted as nobody's usage. Prompts and answers stay out of logs and metrics.
+prompt is sent once, with the adapter in its place and before any request starts with it. The question shares no
+prefix cache with requests and counts as no one's usage. Prompts and answers stay out of logs and metrics.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from runtime.slots.link import SlotLink
 PROBE_SECONDS = 120.0
 """A full engine may let the question wait for the longest running request."""
 RETRY_SECONDS = 60.0
-"""For so long requests are refused without another try after a probe has failed; a corrected one is tried at once."""
+"""After a failed probe requests are refused for this long without another try; a corrected probe runs at once."""
 MAX_QUOTED = 200
 """Characters of an expected or given answer that stand in an error."""
 
@@ -47,7 +47,7 @@ class _Event(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One probe, asked once. `answered`: the greedy answer as far as it was read, or why there was none."""
+    """The result of one run of a probe. `answered`: the greedy answer as far as it was read, or why there was none."""
 
     probe: Probe
     passed: bool
@@ -78,7 +78,7 @@ class Probes:
             self._refused.pop(key, None)
 
     def result(self, digest: str, probe: Probe) -> ProbeResult | None:
-        """The last result; None: not asked since the commit."""
+        """The last result; None: it has not run since the commit."""
         return self._results.get((digest, probe))
 
     def known(self, digest: str, probe: Probe) -> ProbeResult | None:
@@ -87,7 +87,7 @@ class Probes:
         return result if result is not None and (result.passed or (digest, probe) in self._refused) else None
 
     def refusal(self, digest: str, probe: Probe | None) -> Unavailable | None:
-        """Why no request may use the adapter under this probe now; None: it passed, or has not been asked."""
+        """Why no request may use the adapter under this probe now; None: it passed, or has not run."""
         result = self._refused.get((digest, probe)) if probe is not None else None
         if result is None:
             return None

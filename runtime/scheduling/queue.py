@@ -40,8 +40,8 @@ class ModelQueue:
         recipe: bounds (`queue`), how many run at once (`batching.max_requests`), adapter places.
         bounds: of the whole server.
         want: asks residency for the model; raises what makes waiting pointless.
-        released: tells residency that a lease ended, or that somebody who waited has gone.
-        registry: what is to be known of adapters beyond their references, and who hears how they fare.
+        released: reports to residency that a lease ended or a waiting request is gone.
+        registry: probes and stored files of adapters; receives their events.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ModelQueue:
 
     @property
     def oldest(self) -> float | None:
-        """When the longest waiting request came; None: nobody waits."""
+        """Arrival of the longest waiting request; None: none waits."""
         first = next(iter(self._waiting.values()), None)
         return None if first is None else first.arrived
 
@@ -117,13 +117,13 @@ class ModelQueue:
         self.policy.reset()
 
     def refuse(self, error: RoundhouseError) -> None:
-        """Everybody who waits gets this error."""
+        """All waiting requests get this error."""
         for ticket in list(self._waiting.values()):
             if not ticket.turn.done():
                 ticket.turn.set_exception(error)
 
     def abort_running(self, error: RoundhouseError) -> None:
-        """Everybody who runs gets this error (the drain deadline has passed)."""
+        """All running requests get this error (the drain deadline has passed)."""
         for ticket in self._running.values():
             if ticket.aborted is not None and not ticket.aborted.done():
                 ticket.aborted.set_result(error)
@@ -185,7 +185,7 @@ class ModelQueue:
                 self.release(ticket)
 
     def _make_room(self, claim: QueueRequest) -> bool:
-        """Whoever fills a queue does not keep others out of it: its newest request is refused instead of theirs."""
+        """Refuse the newest request of the team that fills the queue, so that it does not keep others out."""
         result = self.policy.make_room(claim)
         if result is None:
             return False
@@ -212,7 +212,7 @@ class ModelQueue:
             pass
 
     def _carry_out(self, link: SlotLink) -> bool:
-        """Whether somebody whose turn came had gone: it is another's."""
+        """Whether a started request was gone already, so that its turn is free for another."""
         now = self._clock()
         plan = self.policy.decide(now)
         self.effects.carry_out(link, plan)
@@ -227,7 +227,7 @@ class ModelQueue:
         return bool(gone)
 
     def _start(self, request: str, link: SlotLink, now: float) -> bool:
-        """False: nobody waits for it any more."""
+        """False: the request is gone."""
         ticket = self._waiting.pop(request)
         self._bounds.waiting -= 1
         if ticket.turn.done():  # cancelled or refused in this very moment
@@ -259,7 +259,7 @@ class ModelQueue:
         self.pump()
 
     async def _confirm(self, ticket: QueueEntry, link: SlotLink) -> None:
-        """A probe that came after its adapter had been committed is asked by the first request under it.
+        """Run a probe that was added after its adapter was committed, with the first request under it.
 
         Raises Unavailable (code adapter_probe_failed), or the engine's error.
         """
@@ -283,7 +283,7 @@ class ModelQueue:
         self.pump()
 
     def adapter_placed(self, digest: str) -> None:
-        """Those whose own probe failed are refused; the others may start."""
+        """Requests whose own probe failed are refused; the others may start."""
         for ticket in list(self._waiting.values()):
             if ticket.adapter is not None and ticket.adapter.digest == digest:
                 refusal = self.effects.probes.refusal(digest, ticket.probe)
@@ -296,7 +296,7 @@ class ModelQueue:
         self.pump()
 
     def adapter_failed(self, digest: str, error: RoundhouseError) -> None:
-        """Those who wait for this adapter get the reason; the engine and everybody else go on."""
+        """Requests that wait for this adapter get the error; the engine and all others go on."""
         for request in self.policy.failed(digest):
             ticket = self._waiting[request]
             if not ticket.turn.done():

@@ -175,7 +175,7 @@ class WaitingRequests:
         return None
 
     def work_before(self, claim: QueueRequest, *, exactly: bool = False) -> float:
-        """The work that would be done before that of a request which came now, if nobody came after it.
+        """The work ahead of a request that came now, if none came after it.
 
         As if it were the last of its key; exactly: by its deadline, in O(requests of the team).
         """
@@ -249,13 +249,13 @@ class RunningRequests:
     | start    | are charged what was foreseen                                |
     | progress | what it has had beyond that, at once                         |
     | end      | the rest, or they get back what it was charged and had not   |
-    | clear    | get everything back: the engine is gone, and nobody had it   |
+    | clear    | get everything back: the engine is gone, and the work with it|
     """
 
     def __init__(self, waiting: WaitingRequests, pools: Mapping[str, Pool]) -> None:
         self._waiting, self._runs = waiting, dict[str, _Run]()
         self._of_team: dict[str, tuple[float, Counter[ServiceClass]]] = {}
-        """Of each that runs any: its weight, and how many by class."""
+        """Teams with running requests: weight, and number by class."""
         self.pools = Pools(pools)
 
     def __len__(self) -> int:

@@ -121,16 +121,16 @@ class DeviceTier:
         return digest in self._placed
 
     def __iter__(self) -> Iterator[str]:
-        """Those in places."""
+        """Adapters in places."""
         return iter(self._placed)
 
     def open(self) -> list[str]:
-        """Those in places that take new requests."""
+        """Adapters in places that take new requests."""
         return [digest for digest in self._placed if digest not in self.closing]
 
     @property
     def free(self) -> int:
-        """Places that nobody has, is on the way to, or leaves."""
+        """Places without an adapter in them or on the way."""
         return self.places - len(self._placed) - len(self._placing)
 
     def touched(self) -> set[str]:
@@ -190,7 +190,7 @@ class DeviceTier:
 
 
 class Pins:
-    """The pinned ones, and which of them are to be brought in although nobody asks for them."""
+    """The pinned adapters, and which of them are placed without a request for them."""
 
     def __init__(self) -> None:
         self._needed: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
@@ -209,7 +209,7 @@ class Pins:
         self._most = max(0, places - 1)
 
     def add(self, digest: str, places: int) -> None:
-        """Of an engine with so many places. Raises Conflict when none would stay open."""
+        """Pin an adapter of an engine with `places` places. Raises Conflict when none would stay open."""
         if digest not in self._needed and len(self._needed) + 1 >= places:
             raise Conflict(
                 f"{len(self._needed)} of {places} adapter places are pinned, and one must stay open for others. "

@@ -1,4 +1,4 @@
-"""What LitServe is told of us: an API without inference of its own, and a spec that carries all endpoints.
+"""Our hooks into LitServe: an API without inference of its own, and a spec that carries all endpoints.
 
 A worker unpickles the first: nothing is imported here that a worker does not need.
 """

@@ -158,7 +158,7 @@ class ApiProcess:
     async def _reload(self) -> None:
         try:
             await self.gateway().services.reloader.reload()
-        except Exception:  # whatever it is: nobody else waits for this
+        except Exception:  # the border: nothing else awaits this task
             log.exception("the recipes could not be read again")
 
     async def start(self) -> None:
@@ -168,7 +168,7 @@ class ApiProcess:
         except OSError as error:
             raise Unavailable(unusable(error)) from error
         self._shutdown.listen()
-        if threading.current_thread() is threading.main_thread():  # nobody else has signals
+        if threading.current_thread() is threading.main_thread():  # only that thread gets signals
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     async def stop(self) -> None:

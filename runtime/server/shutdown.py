@@ -50,7 +50,7 @@ class Shutdown:
     Args:
         left: what there is now.
         seconds: the longest that running responses may take.
-        closing: told when it begins: what would never end by itself ends now.
+        closing: called at its beginning, to end streams that would never end by themselves.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Shutdown:
             self._before(number, signal.getsignal(number))
 
     def _before(self, number: int, handler: object) -> None:
-        if not callable(handler):  # nobody closes a port
+        if not callable(handler):  # no server listens for it
             return
 
         def on_signal(got: int, frame: FrameType | None) -> None:

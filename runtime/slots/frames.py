@@ -130,14 +130,14 @@ class CallFailed(Frame, frozen=True):
         return cls(uid, error.status, error.code, error.message, error.param, error.retry_after)
 
     def error(self) -> RoundhouseError:
-        """The same error on this side of the socket."""
+        """The error that the slot raised."""
         error = by_status(self.status)(self.message, code=self.code, param=self.param)
         error.retry_after = self.retry_after
         return error
 
 
 class EngineBroken(CallFailed, frozen=True):
-    """The engine has ended by itself; `uid` is 0. It answers nobody any more, so its slot must be ended."""
+    """The engine has ended by itself; `uid` is 0. It answers no call any more, so its slot must be ended."""
 
 
 FromSlot = Hello | Report | Emit | CallDone | CallFailed | EngineBroken

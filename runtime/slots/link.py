@@ -42,7 +42,7 @@ class FrameCall:
         self.held: MemoryFootprint | None = None
         self.counted = b""
         self.usage: Usage | None = None
-        """Of a call that was left early."""
+        """Usage of a call that was left early."""
         self._arrived = deque[frames.FromSlot]()
         self._some_arrived = asyncio.Event()
         self._buffered = 0
@@ -132,7 +132,7 @@ class FrameCall:
             self._link.forget(self.uid)
 
     async def _leave(self) -> None:
-        """Cancel, and wait until the work has left the engine: only then may its place go to somebody else."""
+        """Cancel, and wait until the work has left the engine: only then is its place free."""
         self._link.cancel(self.uid)
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
@@ -185,7 +185,7 @@ class SlotLink(Protocol):
     def slot_id(self) -> int: ...
     @property
     def pid(self) -> int:
-        """Of the slot's process, to show; 0: there is none."""
+        """Id of the slot's process, for display; 0: there is none."""
         ...
 
     @property
@@ -224,20 +224,20 @@ class SlotLink(Protocol):
         ...
 
     async def used_bytes(self) -> int:
-        """What its processes hold now; 0: that is not known."""
+        """Bytes that its processes hold now; 0: unknown."""
         ...
 
     async def peak_bytes(self) -> int:
-        """The most that they have held so far; 0: that is not known."""
+        """The most that they have held so far; 0: unknown."""
         ...
 
-    # --- what it is asked -------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------------------------
     def call(self, make: Callable[[int], frames.ToSlot]) -> FrameCall:
         """Send a frame and return the call; use it as a context manager. Raises Unavailable when away."""
         ...
 
     async def counted(self, timeout: float) -> bytes:
-        """What its engine counts by itself, as Prometheus text; empty: nothing, or no answer in `timeout` seconds."""
+        """The engine's own metrics as Prometheus text; empty: none, or no answer in `timeout` seconds."""
         ...
 
     async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> MemoryFootprint | None:

@@ -103,7 +103,7 @@ class SlotServer:
         for task in list(self._tasks.values()):
             task.cancel()
         if self._engine is not None:
-            with contextlib.suppress(Exception):  # going away: what fails now fails for nobody
+            with contextlib.suppress(Exception):  # going away: an error concerns no request any more
                 await asyncio.wait_for(self._engine.close(), CLOSE_SECONDS)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.address)
@@ -287,4 +287,4 @@ class SlotServer:
                             else:
                                 emit(part)
                 finally:
-                    emit(ResponseEnd(usage=audio_usage))  # what was heard is counted, whatever the end
+                    emit(ResponseEnd(usage=audio_usage))  # transcribed audio is counted, however the call ends

@@ -34,7 +34,7 @@ class SlotPool:
     ) -> None:
         self._make, self._on_death, self._on_free = make, on_death, on_free
         self._unsettled = set(range(size))
-        self._awaited = set(engines_at_start[:size])  # engines whose slot is among the unheard of
+        self._awaited = set(engines_at_start[:size])  # engines whose slot has not reported yet
         self._links = [make(i, self._died) for i in range(size)]
         self._free: set[SlotLink] = set()
         self._changed = asyncio.Condition()
@@ -63,7 +63,7 @@ class SlotPool:
                     break
                 except Unavailable as error:
                     log.error("%s", error.message)
-                    async with self._changed:  # nobody waits for this one any longer
+                    async with self._changed:  # loads do not wait for this one any longer
                         self._mark_settled(link)
                         self._changed.notify_all()
             async with self._changed:
@@ -92,7 +92,7 @@ class SlotPool:
         if link in self._free:
             self._free.discard(link)
         else:
-            self._on_death(link)  # of a slot that had been cooled nobody knows
+            self._on_death(link)  # a cooled slot belongs to no model
         self._links[link.slot_id] = following = self._make(link.slot_id, self._died)
         self._connect(following)
 
@@ -119,7 +119,7 @@ class SlotPool:
         if engine in self._unwarmable:
             return False
         empty = sorted((link for link in self._free if link.prewarmed is None), key=lambda s: s.slot_id)
-        link = next(iter([*importing, *empty]), None)  # one that began at its own start is asked when it has ended
+        link = next(iter([*importing, *empty]), None)  # one that imports since its start is prewarmed after that
         if link is None:
             return False
         link.prewarmed, link.prewarmed_bytes = engine, prewarmed_bytes(engine)

@@ -57,7 +57,7 @@ def cause_of(pid: int, kills: OomKills, handle: int | None = None) -> Cause:
 
 
 def _exit_code_of_handle(handle: int) -> int | None:
-    """The same, once its parent has asked; None on a kernel that does not keep it."""
+    """The exit code after its parent has read it; None on a kernel that does not keep it."""
     answer = bytearray(INFO.size)
     struct.pack_into("<Q", answer, 0, INFO_EXIT)
     try:
@@ -69,7 +69,7 @@ def _exit_code_of_handle(handle: int) -> int | None:
 
 
 def _exit_code(pid: int) -> int | None:
-    """As waitpid would give it; None when the process is gone already, or is not ending at all."""
+    """The exit code as waitpid gives it; None when the process is gone already, or is not ending."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         code = int(fields[EXIT_CODE])

@@ -178,7 +178,7 @@ class UnixSlotLink:
 
 
 def unix_links(run_dir: str) -> Callable[[int, Callable[[SlotLink], None]], SlotLink]:
-    """Makes the links of a server's slots, by number, each with who is told of a death."""
+    """A factory for the links of a server's slots: slot number and death callback to link."""
     return lambda slot_id, on_death: UnixSlotLink(slot_id, socket_path(run_dir, slot_id), on_death)
 
 

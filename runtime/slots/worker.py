@@ -80,7 +80,7 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
         expendable = OomPriority()
         expendable.mark_serving()
-        warms = self.warms(worker_id) if first else None  # later its memory may belong to somebody else: it is told
+        warms = self.warms(worker_id) if first else None  # later the gateway decides, since memory may be short
         address = socket_path(self.run_dir, worker_id)
         server = SlotServer(address, partial(create_engine, self.bounds), loads=expendable.loads, warms=warms)
         asyncio.run(server.serve())

@@ -195,7 +195,7 @@ def state(model: Json) -> str:
 
 
 def _bytes(model: Json) -> str:
-    """What it holds, or what it would need."""
+    """Bytes that it holds, else those that it needs."""
     return size(model["bytes"]) if model["bytes"] else f"(needs {size(model['expected_bytes'])})"
 
 

@@ -47,7 +47,7 @@ def removed() -> dict[str, str]:
 
 
 def options() -> list[Any]:
-    """As typer makes them from a function with one parameter for each."""
+    """The options, as typer makes them from a function with one parameter for each."""
     from runtime.config.settings import OptionHelp, Settings
 
     def command(**_: object) -> None: ...

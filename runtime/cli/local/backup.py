@@ -137,7 +137,7 @@ def restore(source: Path, data_dir: Path) -> None:
 
 
 def _fill(data_dir: Path, source: Path) -> None:
-    """Whole, or not at all: what comes from here and nothing else is removed again."""
+    """Copy a backup as a whole; after an error everything copied is removed again."""
     try:
         _copy_folders(source, data_dir)
         for name in (*DATABASES, PEPPER):
@@ -151,7 +151,7 @@ def _fill(data_dir: Path, source: Path) -> None:
 
 
 def _empty(data_dir: Path) -> None:
-    """Of what comes from a backup."""
+    """Remove everything that comes from a backup."""
     for name in FOLDERS:
         _delete(data_dir / name)
     for name in (*DATABASES, PEPPER, HALF_RESTORED):

@@ -27,7 +27,7 @@ Kind = Literal["cpu", "cuda"]
 MIN_DRIVER = 580
 """Least major version of the driver that CUDA 13 runs with, for which torch is built."""
 MEMORY = {"cpu": 4 * GIB, "cuda": 16 * GIB}
-"""Of the host. On a GPU an engine's process holds up to 4 GiB, and weights that sleep lie there too."""
+"""Least host memory. Beside a GPU an engine's process holds up to 4 GiB, and sleeping weights lie there too."""
 DISK = {"cpu": 2 * GIB, "cuda": 20 * GIB}
 """For what is fetched: the weights of an 8B model are 15 GiB."""
 NUMA = "libnuma.so.1"

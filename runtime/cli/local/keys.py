@@ -50,7 +50,7 @@ def open_keys(data_dir: Path | None, database: str | None, *, make: bool = False
 
 @contextmanager
 def open_keys_at(place: "KeySettings") -> Iterator["KeyTable"]:
-    """The same, where settings say."""
+    """Teams and keys where settings say."""
     from tenants.storage.opening import open_tables
 
     with _map_errors(), closing(open_tables(place.data_dir, place.database)) as tables:
@@ -61,7 +61,7 @@ def open_keys_at(place: "KeySettings") -> Iterator["KeyTable"]:
 def open_keys_and_limits(
     data_dir: Path | None, database: str | None, *, make: bool
 ) -> Iterator[tuple["KeyTable", "LimitTable"]]:
-    """The same as `open_keys`, with their limits; where there are none yet and none are made, some that are empty."""
+    """Teams and keys with their limits; empty tables where there are none yet and none are made."""
     from tenants.limits.table import LimitTable
 
     with _map_errors(), ExitStack() as stack:

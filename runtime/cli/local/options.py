@@ -28,6 +28,6 @@ def settings_of(**given: object) -> "Settings":
 
 
 def _option(place: tuple[int | str, ...]) -> str:
-    """As it stands on the command line."""
+    """The option as written on the command line."""
     option, *inner = map(str, place)
     return " ".join([f"--{option.replace('_', '-')}", *inner])

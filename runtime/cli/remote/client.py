@@ -143,7 +143,7 @@ class Client:
 
 
 def _host(url: str) -> str | None:
-    """Of a server's address; None: it is none."""
+    """The host of a server's address; None: it is no address."""
     try:
         split = urlsplit(url)
         host, _port = split.hostname, split.port

@@ -17,7 +17,7 @@ class QueueRequest:
     team: str = DEFAULT_TEAM
     key: str = ""
     weight: float = 1.0
-    """Of the team."""
+    """The team's weight."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     work: float = 1.0
     """Foreseen, in units of a prompt token's work."""
@@ -41,7 +41,7 @@ class ShareAccount:
         self.queued = 0.0
         """The work that waits."""
         self.keys = ShareGroup()
-        """Of a team."""
+        """The keys of a team. A key's own account has none."""
         self.orders: set[AccountOrder] = set()
 
     def charge(self, work: float) -> None:
@@ -121,10 +121,10 @@ class ShareGroup:
         self._accounts: dict[str, ShareAccount] = {}
         self._last: ShareAccount | None = None
         self.waiting: AccountOrder | None = None
-        """Those that wait."""
+        """Accounts with waiting requests."""
 
     def join(self, name: str, weight: float, work: float) -> ShareAccount:
-        """One more request of it waits. Its weight is the newest that was heard."""
+        """One more request of this account waits. The newest weight counts."""
         account = self._accounts.get(name)
         if account is None:
             account = self._accounts[name] = ShareAccount(weight, self._level(), len(self._accounts))
@@ -157,9 +157,9 @@ class ShareGroup:
         return self._accounts.get(name)
 
     def ahead(self, name: str, weight: float, own: float) -> float:
-        """The work of the others that is done before `own` work of this one is, if nobody else comes.
+        """The work of the others that is done before `own` work of this one is, if no further request comes.
 
-        O(those that wait): there may be thousands of keys that once asked for something.
+        O(those that wait): there may be thousands of keys without waiting requests.
         """
         mine = self._accounts.get(name)
         others = (account for account in self.waiting or () if account is not mine)
@@ -189,7 +189,7 @@ class Rank(NamedTuple):
     """The order among heads at one moment: counters rise as others start, so a rank is not kept."""
 
     position: int
-    """Of its class: a class that is owed its floor comes before those above it."""
+    """Position of its class: one that is owed its floor comes before those above it."""
     team: float
     """The team's counter, and its number."""
     team_number: int
@@ -252,7 +252,7 @@ class Lane:
         return self._first_of(self._teams.first())
 
     def first_where(self, fits: Callable[[QueueRequest], bool]) -> WaitingRequest | None:
-        """Of the teams whose claims fit. O(teams)."""
+        """The first request of the teams that fit. O(teams)."""
         fitting = [team for team in self._teams if fits(self._first_of(team).claim)]
         return self._first_of(min(fitting, key=lambda team: (team.counter, team.number))) if fitting else None
 
@@ -268,6 +268,6 @@ class Lane:
 
 
 def rank(request: WaitingRequest, position: int) -> Rank:
-    """Of a lane's first request now. position: of its class."""
+    """Rank of a lane's first request now. position: that of its class."""
     team, key = request.ties.team, request.ties.key
     return Rank(position, team.counter, team.number, key.counter, key.number, request.due, request.arrival)

@@ -70,7 +70,7 @@ class Pools:
         return self._running[pool]
 
     def closed(self, names: Iterable[str], places: int) -> frozenset[str]:
-        """Of these pools, those that may start nothing while requests have `places` places in all."""
+        """Those of these pools that may start nothing while requests have `places` places in all."""
         if not self._pools:
             return frozenset() if self._running.total() < places else frozenset(names)
         free = places - self._running.total()
@@ -81,7 +81,7 @@ class Pools:
         )
 
     def full(self, names: Iterable[str], places: int) -> frozenset[str]:
-        """Of these pools, those that have all the places that they may ever have."""
+        """Those of these pools that have as many places as they may ever have."""
         if not self._pools:
             return frozenset()
         reserved = sum(pool.reserved for pool in self._pools.values())

@@ -73,7 +73,7 @@ def vectors(client: Client, model: str, texts: Sequence[str], is_drawn: bool) ->
 
 
 def router(client: Client, name: str) -> tuple["Router", Json]:
-    """As the server has it, ready to decide here; and its targets' prices."""
+    """The server's router, ready to decide here, and the prices of its targets."""
     from registry.recipes.router import RouterSpec
     from routing.intents.files import Kind
     from routing.routers.content import RouterContent

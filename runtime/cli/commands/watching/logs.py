@@ -21,7 +21,7 @@ COLOURS = {
     "decode": "green",
     "provider": "magenta",
 }
-"""Of causes of waiting, in their order."""
+"""Colour of each cause of waiting, in display order."""
 WIDTH = 48
 MICRO = 1_000_000
 
