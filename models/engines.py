@@ -61,7 +61,7 @@ ENGINES: Mapping[str, EngineRow] = {
             Task.EMBED: "models.text.embeddings:EmbeddingEngine",
             Task.RERANK: "models.text.rerank:RerankingEngine",
         },
-        prewarm="models.text.prewarm:prewarm",
+        prewarm="models.text.loading:prewarm",
         distributions=("sentence-transformers",),
         # CPU: sentence-transformers 6.2, resident set 625 to 713 MiB after the load and no more under full batches
         # (starter-embed), 592 to 613 and 631 (starter-rerank). Prewarmed: 413 to 465 MiB.

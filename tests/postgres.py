@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from models.parent import die_with_parent
+from models.process_control import die_with_parent
 from tests.eventually import eventually
 
 FOLDERS = "/usr/lib/postgresql/*/bin"

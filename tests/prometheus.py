@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from models.parent import die_with_parent
+from models.process_control import die_with_parent
 from tests.eventually import eventually
 from tests.system.serving import free_port
 

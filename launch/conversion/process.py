@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from models.parent import die_with_parent
-from models.sources.fetch_messages import Answer, FetchDone, FetchFailed
+from models.process_control import die_with_parent
+from models.sources.fetching import Answer, FetchDone, FetchFailed
 from models.text.missing_config import collect_missing_weights
 from registry.storage.files import is_full, sync_all
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from models.sources.digest import digest
-from models.sources.fetch_messages import Answer, FetchDone, FetchFailed
+from models.sources.fetching import Answer, FetchDone, FetchFailed
+from models.sources.resolve import digest
 from registry.base.child import Child
 from registry.base.json import read_object
 from registry.errors import EngineFailed, Unavailable, by_status

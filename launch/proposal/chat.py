@@ -13,7 +13,7 @@ from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_p
 from launch.proposal.quantization import check_quantization
 from launch.proposal.template import shows_tools
 from launch.request import WorkingSet
-from models.chat import cpu
+from models.chat import devices
 from models.chat.vllm import source as vllm_source
 from models.engines import MIB
 from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
@@ -51,7 +51,7 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
     quantized = check_quantization(config, machine)
     shape = shape_of(config, f"config.json of {facts.listing.where}")
     if machine.kind == "cpu":
-        cpu.refuse(config, shape, facts.listing.where)
+        devices.refuse_on_cpu(config, shape, facts.listing.where)
     dtype = _dtype(draft, facts, machine, quantized)
     draft.pick("batching.max_requests", _requests(shape, machine), "requests that run at once")
     device = "CPU" if machine.kind == "cpu" else "GPU"

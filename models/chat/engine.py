@@ -3,25 +3,26 @@
 import asyncio
 import contextvars
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from models.chat import processes, schemas, settings, start, warmup
+from models.chat import settings, warmup
+from models.chat import processes
+from models.chat import schemas
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
-from models.chat.call import ChatCall
-from models.chat.grammars import admission, process
+from models.chat.grammars import process
+from models.chat.grammars import admission
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission
 from models.chat.grammars.checker import GrammarChecker
-from models.chat.names import Renamer
 from models.chat.requests import errors, fields, limits, template
 from models.chat.requests.request import PATHS, ChatRequest
+from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
-from models.chat.vllm import counting, launch, prewarm
-from models.chat.vllm.registration import undo_failed
-from models.chat.vllm.usage import METER, UsageMeter, meter_requests
+from models.chat.vllm import accounting, launch, prewarm
+from models.chat.vllm.accounting import METER, UsageMeter, meter_requests, undo_failed
 from models.lifecycle import LoadPhases
 from models.messages import (
     AdapterRef,
@@ -33,12 +34,36 @@ from models.messages import (
     Progress,
     ResponseEnd,
     ResponseStart,
+    Usage,
 )
 from models.protocol import Report
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.files.dtypes import bytes_of_files
 from registry.recipes.definition import Recipe
+
+
+class ChatCall(AsyncIterator[Event]):
+    """The events of one call. `usage` is exact at any time, also after a cancelled or closed call."""
+
+    def __init__(self, events: AsyncGenerator[Event, None], meter: UsageMeter) -> None:
+        self._events = events
+        self._meter = meter
+
+    def __aiter__(self) -> "ChatCall":
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self._events.__anext__()
+
+    async def aclose(self) -> None:
+        """End the call now: its work in the engine is aborted."""
+        await self._events.aclose()
+
+    @property
+    def usage(self) -> Usage:
+        return self._meter.usage()
+
 
 LEAVE_WITHIN = 5.0
 """Seconds that vLLM's application gets to end after its client left, before its task is cancelled."""
@@ -83,8 +108,8 @@ class VllmEngine:
                 arguments = settings.arguments(recipe, path, device, launch.parser())
                 arguments.enable_sleep_mode = arguments.enable_sleep_mode and launch.sleep_mode_available()
                 in_thread = partial(self._start, arguments, recipe, path, device)
-                starting = asyncio.create_task(start.in_new_thread(in_thread))
-                await start.child_or_end(starting)
+                starting = asyncio.create_task(processes.in_new_thread(in_thread))
+                await processes.child_or_end(starting)
             with phases.phase("weights", 0.4, f"{bytes_of_files(path) >> 20} MiB"):
                 importing = asyncio.create_task(asyncio.to_thread(prewarm.prewarm_server))
                 await starting
@@ -132,7 +157,7 @@ class VllmEngine:
             await warmup.warm_up_adapters(self._app, self._adapters, self._engine.model_config.max_model_len)
         await self._checker.begin()
         await self._engine.reset_prefix_cache()
-        counting.count_from_now(self._engine)
+        accounting.count_from_now(self._engine)
 
     def _host_bytes(self) -> int:
         return processes.memory_of(launch.processes(self._engine))
@@ -210,7 +235,7 @@ class VllmEngine:
         self._children.alive()
 
     async def metrics(self) -> bytes:
-        return counting.text(self._engine)
+        return accounting.metrics_text(self._engine)
 
     async def close(self) -> None:
         self._state = "closed"
@@ -264,7 +289,7 @@ class VllmEngine:
             while (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
-                    yield Chunk(schemas.fitted(call.path, data, call.tier, rename, fault))
+                    yield Chunk(schemas.fit_answer(call.path, data, call.tier, rename, fault))
                 else:
                     yield Chunk(rename(errors.add_param(errors.shorten(data), request)))
         except RoundhouseError:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from models.chat import cpu, cuda
+from models.chat import devices
 from models.estimate import default_kv_cache
 from registry.base.json import read_object
 from registry.base.processor import cores
@@ -55,7 +55,7 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
     Raises Unfit with every fault of the recipe's flags, and for a network that is not for a CPU.
     """
     if device == "cpu":
-        cpu.refuse(read_object(path / "config.json"), read_shape(path), str(path))
+        devices.refuse_on_cpu(read_object(path / "config.json"), read_shape(path), str(path))
     recipe = settle(recipe, path, "cpu" if device == "cpu" else "cuda")
     words = [*_settings(recipe, path, device), *_flags(recipe.engine.flags, parser)]
 
@@ -80,9 +80,9 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, read_shape(path))))
     if device == "cpu":
         yield "--enforce-eager"
-        yield from cpu.flags(config)
+        yield from devices.cpu_flags(config)
     else:
-        yield from cuda.settings(recipe)
+        yield from devices.gpu_settings(recipe)
         if sleeps(recipe):
             yield "--enable-sleep-mode"
     places = recipe.memory.adapters

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
-from models.parent import die_with_parent
-from models.sources.fetch_messages import Answer, FetchDone, FetchFailed, FetchProgress
+from models.process_control import die_with_parent
+from models.sources.fetching import Answer, FetchDone, FetchFailed, FetchProgress
 from models.sources.large_files import fetch_large_files
 from models.sources.repository import check_disk, check_files, files_of, keep_name
 from models.sources.resolve import resolve

@@ -1,6 +1,6 @@
-"""Downloads from a hub, each in a process of its own: it may be ended at any moment, and takes no time of the server's.
+"""Downloads from a hub, each in a process of its own, which may be ended at any moment.
 
-One download for all who wait for the same repository at the same revision. What has come stays in the hub's cache: the
+Requests for the same repository at the same revision share one download. What has come stays in the hub's cache: the
 next try goes on from there.
 """
 
@@ -10,11 +10,34 @@ from pathlib import Path
 
 import msgspec
 
-from models.sources.fetch_messages import Answer, FetchDone, FetchFailed, FetchProgress
 from models.sources.resolve import Fetched
 from registry.base.child import Child
 from registry.errors import Unavailable, by_status
 from registry.recipes.source import HubSource
+
+
+class FetchProgress(msgspec.Struct, frozen=True, tag=True):
+    """So many bytes are here, of so many."""
+
+    come: int
+    whole: int | None
+
+
+class FetchDone(msgspec.Struct, frozen=True, tag=True):
+    path: str
+
+
+class FetchFailed(msgspec.Struct, frozen=True, tag=True):
+    """An error of `registry.errors`."""
+
+    status: int
+    code: str
+    message: str
+    retry_after: float | None = None
+
+
+Answer = FetchProgress | FetchDone | FetchFailed
+
 
 LINE = 1 << 20
 AT_ONCE = 4

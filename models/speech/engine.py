@@ -18,12 +18,12 @@ from models.flags import flags_of
 from models.messages import LoadResult, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.speech.audio import RATE, Decoders, Recording
-from models.speech.cpu import one_thread_for_numpy, widest_vectors
+from models.speech.libraries import one_thread_for_numpy, widest_vectors
 from models.speech.memory import keep
 from models.speech.model import SpeechModel, WindowRequest, WindowResult
 from models.speech.sleep import SpeechSleeper
 from models.speech.transcription import TranscriptionRun
-from models.speech.voices import VoiceDetector
+from models.speech.windows import VoiceDetector
 from registry.base.processor import cores
 from registry.bounds import USUAL, Bounds
 from registry.errors import EngineFailed, QueueFull, RoundhouseError

@@ -16,10 +16,9 @@ from models.batching.plan import Item
 from models.batching.worker import Batcher
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage, Word
 from models.speech.audio import RATE, Recording
-from models.speech.blocks import Block, read
 from models.speech.memory import lean, trim
 from models.speech.model import SpeechModel, WindowRequest, WindowResult
-from models.speech.windows import Piece, Samples, Window
+from models.speech.windows import Block, Piece, Samples, Window, read
 
 SEEK_STEP = RATE // 2
 """Without voice detection, a window moves on by at least this many samples."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from models.text.cpu import attention as cpu_attention
+from models.text.cpu import kernels as cpu_attention
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ class Bert:
         last = len(model.encoder.layer) - 1
         self.layers = [_layer(layer, first_only and n == last) for n, layer in enumerate(model.encoder.layer)]
         self._encoder = model.encoder
-        self._together = cpu_attention.of(self.heads, self.width // self.heads, self.positions)
+        self._together = cpu_attention.attention_for(self.heads, self.width // self.heads, self.positions)
         """Attention of all inputs in one call; None: PyTorch's, for each length."""
 
     def states(self, inputs: "Sequence[Ids]") -> "Tensor":

@@ -16,6 +16,7 @@ from models import importing, nvml
 from models.batching import engine as batched_engine
 from models.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from models.text import missing_config
+from models.text.cpu import kernels
 from registry.base.processor import cores
 from registry.errors import EngineFailed
 from registry.files.context import NO_LIMIT
@@ -208,3 +209,12 @@ def release(device: str) -> None:
         import torch
 
         torch.cuda.empty_cache()
+
+
+def prewarm(hurried: Callable[[], bool]) -> None:
+    """What both engines of this package need. Nothing of it can wait, so `hurried` is not asked."""
+    import_library()
+    import torch
+
+    if torch.version.cuda is None:
+        kernels.load_library()

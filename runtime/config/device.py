@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 
 import psutil
 
-from models import memory_group, nvml
+from models import nvml
+from models import process_control
 
 log = logging.getLogger("roundhouse.device")
 
@@ -144,7 +145,7 @@ def detect(requested: str, budget: int | None, host_budget: int | None = None) -
     wanted: auto, cpu, cuda, or cpu:2 for the CPU as two devices.
     """
     requested, _, parts = requested.partition(":")
-    memory = min(psutil.virtual_memory().total, memory_group.limit() or 1 << 62)
+    memory = min(psutil.virtual_memory().total, process_control.memory_limit() or 1 << 62)
     gpu = None if requested == "cpu" else _gpu(requested)
     if gpu is not None:
         label, total = gpu

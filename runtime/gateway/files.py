@@ -13,7 +13,7 @@ from launch.conversion.whisper import Conversions
 from models.engines import engine_version
 from models.estimate import estimate
 from models.messages import Progress
-from models.sources import purging
+from models.sources import repository
 from models.sources import resolve as sources
 from models.sources.fetching import Downloads
 from registry.errors import RoundhouseError, Unavailable, Unfit
@@ -115,7 +115,7 @@ class ModelFiles:
 
         An operator's own folders stay. Blocks.
         """
-        freed = purging.purge(removed.sources, used.sources, used.folders)
+        freed = repository.purge(removed.sources, used.sources, used.folders)
         return freed + self._conversions.purge(removed.folders - used.folders)
 
     async def forget_estimate(self, entry: ModelEntry) -> None:

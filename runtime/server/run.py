@@ -29,7 +29,7 @@ import psutil
 import uvicorn
 from fastapi import FastAPI
 
-from models.parent import die_with_parent
+from models.process_control import die_with_parent
 from registry.errors import Unavailable
 from registry.recipes.loading import Documents
 from registry.storage.files import unusable

@@ -28,7 +28,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from models.memory_group import OomKills, is_out_of_memory
 from models.messages import (
     EmbedRequest,
     Event,
@@ -40,6 +39,7 @@ from models.messages import (
     TranscribeRequest,
     Usage,
 )
+from models.process_control import OomKills, is_out_of_memory
 from models.protocol import Breakable, ChatEngine, EmbedEngine, Engine, MetricsSource, RerankEngine, TranscribeEngine
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import Recipe

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from models import process_group
-from models.memory_group import OomKills
+from models import process_control
+from models.process_control import OomKills
 from runtime.slots.link import UNKNOWN, Cause
 
 EXIT_CODE = 49
@@ -98,7 +98,7 @@ class GroupPeak:
     def read(self) -> int:
         """The most bytes that the group's processes have held; 0 when there are none. Blocks."""
         peaks = {}
-        for process in process_group.members(self.group):
+        for process in process_control.group_members(self.group):
             with contextlib.suppress(OSError):
                 peaks[process.pid] = _peak(process.pid)
         if peaks != self._peaks or self._clock() >= self._until:
@@ -113,7 +113,7 @@ def group_bytes(group: int, at_most: bool = True) -> int:
     set was larger by at its largest. Blocks for about 10 ms for each GB.
     """
     total = 0
-    for process in process_group.members(group):
+    for process in process_control.group_members(group):
         with contextlib.suppress(OSError, psutil.Error):  # it may end while we read
             total += _bytes(process, at_most)
     return total

@@ -13,10 +13,10 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from models import process_group
+from models import process_control
 from models.engines import prewarmed_bytes
-from models.memory_group import OomKills
 from models.messages import MemoryFootprint
+from models.process_control import OomKills
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.slots import frames
 from runtime.slots.frames import socket_path
@@ -199,7 +199,7 @@ async def _gone(group: int, slot_id: int) -> None:
 async def _ends(group: int, timeout: float, pause: float = 0.005) -> bool:
     """Whether no process of a group holds anything any more, in so many seconds."""
     deadline = time.monotonic() + timeout
-    while group and process_group.alive(group):
+    while group and process_control.is_group_alive(group):
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(pause)

@@ -12,8 +12,7 @@ from typing import Any
 
 from litserve.loops import LitLoop
 
-from models.memory_group import OomPriority
-from models.parent import die_with_parent
+from models.process_control import OomPriority, die_with_parent
 from models.protocol import Engine
 from registry.bounds import USUAL, Bounds
 from registry.recipes.definition import Task

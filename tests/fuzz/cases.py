@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from schemathesis.generation import GenerationMode
 
-from models.parent import die_with_parent
+from models.process_control import die_with_parent
 from runtime.http.openapi import OPERATIONS
 from tests.fuzz.corpus import Raw
 from tests.system.steering import ADAPTERS, steer

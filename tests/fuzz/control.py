@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from models.parent import die_with_parent
+from models.process_control import die_with_parent
 from tests.fuzz.gaps import Beat, Gap, Sample, between, stood_still
 
 STEP = 0.2

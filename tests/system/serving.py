@@ -16,8 +16,7 @@ from typing import Any, Self
 import httpx
 import psutil
 
-from models.parent import die_with_parent
-from models.process_group import ended
+from models.process_control import die_with_parent, has_ended
 from tests.eventually import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -195,7 +194,7 @@ class Server:
 
 def alive(processes: Sequence[psutil.Process]) -> list[int]:
     """Those that still run or hold anything (zombies do not, once their last thread has ended)."""
-    return [process.pid for process in processes if process.is_running() and not ended(process)]
+    return [process.pid for process in processes if process.is_running() and not has_ended(process)]
 
 
 def zombies(server: Server, seconds: float = PATIENCE) -> list[str]:

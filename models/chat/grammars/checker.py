@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from cachetools import LRUCache
 
-from models.chat import start
+from models.chat import processes
 from models.chat.grammars import process, sizes
 from models.chat.grammars.process import CheckerProcess, Verdict
 from models.chat.vllm import grammars
@@ -108,7 +108,7 @@ class GrammarChecker:
         if self._judge is not None:
             return
         if not self._closed:
-            self._judge = await start.in_new_thread(self._fork)
+            self._judge = await processes.in_new_thread(self._fork)
         if self._closed:  # perhaps meanwhile
             await self._end()
             raise EngineFailed("the engine was closed")

@@ -28,7 +28,7 @@ import msgspec
 import psutil
 
 from models.chat.vllm.grammars import Compiler
-from models.parent import die_with_parent
+from models.process_control import die_with_parent
 from registry.base.json import NOT_JSON
 from registry.bounds import Bounds
 
@@ -57,7 +57,7 @@ class CheckerProcess(NamedTuple):
 
 
 def start(engine: Any, bounds: Bounds) -> CheckerProcess:
-    """Fork. For a thread of its own (`models.chat.start`)."""
+    """Fork. For a thread of its own (`models.chat.processes`)."""
     orders, own_orders = os.pipe()
     own_verdicts, verdicts = os.pipe()
 

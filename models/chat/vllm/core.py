@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from models import nvml
-from models.chat.vllm import process, step_budget
+from models.chat.vllm import step_budget
+from models.chat.vllm import plugin
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """In messages of errors that have no type of their own for it."""
@@ -212,7 +213,7 @@ def sleep_facts(self: Any) -> list[int]:
 def _tell_cause(error: Exception) -> None:
     """Leave [out of memory (0 or 1), what happened] for the slot: vLLM itself tells it 'initialization failed' only, or
     that the engine is dead."""
-    if path := os.environ.get(process.CAUSE):
+    if path := os.environ.get(plugin.CAUSE):
         what = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
         with contextlib.suppress(OSError):  # the slot is gone
             Path(path).write_text(json.dumps([int(_is_out_of_memory(error)), what]))

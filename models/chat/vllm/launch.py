@@ -13,7 +13,8 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError
 
-from models.chat.vllm import core, counting, messages, process, reasoning, request_classes, source
+from models.chat.vllm import accounting, core, handlers, request_classes, source
+from models.chat.vllm import plugin
 from registry.base.json import read_object
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
@@ -44,8 +45,8 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     tasks = await engine.get_supported_tasks()
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
-    messages.patch(app.state.anthropic_serving_messages)
-    reasoning.patch(app.state)
+    handlers.patch_messages(app.state.anthropic_serving_messages)
+    handlers.patch_reasoning(app.state)
     request_classes.patch_errors(app)
     logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(_is_ours)
     return app
@@ -114,7 +115,7 @@ def start_engine(
     swap_tokens: int | None = None,
     critical_tokens: int | None = None,
 ) -> Any:
-    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`).
+    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.processes`).
 
     swap_tokens, critical_tokens: most of a step while adapters or critical requests come.
     """
@@ -123,16 +124,16 @@ def start_engine(
     config = configuration(arguments, device)
     # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    os.environ[process.THREADS] = str(threads)
-    os.environ[process.SWAP_TOKENS] = str(swap_tokens or "")
-    os.environ[process.CRITICAL_TOKENS] = str(critical_tokens or "")
-    os.environ[process.LOGPROBS_TOKENS] = str(_logprobs_tokens(config, device))
-    os.environ[process.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
+    os.environ[plugin.THREADS] = str(threads)
+    os.environ[plugin.SWAP_TOKENS] = str(swap_tokens or "")
+    os.environ[plugin.CRITICAL_TOKENS] = str(critical_tokens or "")
+    os.environ[plugin.LOGPROBS_TOKENS] = str(_logprobs_tokens(config, device))
+    os.environ[plugin.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, bounds.grammar_cache >> 20)))
-    cause = process.CauseFile()
+    cause = plugin.CauseFile()
     try:
         others = set(multiprocessing.active_children())
-        logger = counting.logger()
+        logger = accounting.stat_logger()
         engine = AsyncLLM.from_vllm_config(config, stat_loggers=[logger], disable_log_stats=arguments.disable_log_stats)
         engine.roundhouse_logger = logger
         engine.roundhouse_processes = [one for one in multiprocessing.active_children() if one not in others]

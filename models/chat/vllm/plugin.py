@@ -1,16 +1,71 @@
-"""What vLLM calls in each of its processes: all changes to vLLM are made here, each by the `patch` of its file.
+"""vLLM's processes: their settings, which the slot leaves in the environment, and the patches that each applies.
 
-`touches.py` has their reasons. They rely on private parts of vLLM: a version that was not checked is refused.
+`touches.py` lists the patches, each made by the `patch` of its file. They rely on private parts of vLLM: a version that
+was not checked is refused.
 """
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 from functools import cache
 
 from packaging.version import Version
 
-from models.chat.vllm import process
+from models.process_control import die_with_parent
+from registry.errors import EngineFailed
+
+ACTIVE = "ROUNDHOUSE_VLLM"
+"""1: the plug-in is at work. A plain vLLM in the same environment stays as it was made."""
+THREADS = "ROUNDHOUSE_VLLM_THREADS"
+"""Compute threads of EngineCore on a CPU: two threads on busy cores wait for each other at every layer."""
+SWAP_TOKENS = "ROUNDHOUSE_VLLM_SWAP_TOKENS"
+"""Most tokens of a step while adapters come (`brisk`); empty: as ever."""
+CRITICAL_TOKENS = "ROUNDHOUSE_VLLM_CRITICAL_TOKENS"
+"""The same while critical requests come."""
+LOGPROBS_TOKENS = "ROUNDHOUSE_VLLM_LOGPROBS_TOKENS"
+"""The same while logprobs of a prompt are asked for."""
+FOLLOW = "ROUNDHOUSE_VLLM_FOLLOW"
+"""Seconds of CPU to follow a grammar, and for each token (`grammars.TimedGrammar`)."""
+CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
+"""The file that takes what ended EngineCore, at its start or later (`CauseFile`)."""
+
+
+class CauseFile:
+    """What ended EngineCore, as it left it for the slot: in a file without a name, which goes when the slot does."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("roundhouse-cause")
+        os.environ[CAUSE] = f"/proc/{os.getpid()}/fd/{self._file}"
+
+    def recorded_error(self) -> EngineFailed | None:
+        """In its words; None: it left nothing."""
+        if not (text := os.pread(self._file, 1 << 20, 0)):
+            return None
+        memory, what = json.loads(text)
+        return EngineFailed(what, code="out_of_memory" if memory else "engine_failed")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def enter() -> None:
+    """What EngineCore's own process needs. Called again when EngineCore begins: a fork has its plug-ins loaded."""
+    if multiprocessing.current_process().name.startswith("EngineCore"):
+        slot = multiprocessing.parent_process()
+        if slot is not None:
+            die_with_parent(int(slot.pid or 0))  # whatever this process is doing, and also when it is stopped
+        _bound_threads()
+
+
+def _bound_threads() -> None:
+    """Set the compute threads of this process; vLLM's CPU worker makes later calls to set them do nothing."""
+    if threads := os.environ.get(THREADS):
+        import torch
+
+        torch.set_num_threads(int(threads))
+
 
 CHECKED = {(0, 32)}
 """Releases on which the tests of these patches passed."""
@@ -21,7 +76,7 @@ def register() -> None:
 
     Raises RuntimeError on a vLLM that was not checked, which stops the load with that message.
     """
-    if os.environ.get(process.ACTIVE) != "1":
+    if os.environ.get(ACTIVE) != "1":
         return
     import vllm
 
@@ -29,7 +84,7 @@ def register() -> None:
         checked = ", ".join(f"{major}.{minor}" for major, minor in sorted(CHECKED))
         raise RuntimeError(f"vLLM {vllm.__version__} was not checked with Roundhouse's adapters; install {checked}")
     _patch_all()
-    process.enter()
+    enter()
 
 
 @cache
@@ -44,13 +99,14 @@ def _patch_all() -> None:
     from vllm.v1.structured_output import StructuredOutputManager
 
     from models.chat.vllm import core, grammars
-    from models.chat.vllm.adapters import file, manager
-    from models.chat.vllm.cpu import experts, punica
+    from models.chat.vllm.adapters import manager
+    from models.chat.vllm.adapters import read
+    from models.chat.vllm.cpu import punica
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
-    file.patch(lora_model)
-    core.patch(EngineCore, process.enter)
+    read.patch_loader(lora_model)
+    core.patch(EngineCore, enter)
     grammars.patch(StructuredOutputManager, SamplingParams)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
-        experts.register()
+        punica.patch_experts()

@@ -1,6 +1,6 @@
 """Import what a chat engine and its EngineCore need before it is known which model they will load.
 
-EngineCore is a fork of this process (`models.chat.start`), so what is imported here is imported once for both.
+EngineCore is a fork of this process (`models.chat.processes`), so what is imported here is imported once for both.
 """
 
 import logging
@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from models import importing
-from models.chat.vllm import launch, plugin, process, request_classes
+from models.chat.vllm import launch, request_classes
+from models.chat.vllm import plugin
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -84,7 +85,7 @@ def environment() -> None:
         VLLM_MEDIA_URL_ALLOW_REDIRECTS="0",  # they lead out of the domains that a recipe allows
         TOKENIZERS_PARALLELISM="false",
     )
-    os.environ[process.ACTIVE] = "1"
+    os.environ[plugin.ACTIVE] = "1"
     # FlashInfer's sampler is compiled at its first use, with nvcc and ninja from PATH (vLLM issue 49497). Who has them
     # may set this to 1.
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")

@@ -19,7 +19,7 @@ import time
 from typing import Any
 from weakref import WeakSet
 
-from models.chat.vllm import process
+from models.chat.vllm import plugin
 
 LINGER = 1.0
 """Seconds."""
@@ -30,17 +30,17 @@ _one_at_a_time = threading.Lock()
 
 def on_adapter_call(core: Any) -> None:
     """Called on the engine's loop, between two steps, or by the thread that takes calls in, for the next step."""
-    _shorten(core, process.SWAP_TOKENS)
+    _shorten(core, plugin.SWAP_TOKENS)
 
 
 def on_request(core: Any, request: Any) -> None:
     """Called by the thread that takes requests in, before the engine's loop can see this one."""
     if request.priority <= CRITICAL:
-        _shorten(core, process.CRITICAL_TOKENS)
+        _shorten(core, plugin.CRITICAL_TOKENS)
     if getattr(getattr(request, "sampling_params", None), "prompt_logprobs", None) is not None:
         with _one_at_a_time:
             core.__dict__.setdefault("roundhouse_telling", WeakSet()).add(request)
-        _shorten(core, process.LOGPROBS_TOKENS)
+        _shorten(core, plugin.LOGPROBS_TOKENS)
 
 
 def _has_unread_prompt(core: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a BERT on a CPU computes its products in 16 bit integers (`models.text.cpu.int16`), and that they say the
+"""Whether a BERT on a CPU computes its products in 16 bit integers (`models.text.cpu.kernels`), and that they say the
 same."""
 
 import asyncio
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from models.text.bert import Bert, BertLayer, Linear, LinearRows
-from models.text.cpu import int16 as cpu_int16
+from models.text.cpu import kernels as cpu_int16
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 
@@ -52,7 +52,7 @@ def to_int16(bert: Bert) -> int:
     """
     import torch
 
-    library = cpu_int16.load()
+    library = cpu_int16.load_int16()
     if library is None:
         return 0
     inputs = probes(bert.vocabulary, bert.positions)

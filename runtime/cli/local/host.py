@@ -17,10 +17,10 @@ from typing import Literal
 
 import psutil
 
-from models import memory_group, nvml
+from models import nvml, process_control
 from models.engines import ENGINES, engine_version
-from models.native.cache_folder import cache_folder
-from models.speech import cublas
+from models import native
+from models.speech import libraries
 
 GIB = 2**30
 Kind = Literal["cpu", "cuda"]
@@ -106,9 +106,9 @@ def _gpu() -> Iterator[HostNeed]:
 
 
 def _cublas() -> HostNeed:
-    there = [name for name in cublas.LIBRARIES if cublas.find_library(name)]
+    there = [name for name in libraries.LIBRARIES if libraries.find_library(name)]
     how = "speech needs cuBLAS of CUDA 12: make install ACCELERATOR=cuda"
-    return _need("cublas 12", len(there) == len(cublas.LIBRARIES), ", ".join(there) or "not installed", how)
+    return _need("cublas 12", len(there) == len(libraries.LIBRARIES), ", ".join(there) or "not installed", how)
 
 
 def _numa() -> HostNeed:
@@ -137,13 +137,13 @@ def _headers() -> HostNeed:
 
 
 def _memory(kind: Kind) -> HostNeed:
-    total = min(psutil.virtual_memory().total, memory_group.limit() or 1 << 62)
+    total = min(psutil.virtual_memory().total, process_control.memory_limit() or 1 << 62)
     how = f"at least {MEMORY[kind] / GIB:.0f} GiB, or a higher limit of the container"
     return _need("host memory", total >= MEMORY[kind], f"{total / GIB:.1f} GiB", how)
 
 
 def _disk(kind: Kind) -> HostNeed:
-    folder = Path(os.environ.get("HF_HOME") or cache_folder("")).expanduser()
+    folder = Path(os.environ.get("HF_HOME") or native("")).expanduser()
     free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
     how = f"{DISK[kind] / GIB:.0f} GiB for fetched weights; HF_HOME names another disk"
     return _need("disk", free >= DISK[kind], f"{free / GIB:.1f} GiB free at {folder}", how, optional=True)

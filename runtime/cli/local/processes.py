@@ -98,7 +98,7 @@ def sweep(run: str) -> int:
     """
     import psutil
 
-    from models.process_group import ended
+    from models.process_control import has_ended
 
     deadline, killed = time.monotonic() + SWEEP_SECONDS, set[psutil.Process]()
     while time.monotonic() < deadline:
@@ -107,7 +107,7 @@ def sweep(run: str) -> int:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         killed |= result
-        if not result and all(ended(process) for process in killed):
+        if not result and all(has_ended(process) for process in killed):
             break
         time.sleep(0.02)
     return len(killed)

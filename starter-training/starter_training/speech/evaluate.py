@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from models.speech.engine import VAD_THRESHOLD
 from models.speech.model import SpeechModel, WindowRequest
-from models.speech.voices import VoiceDetector
-from models.speech.windows import Packer
+from models.speech.windows import Packer, VoiceDetector
 from registry.base.processor import cores
 from registry.recipes.definition import WindowSpec
 from registry.recipes.loading import load_recipes

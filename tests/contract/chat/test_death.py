@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models.chat.call import ChatCall
-from models.chat.engine import VllmEngine
+from models.chat.engine import ChatCall, VllmEngine
 from models.messages import Chunk, HttpCall, Progress
 from registry.errors import BadRequest, EngineFailed
 from tests.contract.chat import fixtures as chat_fixtures

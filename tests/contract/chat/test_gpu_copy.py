@@ -8,7 +8,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.chat.vllm.adapters import file, gpu_copy, stage
+from models.chat.vllm.adapters import gpu_copy, stage
+from models.chat.vllm.adapters import read
 from models.chat.vllm.adapters.read import read_adapter
 from tests.contract.vllm import manager_fixtures as fixtures
 
@@ -23,12 +24,12 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.lora import lora_model
 
     monkeypatch.setattr(lora_model, "safetensors", lora_model.safetensors)
-    file.patch(lora_model)
-    monkeypatch.setattr(file, "_empty", lambda count, dtype, pinned: torch.empty(count, dtype=dtype))
+    read.patch_loader(lora_model)
+    monkeypatch.setattr(read, "_empty", lambda count, dtype, pinned: torch.empty(count, dtype=dtype))
 
 
-def read(worker: Any, folder: Path, number: int) -> Any:
-    with file.for_gpu(torch.bfloat16):
+def read_lora(worker: Any, folder: Path, number: int) -> Any:
+    with read.for_gpu(torch.bfloat16):
         return read_adapter(worker, number, str(folder))
 
 
@@ -57,10 +58,10 @@ def test_places_hold_what_the_layers_would_put_there(
     writer = gpu_copy.GpuCopier(ours._adapter_manager)
     for number, chosen in enumerate(ranks, 1_000):
         fixtures.write_adapter(tmp_path, chosen, number, dtype)
-        sources = writer.sources(read(ours, tmp_path, number))
+        sources = writer.sources(read_lora(ours, tmp_path, number))
         assert sources is not None
         writer.write(sources, number % 2)
-        stage.write_place(theirs._adapter_manager, read(theirs, tmp_path, number), number % 2)
+        stage.write_place(theirs._adapter_manager, read_lora(theirs, tmp_path, number), number % 2)
         pairs = zip(held(ours._adapter_manager), held(theirs._adapter_manager), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
@@ -68,7 +69,7 @@ def test_places_hold_what_the_layers_would_put_there(
 def test_halves_of_several_files_are_left_to_the_layers(tmp_path: Path) -> None:
     worker = fixtures.worker_manager(RANK)
     fixtures.write_adapter(tmp_path, dict.fromkeys(fixtures.names(), 8), 0, torch.bfloat16)
-    lora = read(worker, tmp_path, 1_000)
+    lora = read_lora(worker, tmp_path, 1_000)
     weights = lora.loras["model.layers.1.o_proj"]
     weights.lora_a = weights.lora_a.clone()
     assert gpu_copy.GpuCopier(worker._adapter_manager).sources(lora) is None

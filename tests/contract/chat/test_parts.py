@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 from jinja2 import Environment, TemplateSyntaxError
 
-from models.chat import settings, start
+from models.chat import settings
+from models.chat import processes
 from models.chat.asgi import BUFFER, Exchange
-from models.chat.names import Renamer
 from models.chat.requests.limits import check_size
 from models.chat.requests.request import ChatRequest
+from models.chat.schemas import Renamer
 from models.chat.vllm import launch
-from models.chat.vllm.usage import METER, CallEnded, UsageMeter, meter_requests
+from models.chat.vllm.accounting import METER, CallEnded, UsageMeter, meter_requests
 from models.estimate import estimate
 from models.messages import Usage
 from registry.bounds import Bounds
@@ -238,19 +239,19 @@ async def test_counts_belong_to_the_call_that_started_the_request() -> None:
     processor, mine, other = _Processor(), UsageMeter(), UsageMeter()
     meter_requests(processor)
 
-    async def start(name: str, parent: Any = None, index: int = 0) -> None:
+    async def processes(name: str, parent: Any = None, index: int = 0) -> None:
         processor.add_request(SimpleNamespace(request_id=name), parent, index)
 
     async def call(meter: UsageMeter, *requests: tuple[str, Any, int]) -> None:
         METER.set(meter)
-        await asyncio.gather(*(start(*request) for request in requests))
+        await asyncio.gather(*(processes(*request) for request in requests))
 
     parent = object()
     await asyncio.gather(
         asyncio.create_task(call(mine, ("a0", parent, 0), ("a1", parent, 1), ("b", None, 0))),
         asyncio.create_task(call(other, ("c", None, 0))),
     )
-    await start("nobody's")
+    await processes("nobody's")
     assert mine.usage() == Usage(prompt_tokens=200, completion_tokens=10 + 11 + 10, cached_tokens=128)
     assert other.usage() == Usage(prompt_tokens=100, completion_tokens=10, cached_tokens=64)
     mine.closed = True
@@ -285,7 +286,7 @@ async def test_a_fork_from_a_new_thread_computes_and_holds_no_sockets() -> None:
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)  # a duplex one is a socket, and closed in the child
     try:
-        process: Any = await start.in_new_thread(lambda: _started(context.Process(target=_look, args=(theirs,))))
+        process: Any = await processes.in_new_thread(lambda: _started(context.Process(target=_look, args=(theirs,))))
         assert await asyncio.to_thread(mine.poll, 60)
         sockets, wakeup, product = mine.recv()
         await asyncio.to_thread(process.join, 60)
@@ -307,7 +308,7 @@ async def test_a_cancelled_start_still_ends_and_its_error_is_not_lost() -> None:
     import threading
 
     gate = threading.Event()
-    task = asyncio.create_task(start.in_new_thread(gate.wait))
+    task = asyncio.create_task(processes.in_new_thread(gate.wait))
     await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.sleep(0.01)
@@ -316,7 +317,7 @@ async def test_a_cancelled_start_still_ends_and_its_error_is_not_lost() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     with pytest.raises(ZeroDivisionError):
-        await start.in_new_thread(lambda: 1 // 0)
+        await processes.in_new_thread(lambda: 1 // 0)
 
 
 @pytest.mark.real

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.chat.call import ChatCall
-from models.chat.engine import VllmEngine
+from models.chat.engine import ChatCall, VllmEngine
 from models.chat.vllm import core, launch
 from models.messages import AdapterRef, Chunk, HttpCall, Progress, ResponseEnd, ResponseStart, Usage
 from tests.contract.chat.nasty import TEXT

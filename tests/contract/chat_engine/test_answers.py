@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from models.chat.schemas import completions
-from models.chat.vllm import core, launch, reasoning
+from models.chat import schemas
+from models.chat.vllm import core, handlers, launch
 from models.messages import Chunk, Progress, ResponseStart
 from registry.errors import BadRequest
 from tests.contract.chat import fixtures as chat_fixtures
@@ -26,8 +26,8 @@ async def test_progress_goes_up_to_ready(bench: Bench) -> None:
 
 
 async def test_each_handler_of_answers_has_its_kind_of_parser(bench: Bench) -> None:
-    """Which looks at the prompt, where the model thinks: `reasoning.patch`."""
-    for name, attribute in reasoning.HANDLERS.items():
+    """Which looks at the prompt, where the model thinks: `reasoning.patch_reasoning`."""
+    for name, attribute in handlers.HANDLERS.items():
         assert hasattr(getattr(bench.engine._app.state, name), attribute)
 
 
@@ -172,4 +172,4 @@ async def test_nothing_is_null_that_may_not_be(bench: Bench, path: str, body: di
         message = part["choices"][0].get("message") or part["choices"][0].get("delta") or {}
         for fields in (part, part.get("usage") or {}, message):
             names |= {name for name, value in fields.items() if value is None}
-    assert not names & set(completions.NAMES)
+    assert not names & set(schemas.NAMES)

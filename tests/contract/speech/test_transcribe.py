@@ -19,8 +19,7 @@ from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.speech.audio import Recording
 from models.speech.engine import WhisperEngine
-from models.speech.model import WindowRequest, WindowResult
-from models.speech.segments import TimedSegment
+from models.speech.model import TimedSegment, WindowRequest, WindowResult
 from models.speech.transcription import TranscriptionRun
 from models.speech.windows import RATE
 from registry.errors import BadRequest, EngineFailed, TooLarge

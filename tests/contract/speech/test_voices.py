@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.speech import voices as transcribe_voices
-from models.speech.voices import FRAME, VoiceDetector, longest_speech
-from models.speech.windows import GAP, RATE, Samples, Stretch, join_stretches
+from models.speech import windows as transcribe_voices
+from models.speech.windows import FRAME, GAP, RATE, Samples, Stretch, VoiceDetector, join_stretches, longest_speech
 from tests.contract.speech.fixtures import noise, silence, voice
 
 SAMPLES = Path(__file__).parents[3] / "models" / "starter" / "pack" / "samples"

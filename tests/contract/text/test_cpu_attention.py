@@ -10,17 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.native import compiler as native
+from models import native as native
 from models.text.bert import Bert
-from models.text.cpu import attention as cpu_attention
-from models.text.cpu import library as cpu_library
+from models.text.cpu import kernels as cpu_attention
+from models.text.cpu import kernels as cpu_library
 from models.text.cpu import linear as embed_int16
 from models.text.tokens import Ids
 from registry.base import processor
 from tests.contract.text.test_packed import network, states
 
 pytestmark = pytest.mark.real
-missing = cpu_library.NEEDED - processor.features()
+missing = cpu_library.AVX512 - processor.features()
 needs_avx512 = pytest.mark.skipif(bool(missing), reason=f"this processor has no {', '.join(sorted(missing))}")
 
 
@@ -100,10 +100,10 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 
 def test_other_sizes_are_pytorchs() -> None:
-    assert cpu_attention.of(12, 48, 512) is None
-    assert cpu_attention.of(12, 160, 512) is None
-    assert cpu_attention.of(12, 32, 513) is None
-    assert (cpu_attention.of(12, 32, 512) is None) == bool(missing)
+    assert cpu_attention.attention_for(12, 48, 512) is None
+    assert cpu_attention.attention_for(12, 160, 512) is None
+    assert cpu_attention.attention_for(12, 32, 513) is None
+    assert (cpu_attention.attention_for(12, 32, 512) is None) == bool(missing)
 
 
 @needs_avx512
@@ -127,13 +127,13 @@ def test_a_bert_says_the_same_with_it(first_only: bool, rounded: bool) -> None:
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", shutil.which("false") or "false"])
 def test_without_a_compiler_pytorch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
-    monkeypatch.setattr(processor, "features", lambda: cpu_library.NEEDED)
+    monkeypatch.setattr(processor, "features", lambda: cpu_library.AVX512)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", compiler)
-    assert cpu_library.load.__wrapped__() is None
+    assert cpu_library.load_library.__wrapped__() is None
 
 
 def test_without_such_a_processor_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "features", lambda: cpu_library.NEEDED - {"avx512dq"})
+    monkeypatch.setattr(processor, "features", lambda: cpu_library.AVX512 - {"avx512dq"})
     monkeypatch.setattr(native, "build", lambda *_: pytest.fail("compiled"))
-    assert cpu_library.load.__wrapped__() is None
+    assert cpu_library.load_library.__wrapped__() is None

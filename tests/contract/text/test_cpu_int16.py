@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from models.messages import EmbedRequest, RerankRequest
 from models.starter import __file__ as starter
 from models.text.bert import Bert, Linear
-from models.text.cpu import int16 as cpu_int16
+from models.text.cpu import kernels as cpu_int16
 from models.text.cpu import linear as embed_int16
 from models.text.embeddings import EmbeddingEngine
 from models.text.rerank import RerankingEngine
@@ -23,13 +23,13 @@ from tests.contract.text.test_packed import network
 
 pytestmark = pytest.mark.real
 RERANKER = Path(starter).parent / "pack" / "starter-rerank"
-missing = cpu_int16.NEEDED - processor.features()
+missing = cpu_int16.VNNI - processor.features()
 needs_vnni = pytest.mark.skipif(bool(missing), reason=f"this processor has no {', '.join(sorted(missing))}")
 
 
 @pytest.fixture(scope="module")
 def library() -> Any:
-    found = cpu_int16.load()
+    found = cpu_int16.load_int16()
     assert found is not None, "this machine has no C compiler: `make` needs one too"
     return found
 
@@ -49,7 +49,7 @@ def some(*shape: int, seed: int = 0) -> torch.Tensor:
 )
 def test_as_in_float64_within_the_rounding(rows: int, inputs: int, outputs: int, seed: int, threads: int) -> None:
     x, weight, bias = some(rows, inputs, seed=seed), some(inputs, outputs, seed=seed + 1), some(outputs, seed=seed + 2)
-    linear = cpu_int16.Int16Linear(cpu_int16.load(), weight, bias)  # type: ignore[arg-type]
+    linear = cpu_int16.Int16Linear(cpu_int16.load_int16(), weight, bias)  # type: ignore[arg-type]
     # Each value is off by half a step at most: the largest of its block over the largest integer.
     most_row, most_weight = cpu_int16.largest(linear.block)
     off = (

@@ -1,7 +1,8 @@
 """Both ways of computing LoRA on a CPU, for tests that hold for either."""
 
-from models.chat.vllm.cpu import compiled, lora, products
-from models.chat.vllm.cpu.lora import AddLora
+from models.chat.vllm.cpu import kernel
+from models.chat.vllm.cpu import products
+from models.chat.vllm.cpu.kernel import AddLora
 
 WAYS = ["compiled", "products"]
 
@@ -9,6 +10,6 @@ WAYS = ["compiled", "products"]
 def way(name: str) -> AddLora:
     if name == "products":
         return products.add
-    found = lora.load()
-    assert isinstance(found, compiled.Kernel), "this machine has no C compiler: `make` needs one too"
+    found = kernel.load()
+    assert isinstance(found, kernel.Kernel), "this machine has no C compiler: `make` needs one too"
     return found

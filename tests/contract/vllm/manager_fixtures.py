@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from models.chat.vllm.adapters.read import FILES
-from models.chat.vllm.cpu.layer import turned
+from models.chat.vllm.cpu.products import turned
 from models.chat.vllm.cpu.punica import CpuLora
 
 WIDTHS = {"q_proj": 24, "k_proj": 8, "v_proj": 8, "o_proj": 16, "gate_proj": 40, "up_proj": 40, "down_proj": 16}

@@ -7,20 +7,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.chat.vllm.cpu import compiled, products
-from models.chat.vllm.cpu.batch import Batch, Rows
-from models.chat.vllm.cpu.layer import Layer, turned
+from models.chat.vllm.cpu import products
+from models.chat.vllm.cpu.kernel import KINDS, Kernel, fits
+from models.chat.vllm.cpu.products import Batch, Layer, Rows, turned
 from tests.contract.vllm.cpu_ways import WAYS, way
 
 pytestmark = pytest.mark.real
 PLACES = 5
-DTYPES = list(compiled.KINDS)
+DTYPES = list(KINDS)
 
 
 @pytest.fixture(scope="module")
-def kernel() -> compiled.Kernel:
+def kernel() -> Kernel:
     found = way("compiled")
-    assert isinstance(found, compiled.Kernel)
+    assert isinstance(found, Kernel)
     return found
 
 
@@ -83,7 +83,7 @@ def test_each_row_gets_its_own_adapter(
     expected = reference(y, x, a, b, places, ranks)
     layer = Layer(a, b, widths)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "WORK", most * torch.get_num_threads() * layer.work)
+        patch.setattr(kernel, "WORK", most * torch.get_num_threads() * layer.work)
         way(name)(y, x, layer, Batch(places, ranks, rank), 1.0)
     untouched = [row for row, place in enumerate(places) if place < 0]
     torch.testing.assert_close(y[untouched].double(), expected[untouched], rtol=0, atol=0)
@@ -113,7 +113,7 @@ def test_scale_and_rows_of_a_wider_tensor(name: str) -> None:
     assert bool((wide_y[:, 5:] == 0).all())
 
 
-def test_what_does_not_fit_is_not_touched(kernel: compiled.Kernel) -> None:
+def test_what_does_not_fit_is_not_touched(kernel: Kernel) -> None:
     a, b, rows = case(2, (torch.float32, torch.float32), 4, 6, (3,))
     layer = Layer(a, b, (3,))
     y, x = rows(2)
@@ -136,12 +136,12 @@ def test_what_does_not_fit_is_not_touched(kernel: compiled.Kernel) -> None:
     assert torch.equal(y, before)
 
 
-def test_what_is_not_for_the_kernel_is_computed_by_products(kernel: compiled.Kernel) -> None:
+def test_what_is_not_for_the_kernel_is_computed_by_products(kernel: Kernel) -> None:
     """B as PyTorch lays it out, and a dtype that the kernel has no function for."""
     for kinds, turn in (((torch.float32, torch.float32), False), ((torch.float64, torch.float64), True)):
         a, b, rows = case(2, kinds, 4, 6, (3,))
         layer = Layer(a, b if turn else (b[0].contiguous(),), (3,))
-        assert compiled.fits(layer) is turn
+        assert fits(layer) is turn
         y, x = rows(3)
         expected = reference(y, x, a, b, [3, -1, 0], {3: 4, 0: 4})
         kernel(y, x, layer, Batch([3, -1, 0], {}, 4), 1.0)

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from models.chat.vllm.cpu import compiled, lora, products
+from models.chat.vllm.cpu import kernel
+from models.chat.vllm.cpu import products
 
 pytestmark = pytest.mark.real
 
 
 def test_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = compiled.build(tmp_path / "native")
-    monkeypatch.setattr("models.native.compiler.subprocess.run", lambda *a, **k: pytest.fail("compiled a second time"))
-    assert compiled.build(tmp_path / "native") == made
+    made = kernel.build(tmp_path / "native")
+    monkeypatch.setattr("models.native.subprocess.run", lambda *a, **k: pytest.fail("compiled a second time"))
+    assert kernel.build(tmp_path / "native") == made
     assert [file.name for file in (tmp_path / "native").iterdir()] == [made.name]
 
 
@@ -26,10 +27,10 @@ def test_without_a_compiler_or_a_home_products_are_used_and_there_is_a_line_in_t
 ) -> None:
     """`cache`: as a user without a home folder has it."""
     stated: list[str] = []
-    monkeypatch.setattr(lora._log, "warning", lambda text, *values: stated.append(text % values))
+    monkeypatch.setattr(kernel._log, "warning", lambda text, *values: stated.append(text % values))
     monkeypatch.setattr("platformdirs.user_cache_path", lambda _: Path(cache or tmp_path))
     monkeypatch.setenv("CC", compiler)
-    assert lora.load.__wrapped__() is products.add
+    assert kernel.load.__wrapped__() is products.add
     assert len(stated) == 1
     assert "mixed batches are slower" in stated[0]
 
@@ -38,4 +39,4 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "native").mkdir()
     (tmp_path / "native").chmod(0o777)
     with pytest.raises(PermissionError):
-        compiled.build(tmp_path / "native")
+        kernel.build(tmp_path / "native")

@@ -9,7 +9,7 @@ import torch
 
 from models.chat.vllm.adapters import manager
 from models.chat.vllm.cpu import punica as cpu_punica
-from models.chat.vllm.cpu.layer import turned
+from models.chat.vllm.cpu.products import turned
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real

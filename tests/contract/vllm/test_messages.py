@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.chat.vllm import messages
+from models.chat.vllm import handlers
 
 pytestmark = pytest.mark.real
 BROKEN = {"error": {"message": "it broke", "type": "InternalServerError", "param": None, "code": 500}}
@@ -25,7 +25,7 @@ async def converted(answer: Any, *, patched: bool = True) -> Any:
     handler: Any = object.__new__(AnthropicServingMessages)
     handler._merge_inline_system, handler.create_chat_completion = False, create
     if patched:
-        messages.patch(handler)
+        handlers.patch_messages(handler)
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
     return await handler.create_messages(AnthropicMessagesRequest.model_validate(body))
 
@@ -98,7 +98,7 @@ async def passed_on(body: dict[str, Any], *, thinks: bool, harmony: bool = False
     tokenizer = object.__new__(MistralTokenizer) if mistral else None
     handler.online_renderer = SimpleNamespace(use_harmony=harmony, renderer=SimpleNamespace(tokenizer=tokenizer))
     handler.parser_cls = SimpleNamespace(reasoning_parser_cls=object if thinks else None)
-    messages.patch(handler)
+    handlers.patch_messages(handler)
     await handler.create_messages(AnthropicMessagesRequest.model_validate({"model": "m", "max_tokens": 2048, **body}))
     (converted,) = came
     return converted
@@ -186,4 +186,4 @@ async def test_an_error_and_a_model_without_messages_are_left_as_they_are() -> N
 
     error = create_error_response("no")
     assert await converted(error) is error
-    messages.patch(None)
+    handlers.patch_messages(None)

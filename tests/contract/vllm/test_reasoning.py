@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from models.chat.vllm import reasoning
+from models.chat.vllm import handlers
 
 pytestmark = pytest.mark.real
 THOUGHT, NONE = "It is 4.", "<think>\n\n</think>\n\n"
@@ -29,7 +29,7 @@ def split(tokenizer: Any, name: str, prompt: str, answer: str, *, alone: bool = 
     from vllm.parser.parser_manager import ParserManager
 
     theirs: Any = ParserManager.get_parser(reasoning_parser_name=name, tokenizer=tokenizer)
-    kind = theirs if alone else reasoning.prompt_aware(theirs)
+    kind = theirs if alone else handlers.prompt_aware(theirs)
     request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "x"}])
     requested, stated = tokenizer.encode(prompt), tokenizer.encode(answer)
     parser = kind(tokenizer)

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from models.chat.vllm.adapters import file, stage
-from models.chat.vllm.adapters.file import ReadFile
-from models.chat.vllm.adapters.read import FILES, read_adapter, tensors
+from models.chat.vllm.adapters import stage
+from models.chat.vllm.adapters import read
+from models.chat.vllm.adapters.read import FILES, ReadFile, read_adapter, tensors
 from tests.contract.vllm import manager_fixtures as fixtures
 from tests.contract.vllm.cpu_ways import WAYS, way
 from tests.contract.vllm.stock import stock
@@ -37,7 +37,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.lora import lora_model
 
     monkeypatch.setattr(lora_model, "safetensors", lora_model.safetensors)  # as it was, afterwards
-    file.patch(lora_model)
+    read.patch_loader(lora_model)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -47,8 +47,8 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 def test_a_file_of_no_tensors_is_read(tmp_path: Path) -> None:
     """What is wrong with it is told by whoever looks for weights."""
     save_file({}, tmp_path / FILES[1])
-    with ReadFile(str(tmp_path / FILES[1])) as file:
-        assert not file.keys()
+    with ReadFile(str(tmp_path / FILES[1])) as read:
+        assert not read.keys()
 
 
 # --- the file ------------------------------------------------------------------------------------------------------
@@ -60,8 +60,8 @@ def test_tensors_are_the_files(tmp_path: Path, seed: int, dtypes: list[torch.dty
     written = {f"{i}": torch.randn(1 + i, 3 + 2 * i, generator=generator).to(d) for i, d in enumerate(dtypes)}
     path = tmp_path / FILES[1]
     save_file(written, path)
-    with ReadFile(str(path)) as file:
-        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (as vLLM does)
+    with ReadFile(str(path)) as read:
+        found = {name: read.get_tensor(name) for name in read.keys()}  # noqa: SIM118  (as vLLM does)
     assert found.keys() == written.keys()
     for name, tensor in load_file(path).items():
         assert (found[name].shape, found[name].dtype) == (tensor.shape, tensor.dtype)
@@ -90,9 +90,9 @@ def test_a_file_that_is_cut_short_is_a_fault_and_no_signal(tmp_path: Path, monke
     with pytest.raises(ValueError, match="cut short or has a tail"):
         ReadFile(str(path))
     write()
-    with ReadFile(str(path)) as file:
+    with ReadFile(str(path)) as read:
         os.truncate(path, 4096)
-        assert bool((file.get_tensor("layer.lora_A.weight") == 1).all()), "its own memory"
+        assert bool((read.get_tensor("layer.lora_A.weight") == 1).all()), "its own memory"
     stock_preadv = os.preadv
 
     def preadv(fd: int, buffers: list[Any], offset: int) -> int:
@@ -398,7 +398,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, manager: Any) -> list[tuple[int, t
         return torch.empty(count, dtype=dtype)
 
     reported = pinned
-    monkeypatch.setattr(file, "_empty", empty)
+    monkeypatch.setattr(read, "_empty", empty)
     manager._adapter_manager.device = SimpleNamespace(type="cuda")
     return pinned
 

@@ -9,7 +9,7 @@ import pytest
 from launch.conversion.whisper import Conversions, needs_conversion
 from launch.files.detect import detect
 from launch.files.listing import list_folder
-from models.sources.digest import digest
+from models.sources.resolve import digest
 from registry.errors import EngineFailed, RoundhouseError
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe

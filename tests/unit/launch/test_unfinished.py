@@ -10,7 +10,7 @@ import pytest
 
 from launch.conversion.process import _convert
 from launch.conversion.whisper import Conversions
-from models.sources.fetch_messages import FetchFailed
+from models.sources.fetching import FetchFailed
 
 
 def test_what_a_killed_server_left_half_goes_with_the_next_start(tmp_path: Path) -> None:

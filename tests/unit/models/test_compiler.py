@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models.native.compiler import build
+from models.native import build
 
 
 def test_it_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from models import memory_group
-from models.memory_group import LOADS, SERVES, OomKills, OomPriority, limit
+from models import process_control
+from models.process_control import LOADS, SERVES, OomKills, OomPriority, memory_limit
 
 
 def made(root: Path, *names: str) -> list[Path]:
@@ -19,17 +19,17 @@ def made(root: Path, *names: str) -> list[Path]:
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A group of this process's with one around it."""
     inner, outer = made(tmp_path, "outer/inner", "outer")
-    monkeypatch.setattr(memory_group, "folders", lambda pid="self": [inner, outer])
+    monkeypatch.setattr(process_control, "folders", lambda pid="self": [inner, outer])
     return inner
 
 
 def test_the_least_limit_counts(group: Path) -> None:
-    assert limit() is None
+    assert memory_limit() is None
     (group / "memory.max").write_text("max\n")
     (group.parent / "memory.max").write_text("3000\n")
-    assert limit() == 3000
+    assert memory_limit() == 3000
     (group / "memory.max").write_text("2000\n")
-    assert limit() == 2000
+    assert memory_limit() == 2000
 
 
 @pytest.mark.parametrize(

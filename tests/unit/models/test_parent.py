@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 CHILD = """
 import os, sys, time
-from models.parent import die_with_parent
+from models.process_control import die_with_parent
 die_with_parent(int(sys.argv[1]) or os.getppid())
 print("lives", flush=True)
 time.sleep(3600)

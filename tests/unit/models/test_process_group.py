@@ -5,7 +5,7 @@ import sys
 
 import psutil
 
-from models import process_group
+from models import process_control
 from tests.eventually import eventually
 
 
@@ -18,23 +18,23 @@ def test_a_group_lives_until_its_last_process_ends() -> None:
     )  # fmt: skip
     os.close(read)
     try:
-        assert process_group.alive(pid)
-        assert pid in {process.pid for process in process_group.members(pid)}
-        assert os.getpid() not in {process.pid for process in process_group.members(pid)}
+        assert process_control.is_group_alive(pid)
+        assert pid in {process.pid for process in process_control.group_members(pid)}
+        assert os.getpid() not in {process.pid for process in process_control.group_members(pid)}
     finally:
         os.close(write)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert pid in {process.pid for process in process_group.members(pid)}, "a zombie still belongs to it"
+    assert pid in {process.pid for process in process_control.group_members(pid)}, "a zombie still belongs to it"
     os.waitpid(pid, 0)
-    assert pid not in {process.pid for process in process_group.members(pid)}
+    assert pid not in {process.pid for process in process_control.group_members(pid)}
 
 
 def test_a_zombie_does_not_run() -> None:
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ, setpgroup=0)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert not process_group.alive(pid)
+    assert not process_control.is_group_alive(pid)
     os.waitpid(pid, 0)
-    assert not process_group.alive(pid)
+    assert not process_control.is_group_alive(pid)
 
 
 def test_a_zombie_with_a_thread_that_runs_does() -> None:
@@ -54,8 +54,8 @@ def test_a_zombie_with_a_thread_that_runs_does() -> None:
     os.close(read)
     try:
         eventually(lambda: process.status() == psutil.STATUS_ZOMBIE)
-        assert process_group.alive(process.pid)
+        assert process_control.is_group_alive(process.pid)
     finally:
         os.close(write)
-    eventually(lambda: not process_group.alive(process.pid))
+    eventually(lambda: not process_control.is_group_alive(process.pid))
     os.waitpid(process.pid, 0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from models.sources.purging import purge
+from models.sources.repository import purge
 from registry.recipes.source import HubSource
 
 COMMIT, NEWER = "a" * 40, "b" * 40

@@ -5,7 +5,7 @@ import psutil
 import pytest
 from pydantic import ByteSize
 
-from models import memory_group
+from models import process_control
 from runtime.config import device
 
 GIB = 2**30
@@ -15,7 +15,7 @@ GIB = 2**30
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """64 GiB of memory, of which the container may use 32, and a GPU of 80 GiB."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
-    monkeypatch.setattr(memory_group, "limit", lambda: 32 * GIB)
+    monkeypatch.setattr(process_control, "memory_limit", lambda: 32 * GIB)
     monkeypatch.setattr(device, "_gpu", lambda _requested: ("GPU", 80 * GIB))
     return monkeypatch
 

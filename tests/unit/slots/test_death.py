@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from models.memory_group import OomKills
+from models.process_control import OomKills
 from registry.errors import EngineFailed
 from runtime.slots.link import UNKNOWN, Cause
 from runtime.slots.processes import cause_of, hold

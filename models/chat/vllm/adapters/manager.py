@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.chat.vllm.cpu import experts
+from models.chat.vllm.cpu import punica
 
 FOLDED = {"kv_b_proj"}
 """Layers of DeepSeek's attention (MLA) whose weights vLLM folds into others at the load: each token that is answered
@@ -44,7 +44,7 @@ def patch(worker_manager: Any, model_manager_module: Any) -> None:
         modules = list(model.named_modules(remove_duplicate=False))
         linear = {name.rpartition(".")[2] for name, module in modules if isinstance(module, LinearBase)}
         embedding = {name for _, module in modules for name in getattr(module, "embedding_modules", None) or ()}
-        return sorted(linear.union(stock_supported(model)) - embedding - experts.names(model) - FOLDED)
+        return sorted(linear.union(stock_supported(model)) - embedding - punica.expert_layers(model) - FOLDED)
 
     model_manager_module.get_supported_lora_modules = supported_lora_modules
     worker_manager.add_adapter = _add_adapter

@@ -1,11 +1,13 @@
-"""What vLLM's LoRA layers call on a CPU.
+"""What vLLM's LoRA layers and experts call on a CPU.
 
 vLLM 0.32's own wrapper gathers one weight matrix per token, and reads the index -1 (a token without adapter) as the
 last place, so that a base request gets the adapter which lies there. Here rows are grouped by place once per step; rows
-without adapter are in no group and keep the base layer's output untouched.
+without adapter are in no group and keep the base layer's output untouched. Only linear layers that are not sharded
+carry adapters: adapters of the embedding and the head are refused before they get here (`manager`), and recipes cannot
+ask for sharded ones.
 
-Only linear layers that are not sharded carry adapters: adapters of the embedding and the head are refused before they
-get here (`manager`), and recipes cannot ask for sharded ones.
+No adapter of experts is taken (`adapters.content.names`). vLLM would make room for them, and compute all experts by
+Triton, which a CPU has not: no such model could be loaded. So experts are computed as without places.
 """
 
 from __future__ import annotations
@@ -15,9 +17,30 @@ from typing import Any, ClassVar
 import torch
 from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
 
-from models.chat.vllm.cpu.batch import Batch
-from models.chat.vllm.cpu.layer import Layer, turned
-from models.chat.vllm.cpu.lora import load
+from models.chat.vllm.cpu.kernel import load
+from models.chat.vllm.cpu.products import Batch, Layer, turned
+
+
+def expert_layers(model: Any) -> set[str]:
+    """Last parts of the names of `model`'s layers of experts, none on a GPU: vLLM's LoRA leaves them alone."""
+    from vllm.model_executor.layers.fused_moe import MoERunner
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return set()
+    return {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, MoERunner)}
+
+
+def patch_experts() -> None:
+    """By vLLM's own door for operations of others."""
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+
+    @UnquantizedFusedMoEMethod.register_oot
+    class WithoutAdapters(UnquantizedFusedMoEMethod):  # type: ignore[misc]
+        def __init__(self, moe: Any) -> None:
+            moe.is_lora_enabled = False
+            super().__init__(moe)
+
 
 _ALL_ROWS = 1 << 30
 """As the end of a slice: all rows of A."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models import memory_group, nvml
+from models import nvml
+from models import process_control
 from runtime.cli.local import host
 from runtime.cli.local.host import GIB, HostNeed, needs
 from tests.unit.cli.conftest import Run
@@ -37,7 +38,7 @@ def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setattr(f"{HOST}.sysconfig.get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(f"{HOST}.resource.getrlimit", lambda kind: (1024, 65536))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
-    monkeypatch.setattr(memory_group, "limit", lambda: None)
+    monkeypatch.setattr(process_control, "memory_limit", lambda: None)
     monkeypatch.delenv("CC", raising=False)
     return monkeypatch
 
@@ -78,7 +79,7 @@ def test_a_host_that_has_all_lacks_nothing(good: pytest.MonkeyPatch) -> None:
             "apt install gcc",
         ),
         (lambda m, p: (p / "Python.h").unlink(), "Python.h", "python3-dev"),
-        (lambda m, p: m.setattr(memory_group, "limit", lambda: 8 * GIB), "host memory", "16 GiB"),
+        (lambda m, p: m.setattr(process_control, "memory_limit", lambda: 8 * GIB), "host memory", "16 GiB"),
         (lambda m, p: m.setattr(host, "_installed", lambda name: "2.13.0+cpu"), "torch", "the build for cuda"),
         (
             lambda m, p: m.setattr(f"{HOST}.resource.getrlimit", lambda k: (256, 256)),

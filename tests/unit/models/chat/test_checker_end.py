@@ -13,7 +13,7 @@ import psutil
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.grammars.process import CheckerProcess
 from models.chat.vllm.launch import stop_engine
-from models.chat.vllm.process import CauseFile
+from models.chat.vllm.plugin import CauseFile
 from registry.bounds import USUAL
 from tests.eventually import PATIENCE
 

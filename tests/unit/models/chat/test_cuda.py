@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.chat import cuda, settings, start
-from models.chat.vllm import core, launch, prewarm, process
+from models.chat import devices, settings
+from models.chat import processes
+from models.chat.vllm import core, launch, prewarm
+from models.chat.vllm import plugin
 from tests.unit.registry.makers import recipe
 
 
@@ -24,7 +26,7 @@ def words(device: str, **flags: object) -> list[str]:
 
 def test_a_card_need_not_be_empty_for_a_start() -> None:
     stated = words("cuda:0")
-    assert stated[stated.index("--gpu-memory-utilization") + 1] == cuda.SHARE
+    assert stated[stated.index("--gpu-memory-utilization") + 1] == devices.SHARE
     assert "--no-enable-flashinfer-autotune" in stated
     assert "--enable-sleep-mode" in stated
     assert not {"--gpu-memory-utilization", "--cudagraph-capture-sizes"} & set(words("cpu"))
@@ -38,14 +40,14 @@ def test_a_recipe_that_has_its_own_graphs_keeps_them(flag: str) -> None:
 
 @given(requests=st.integers(1, 4096))
 def test_every_batch_of_single_tokens_has_a_graph_that_it_half_fills(requests: int) -> None:
-    sizes = cuda.capture_sizes(requests)
+    sizes = devices.capture_sizes(requests)
     assert sizes == sorted(set(sizes))
     assert sizes[0] >= 1
     assert sizes[-1] == min(2 * requests, 512)
     assert min(requests, 512) in sizes
     for batch in range(1, min(requests, 512) + 1):
         assert next(size for size in sizes if size >= batch) < 2 * batch
-    assert len(sizes) <= len(cuda.SIZES) + 2
+    assert len(sizes) <= len(devices.SIZES) + 2
 
 
 def test_nothing_is_compiled_for_the_sampler_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +72,7 @@ def test_nothing_is_compiled_for_the_sampler_by_default(monkeypatch: pytest.Monk
 def test_a_start_that_ran_out_of_memory_says_so(
     error: Exception, memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(process.CAUSE, str(tmp_path / "cause"))
+    monkeypatch.setenv(plugin.CAUSE, str(tmp_path / "cause"))
     core._tell_cause(error)
     reported = json.loads((tmp_path / "cause").read_text())
     assert reported[0] == memory
@@ -80,9 +82,9 @@ def test_a_start_that_ran_out_of_memory_says_so(
 async def test_the_engine_runs_only_when_its_own_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process of vLLM's, such as one that looks at a model's class, is not it."""
     running = [SimpleNamespace(name="SpawnProcess-1")]
-    monkeypatch.setattr("models.chat.start.multiprocessing.active_children", lambda: list(running))
+    monkeypatch.setattr("models.chat.processes.multiprocessing.active_children", lambda: list(running))
     starting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    waiting = asyncio.create_task(start.child_or_end(starting))  # type: ignore[arg-type]
+    waiting = asyncio.create_task(processes.child_or_end(starting))  # type: ignore[arg-type]
     done, _ = await asyncio.wait({waiting}, timeout=0.2)
     assert not done
     running.append(SimpleNamespace(name="EngineCore"))

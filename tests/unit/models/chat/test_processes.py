@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from models.chat.processes import EngineProcesses, how_ended
-from models.memory_group import OomKills
+from models.process_control import OomKills
 from registry.errors import EngineFailed
 
 FORK = multiprocessing.get_context("fork")

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from models.chat import schemas
 from models.chat.requests.errors import explain_failure
-from models.chat.schemas import completions
 
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
-GONE = (*completions.NAMES, *completions.PIECES, *completions.OWN)
+GONE = (*schemas.NAMES, *schemas.PIECES, *schemas.OWN)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.sampled_from(GONE), inner),
@@ -42,12 +41,12 @@ def test_only_nulls_of_these_names_go(path: str, content: str, fields: dict[str,
         return {name: value for name, value in found.items() if value is not None or name not in GONE}
 
     expected = kept({**whole, "first": kept(fields), "choices": [kept({**fields, "text": "{"}), kept(fields)]})
-    assert json.loads(schemas.fitted(path, packed(whole))) == expected
+    assert json.loads(schemas.fit_answer(path, packed(whole))) == expected
 
 
 def test_logprobs_name_those_of_a_refusal() -> None:
     data = packed({"choices": [{"message": {"content": '"logprobs":{"content":'}, "logprobs": {"content": []}}]})
-    found = json.loads(schemas.fitted(CHAT, data))
+    found = json.loads(schemas.fit_answer(CHAT, data))
     assert found["choices"][0]["logprobs"] == {"content": [], "refusal": None}
     assert found["choices"][0]["message"]["content"] == '"logprobs":{"content":'
 
@@ -79,28 +78,28 @@ def test_responses_keep_what_a_client_sent_and_a_model_wrote(sent: Any, stated: 
         "tools": [{"type": "function", "name": "x", "parameters": sent, "strict": None}],
         **dict.fromkeys(("access_programs", "error", "incomplete_details", "temperature", "top_p")),
     }
-    assert json.loads(schemas.fitted(RESPONSES, packed(whole))) == expected
+    assert json.loads(schemas.fit_answer(RESPONSES, packed(whole))) == expected
     created = {"type": "response.created", "response": whole, "sequence_number": 0}
-    assert parse(schemas.fitted(RESPONSES, event(created)))["response"] == expected
+    assert parse(schemas.fit_answer(RESPONSES, event(created)))["response"] == expected
     added = {"type": "response.output_item.added", "item": item}
-    assert parse(schemas.fitted(RESPONSES, event(added)))["item"] == expected["output"][0]
+    assert parse(schemas.fit_answer(RESPONSES, event(added)))["item"] == expected["output"][0]
 
 
 def test_numbers_of_a_client_keep_their_digits() -> None:
     data = b'{"tools":[{"parameters":{"maximum":1e400,"minimum":-123456789012345678901234567890.10}}]}'
-    assert data[1:-1] in schemas.fitted(RESPONSES, data)
+    assert data[1:-1] in schemas.fit_answer(RESPONSES, data)
 
 
 @given(JSON)
 def test_messages_have_what_anthropics_clients_count_on(sent: Any) -> None:
     block = {"type": "tool_use", "id": "x", "name": "y", "input": {"type": "text", "more": sent}}
     whole = {"id": "msg", "content": [block, {"type": "text", "text": "hi"}], "usage": {"input_tokens": 1}}
-    found = json.loads(schemas.fitted(MESSAGES, packed(whole)))
+    found = json.loads(schemas.fit_answer(MESSAGES, packed(whole)))
     assert found["content"] == [block, {"type": "text", "text": "hi", "citations": None}]
-    assert found["usage"] == {"input_tokens": 1, **dict.fromkeys(schemas.messages.USED)}
+    assert found["usage"] == {"input_tokens": 1, **dict.fromkeys(schemas.USED)}
     assert all(found[name] is None for name in ("container", "diagnostics", "stop_details", "stop_sequence"))
     started = {"type": "content_block_start", "content_block": {"type": "thinking", "thinking": ""}, "index": 0}
-    assert parse(schemas.fitted(MESSAGES, event(started)))["content_block"]["signature"] == ""
+    assert parse(schemas.fit_answer(MESSAGES, event(started)))["content_block"]["signature"] == ""
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
@@ -108,7 +107,7 @@ def test_the_last_event_of_a_response_says_whether_it_was_cut(status: str) -> No
     stated = "event: response.completed\ndata: {}"
     done = event({"type": "response.output_text.done", "text": stated})
     response = {"id": "resp_1", "status": status, "output": [], "instructions": stated}
-    fitted = schemas.fitted(RESPONSES, done + event({"response": response, "type": "response.completed"}))
+    fitted = schemas.fit_answer(RESPONSES, done + event({"response": response, "type": "response.completed"}))
     first, last, rest = fitted.split(b"\n\n")
     assert (first + b"\n\n", rest) == (done, b"")
     name, _, data = last.partition(b"\ndata: ")
@@ -121,14 +120,14 @@ def test_the_last_event_of_a_response_says_whether_it_was_cut(status: str) -> No
 def test_pieces_of_text_and_several_events_at_once_stay_whole() -> None:
     delta = event({"type": "response.output_text.delta", "delta": 'x":null', "logprobs": []})
     done = event({"type": "response.output_text.done", "text": "event: \n\ndata: ", "logprobs": None})
-    both = schemas.fitted(RESPONSES, delta + done + delta)
+    both = schemas.fit_answer(RESPONSES, delta + done + delta)
     assert both == delta + done.replace(b',"logprobs":null', b"") + delta
-    assert schemas.fitted(MESSAGES, b"data: [DONE]\n\n") == b"data: [DONE]\n\n"
+    assert schemas.fit_answer(MESSAGES, b"data: [DONE]\n\n") == b"data: [DONE]\n\n"
 
 
 def test_other_paths_are_left_alone() -> None:
     data = b'{"id":null}'
-    assert schemas.fitted("/tokenize", data) is data
+    assert schemas.fit_answer("/tokenize", data) is data
 
 
 @pytest.mark.parametrize(
@@ -144,7 +143,7 @@ def test_an_error_in_a_stream_has_words_as_its_code_and_type(code: int | str, wo
     error = {"message": 'no \n\ndata: {"error"', "type": "BadRequestError", "param": None, "code": code}
     before = b'data: {"choices":[{"delta":{"content":"data: {\\"error\\": {\\"code\\": 400}}"}}]}\n\n'
     stream = before + b"data: " + json.dumps({"error": error}).encode() + b"\n\ndata: [DONE]\n\n"
-    kept, event, done, _ = schemas.fitted("/v1/chat/completions", stream).split(b"\n\n")
+    kept, event, done, _ = schemas.fit_answer("/v1/chat/completions", stream).split(b"\n\n")
     assert kept + b"\n\n" == before
     assert json.loads(event.removeprefix(b"data: ")) == {"error": error | {"code": word, "type": kind}}
     assert done == b"data: [DONE]"
@@ -156,24 +155,24 @@ def test_a_stream_that_no_text_could_satisfy_says_so() -> None:
     busy = broken | {"code": 503}
     for path in (CHAT, TEXT):
         stream = [b"data: " + json.dumps({"error": error}).encode() for error in (broken, busy)]
-        errors = [json.loads(schemas.fitted(path, one, fault=lambda: fault)[6:])["error"] for one in stream]
+        errors = [json.loads(schemas.fit_answer(path, one, fault=lambda: fault)[6:])["error"] for one in stream]
         assert [error["code"] for error in errors] == ["unsatisfiable_constraint", "model_unavailable"]
         assert (errors[0]["type"], errors[0]["message"]) == ("invalid_request_error", fault and fault.message)
     event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"it broke"}}\n\n'
-    errors = json.loads(schemas.fitted(MESSAGES, event, fault=lambda: fault).partition(b"data: ")[2])
+    errors = json.loads(schemas.fit_answer(MESSAGES, event, fault=lambda: fault).partition(b"data: ")[2])
     assert errors == {"type": "error", "error": {"type": "invalid_request_error", "message": fault and fault.message}}
 
 
 def test_an_error_in_a_stream_is_short_and_never_breaks_it() -> None:
     long = json.dumps({"error": {"message": "x" * 9_000, "type": None, "param": None, "code": 400}}).encode()
-    assert len(schemas.fitted("/v1/completions", b"data: " + long + b"\n\n")) < 4_000
+    assert len(schemas.fit_answer("/v1/completions", b"data: " + long + b"\n\n")) < 4_000
     for odd in (b'data: {"error": 5}\n\n', b'data: {"error": {"code": 1}}\n\n', b'data: {"error": "\n\n'):
-        assert schemas.fitted("/v1/completions", odd) == odd
+        assert schemas.fit_answer("/v1/completions", odd) == odd
 
 
 def test_what_broke_in_a_stream_of_messages_has_the_vendors_word() -> None:
     event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"it broke"}}\n\n'
-    fitted = schemas.fitted("/v1/messages", event)
+    fitted = schemas.fit_answer("/v1/messages", event)
     assert fitted == event.replace(b"internal_error", b"api_error")
 
 
@@ -189,7 +188,7 @@ def test_what_broke_in_a_stream_of_messages_has_the_vendors_word() -> None:
 def test_tools_are_given_back_as_they_were_sent_whichever_way_they_are_read(tools: list[dict[str, Any]]) -> None:
     own = ("parameters", "strict")
     expected = [{name: v for name, v in tool.items() if v is not None or name in own} for tool in tools]
-    fitted = json.loads(schemas.fitted(RESPONSES, json.dumps({"tools": tools}).encode()))
+    fitted = json.loads(schemas.fit_answer(RESPONSES, json.dumps({"tools": tools}).encode()))
     assert fitted["tools"] == expected
 
 
@@ -198,6 +197,6 @@ def test_tools_that_come_again_are_given_back_alike(size: int) -> None:
     """From what is kept, or made anew where they are more than is kept."""
     tool = {"type": "function", "name": "f", "parameters": {"a": "x" * size}, "strict": None, "defer_loading": None}
     body = json.dumps({"tools": [tool]}).encode()
-    first, again = schemas.fitted(RESPONSES, body), schemas.fitted(RESPONSES, body)
+    first, again = schemas.fit_answer(RESPONSES, body), schemas.fit_answer(RESPONSES, body)
     assert first == again
     assert "defer_loading" not in json.loads(again)["tools"][0]

@@ -16,16 +16,16 @@ def packed(data: object) -> bytes:
 
 @pytest.mark.parametrize("tier", ["priority", "default", "flex"])
 def test_where_each_vendor_tells_it(tier: str) -> None:
-    chat = json.loads(schemas.fitted("/v1/chat/completions", packed(CHAT), tier))
+    chat = json.loads(schemas.fit_answer("/v1/chat/completions", packed(CHAT), tier))
     assert chat == {**CHAT, "service_tier": tier}
-    stream = schemas.fitted("/v1/chat/completions", b"data: " + packed(CHUNK) + b"\n\ndata: [DONE]\n\n", tier)
+    stream = schemas.fit_answer("/v1/chat/completions", b"data: " + packed(CHUNK) + b"\n\ndata: [DONE]\n\n", tier)
     assert json.loads(stream[6:].split(b"\n")[0]) == {**CHUNK, "service_tier": tier}
     body = {"object": "response", "service_tier": "auto"}
-    assert json.loads(schemas.fitted("/v1/responses", packed(body), tier))["service_tier"] == tier
-    message = schemas.fitted("/v1/messages", packed({"type": "message", "content": [], "usage": {}}), tier)
-    assert json.loads(message)["usage"]["service_tier"] == schemas.tiers.ANTHROPICS[tier].decode()
-    assert schemas.fitted("/v1/completions", b"{}", tier) == b"{}"
+    assert json.loads(schemas.fit_answer("/v1/responses", packed(body), tier))["service_tier"] == tier
+    message = schemas.fit_answer("/v1/messages", packed({"type": "message", "content": [], "usage": {}}), tier)
+    assert json.loads(message)["usage"]["service_tier"] == schemas.ANTHROPICS[tier].decode()
+    assert schemas.fit_answer("/v1/completions", b"{}", tier) == b"{}"
 
 
 def test_it_is_absent_without_a_tier() -> None:
-    assert b"service_tier" not in schemas.fitted("/v1/chat/completions", packed(CHAT))
+    assert b"service_tier" not in schemas.fit_answer("/v1/chat/completions", packed(CHAT))

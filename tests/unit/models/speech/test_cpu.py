@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from models.speech import cpu as transcribe_cpu
-from models.speech.cpu import AVX512, widest_vectors
+from models.speech import libraries as transcribe_cpu
+from models.speech.libraries import AVX512, widest_vectors
 from registry.base.processor import features
 
 ISA = "CT2_FORCE_CPU_ISA"
@@ -43,7 +43,7 @@ def test_what_the_operator_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 USED = """
 import ctranslate2, logging, numpy, sys
 from models.speech.engine import import_library
-from models.speech.cpu import one_thread_for_numpy
+from models.speech.libraries import one_thread_for_numpy
 from threadpoolctl import threadpool_info
 
 import_library()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from models.native.cache_folder import cache_folder
-from models.speech import cublas
+from models import native
+from models.speech import libraries
 from registry.errors import EngineFailed
 
 PROBE = """
@@ -18,7 +18,7 @@ try:
     ctypes.CDLL("libcublas.so.12")
     print("there already")
 except OSError:
-    from models.speech.cublas import load_cublas
+    from models.speech.libraries import load_cublas
     load_cublas()
     load_cublas()
     print(ctypes.CDLL("libcublas.so.12").answer())
@@ -30,7 +30,7 @@ def test_it_is_found_by_its_name_once_it_was_loaded(tmp_path: Path) -> None:
     folder = tmp_path / "nvidia" / "cublas" / "lib"
     folder.mkdir(parents=True)
     sources = ("int lt(void) { return 42; }", "int lt(void); int answer(void) { return lt(); }")
-    for name, source in zip(cublas.LIBRARIES, sources, strict=True):
+    for name, source in zip(libraries.LIBRARIES, sources, strict=True):
         file = tmp_path / f"{name}.c"
         file.write_text(source)
         subprocess.run(
@@ -42,13 +42,13 @@ def test_it_is_found_by_its_name_once_it_was_loaded(tmp_path: Path) -> None:
 
 
 def test_the_error_on_a_host_without_it_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublas, "LIBRARIES", ("libcublas.so.0",))
+    monkeypatch.setattr(libraries, "LIBRARIES", ("libcublas.so.0",))
     with pytest.raises(EngineFailed, match="nvidia-cublas-cu12"):
-        cublas.load_cublas()
+        libraries.load_cublas()
 
 
 def test_what_the_driver_compiles_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"HOME": "/somewhere", "CUDA_CACHE_MAXSIZE": "1"})
-    cublas.keep_compiled()
-    assert os.environ["CUDA_CACHE_PATH"] == str(cache_folder("cuda"))
+    libraries.keep_compiled()
+    assert os.environ["CUDA_CACHE_PATH"] == str(native("cuda"))
     assert os.environ["CUDA_CACHE_MAXSIZE"] == "1"

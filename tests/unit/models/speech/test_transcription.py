@@ -10,8 +10,7 @@ import pytest
 
 from models.batching.plan import Item
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
-from models.speech.model import WindowRequest, WindowResult
-from models.speech.segments import TimedSegment
+from models.speech.model import TimedSegment, WindowRequest, WindowResult
 from models.speech.transcription import TranscriptionRun
 from models.speech.windows import RATE, Samples
 

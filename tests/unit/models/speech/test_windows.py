@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.speech.segments import place_words, split
+from models.speech.model import place_words, split
 from models.speech.windows import RATE, Packer, join_stretches
 
 STRETCHES = st.lists(

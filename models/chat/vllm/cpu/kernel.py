@@ -9,15 +9,19 @@ into the user's cache folder.
 from __future__ import annotations
 
 import ctypes
+import logging
+import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 
+from models import native
 from models.chat.vllm.cpu import products
-from models.chat.vllm.cpu.batch import Batch, Rows
-from models.chat.vllm.cpu.layer import Layer
-from models.native import compiler as native
+from models.chat.vllm.cpu.products import Batch, Layer, Rows
+from models import native
 
 SOURCE = Path(__file__).with_name("lora.c")
 FLAGS = (
@@ -47,7 +51,7 @@ _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
 def build(folder: Path) -> Path:
-    """Compile into `folder`; raises what `models.native.compiler.build` does."""
+    """Compile into `folder`; raises what `models.native.build` does."""
     return native.build(folder, "lora", (SOURCE,), FLAGS)
 
 
@@ -160,3 +164,18 @@ class Kernel:
         if layer not in self._tables:
             self._tables[layer] = _Table(layer) if fits(layer) else None
         return self._tables[layer]
+
+
+AddLora = Callable[[torch.Tensor, torch.Tensor, Layer, Batch, float], None]
+"""(output, inputs, layer, batch, scale): see `products.add`."""
+_log = logging.getLogger(__name__)
+
+
+@cache
+def load() -> AddLora:
+    """The compiled kernel; PyTorch's products, with a line in the log, where it cannot be had."""
+    try:
+        return Kernel(native("native"))
+    except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as fault:
+        _log.warning("no compiled LoRA kernel, mixed batches are slower: %s", native.explain(fault))
+        return products.add

@@ -1,7 +1,7 @@
-"""cuBLAS for CTranslate2, which opens `libcublas.so.12` by name at its first use: torch for CUDA 13 brings `.so.13`.
+"""The libraries of speech: AVX-512 and threads on a CPU, and cuBLAS on a GPU.
 
-The package nvidia-cublas-cu12 puts the library into a folder where nobody looks by himself. Opened from there once, for
-the whole process, it is found by its name.
+CTranslate2 opens `libcublas.so.12` by name at its first use; torch for CUDA 13 brings `.so.13`. The package
+nvidia-cublas-cu12 puts the library into a folder that is not searched: opened from there once, it is found by its name.
 """
 
 import ctypes
@@ -9,8 +9,29 @@ import importlib.util
 import os
 from pathlib import Path
 
-from models.native.cache_folder import cache_folder
+from models import native
+from registry.base.processor import features
 from registry.errors import EngineFailed
+
+AVX512 = frozenset(("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"))
+"""What CTranslate2 wants of a processor that is told to use its AVX-512 paths: it raises on others."""
+
+
+def widest_vectors() -> None:
+    """Have CTranslate2 use AVX-512 where the processor has it; by itself it stops at AVX2.
+
+    It reads this when it first computes. A setting that is there already stays.
+    """
+    if features() >= AVX512:
+        os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
+
+
+def one_thread_for_numpy() -> None:
+    """Features in NumPy on one thread: its products are small, and a second thread waits by spinning."""
+    from threadpoolctl import ThreadpoolController
+
+    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
+
 
 LIBRARIES = ("libcublasLt.so.12", "libcublas.so.12")
 """The first is needed by the second."""
@@ -22,7 +43,7 @@ def keep_compiled() -> None:
 
     Before CUDA is first used. Settings that are there already stay.
     """
-    os.environ.setdefault("CUDA_CACHE_PATH", str(cache_folder("cuda")))
+    os.environ.setdefault("CUDA_CACHE_PATH", str(native("cuda")))
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
 
 

@@ -1,16 +1,66 @@
-"""The memory limit of a process's control groups, and whom the kernel kills when memory runs out.
+"""Processes as the kernel sees them: end with a parent, groups, the memory limit, and whom it kills for memory.
 
-psutil knows neither these groups nor `oom_score_adj`.
+psutil knows neither a process's group nor its control groups nor `oom_score_adj`.
 """
 
 import contextlib
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from models import process_group
+import psutil
+
 from registry.base import control_groups
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send a signal to this process when its parent ends, however that happens.
+
+    The kernel counts the end of the thread that started this process. It stays so when another program is executed,
+    not in forks.
+
+    Args:
+        parent: its process id; if it has ended already, so does this process.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, by)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), by)
+
+
+def group_members(group: int) -> Iterator[psutil.Process]:
+    """Those that are there now, zombies included."""
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it has ended meanwhile
+            if os.getpgid(pid) == group:
+                yield psutil.Process(pid)
+
+
+def is_group_alive(group: int) -> bool:
+    """Whether any process of the group has not `ended`."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not all(has_ended(process) for process in group_members(group))
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process has let go of everything: memory, the accelerator's too, and ports.
+
+    A zombie has, its parent just has not asked yet; unless only its first thread ended and others are on their way out.
+    """
+    try:
+        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.num_threads() == 1
+    except psutil.NoSuchProcess:
+        return True
+
 
 SERVES, LOADS = 100, 1000
 """How much sooner, in thousandths of the memory there is, the kernel shall kill a slot than it would by size alone.
@@ -19,14 +69,14 @@ So it is a load that ends when memory runs out, before models that serve; and ne
 """
 
 
-def folders(pid: int | str = "self") -> list[Path]:
+def memory_folders(pid: int | str = "self") -> list[Path]:
     """The groups of a process that count its memory, innermost first."""
     return control_groups.folders("memory", pid)
 
 
-def limit() -> int | None:
+def memory_limit() -> int | None:
     """Bytes that this process's groups allow it: the least of all limits, cgroup v2 or v1. None: no limit."""
-    return min((most for _, most in control_groups.memory_limits(folders())), default=None)
+    return min((most for _, most in control_groups.memory_limits(memory_folders())), default=None)
 
 
 class OomKills:
@@ -36,7 +86,9 @@ class OomKills:
     """
 
     def __init__(self, pid: int | str = "self") -> None:
-        self._files = [folder / name for folder in folders(pid)[:1] for name in ("memory.events", "memory.oom_control")]
+        self._files = [
+            folder / name for folder in memory_folders(pid)[:1] for name in ("memory.events", "memory.oom_control")
+        ]
         self._files.append(Path("/proc/vmstat"))
         self.reset()
 
@@ -76,7 +128,7 @@ class OomPriority:
             self._set(SERVES)
 
     def _set(self, more: int) -> None:
-        for process in process_group.members(os.getpgrp()):
+        for process in group_members(os.getpgrp()):
             with contextlib.suppress(OSError):  # it has ended, or is not ours
                 Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(min(1000, self._own + more)))
 

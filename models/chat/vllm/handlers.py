@@ -1,16 +1,17 @@
-"""vLLM's Messages where an answer has been begun, or ends before its time: a call that was cut, a stream that broke.
+"""Patches of the handlers of vLLM's application: Messages that are begun or cut, and thoughts that a prompt has ended.
 
-A last message of the assistant's is the beginning of the answer, which goes on from there; to vLLM it is one message
-more, after which it begins another. Of `thinking` it only counts the tokens: a template that lets the model think when
-it is told to is not told. Answers are made of those of Chat Completions. vLLM reads a call's arguments as
-JSON, and refuses the whole answer with a 400 when `max_tokens` cut them; Anthropic answers. And it reads an error in
-the stream as if it were a piece of the answer, so that the client would be told what is wrong with that reading, not
-what broke.
+Messages: the assistant's last message is the beginning of the answer; vLLM would begin another one. vLLM counts the
+tokens of `thinking` without passing it to the template. It reads a call's arguments as JSON, and refuses the whole
+answer with a 400 when `max_tokens` cut them, where Anthropic answers. It reads an error in the stream as a piece of the
+answer, and would describe a fault of that reading instead of what broke.
+
+Thoughts: a template says that a model is not to think by ending the thoughts in the prompt. In a stream vLLM looks at
+the prompt; of an answer in one piece it takes everything for a thought, unless the request itself switched them off.
 """
 
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from importlib import import_module
 from typing import Any
@@ -26,7 +27,7 @@ class BrokenStream(Exception):
     """What broke in a stream, in vLLM's words. vLLM tells the client as much of an exception."""
 
 
-def patch(handler: Any) -> None:
+def patch_messages(handler: Any) -> None:
     """The handler of vLLM's application; None: this model has no Messages."""
     if handler is None:
         return
@@ -103,3 +104,37 @@ def _read(arguments: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+HANDLERS = {
+    "openai_serving_chat": "parser_cls", "anthropic_serving_messages": "parser_cls",
+    "openai_serving_responses": "parser",
+}  # fmt: skip
+"""Of vLLM's application, and what each calls its kind of parser."""
+
+
+def patch_reasoning(state: Any) -> None:
+    for name, attribute in HANDLERS.items():
+        handler = getattr(state, name, None)  # this model may not have it
+        if (kind := getattr(handler, attribute, None)) is not None:
+            setattr(handler, attribute, prompt_aware(kind))
+
+
+def prompt_aware(kind: Any) -> Any:
+    """The same kind of parser, which looks at the prompt. Those that cannot tell one turn from the next stay."""
+    reasoning = kind.reasoning_parser_cls
+    if reasoning is None or not reasoning.engine_based_streaming:
+        return kind
+
+    class PromptAwareParser(kind):  # type: ignore[misc]
+        def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
+            """vLLM tells a parser of the prompt before an answer in one piece."""
+            super().set_prompt_token_ids(prompt_token_ids)
+            if self.is_reasoning_end(list(prompt_token_ids)) and not self.is_reasoning_end([]):
+                self.extract_reasoning = _answer_only
+
+    return PromptAwareParser
+
+
+def _answer_only(model_output: str, _: object) -> tuple[None, str]:
+    return None, model_output

@@ -1,17 +1,38 @@
-"""C sources compiled on the machine they run on: once, into the user's cache folder."""
+"""Our few C files, compiled when they are first needed into the user's cache folder. The server runs without them."""
 
 import hashlib
 import os
 import platform
 import shlex
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.native.cache_folder import is_ours
+import platformdirs
+
 from registry.base.processor import features
 from registry.storage.files import sync_all
+
+
+def cache_folder(name: str) -> Path:
+    """Where `name` belongs in the user's cache directory. It need not exist; RuntimeError without any home."""
+    path = platformdirs.user_cache_path("roundhouse") / name
+    if not path.is_absolute():
+        raise RuntimeError("this user has no home folder: set HOME or XDG_CACHE_HOME")
+    return path
+
+
+def is_ours(folder: Path) -> bool:
+    """Make the folder. False when it cannot be made, or when somebody else could put files into it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except (OSError, RuntimeError):
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+
 
 SECONDS = 120
 """Longest time that a compiler may take."""

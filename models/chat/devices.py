@@ -1,0 +1,79 @@
+"""Arguments of vLLM for a CPU and for a GPU, before the recipe's flags; and networks that its CPU build gets wrong."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from registry.errors import Unfit
+from registry.files.shape import Shape
+from registry.recipes.definition import Recipe
+
+_BIAS, _NO_KERNEL = "experts that are chosen by a bias, which is left out there", "layers that have no kernel there"
+UNFIT: Mapping[str, str] = {
+    "Ernie4_5_MoeForCausalLM": _BIAS,
+    "Ernie4_5_VLMoeForConditionalGeneration": _BIAS,
+    "JambaForCausalLM": _NO_KERNEL,
+    "MambaForCausalLM": _NO_KERNEL,
+    "FalconMambaForCausalLM": _NO_KERNEL,
+    "OlmoHybridForCausalLM": _NO_KERNEL,
+}
+"""By architecture, as vLLM 0.32 is: its router of experts on a CPU (`cpu_router`), Mamba-1's scan, Triton."""
+
+NATIVE_POSITIONS = frozenset({"Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2VlForConditionalGeneration"})
+"""They hand the kernel of rotary positions one dimension more than it reads on a CPU, and it turns other values."""
+
+
+def cpu_flags(config: Mapping[str, Any]) -> Iterator[str]:
+    """What vLLM is told beside the recipe's own flags, which come after these."""
+    if _architecture(config) in NATIVE_POSITIONS:
+        yield from ("--compilation-config", json.dumps({"custom_ops": ["all", "-rotary_embedding"]}))
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    return str((config.get("architectures") or [""])[0])
+
+
+def refuse_on_cpu(config: Mapping[str, Any], shape: Shape, where: str) -> None:
+    """Raises Unfit for a network that is not for a CPU. `where`: its folder or repository."""
+    why = UNFIT.get(_architecture(config), "")
+    if shape.latent:
+        why = "latent attention (MLA, as DeepSeek-V2 and later)"
+    if why:
+        raise Unfit(
+            f"{where} is not for vLLM's CPU build, whose answers are not what the model says, or none: it has {why}. "
+            "Serve it on a GPU.",
+            code="not_on_cpu",
+            param="source",
+        )
+
+
+SHARE = "0.01"
+"""Of the card that vLLM wants to find free at its start. It asks for 0.92 by default, and even where the KV cache is
+given in bytes: no second model would start. What may be loaded is decided by our budget, in bytes; nothing else reads
+this value then."""
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Batches that CUDA graphs are captured for; others are filled up to the next one. vLLM's own list has 51, and with
+LoRA each is captured twice: time of a start, and memory. No batch is filled up to twice its size here, and a step of
+decoding mostly waits for the weights to be read. On an H100 an 8B shape with adapters took 17 s for 54 captures; vLLM's
+own list took 24 s for 108, with 64 requests at once at 1.07 times the tokens a second, gateway and all."""
+GRAPH_FLAGS = {
+    "compilation_config",
+    "cudagraph_capture_sizes",
+    "enforce_eager",
+    "max_cudagraph_capture_size",
+    "speculative_config",
+}
+"""With one of them in the recipe, vLLM works the sizes out, or has none."""
+
+
+def gpu_settings(recipe: Recipe) -> Iterator[str]:
+    yield from ("--gpu-memory-utilization", SHARE)
+    yield "--no-enable-flashinfer-autotune"  # it compiles kernels with nvcc and ninja, which a host need not have
+    if not GRAPH_FLAGS & {key.replace("-", "_") for key in recipe.engine.flags}:
+        yield from ("--cudagraph-capture-sizes", *map(str, capture_sizes(recipe.batching.sequences)))
+
+
+def capture_sizes(max_requests: int) -> list[int]:
+    """Up to two tokens a request and 512 in all, as vLLM has it; a full batch of one token each is among them."""
+    most = min(2 * max_requests, SIZES[-1])
+    return sorted({size for size in SIZES if size <= most} | {min(max_requests, most), most})

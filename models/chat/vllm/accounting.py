@@ -1,0 +1,125 @@
+"""Exact token counts of every call, metrics of the engine, and no state left behind by a failed request.
+
+vLLM's HTTP layer reports usage only with a finished answer. Each engine request that a call starts passes through
+`OutputProcessor.add_request` in the call's own context; the state object that it makes holds the prompt's length, the
+cached part of it and every output token, and stays readable after the request is gone. vLLM registers this state and
+only then encodes the request for EngineCore: when that fails, or is cancelled, nothing in vLLM aborts it.
+"""
+
+from contextvars import ContextVar
+from copy import copy
+from importlib import import_module
+from typing import Any
+
+from models.messages import Usage
+
+METER: ContextVar["UsageMeter | None"] = ContextVar("roundhouse_meter", default=None)
+
+
+class CallEnded(Exception):
+    """The client left before this part of its request reached the engine."""
+
+
+class UsageMeter:
+    """The engine requests of one call."""
+
+    def __init__(self) -> None:
+        self._states: list[Any] = []
+        self.closed = False
+
+    def add(self, state: Any) -> None:
+        self._states.append(state)
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Internal ids of the engine requests, finished ones included; of several answers, the id of all of them."""
+        return list(dict.fromkeys((state.parent_req or state).request_id for state in self._states))
+
+    def usage(self) -> Usage:
+        """Prompts count once however many answers (`n`) they have; every sampled token counts."""
+        prompts = [state for state in self._states if state.parent_req is None or state.request_index == 0]
+        return Usage(
+            prompt_tokens=sum(state.prompt_len for state in prompts),
+            completion_tokens=sum(state.detokenizer.num_output_tokens() for state in self._states if state.detokenizer),
+            cached_tokens=sum(min(max(state.num_cached_tokens, 0), state.prompt_len) for state in prompts),
+        )
+
+
+def meter_requests(output_processor: Any) -> None:
+    """Make every request that enters `output_processor` known to the meter of the call it belongs to."""
+    add_request = output_processor.add_request
+
+    def metered(request: Any, *args: Any, **kwargs: Any) -> None:
+        meter = METER.get()
+        if meter is not None and meter.closed:
+            raise CallEnded("the client left")
+        add_request(request, *args, **kwargs)
+        if meter is not None:
+            meter.add(output_processor.request_states[request.request_id])
+
+    output_processor.add_request = metered
+
+
+_REGISTERED: ContextVar[list[str] | None] = ContextVar("roundhouse_registered", default=None)
+"""Internal ids of the engine requests that the current `add_request` has registered."""
+
+
+def undo_failed(engine: Any) -> None:
+    """Make `engine.add_request` abort what it registered, in the slot and in EngineCore, whenever it raises."""
+    register, add_request = engine.output_processor.add_request, engine.add_request
+
+    def registered(request: Any, *arguments: Any, **named: Any) -> None:
+        register(request, *arguments, **named)
+        if (ids := _REGISTERED.get()) is not None:
+            ids.append(request.request_id)
+
+    async def added(*arguments: Any, **named: Any) -> Any:
+        ids: list[str] = []
+        token = _REGISTERED.set(ids)
+        try:
+            return await add_request(*arguments, **named)
+        except BaseException:
+            await engine.abort(ids, internal=True)
+            raise
+        finally:
+            _REGISTERED.reset(token)
+
+    engine.output_processor.add_request, engine.add_request = registered, added
+
+
+def stat_logger() -> Any:
+    """The class of one engine's logger, as `AsyncLLM` is started with it. It counts once `counts` is set.
+
+    `vllm:lora_requests_info` is not among its series: it would grow by a series for each set of digests that ever ran
+    together, and the gateway tells it by the adapters' names. vLLM has it where it knows of LoRA.
+    """
+    base: Any = import_module("vllm.v1.metrics.loggers").PrometheusStatLogger
+
+    class Logger(base):  # type: ignore[misc]
+        counts = False
+
+        def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None:
+            config = copy(vllm_config)
+            config.lora_config = None
+            super().__init__(config, engine_indexes)
+
+        def record(self, *stats: Any, **more: Any) -> None:
+            if self.counts:
+                super().record(*stats, **more)
+
+    return Logger
+
+
+def count_from_now(engine: Any) -> None:
+    """Warm-ups are over. Before, all series are at zero."""
+    engine.roundhouse_logger.counts = True
+
+
+def metrics_text(engine: Any) -> bytes:
+    """The series that vLLM has registered in this process. Blocks for some milliseconds."""
+    from prometheus_client import REGISTRY, generate_latest
+
+    if not engine.output_processor.has_unfinished_requests():  # after an abort no step tells that nothing runs
+        idle = import_module("vllm.v1.metrics.stats").SchedulerStats()
+        engine.logger_manager.record(idle, None)
+    return generate_latest(REGISTRY)
