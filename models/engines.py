@@ -1,4 +1,4 @@
-"""The one table of engines: all that the rest of the product must know of an engine before it is imported.
+"""The table of engines: everything that the product knows of an engine before it is imported.
 
 A new engine is a row here and a package beside `chat`, `text` and `speech`; nothing else names one. Factories and
 prewarm functions are named, not imported: only a slot imports an engine, and only the one that it holds.
@@ -34,10 +34,11 @@ class EngineRow:
     prewarmed: int
     """Bytes of a slot that has imported the libraries and holds no model, a tenth more than was measured."""
     niceness: int = 0
-    """Added to that of its process. Where CPUs are short, chat goes first: somebody waits for each of its tokens. At 10
-    one still has a tenth of what it has, and all that it leaves."""
+    """Added to the process's niceness. Where CPUs are short, chat goes first: a client waits for each of its tokens. At
+    10 a process keeps a tenth of its share, and everything that chat leaves.
+    """
     bounded: bool = False
-    """Its factories take the server's bounds: it reads what clients sent."""
+    """Whether its factories take the server's bounds: it reads what clients sent."""
 
 
 # Overheads are what is left of the measured figure once the other terms of `models.estimate` are taken off (2 cores);
@@ -93,7 +94,7 @@ def create(engine: str, task: Task, bounds: Bounds = USUAL) -> Engine:
 
 
 def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
-    """Import what `engine` needs, before it is known which model comes. Blocks for seconds; safe in any thread.
+    """Import what `engine` needs before the model is known. Blocks for seconds; safe in any thread.
 
     `hurried`: whether a load waits; what only comes late in a load is then left for the load itself to import.
     """
@@ -108,7 +109,7 @@ def prewarmed_bytes(engine: str | None) -> int:
 
 
 def niceness(engine: str) -> int:
-    """Of an engine's process; 0 for one that is not in the table."""
+    """The niceness of an engine's process; 0 for an engine that is not in the table."""
     return ENGINES[engine].niceness if engine in ENGINES else 0
 
 

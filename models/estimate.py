@@ -1,4 +1,4 @@
-"""How many bytes a model will hold, from its files and recipe alone; each term is stated.
+"""Estimate a model's memory from its files and recipe alone; each term is stated.
 
     weights          values in the files x bytes of the dtype that the engine computes in
     kv_cache         as the recipe says; else room for full contexts (see `default_kv_cache`)
@@ -27,10 +27,10 @@ DEFAULT_KV_CACHE = 4 * GIB
 SECOND_FRAMES = 50
 """Whisper's encoder turns a second of a window, padding included, into so many frames."""
 BEAMS = 5
-"""Of faster-whisper, unless the flag `beam_size` says otherwise."""
+"""Beams of faster-whisper, unless the flag `beam_size` says otherwise."""
 
 ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What reading a stranger's files can end in: a number where a list belongs, a size of zero, one of 400 digits."""
+"""Errors of reading an untrusted model's files: a number where a list belongs, a size of zero, one of 400 digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
 
 
 def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: DeviceKind) -> Estimate:
-    """The same without files. `recipe`: its dtype settled; `shape`: None for speech. Unfit for flags that are none."""
+    """Estimate without files. `recipe`: its dtype settled; `shape`: None for speech. Unfit for bad flags."""
     if fault := flag_fault(recipe):
         raise Unfit(f"That is no recipe: {fault}.", code="bad_recipe", param="engine.flags")
     cast = _float_bytes(recipe, kind)
@@ -147,7 +147,7 @@ def default_kv_cache(recipe: Recipe, shape: Shape) -> int:
 
 
 def adapter_place_bytes(weights: Weights, shape: Shape, rank: int, each: int) -> int:
-    """One place: rank x (inputs + outputs) of every linear layer, of the embedding and of the head.
+    """Bytes of one place: rank x (inputs + outputs) of every linear layer, the embedding and the head.
 
     vLLM makes room for all of them, whatever an adapter's own rank and targets are. 8B Llama: 5.5 MB per unit of rank.
     """

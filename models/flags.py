@@ -46,7 +46,7 @@ def flags_of(recipe: Recipe) -> dict[str, Flag]:
 
 
 def flag_fault(recipe: Recipe) -> str | None:
-    """What is wrong with one of the recipe's flags; None: nothing, or vLLM is to say so when it loads."""
+    """The first fault in the recipe's flags; None: there is none, or vLLM finds it when it loads."""
     known = KNOWN.get(recipe.task)
     if known is None:
         return None

@@ -10,7 +10,7 @@ _one = threading.RLock()
 
 @contextmanager
 def fast_imports() -> Iterator[None]:
-    """Around imports that make hundreds of thousands of objects, of which none is garbage.
+    """Switch the garbage collector off around imports that make hundreds of thousands of objects.
 
     The collector would look at all of them again and again: a tenth to a quarter of the time of vLLM's imports, and a
     tenth when it is switched on again. So it never looks at what is there by then, nor copies its pages after a fork;

@@ -41,7 +41,7 @@ class LoadPhases:
 
 
 class Sleepable(Protocol):
-    """What moves an engine's weights."""
+    """Moves an engine's weights to host memory and back."""
 
     async def down(self) -> MemoryFootprint: ...
     async def up(self) -> MemoryFootprint: ...
@@ -66,14 +66,14 @@ class Lifecycle:
         self.state = EngineState.CLOSED
 
     async def sleep(self, sleeper: "Sleepable | None") -> MemoryFootprint:
-        """From loaded to asleep. None: this engine cannot. Raises EngineFailed; the engine is broken afterwards."""
+        """Put a loaded engine to sleep. None: it cannot. Raises EngineFailed; the engine is broken afterwards."""
         self.check()
         if sleeper is None:
             raise EngineFailed(f"this {self._what} engine cannot sleep")
         return await self._change(sleeper.down, EngineState.ASLEEP)
 
     async def wake(self, sleeper: "Sleepable | None") -> MemoryFootprint:
-        """From asleep to loaded. Raises EngineFailed; the engine is broken afterwards."""
+        """Wake a sleeping engine. Raises EngineFailed; the engine is broken afterwards."""
         if sleeper is None or self.state is not EngineState.ASLEEP:
             raise EngineFailed(f"the {self._what} engine is {self.state}")
         return await self._change(sleeper.up, EngineState.LOADED)

@@ -1,4 +1,4 @@
-"""What the gateway asks of an engine and what comes back: msgspec structs, safe to decode from a socket.
+"""Messages between gateway and engine: msgspec structs, safe to decode from a socket.
 
 Requests go in, events come out. One request gives: `ResponseStart`? then any number of `Chunk`s (chat), or one result
 (embed, rerank), or one `TranscriptInfo` and its `Segment`s (speech); always `ResponseEnd` last, or an error instead.
@@ -29,7 +29,7 @@ class AdapterRef(Message, frozen=True):
 
 # --- requests ------------------------------------------------------------------------------------------------------
 THINK: Mapping[str, bool] = {"enable_thinking": True, "thinking": True}
-"""What tells a chat template to let its model think: templates read one or the other."""
+"""Variables that let a chat template's model think: templates read one or the other."""
 
 
 class HttpCall(Message, frozen=True):
@@ -46,7 +46,7 @@ class HttpCall(Message, frozen=True):
     request_id: str = ""
     """Unique; the engine names its own request by it. Empty: the engine makes one."""
     priority: int = 0
-    """Lower goes first, and stays where the engine's memory is short."""
+    """Lower goes first, and is kept longer where the engine's memory is short."""
     tier: str = ""
     """`service_tier` of the answer; empty: it has none."""
     trace: dict[str, str] = {}
@@ -75,11 +75,11 @@ class RerankRequest(Message, frozen=True):
     max_query_tokens: int = 0
     """Cut the query to its first so many tokens; 0: no limit. Special tokens do not count."""
     max_document_tokens: int = 0
-    """The same of each document, before it is split into chunks."""
+    """Cut each document to its first so many tokens, before it is split into chunks; 0: no limit."""
     max_chunks: int = 0
     """Score only the start of a document that would need more chunks than this; 0: no limit."""
     document_numbers: list[int] = []
-    """Where each document stands in what the client sent, for errors that tell; empty: as here."""
+    """The number of each document in the client's request, for errors; empty: as here."""
 
 
 class TranscribeRequest(Message, frozen=True):
@@ -91,7 +91,7 @@ class TranscribeRequest(Message, frozen=True):
     prompt: str | None = None
     hotwords: str | None = None
     temperature: list[float] = msgspec.field(default_factory=lambda: [0.0])
-    """The next one is tried where a window is badly heard."""
+    """The next one is tried where a window is poorly transcribed."""
     word_timestamps: bool = False
     vad: bool | None = None
     """None: as the recipe's flags say."""
@@ -108,7 +108,7 @@ class ResponseStart(Message, frozen=True):
     status: int
     content_type: str
     warning: str = ""
-    """Of what was done otherwise than asked for; empty: nothing."""
+    """What was done differently from the request; empty: nothing."""
 
 
 class Chunk(Message, frozen=True):
@@ -171,7 +171,7 @@ class Usage(Message, frozen=True):
     batch: int = 0
     """How many requests or inputs shared the engine step that answered this one (embed, rerank, speech)."""
     written_tokens: int = 0
-    """Of the prompt, what a provider wrote into its cache and has a price of its own for."""
+    """Prompt tokens that a provider wrote into its cache and prices separately."""
 
 
 class ResponseEnd(Message, frozen=True):
@@ -183,7 +183,7 @@ Event = ResponseStart | Chunk | EmbedResult | RerankResult | TranscriptInfo | Se
 
 # --- life cycle ----------------------------------------------------------------------------------------------------
 class Progress(Message, frozen=True):
-    """Where a load stands. `fraction` runs from 0 to 1 over the whole load; fetching files has its own before it."""
+    """Progress of a load. `fraction` runs from 0 to 1 over the whole load; fetching has its own before it."""
 
     phase: Literal[
         "fetching", "converting", "queued", "evicting", "waking", "starting", "importing", "weights", "warming",
@@ -198,19 +198,19 @@ class MemoryFootprint(Message, frozen=True):
 
     device_bytes: int
     host_bytes: int = 0
-    """Of its processes in host memory, pinned copies included; 0 on a CPU."""
+    """Host memory of its processes, pinned copies included; 0 on a CPU."""
 
 
 class LoadResult(Message, frozen=True):
-    """What a finished load holds, in bytes, and what it learned about the model."""
+    """Bytes that a finished load holds, and facts about the model."""
 
     resident_bytes: int
-    """On the device."""
+    """Bytes on the device."""
     weights_bytes: int
     host_bytes: int = 0
-    """Beside it in host memory; 0 on a CPU."""
+    """Host memory besides; 0 on a CPU."""
     asleep: MemoryFootprint | None = None
-    """What it expects to hold asleep; None: it cannot sleep."""
+    """Expected memory asleep; None: it cannot sleep."""
     kv_cache_bytes: int = 0
     seconds: dict[str, float] = {}
     """Seconds per phase."""

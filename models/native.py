@@ -17,7 +17,7 @@ from registry.storage.files import sync_all
 
 
 def cache_folder(name: str) -> Path:
-    """Where `name` belongs in the user's cache directory. It need not exist; RuntimeError without any home."""
+    """The folder `name` in the user's cache directory, which need not exist. RuntimeError without a home."""
     path = platformdirs.user_cache_path("roundhouse") / name
     if not path.is_absolute():
         raise RuntimeError("this user has no home folder: set HOME or XDG_CACHE_HOME")

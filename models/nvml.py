@@ -1,4 +1,4 @@
-"""What the NVIDIA driver tells of the GPU that this process may use, without CUDA: its name, its bytes, whose they are.
+"""Facts from the NVIDIA driver about the GPU of this process, without CUDA: its name, its bytes, and by process.
 
 NVML counts all GPUs of the machine, CUDA those that CUDA_VISIBLE_DEVICES names; a device of ours ('cuda:0') is CUDA's
 first. NVML is opened for each question and closed again: a process that is forked must not inherit it.
@@ -20,15 +20,15 @@ class Gpu:
     total: int
     """Bytes."""
     used: int
-    """By all processes."""
+    """Bytes of all processes."""
 
 
 class NoGpu(RuntimeError):
-    """There is none that this process may use, or the driver does not answer."""
+    """No GPU that this process may use, or the driver does not answer."""
 
 
 class NoDriver(NoGpu):
-    """No driver is installed, or nothing to ask it with: nobody means to use a GPU here."""
+    """No driver or no package to query it: no GPU is meant to be used here."""
 
 
 def in_order_of_the_bus() -> None:
@@ -37,7 +37,7 @@ def in_order_of_the_bus() -> None:
 
 
 def gpu(device: str) -> Gpu:
-    """What `device` ('cuda:0') is. Raises NoGpu."""
+    """Facts about `device` ('cuda:0'). Raises NoGpu."""
     with _opened(device) as (nvml, handle):
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         name, uuid = _text(nvml.nvmlDeviceGetName(handle)), _text(nvml.nvmlDeviceGetUUID(handle))
@@ -103,7 +103,7 @@ def _opened(device: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _handle(nvml: Any, index: int) -> Any:
-    """Of CUDA's `index`-th GPU."""
+    """NVML's handle of CUDA's `index`-th GPU."""
     visible = os.environ.get(VISIBLE)
     if visible is None:
         return nvml.nvmlDeviceGetHandleByIndex(index)

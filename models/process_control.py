@@ -33,7 +33,7 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
 
 
 def group_members(group: int) -> Iterator[psutil.Process]:
-    """Those that are there now, zombies included."""
+    """Processes of a group, zombies included."""
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it has ended meanwhile
             if os.getpgid(pid) == group:
@@ -52,7 +52,7 @@ def is_group_alive(group: int) -> bool:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether a process has let go of everything: memory, the accelerator's too, and ports.
+    """Whether a process has given back everything: memory, the accelerator's too, and ports.
 
     A zombie has, its parent just has not asked yet; unless only its first thread ended and others are on their way out.
     """
@@ -63,7 +63,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 SERVES, LOADS = 100, 1000
-"""How much sooner, in thousandths of the memory there is, the kernel shall kill a slot than it would by size alone.
+"""Added to a slot's score, in thousandths of the memory, so that the kernel ends it sooner than by size alone.
 
 So it is a load that ends when memory runs out, before models that serve; and never the gateway before a slot.
 """
@@ -80,7 +80,7 @@ def memory_limit() -> int | None:
 
 
 class OomKills:
-    """Whether the kernel has killed a process in a process's group, for want of memory, since the last `reset`.
+    """Notices whether the kernel killed a process of a memory group since the last `reset`.
 
     Of this machine, where the process has no group that counts.
     """
@@ -108,7 +108,7 @@ class OomKills:
 
 
 class OomPriority:
-    """This process and those of its group of processes, as the kernel shall see them when memory runs out."""
+    """How soon the kernel ends this process's group when memory runs out."""
 
     def __init__(self) -> None:
         self._own = 0

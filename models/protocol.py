@@ -79,7 +79,7 @@ class MetricsSource(Protocol):
     """An engine that counts for itself what it does."""
 
     async def metrics(self) -> bytes:
-        """As Prometheus text. Also while it sleeps."""
+        """Prometheus text; also while the engine sleeps."""
         ...
 
 

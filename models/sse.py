@@ -12,7 +12,7 @@ DONE = b"[DONE]"
 
 
 class TooLong(Exception):
-    """An event that does not end."""
+    """An event is longer than its bound."""
 
 
 class Splitter:
@@ -48,24 +48,24 @@ class Reader:
         self._splitter = Splitter(sys.maxsize)
 
     def feed(self, received: bytes) -> list[bytes]:
-        """Of the events that these bytes complete."""
+        """Data of the events that these bytes complete."""
         return [data for event in self._splitter.feed(received) if (data := data_of(event))]
 
 
 def data_of(event: bytes, field: bytes = b"data:") -> bytes:
-    """What its `data` lines hold; empty for a comment."""
+    """The content of an event's `data` lines; empty for a comment."""
     lines = [line[len(field) :].strip() for line in event.splitlines() if line.startswith(field)]
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
 
 
 def with_data(event: bytes, data: bytes) -> bytes:
-    """The same event, saying something else."""
+    """The event with other data."""
     other_lines = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
     return b"\n".join([*other_lines, *(b"data: " + line for line in data.splitlines()), b"", b""])
 
 
 def event(data: object, name: str | None = None) -> bytes:
-    """An event that says this as JSON."""
+    """An event with this data as JSON."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
 

@@ -10,7 +10,7 @@ from registry.errors import BadRequest
 
 
 def check_known(ids: Sequence[int], known: int, word: str = "") -> None:
-    """Raises BadRequest where a token is none of the first `known`. word: how the tokenizer writes the largest one."""
+    """Raise BadRequest for a token beyond the first `known`. word: how the tokenizer writes the largest one."""
     if ids and (largest := max(ids)) >= known:
         named = f"'{word}' ({largest})" if word else f"{largest}"
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""What the engines that batch across requests share: one life, one batcher, sleep and wake, heartbeat and end."""
+"""Base of the engines that batch across requests: one lifecycle, one batcher, sleep, heartbeat and end."""
 
 import asyncio
 from typing import Generic
@@ -11,7 +11,7 @@ from registry.recipes.definition import Recipe
 
 
 def limits_of(recipe: Recipe, step_seconds: float) -> BatchLimits:
-    """What a recipe says of the steps. `step_seconds`: about how long one lasts if no engine flag tells."""
+    """Limits of the steps from a recipe. `step_seconds`: about how long one lasts unless an engine flag says so."""
     batching = recipe.batching
     return BatchLimits(
         tokens=batching.max_tokens,

@@ -40,7 +40,7 @@ class Item(Generic[P]):
 @dataclass(frozen=True, slots=True)
 class BatchEntry(Generic[P]):
     key: int
-    """Of the request."""
+    """The request's key."""
     item: Item[P]
 
 
@@ -51,7 +51,7 @@ class RequestRing(Generic[P]):
         self.padded = padded
         self._lines: OrderedDict[int, deque[Item[P]]] = OrderedDict()
         self.tokens = 0
-        """Of all items that wait."""
+        """Tokens of all waiting items."""
 
     def __len__(self) -> int:
         """Number of requests that have items waiting."""

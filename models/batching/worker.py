@@ -116,7 +116,7 @@ class Batcher(Generic[P, R]):
             for number in range(self.limits.workers)
         ]
         self._pings: list[list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]] = [[] for _ in self._threads]
-        """By thread: who waits for its answer."""
+        """Pings that wait for each thread's answer."""
 
     def start(self) -> None:
         self._state = "started"
@@ -207,7 +207,7 @@ class Batcher(Generic[P, R]):
                 self._step(batch, tokens, alone)
 
     def _worth(self) -> bool:
-        """Whether what waits is worth a step now."""
+        """Whether the waiting items are worth a step now."""
         return bool(self._turns) and (not self._busy or max(self._turns.tokens, self._running) >= self.limits.share)
 
     def _budget(self) -> int:

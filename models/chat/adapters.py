@@ -1,4 +1,4 @@
-"""The adapters that one engine holds, by digest. Names of users never get here.
+"""The adapters that one engine holds, by digest. Users' names never get here.
 
 | method | unknown          | staged (host)       | placed (device)          |
 |--------|------------------|---------------------|--------------------------|
@@ -24,7 +24,7 @@ from registry.errors import Conflict, EngineFailed, Unfit, short
 from registry.names import DIGEST
 
 POLL_FIRST, POLL_LAST = 0.0005, 0.004
-"""Seconds between two looks at a running copy: short at first, a small adapter takes 1 ms."""
+"""Seconds between two polls of a running copy: short at first, a small adapter takes 1 ms."""
 _FIRST_ID = 1_000
 """vLLM numbers its dummy adapters from 1; an id stands for one digest for the engine's whole life."""
 
@@ -127,7 +127,7 @@ class EngineAdapters:
         return name, inputs, outputs
 
     async def forget(self) -> None:
-        """All of them, before the engine sleeps: whatever comes back with it, no place counts as filled."""
+        """Forget all adapters before the engine sleeps: whatever comes back with it, no place counts as filled."""
         async with self._places:
             if (await self._call(core.forget_adapters))[0] != "done":
                 raise EngineFailed("adapters cannot be forgotten while a request is in the engine")

@@ -92,7 +92,7 @@ class Exchange:
         return bool(self.status)
 
     async def until(self, event: asyncio.Event) -> None:
-        """Wait for what happens on the way of this request, or for the end."""
+        """Wait for an event of this request, or for its end."""
         if event.is_set():
             return
         waiting = asyncio.ensure_future(event.wait())
@@ -105,7 +105,7 @@ class Exchange:
         self._raise()
 
     async def part(self) -> bytes | None:
-        """All body bytes that are there, at least one; None at the end. Raises what `fail` was given."""
+        """All body bytes that have come, at least one; None at the end. Raises the error given to `fail`."""
         while not self._parts:
             self._raise()
             if self._ended:

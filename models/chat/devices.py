@@ -17,14 +17,16 @@ UNFIT: Mapping[str, str] = {
     "FalconMambaForCausalLM": _NO_KERNEL,
     "OlmoHybridForCausalLM": _NO_KERNEL,
 }
-"""By architecture, as vLLM 0.32 is: its router of experts on a CPU (`cpu_router`), Mamba-1's scan, Triton."""
+"""Faults by architecture in vLLM 0.32: its router of experts on a CPU (`cpu_router`), Mamba-1's scan, Triton."""
 
 NATIVE_POSITIONS = frozenset({"Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2VlForConditionalGeneration"})
-"""They hand the kernel of rotary positions one dimension more than it reads on a CPU, and it turns other values."""
+"""Networks that pass one dimension too many to the kernel of rotary positions on a CPU, which then turns other
+values.
+"""
 
 
 def cpu_flags(config: Mapping[str, Any]) -> Iterator[str]:
-    """What vLLM is told beside the recipe's own flags, which come after these."""
+    """Arguments of vLLM on a CPU; the recipe's own flags come after these."""
     if _architecture(config) in NATIVE_POSITIONS:
         yield from ("--compilation-config", json.dumps({"custom_ops": ["all", "-rotary_embedding"]}))
 
@@ -48,9 +50,10 @@ def refuse_on_cpu(config: Mapping[str, Any], shape: Shape, where: str) -> None:
 
 
 SHARE = "0.01"
-"""Of the card that vLLM wants to find free at its start. It asks for 0.92 by default, and even where the KV cache is
-given in bytes: no second model would start. What may be loaded is decided by our budget, in bytes; nothing else reads
-this value then."""
+"""The share of the card that vLLM must find free at its start: 0.92 by default, even where the KV cache is given in
+bytes, so that no second model would start. Our budget in bytes decides what may be loaded; nothing else reads this
+value then.
+"""
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Batches that CUDA graphs are captured for; others are filled up to the next one. vLLM's own list has 51, and with
 LoRA each is captured twice: time of a start, and memory. No batch is filled up to twice its size here, and a step of
@@ -63,7 +66,7 @@ GRAPH_FLAGS = {
     "max_cudagraph_capture_size",
     "speculative_config",
 }
-"""With one of them in the recipe, vLLM works the sizes out, or has none."""
+"""Flags with which vLLM derives the sizes itself, or has none."""
 
 
 def gpu_settings(recipe: Recipe) -> Iterator[str]:

@@ -8,14 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from models.chat import settings, warmup
-from models.chat import processes
-from models.chat import schemas
+from models.chat import processes, schemas, settings, warmup
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
 from models.chat.grammars import process
-from models.chat.grammars import admission
-from models.chat.grammars.admission import ADMISSION, GrammarAdmission
+from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.requests import errors, fields, limits, template
 from models.chat.requests.request import PATHS, ChatRequest
@@ -124,7 +121,7 @@ class VllmEngine:
         except RoundhouseError:
             raise
         except Exception as error:
-            cause = launch.cause(self._engine) or EngineFailed(launch.words(error))
+            cause = launch.cause(self._engine) or EngineFailed(launch.describe_failure(error))
             raise EngineFailed(f"{recipe.id} could not be loaded: {cause.message}", code=cause.code) from error
         finally:
             if self._state != "loaded":
@@ -133,12 +130,12 @@ class VllmEngine:
         return self._loaded(path, phases.seconds, on_device, asleep)
 
     def _start(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
-        """For a thread of its own."""
+        """Start EngineCore; runs in a thread of its own."""
         threads, swap, critical = settings.threads(path), settings.swap_tokens(recipe), settings.critical_tokens(recipe)
         self._engine = launch.start_engine(arguments, device, threads, self._bounds, swap, critical)
 
     async def _open(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
-        """vLLM's application on top of the engine, with all that a call passes on its way, and warm."""
+        """Build vLLM's application on top of the engine, with everything that a call passes, and warm it up."""
         meter_requests(self._engine.output_processor)
         undo_failed(self._engine)
         self._app = await launch.application(self._engine, arguments)
@@ -151,7 +148,7 @@ class VllmEngine:
         self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
         running = launch.processes(self._engine)
         self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
-        admission.guard(self._engine, self._checker)
+        guard_engine(self._engine, self._checker)
         await warmup.warmup(self._app, recipe.id)
         if arguments.enable_lora and device != "cpu":
             await warmup.warm_up_adapters(self._app, self._adapters, self._engine.model_config.max_model_len)
@@ -259,15 +256,15 @@ class VllmEngine:
         not_stored = "" if self._strict else request.drop_store()
         self._check(call, request, adapters)
         unread = template.describe_unread(self._variables, request, strict=self._strict)
-        entering = GrammarAdmission(self._checker)
-        await entering.first(request)
+        admission = GrammarAdmission(self._checker)
+        await admission.check_tags(request)
         context = contextvars.copy_context()
         context.run(METER.set, meter)
-        context.run(ADMISSION.set, entering)
+        context.run(ADMISSION.set, admission)
         rename = Renamer(call.served, call.display_name)
 
         def fault() -> BadRequest | None:
-            return errors.explain_failure(reached_engine=bool(meter.request_ids), constrained=entering.constrained)
+            return errors.explain_failure(reached_engine=bool(meter.request_ids), constrained=admission.constrained)
 
         token_limits = limits.token_limits(request)
         if self._cuts:
@@ -278,13 +275,13 @@ class VllmEngine:
         try:
             if not await exchange.start():
                 raise EngineFailed("the engine gave no answer")
-            await exchange.until(entering.decided)
-            if entering.refusal is not None:
-                raise entering.refusal
+            await exchange.until(admission.decided)
+            if admission.refusal is not None:
+                raise admission.refusal
             self._alive()
             if exchange.status >= 500:
                 raise fault() or EngineFailed("the engine could not answer this request")
-            warnings = filter(None, (not_stored, unread, limits.cut_warning(token_limits, entering.tokens)))
+            warnings = filter(None, (not_stored, unread, limits.cut_warning(token_limits, admission.tokens)))
             yield ResponseStart(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()
@@ -296,17 +293,17 @@ class VllmEngine:
             raise
         except Exception as error:
             self._alive()
-            raise entering.refusal or fault() or EngineFailed(f"the engine failed: {type(error).__name__}") from error
+            raise admission.refusal or fault() or EngineFailed(f"the engine failed: {type(error).__name__}") from error
         finally:
             self._running.discard(exchange)
-            entering.leave()
+            admission.leave()
             ending = asyncio.ensure_future(self._end(exchange, meter, adapters, call.served))
             if self._state == "loaded":
                 await asyncio.shield(ending)
         yield ResponseEnd(meter.usage())
 
     def _headers(self, call: HttpCall) -> dict[str, str]:
-        """What vLLM's application reads besides the body."""
+        """Headers that vLLM's application reads."""
         headers = {"x-request-id": call.request_id} if call.request_id else {}
         if call.priority:
             headers["x-vllm-priority"] = str(call.priority)
@@ -334,7 +331,7 @@ class VllmEngine:
             raise self._cause
 
     async def _end(self, exchange: Exchange, meter: UsageMeter, adapters: EngineAdapters, served: str) -> None:
-        """Leave nothing of a call in the engine. An adapter counts as used until vLLM's part has ended."""
+        """Remove a call from the engine. An adapter counts as used until vLLM's part has ended."""
         meter.closed = True
         exchange.leave()
         try:

@@ -46,12 +46,14 @@ os.register_at_fork(after_in_child=_clean_child)
 
 
 def is_forked() -> bool:
-    """Whether EngineCore runs. vLLM may have other processes before that, such as one that looks at a model's class."""
+    """Whether EngineCore runs. vLLM may start other processes before, such as one that inspects a model's class."""
     return any(process.name.startswith("EngineCore") for process in multiprocessing.active_children())
 
 
 async def child_or_end(starting: "asyncio.Task[None]") -> None:
-    """Until EngineCore runs, which reads the weights, or the start has ended. Cancelled, it waits for the start."""
+    """Wait until EngineCore runs, which reads the weights, or the start has ended. Cancelled, it waits for the
+    start.
+    """
     try:
         while not starting.done() and not is_forked():
             await asyncio.wait({starting}, timeout=0.05)
@@ -112,7 +114,7 @@ def memory_of(processes: Sequence[BaseProcess]) -> int:
 
 
 class EngineProcesses:
-    """EngineCore's processes, watched. vLLM forgets them when one dies, perhaps before we hear of it."""
+    """Watches EngineCore's processes. vLLM forgets them when one dies, perhaps before this does."""
 
     def __init__(self) -> None:
         self._processes: Sequence[BaseProcess] = []
@@ -149,11 +151,11 @@ class EngineProcesses:
         self._sentinels.clear()
 
     def alive(self) -> None:
-        """They have answered: if the kernel has killed anybody for want of memory, it was none of them."""
+        """Note that the processes have answered: what the kernel killed for memory was none of them."""
         self._kills.reset()
 
     def how_ended(self) -> EngineFailed:
-        """What to tell of the one that has ended."""
+        """The error for the process that has ended."""
         words, code = how_ended(self._processes)
         if code == -signal.SIGKILL and self._kills.has_killed():
             return EngineFailed(f"{words}, by the kernel, because memory had run out", code="out_of_memory")
@@ -163,7 +165,7 @@ class EngineProcesses:
 
 
 def how_ended(processes: Sequence[BaseProcess]) -> tuple[str, int]:
-    """In words, by the exit codes of EngineCore's processes, and the code of the one that it goes by; 0: not known.
+    """Describe the end of EngineCore's processes, with the exit code; 0: unknown.
 
     Waits up to a second for one that is just ending.
     """

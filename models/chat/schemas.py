@@ -27,11 +27,13 @@ class Renamer:
         self._display_name = json.dumps(display_name, ensure_ascii=False).encode()
         self._same = served == display_name
         self.overrides: Mapping[str, Raw] = {} if self._same else {"model": Raw(self._display_name)}
-        """For answers that hold objects of others, which may have a `model` too: by the field (`shape`)."""
+        """For answers with objects of clients and models, which may have a `model` too: replaced by field."""
 
     def __call__(self, data: bytes) -> bytes:
-        """`data` holds whole `"model":"..."` pairs, and no JSON object of a client's or model's but inside a string:
-        there the quotes of such a pair are escaped."""
+        """Rename in `data`, which holds whole `"model":"..."` pairs.
+
+        An object of a client's or model's is only inside a string there, where the quotes of such a pair are escaped.
+        """
         if self._same:
             return data
         return self._pattern.sub(lambda match: match.group(1) + self._display_name, data)
@@ -42,34 +44,35 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _USUAL: LRUCache[tuple[object, bytes], msgspec.Raw] = LRUCache(4 << 20, lambda made: 2 * len(made))
-"""By who reads them: lists as they came, and what became of them."""
+"""Lists as they came, and what became of them, by decoder."""
 _EVENT_NAME, _DATA = b"event: ", b"\ndata: "
 
 Overrides = Mapping[str, msgspec.Raw]
-"""What stands in an answer in place of what vLLM wrote, by the field: the name of the model, the service class."""
+"""Values by field that replace those of vLLM in an answer: the model's name, the service class."""
 _NOTHING: Overrides = {}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectShape:
-    """Of an object, or of each object of a list."""
+    """The shape of an object, or of each object of a list."""
 
     nullable: frozenset[str] = frozenset()
-    """Fields that stay when they are null. All others go then."""
+    """Fields that stay when they are null. All others are removed then."""
     always: Mapping[str, msgspec.Raw] = field(default_factory=dict)
-    """Fields that are there in any case, and what they are where vLLM leaves them out."""
+    """Fields that are always present, with their values where vLLM leaves them out."""
     overrides: frozenset[str] = frozenset()
-    """Fields that hold what the call tells (`Overrides`), where they are there."""
+    """Fields that `Overrides` replace where they are present."""
     inner: Mapping[str, "ObjectShape"] = field(default_factory=dict)
     kinds: Mapping[bytes, "ObjectShape"] = field(default_factory=dict)
-    """By the JSON of the field `type`: the shape in place of this one."""
+    """Shapes to use instead of this one, by the JSON of the field `type`."""
     usual: msgspec.json.Decoder[Any] | None = None
-    """Reads a list of such objects as structs that leave out what must not be null; refuses what it does not know. For
-    lists that clients make long: half the time."""
+    """Decodes a list of such objects into structs that leave out nulls, in half the time; refuses unknown fields. For
+    lists that clients make long.
+    """
 
 
 def fit(data: msgspec.Raw | bytes, shape: ObjectShape, overrides: Overrides = _NOTHING) -> Any:
-    """What is to be encoded in place of `data`: all of it at once, since a call for each object is what costs."""
+    """What to encode in place of `data`, in one call: a call for each object is what costs."""
     match memoryview(data)[:1]:
         case b"[":
             if shape.usual is not None:
@@ -85,7 +88,7 @@ def fit(data: msgspec.Raw | bytes, shape: ObjectShape, overrides: Overrides = _N
 
 
 def _fit_usual(data: bytes, shape: ObjectShape) -> msgspec.Raw:
-    """A client sends the same list with each request, and finds it in several events of each answer."""
+    """Fit a list that a client sends with each request, and that comes back in several events of each answer."""
     assert shape.usual is not None
     if (known := _USUAL.get((shape.usual, data))) is None:
         try:
@@ -115,7 +118,7 @@ def _fit_fields(fields: dict[str, Any], shape: ObjectShape, overrides: Overrides
 def fit_events(
     data: bytes, whole: ObjectShape, of_event: Callable[[bytes], ObjectShape | None], overrides: Overrides
 ) -> bytes:
-    """An answer, or whole events of one. `of_event`: the shape of an event of this name; None: it is right as it is."""
+    """Fit a whole answer, or whole events. `of_event`: the shape of an event by its name; None: unchanged."""
     if not data.startswith(_EVENT_NAME):
         return msgspec.json.encode(fit(data, whole, overrides)) if data.startswith(b"{") else data
     return b"\n\n".join([_fit_event(one, of_event, overrides) for one in data.split(b"\n\n")])
@@ -130,7 +133,7 @@ def _fit_event(event: bytes, of_event: Callable[[bytes], ObjectShape | None], ov
 
 
 Fault = Callable[[], BadRequest | None]
-"""What a failure of the engine means; None: the engine's own fault. Asked when there is one."""
+"""Explains a failure of the engine, on demand; None: the engine's own fault."""
 
 _BEGIN = b'data: {"error":'
 _ERRORS = re.compile(rb'^data: (\{"error":.*\})\r?$', re.MULTILINE)
@@ -148,7 +151,7 @@ class _ErrorEvent(msgspec.Struct):
 
 
 def fit_errors(data: bytes, fault: Fault) -> bytes:
-    """The same with a word as `code` of each error, and with a message that is no longer than ours."""
+    """Give each error a word as its `code`, and bound its message."""
     return _ERRORS.sub(lambda match: _fit_error(match, fault), data) if _BEGIN in data else data
 
 
@@ -168,7 +171,7 @@ def _fit_error(match: re.Match[bytes], fault: Fault) -> bytes:
 
 NAMES = ("annotations", "completion_tokens_details", "function_call", "prompt_tokens_details", "service_tier")
 PIECES = ("id", "name", "type")
-"""Of a call in a stream, that only its first piece has."""
+"""Fields of a call in a stream that only its first piece has."""
 OWN = (
     "ec_transfer_params",
     "kv_transfer_params",
@@ -179,14 +182,14 @@ OWN = (
     "routed_experts",
     "token_ids",
 )
-"""vLLM's own, for those who ask for them."""
+"""vLLM's own fields, on request."""
 _NULL = b'"(?:' + "|".join((*NAMES, *PIECES, *OWN)).encode() + b')":null'
 _NULL_PAIRS = re.compile(b"," + _NULL + rb"|(?<=\{)(?:" + _NULL + b",?)+")
 _LOGPROBS = b'"logprobs":{"content":'
 
 
 def fit_completion(data: bytes, fault: Fault) -> bytes:
-    """Without these nulls; where there are logprobs, those of a refusal are null, as always with vLLM."""
+    """Remove these nulls; where there are logprobs, those of a refusal are null, as always with vLLM."""
     return fit_errors(_NULL_PAIRS.sub(b"", data), fault).replace(_LOGPROBS, b'"logprobs":{"refusal":null,"content":')
 
 
@@ -228,8 +231,10 @@ _ALWAYS = ("access_programs", "error", "incomplete_details", "instructions", "me
 
 
 class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="function"):
-    """Given back as it was sent: 128 of them are most of an answer. With an `output_schema`, a client's, they are
-    read the other way."""
+    """A function tool, returned as it was sent: 128 of them are most of an answer.
+
+    A tool with a client's `output_schema` is decoded field by field instead.
+    """
 
     name: str
     parameters: msgspec.Raw
@@ -270,19 +275,19 @@ class _Status(msgspec.Struct):
     status: str = ""
 
 
-class _Ended(msgspec.Struct):
+class _LastEvent(msgspec.Struct):
     response: _Status
 
 
 def fit_response(data: bytes, overrides: Overrides, _: Fault) -> bytes:
-    """What breaks in a stream of these is raised."""
-    fit_response = fit_events(data, RESPONSE, _of_event, overrides)
-    return _COMPLETED.sub(_ended, fit_response) if _COMPLETED_LINE in fit_response else fit_response
+    """Fit Responses. A failure in such a stream is raised, so there is no error event."""
+    answer = fit_events(data, RESPONSE, _of_event, overrides)
+    return _COMPLETED.sub(_rename_last, answer) if _COMPLETED_LINE in answer else answer
 
 
-def _ended(match: re.Match[bytes]) -> bytes:
-    """The last event. Of an answer that was cut OpenAI's has another name, and vLLM's has not."""
-    if msgspec.json.decode(match[1], type=_Ended).response.status != "incomplete":
+def _rename_last(match: re.Match[bytes]) -> bytes:
+    """Rename the last event of an answer that was cut: OpenAI's has another name than vLLM's."""
+    if msgspec.json.decode(match[1], type=_LastEvent).response.status != "incomplete":
         return match[0]
     event = msgspec.json.decode(match[1], type=dict[str, msgspec.Raw])
     event["type"] = msgspec.Raw(b'"response.incomplete"')
@@ -290,7 +295,7 @@ def _ended(match: re.Match[bytes]) -> bytes:
 
 
 def _of_event(name: bytes) -> ObjectShape | None:
-    """A piece of text, which is most events, is a string and never null."""
+    """The shape of an event; None for a piece of text, which is a string and never null."""
     return None if name.endswith(b".delta") else EVENT
 
 
@@ -299,25 +304,32 @@ ANTHROPICS = {"priority": b"priority", "default": b"standard", "flex": b"batch"}
 
 
 def add_tier(data: bytes, tier: str) -> bytes:
-    """tier: as OpenAI calls it. A string in an answer has its quotes escaped, so that this piece is found in none."""
+    """Add OpenAI's `service_tier`. Quotes inside an answer's strings are escaped, so the pattern matches none of
+    them.
+    """
     return _CHAT.sub(rb'\1"service_tier":"' + tier.encode() + b'",', data)
 
 
 def tier_override(path: str, tier: str) -> Mapping[str, Raw]:
-    """The field that tells it in Messages and Responses; empty: it is not to be told."""
+    """The service class as Messages and Responses have it; empty: none is reported."""
     word = ANTHROPICS.get(tier, b"") if path == "/v1/messages" else tier.encode()
     return {"service_tier": Raw(b'"' + word + b'"')} if word else {}
 
 
 _FIELDS = {"/v1/messages": fit_message, "/v1/responses": fit_response}
-"""Their answers hold objects of clients and models, so what is told is put where it belongs, field by field."""
+"""Answers that hold objects of clients and models, so that overrides go field by field."""
 _PAIRS = {"/v1/chat/completions": fit_completion, "/v1/completions": fit_completion}
 _SAME = Renamer("", "")
 
 
 def fit_answer(path: str, data: bytes, tier: str = "", rename: Renamer = _SAME, fault: Fault = lambda: None) -> bytes:
-    """`data`, a whole answer or whole events of a stream, as this path's vendor has it. tier: told in it. fault: told
-    where a stream broke."""
+    """Fit `data`, a whole answer or whole events of a stream, to this path's vendor.
+
+    Args:
+        tier: the service class to report; empty: none.
+        rename: puts the client's name of the model in.
+        fault: explains why a stream broke.
+    """
     if (by_fields := _FIELDS.get(path)) is not None:
         return by_fields(data, {**rename.overrides, **tier_override(path, tier)}, fault)
     if (by_pairs := _PAIRS.get(path)) is not None:

@@ -1,4 +1,4 @@
-"""From a recipe to vLLM's own command line arguments: vLLM parses and checks them, so no value is guessed here."""
+"""A recipe as vLLM's own command line arguments: vLLM parses and checks them, so no value is guessed here."""
 
 import json
 from argparse import Namespace
@@ -46,7 +46,9 @@ NEVER = {
 
 
 NO_DOMAIN = "none. Send it as a data: URL, or let the model's recipe name domains in engine.flags.allowed_media_domains"
-"""No host is called that, so nothing is fetched for a client from where it may not go itself. vLLM tells it."""
+"""An impossible host, so that nothing is fetched for a client from where it may not go itself. vLLM quotes it in its
+error.
+"""
 
 
 def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:
@@ -148,7 +150,7 @@ def critical_tokens(recipe: Recipe) -> int:
 
 
 def sleeps(recipe: Recipe) -> bool:
-    """Whether the engine is to be able to sleep, on a GPU.
+    """Whether the engine can sleep, on a GPU.
 
     Only with one worker: with several, adapters were seen to be lost in a sleep without a word (vLLM issue 53888).
     """

@@ -50,7 +50,7 @@ class Sleeper:
         self.able = False
 
     async def expected(self) -> MemoryFootprint:
-        """What it will hold asleep; from now on it is able to sleep."""
+        """Expected memory asleep; from now on it is able to sleep."""
         pool, kept_bytes, _, _ = await self._facts()
         self.able, self._base = True, self._host_bytes()
         return MemoryFootprint(device_bytes=max(0, self._on_device - pool), host_bytes=self._base + kept_bytes)
@@ -86,7 +86,7 @@ class Sleeper:
         )
 
     async def _given_back(self, pool: int, free_before: int) -> int:
-        """Bytes that the device shows as free now and did not before, at most `pool`."""
+        """Bytes that became free on the device, at most `pool`."""
         deadline = asyncio.get_running_loop().time() + SEEN_WITHIN
         while True:
             gained = (await self._facts())[2] - free_before
@@ -101,7 +101,7 @@ class Sleeper:
         return facts
 
     async def _answer(self) -> str:
-        """The base model's own words to a fixed prompt, always the likeliest next one."""
+        """The base model's greedy answer to a fixed prompt."""
         body = {"model": self._model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
         status, data = await whole_answer(self._app, "/v1/completions", body)
         if status != 200:

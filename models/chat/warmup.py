@@ -68,8 +68,10 @@ async def warmup(app: AsgiApp, model: str) -> None:
 
 
 async def warm_up_adapters(app: AsgiApp, adapters: EngineAdapters, context: int) -> None:
-    """An adapter that changes nothing goes the whole way, and prompts of some lengths are asked of it. Raises
-    TimeoutError; a model for which that cannot be done goes without."""
+    """Load an adapter that changes nothing, and answer prompts of some lengths with it.
+
+    Raises TimeoutError; a model for which that cannot be done goes without.
+    """
     try:
         layer = await adapters.a_layer()
         with tempfile.TemporaryDirectory(prefix="roundhouse-warm-") as folder:
@@ -90,7 +92,7 @@ async def warm_up_adapters(app: AsgiApp, adapters: EngineAdapters, context: int)
 
 
 async def _drop(adapters: EngineAdapters, digest: str) -> None:
-    """As soon as the engine has let go of the last request."""
+    """Drop an adapter as soon as the engine has finished the last request for it."""
     for _ in range(100):
         with suppress(Conflict):
             return await adapters.drop(digest)

@@ -1,1 +1,1 @@
-"""Where a model's files are: resolved to a folder, and known by a digest."""
+"""A model's files: resolved to a folder, downloaded, and identified by a digest."""

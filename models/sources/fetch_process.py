@@ -40,7 +40,7 @@ def _fetch(source: HubSource, answers: int) -> Answer:
         latest = FetchProgress(come, whole)
 
     def tell() -> None:
-        """From a clock, not from what comes: the last of several pieces may be followed by nothing for long."""
+        """Report by a clock: after the last of several pieces nothing may come for long."""
         sent = None
         while True:
             if (now := latest) is not None and now != sent:

@@ -17,7 +17,7 @@ from registry.recipes.source import HubSource
 
 
 class FetchProgress(msgspec.Struct, frozen=True, tag=True):
-    """So many bytes are here, of so many."""
+    """Bytes that have come, and bytes in all."""
 
     come: int
     whole: int | None

@@ -35,7 +35,7 @@ class Repository:
 
     @property
     def included(self) -> dict[str, RepositoryFile]:
-        """Those that are fetched."""
+        """Files that are fetched."""
         return {name: file for name, file in self.files.items() if is_included(name)}
 
 
@@ -62,24 +62,24 @@ def files_of(source: HubSource) -> Repository:
 
 
 def cache_folder() -> Path:
-    """Where huggingface_hub keeps what it fetches."""
+    """The folder in which huggingface_hub caches files."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return Path(HF_HUB_CACHE)
 
 
 def blobs_of(source: HubSource) -> Path:
-    """Where it keeps the content of a repository's files, each under its digest."""
+    """The folder with the content of a repository's files, each under its digest."""
     return cache_folder() / f"models--{source.hub.replace('/', '--')}" / "blobs"
 
 
 def part_of(blob: Path) -> Path:
-    """What has come of a file that is not whole yet."""
+    """The part of a file that is not whole yet."""
     return blob.with_name(f"{blob.name}.part")
 
 
 def missing_bytes(source: HubSource, repository: Repository) -> int:
-    """Of the wanted files, what the cache does not hold yet."""
+    """Bytes of the included files that the cache does not hold yet."""
     blobs = blobs_of(source)
     return sum(file.size - _here(blobs, file) for file in repository.included.values())
 
@@ -120,7 +120,7 @@ def check_files(source: HubSource, folder: Path, repository: Repository) -> None
 
 
 def keep_name(source: HubSource, commit: str) -> None:
-    """Where the library looks up what a branch or tag is: by the name that was asked for it is found without a hub."""
+    """Record which commit a branch or tag is, so that the library finds it by that name without a hub."""
     if source.revision != commit:
         name = blobs_of(source).with_name("refs") / source.revision
         name.parent.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ Fetched = Callable[[int, int | None], None]
 INCLUDED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "model.bin", "README.md")
 """Code is small, and only engine.flags.trust_remote_code runs it."""
 EXCLUDED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "model.fp*", "adapter_model*")
-"""The same weights once more: for others, in other widths (whisper-large-v3 has 6 GB), or as they were trained."""
+"""Duplicates of the weights: for other libraries, in other widths (whisper-large-v3 has 6 GB), or as trained."""
 
 
 def resolve(source: Source, base_dir: Path, *, download: bool = True) -> Path:
@@ -85,7 +85,7 @@ def resolve(source: Source, base_dir: Path, *, download: bool = True) -> Path:
 
 
 def revision(source: Source, path: Path) -> str:
-    """What `X-Roundhouse-Model` names: the hub's commit, else 12 hex digits from the content (`sources_digest`)."""
+    """The revision in `X-Roundhouse-Model`: the hub's commit, else 12 hex digits of the content's digest."""
     if isinstance(source, HubSource) and len(path.name) == 40:
         return path.name
     return digest(path)[:12]

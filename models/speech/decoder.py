@@ -30,7 +30,7 @@ CODECS = (
     "aac,ac3,adpcm_,alac,als,amr,ape,dca,dsd_,eac3,flac,gsm,mlp,mp1,mp2,mp3,opus,libopus,pcm_,truehd,tta,vorbis,"
     "wavpack,wma"
 )
-"""What the names of codecs of sound begin with."""
+"""Beginnings of the names of audio codecs."""
 WAV_PCM = "\x01\0\0\0"
 DEMUXERS = (
     "wav,w64,rf64,aiff,au,caf,mp3,flac,ogg,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,aac,ac3,eac3,amr,amrnb,amrwb,asf,avi,"
@@ -39,7 +39,7 @@ DEMUXERS = (
 
 
 class DecoderLimits(NamedTuple):
-    """What a recording may be, by the names of `registry.bounds`, which cannot be imported here."""
+    """Bounds on a recording, by the names of `registry.bounds`, which cannot be imported here."""
 
     sample_rate_least: int
     sample_rate_most: int

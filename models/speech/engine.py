@@ -135,7 +135,7 @@ def close_opened(opening: asyncio.Future[Recording]) -> None:
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:
-    """Nothing of what speech imports can wait, so `hurried` is not asked."""
+    """Import what speech needs; all of it is needed early, so `hurried` is not used."""
     import_library()
 
 
@@ -152,11 +152,13 @@ def import_library() -> None:
 
 
 def measure_memory(device: str) -> int | None:
-    """Of this process: its resident set on a CPU; on a GPU as the driver counts it, None where it does not tell."""
+    """Bytes of this process: its resident set on a CPU; on a GPU as the driver counts it, None where it does not
+    say.
+    """
     return psutil.Process().memory_info().rss if device == "cpu" else nvml.used_by(device, [os.getpid()])
 
 
 def estimate_memory(recipe: Recipe, path: Path) -> int:
-    """Of a process on a GPU after its load. A step has given back what it took, and has room kept besides."""
+    """Estimated bytes of a process on a GPU after its load. A step has given back what it took."""
     needs = estimate(recipe, path, "cuda")
     return needs.total - needs.activations

@@ -1,4 +1,4 @@
-"""How long a recording can be, before anybody has heard it.
+"""An upper bound on a recording's length, before it is decoded.
 
 The header of a WAV file is read as FFmpeg reads it, which decodes it later: the standard library's `wave` takes the
 last of several `fmt ` chunks, where FFmpeg takes the first, and walks over millions of empty ones.
@@ -11,7 +11,7 @@ from pathlib import Path
 _LEAST_BYTES_A_SECOND = 500
 """4 kbit/s: no codec of speech makes less of it (AMR 4.75, Opus 6); only silence can be smaller."""
 _HEAD_BYTES = 65_536
-"""Of a file: more is not looked at."""
+"""Bytes of a file that are read."""
 _CHUNKS = 64
 """Recorders and editors write a handful before the sound."""
 _PCM, _EXTENSIBLE = 1, 0xFFFE
@@ -20,7 +20,7 @@ _EXTENDED_PCM = bytes.fromhex("0100000000001000800000aa00389b71")
 
 
 def seconds_of(path: Path) -> float:
-    """Of a recording, at most: of a WAV file by its size and form, of others by their size.
+    """An upper bound on a recording's seconds: of a WAV file by its size and form, of others by their size.
 
     A WAV file's own word for its length is not asked: decoders read one that says 0, or has several parts, to its end.
     """
@@ -33,7 +33,7 @@ def seconds_of(path: Path) -> float:
 
 
 def _bytes_a_second(head: bytes) -> int | None:
-    """Of plain PCM, by a file's first bytes. None: another form, or no header that is understood."""
+    """Bytes a second of plain PCM, by a file's first bytes. None: another form, or no valid header."""
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
     offset, rate = 12, None

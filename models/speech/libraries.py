@@ -14,7 +14,7 @@ from registry.base.processor import features
 from registry.errors import EngineFailed
 
 AVX512 = frozenset(("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"))
-"""What CTranslate2 wants of a processor that is told to use its AVX-512 paths: it raises on others."""
+"""Features without which CTranslate2 raises when its AVX-512 paths are enabled."""
 
 
 def widest_vectors() -> None:

@@ -19,7 +19,7 @@ M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
 LEAN = 4 << 20
 """Bytes from which on an array has pages of its own, which go back when it is freed."""
 USUAL = 32 << 20
-"""What the threshold rises to by itself where large arrays come and go."""
+"""The threshold that glibc reaches by itself where large arrays come and go."""
 KEPT = 1 << 30
 """Smaller arrays come from what was freed before, and stay there."""
 
@@ -29,7 +29,7 @@ _else = USUAL
 
 
 def keep() -> None:
-    """From now on, outside of `lean`, what large arrays needed stays with the process for the next ones."""
+    """Keep the pages of large arrays for the next ones from now on, except inside `lean`."""
     global _else
     with _lock:
         _else = KEPT

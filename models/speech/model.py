@@ -96,20 +96,20 @@ whose text repeats itself, is heard again at the next temperature."""
 SMALL_WEIGHTS = 32 * 2**20
 """Bytes of weights of which a second copy costs less than it brings."""
 MARKS = ("<|endoftext|>", "<|startoftranscript|>", "<|startofprev|>", "<|notimestamps|>")
-"""Tokens without which nothing can be heard."""
+"""Tokens that transcription needs."""
 PREPEND, APPEND = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 """Punctuation that goes with the next or the previous word: Whisper's own lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRequest:
-    """One window to hear. `features`: mel bins x 100 for each second that windows are padded to."""
+    """A window to transcribe. `features`: mel bins x 100 for each second that windows are padded to."""
 
     features: npt.NDArray[np.float32]
     seconds: float
     task: str = "transcribe"
     language: str | None = None
-    """None: the network tells it."""
+    """None: the network detects it."""
     previous: tuple[int, ...] = ()
     """Tokens of prompt and hotwords."""
     temperature: float = 0.0
@@ -118,7 +118,7 @@ class WindowRequest:
 
 @dataclass(slots=True)
 class WindowResult:
-    """What was said in one window."""
+    """The transcription of one window."""
 
     segments: list[TimedSegment]
     language: str
@@ -128,9 +128,9 @@ class WindowResult:
     no_speech_prob: float
     compression_ratio: float
     texts: list[str] = field(default_factory=list)
-    """Of each segment."""
+    """The text of each segment."""
     batch: int = 1
-    """How many windows were heard in one step with this one."""
+    """Windows that shared a step with this one."""
 
     @property
     def poor(self) -> bool:
@@ -139,7 +139,7 @@ class WindowResult:
 
     @property
     def repeats(self) -> bool:
-        """Itself, over and over."""
+        """Whether the text repeats itself."""
         return self.compression_ratio > COMPRESSION
 
     @property
@@ -167,7 +167,7 @@ class SpeechModel:
         options = {"device": kind, "device_index": int(index or 0), "compute_type": COMPUTE[recipe.dtype]}
         self.whisper = WhisperModel(str(path), cpu_threads=threads, local_files_only=True, **options)
         self._parallel: Any = None
-        """The same weights once more, one thread a window: see `run`."""
+        """A second copy of the weights, with one thread a window: see `run`."""
         if kind == "cpu" and threads > 1 and (path / "model.bin").stat().st_size < SMALL_WEIGHTS:
             self._parallel = WhisperModel(
                 str(path), cpu_threads=1, num_workers=threads, local_files_only=True, **options
@@ -195,8 +195,10 @@ class SpeechModel:
         self._times_words = times_words(config.get("alignment_heads"), read_weights(path).decoder_layers)
 
     def _fit_features(self) -> None:
-        """As many mel bins as the network has: a folder without a preprocessor_config.json (transformers 5 calls it
-        otherwise) would get 80, and those of large-v3 hear 128."""
+        """Compute as many mel bins as the network has.
+
+        Without a preprocessor_config.json (transformers 5 calls it otherwise) they would be 80, and large-v3 takes 128.
+        """
         from faster_whisper.feature_extractor import FeatureExtractor
 
         bins = int(self.whisper.model.n_mels)
@@ -243,8 +245,11 @@ class SpeechModel:
         return (self._tokenizer.sot_prev, *expected, *before) if expected or before else ()
 
     def _text_tokens(self, text: str) -> list[int]:
-        """None but those of text, whatever clients write: a second <|startoftranscript|> fails the step of all whose
-        recordings are in it, and a token that was added to the tokenizer alone lies beyond the network's table."""
+        """Tokens of text only, whatever clients write.
+
+        A second <|startoftranscript|> would fail the step of all its recordings, and a token that only the tokenizer
+        has lies beyond the network's table.
+        """
         return [token for token in self._tokenizer.encode(text) if token < self._end]
 
     def features(self, audio: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -256,7 +261,7 @@ class SpeechModel:
         return padded
 
     def run(self, windows: Sequence[WindowRequest]) -> list[WindowResult]:
-        """Hear windows: one pass for all that have equally long prompts and want the same kind of answer.
+        """Transcribe windows: one pass for all that have equally long prompts and the same kind of answer.
 
         Of a small model on a CPU several windows are spread over the cores, one thread each, instead: two threads on
         one pass of such a model wait for one another a third of the time (docs/design/notebook.md). Each has a pass of
@@ -299,7 +304,7 @@ class SpeechModel:
         return outcomes
 
     def warm(self) -> None:
-        """One short pass through features, encoder and decoder."""
+        """Run features, encoder and decoder once."""
         features = self.features(np.zeros(16_000, dtype=np.float32))
         for whisper in filter(None, (self.whisper, self._parallel)):
             prompt = self._prompt(WindowRequest(features, 1.0), "en")
@@ -383,6 +388,8 @@ class SpeechModel:
 
 
 def times_words(heads: object, layers: int) -> bool:
-    """Whether `alignment_heads` are of a decoder of so many layers. CTranslate2 ends the process where they are not: a
-    distilled model may still have those of the larger one."""
+    """Whether `alignment_heads` fit a decoder of so many layers.
+
+    CTranslate2 ends the process where they do not: a distilled model may still have those of the larger one.
+    """
     return bool(heads) and isinstance(heads, list) and all(0 <= int(layer) < layers for layer, _ in heads)

@@ -23,7 +23,7 @@ from registry.errors import EngineFailed
 TOLERANCE = 1e-3
 """Largest difference of the log probability of the same tokens before a sleep and after the wake."""
 TOKENS = 8
-"""How many tokens are heard to compare."""
+"""Tokens that are compared."""
 SET_UP = 64 << 20
 """Bytes that a model without its weights takes on a CPU: tokenizer, buffers of CTranslate2."""
 
@@ -80,7 +80,7 @@ class SpeechSleeper:
         return self._guess if measured is None else measured
 
     def expected(self) -> MemoryFootprint:
-        """What it will hold asleep."""
+        """Expected memory asleep."""
         if self._on_cpu:
             return MemoryFootprint(device_bytes=min(self._before + SET_UP, self._awake_bytes))
         return MemoryFootprint(

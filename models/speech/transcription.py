@@ -76,7 +76,7 @@ class TranscriptionRun:
         yield self._usage(self._recording.samples / RATE)
 
     def _usage(self, seconds: float) -> Usage:
-        """Of the recording up to there."""
+        """Usage of the recording up to that time."""
         return Usage(completion_tokens=self._tokens, audio_seconds=round(seconds, 3), batch=self._batch)
 
     def _info(self, *, exact: bool) -> TranscriptInfo:
@@ -129,8 +129,9 @@ class TranscriptionRun:
         return await self._retry_while_poor(window, result)
 
     async def _retry_while_poor(self, window: Window, result: WindowResult) -> WindowResult:
-        """Again at the next temperatures while what was heard is poor. If it stays so the likeliest text counts, of
-        those that do not repeat themselves if there are any, as faster-whisper has it."""
+        """Try the next temperatures while the result is poor. If it stays so the likeliest text counts, among those
+        that do not repeat themselves if there are any, as in faster-whisper.
+        """
         self._batch = max(self._batch, result.batch)
         tried = [result]
         while tried[-1].poor and len(tried) < len(self._request.temperature):

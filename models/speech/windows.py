@@ -36,7 +36,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the network hears at once."""
+    """The sound that the network takes at once."""
 
     audio: Samples
     pieces: tuple[Piece, ...]
@@ -47,7 +47,7 @@ class Window:
 
     @property
     def end(self) -> float:
-        """Where it ends in the recording."""
+        """Its end in the recording."""
         return self.pieces[-1].start + self.pieces[-1].length
 
     def time(self, inside: float, *, end: bool = False) -> float:
@@ -105,9 +105,9 @@ class Packer:
 
 
 FRAME = 512
-"""Samples of which the model tells one probability."""
+"""Samples of one probability."""
 CONTEXT = 64
-"""Samples of the frame before, which it hears too."""
+"""Samples of the previous frame that the model takes, too."""
 PAD = 2 * RATE // 5
 """Samples kept before and after a voice, or half of the silence to the next one."""
 PAUSE = 5
@@ -188,9 +188,9 @@ def speeches(probabilities: Probabilities, threshold: float, longest: int) -> It
 
 
 def _end(voice: npt.NDArray[np.bool_], silent: npt.NDArray[np.bool_], start: int, longest: int) -> Stretch:
-    """Where the speech that begins at `start` ends, and where to look for the next one."""
+    """The end of the speech that begins at `start`, and the frame from which to look for the next one."""
     quiet = breath = 0
-    """Where a silence began that lasts, and the last one that was long enough to cut at. 0: none."""
+    """Beginnings of the current silence, and of the last one that was long enough to cut at. 0: none."""
     for frame in range(start + 1, len(voice)):
         if voice[frame]:
             quiet = 0
@@ -231,7 +231,7 @@ class _Model:
         self._rest: Samples = np.zeros(0, dtype=np.float32)
 
     def hear(self, audio: Samples, *, final: bool) -> Probabilities:
-        """Those of the frames that are whole now; at the end what is left becomes one with silence."""
+        """Probabilities of the frames that are whole now; at the end the rest is filled up with silence."""
         audio = np.concatenate([self._rest, audio])
         if final:
             audio = np.concatenate([audio, np.zeros(-len(audio) % FRAME, dtype=np.float32)])
@@ -255,7 +255,7 @@ BLOCK = 300 * RATE
 """Samples after which windows are handed over though they are few. The first ones after PART, so that the first
 segments of a long recording come soon."""
 WINDOWS = 10
-"""In a block, at most about so many: of 30 s, 19 MB of samples and 10 MB of features."""
+"""Most windows of a block, about: of 30 s, 19 MB of samples and 10 MB of features."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from models.text.cpu import kernels as cpu_attention
+from models.text.cpu import kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ class LinearRows(Protocol):
 
 
 class Linear(NamedTuple):
-    """In float32."""
+    """A linear layer in float32."""
 
     weight: "Tensor"
     """inputs x outputs."""
@@ -63,7 +63,7 @@ class BertLayer:
     query: LinearRows | None
     """None: together with the others."""
     qkv: LinearRows
-    """Of all rows: queries, keys and values side by side; keys and values where `query` has the first."""
+    """The product for all rows: queries, keys and values; only keys and values where `query` has the first."""
     out: LinearRows
     up: LinearRows
     down: LinearRows
@@ -89,7 +89,7 @@ class Bert:
         last = len(model.encoder.layer) - 1
         self.layers = [_layer(layer, first_only and n == last) for n, layer in enumerate(model.encoder.layer)]
         self._encoder = model.encoder
-        self._together = cpu_attention.attention_for(self.heads, self.width // self.heads, self.positions)
+        self._together = kernels.attention_for(self.heads, self.width // self.heads, self.positions)
         """Attention of all inputs in one call; None: PyTorch's, for each length."""
 
     def states(self, inputs: "Sequence[Ids]") -> "Tensor":
@@ -129,7 +129,7 @@ class Bert:
                 weight.data = weight.data.new_empty(0)
 
     def features(self, inputs: "Sequence[Ids]") -> dict[str, Any]:
-        """What sentence-transformers' Pooling takes for inputs without padding."""
+        """Features for sentence-transformers' Pooling, of inputs without padding."""
         import torch
 
         ends = np.cumsum([0, *(len(given.ids) for given in inputs)])
@@ -170,7 +170,7 @@ class Bert:
 
 
 def of_embedder(model: Any, device: str) -> Bert | None:
-    """For a SentenceTransformer of BERT and what comes after it; None when this is not one that we know."""
+    """A `Bert` for a SentenceTransformer; None for other networks or other modules after it."""
     from transformers import BertModel
 
     first, *rest = model
@@ -181,7 +181,7 @@ def of_embedder(model: Any, device: str) -> Bert | None:
 
 
 def of_scorer(model: Any, device: str) -> Bert | None:
-    """For a CrossEncoder of BERT; None when this is not one that we know."""
+    """A `Bert` for a CrossEncoder; None for other networks."""
     from transformers import BertForSequenceClassification
 
     network: Any = getattr(model[0], "model", None)
@@ -206,7 +206,7 @@ def _fits(network: Any, kind: Any, device: str) -> bool:
 
 
 def _finish(layer: BertLayer, attended: "Tensor", x: "Tensor") -> "Tensor":
-    """What comes after attention in a layer. Writes over `x`."""
+    """The part of a layer after attention. Writes over `x`."""
     x = _norm(layer.norm_attention, layer.out.add(attended, x))
     return _norm(layer.norm_output, layer.down.add(layer.up.gelu(x), x))
 

@@ -27,7 +27,7 @@ PROBE = ["The engine must give what its library gives.", "Yes."]
 TOLERANCE = 1e-4
 """Largest difference of a value between our path and the library's, both with float32."""
 TOLERANCE_16_BIT = 0.02
-"""The same with 16 bits, where the order of sums shows."""
+"""The same with 16 bits, where the order of sums matters."""
 LIKE_ALONE, LIKE_ALONE_16_BIT = 0.99999, 0.998
 """Cosine of what an input gives beside a longer one to what it gives alone, or each is a step of its own."""
 
@@ -77,7 +77,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         )
 
     def _prepare(self, recipe: Recipe, model: Any) -> Any:
-        """Set up our way of calling the model; what the library's own gives for PROBE, which warms up, too."""
+        """Set up our path to the model; returns the library's own vectors for PROBE, which warm up, too."""
         check_template(model.tokenizer, vocabulary_of(model))
         # one by one, without padding; and before Tokens, which sets truncation
         expected = model.encode(PROBE, batch_size=1, show_progress_bar=False)
@@ -87,8 +87,9 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         return expected
 
     async def _check(self, expected: Any, single: bool) -> None:
-        """See that our way gives what the library's own `encode` gives, and inputs of one step what they give alone.
-        Models that need more than token ids differ."""
+        """Check that our path gives what the library's own `encode` gives, and that inputs of one step do not affect
+        one another. Models that need more than token ids differ.
+        """
         alone = np.concatenate([await self._known([text]) for text in PROBE])
         self._dimensions = int(alone.shape[1])
         tolerance = TOLERANCE if single else TOLERANCE_16_BIT
@@ -155,7 +156,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         return next(filter(None, map(self._prompts.get, names)), "")
 
     async def _known(self, texts: Sequence[str] = PROBE) -> Any:
-        """What it gives for texts; for PROBE, to be compared before and after a sleep."""
+        """Vectors of texts; those of PROBE are compared before and after a sleep."""
         return (await self._vectors(EmbedRequest(inputs=list(texts), truncate=True, normalize=False)))[0]
 
     def _let_go(self) -> None:

@@ -95,7 +95,7 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
 
 
 def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any) -> BatchLimits:
-    """Of the steps. `packed`: they run without padding."""
+    """Limits of the steps. `packed`: they run without padding."""
     limits = batched_engine.limits_of(recipe, STEP_SECONDS)
     if turns_by_length(model):
         return replace(limits, items=1)
@@ -108,20 +108,22 @@ def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any)
 
 
 def run_apart(limits: BatchLimits) -> None:
-    """From the next step on: the network sees the padding that a longer input of its step makes."""
+    """Run each input as a step of its own from now on: the network sees the padding of a step."""
     _log.warning("answers depend on what shares a step: each input is a step of its own, which is slower")
     limits.items = 1
 
 
 def turns_by_length(model: Any) -> bool:
-    """Whether the longest input of a step tells how positions are turned in all of it (LongRoPE), by what the network
-    then holds: neither others of the step nor a step beside it may be there."""
+    """Whether the longest input of a step decides how positions are turned in all of it (LongRoPE).
+
+    The network keeps that choice, so neither other inputs nor a step beside it may be there.
+    """
     kinds = [kind for module in model.modules() if (kind := getattr(module, "rope_type", None))]
     return any(one == "longrope" for kind in kinds for one in (kind.values() if isinstance(kind, dict) else [kind]))
 
 
 def set_step_threads(tokens: int, alone: bool) -> None:
-    """Before a step of a model that has several workers: all cores for a long step that runs alone, else one thread."""
+    """Set the threads of the next step: all cores for a long step that runs alone, else one."""
     import torch
 
     threads = cores() if alone and tokens >= MIN_TOKENS_TO_SPREAD else 1
@@ -146,7 +148,7 @@ def context_of(recipe: Recipe, model: Any) -> int:
 
 
 def _first_position(network: Any) -> int:
-    """Of a text's first token: in RoBERTa and its kin the one after the padding's, in others 0.
+    """The position of a text's first token: in RoBERTa and its kin the one after the padding's, else 0.
 
     Told from the layers, as sentence-transformers does it: `registry.files.context` has only names to go by.
     """
@@ -169,14 +171,18 @@ def padding_of(model: Any) -> int | None:
 
 
 def runs_alone(model: Any) -> bool:
-    """Whether each input must be a step of its own: a classifier made from a chat model reads the last token, and one
-    that knows no padding token would read the padding."""
+    """Whether each input must be a step of its own.
+
+    A classifier made from a chat model reads the last token; one without a padding token would read the padding.
+    """
     return type(model[0].model).__name__.endswith("ForSequenceClassification") and padding_of(model) is None
 
 
 def examination(device: str) -> Callable[[], None] | None:
-    """What raises once this process has lost the GPU's context, as after an illegal access: until the process ends,
-    each later step fails, too. Short memory is none of it. None on a CPU."""
+    """A check that raises once this process has lost the GPU's context, as after an illegal access.
+
+    Each later step fails then, too, until the process ends. Lack of memory does not count. None on a CPU.
+    """
     if device == "cpu":
         return None
     import torch
@@ -203,7 +209,7 @@ def resident_bytes(device: str) -> int:
 
 
 def release(device: str) -> None:
-    """After the last reference to a model is gone: give its memory back."""
+    """Give a model's memory back after its last reference is gone."""
     gc.collect()
     if device != "cpu":
         import torch
@@ -212,7 +218,7 @@ def release(device: str) -> None:
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:
-    """What both engines of this package need. Nothing of it can wait, so `hurried` is not asked."""
+    """Import what both engines of this package need; all of it is needed early, so `hurried` is not used."""
     import_library()
     import torch
 

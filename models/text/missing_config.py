@@ -1,4 +1,4 @@
-"""What the files of a model leave unsaid, and the library takes for granted or only logs."""
+"""Settings that a model's files lack, which the library assumes or only logs."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from registry.errors import EngineFailed
 
 @contextlib.contextmanager
 def collect_missing_weights() -> Iterator[set[str]]:
-    """Collects the weights that transformers makes by chance because no file has them: it only logs them."""
+    """Collect the weights that no file has: transformers makes them at random and only logs it."""
     from transformers import PreTrainedModel
 
     missing: set[str] = set()
@@ -32,7 +32,7 @@ def collect_missing_weights() -> Iterator[set[str]]:
 
 
 def refuse_missing_weights(missing: Iterable[str], network: str) -> None:
-    """Many embedding models come without BERT's pooler, which nothing reads there. A classifier's has a longer name."""
+    """Refuse random weights. BERT's pooler may be missing: embedding models do not use it."""
     if unsaved := sorted(key for key in missing if not key.startswith("pooler.")):
         raise EngineFailed(
             f"its files lack {len(unsaved)} of the weights of a {network}, such as {unsaved[0]}, "
@@ -42,7 +42,7 @@ def refuse_missing_weights(missing: Iterable[str], network: str) -> None:
 
 
 def refuse_routes(model: Any) -> None:
-    """Steps of its own for queries and for documents: all texts would take the way of one of them."""
+    """Refuse separate steps for queries and documents: all texts would take one of them."""
     if any(type(module).__name__ in ("Router", "Asym") for module in model):
         raise EngineFailed(
             "it has steps of its own for queries and for documents (a Router), which are not told apart here: add a "
@@ -51,7 +51,7 @@ def refuse_routes(model: Any) -> None:
 
 
 def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
-    """Where the tokenizer's files are missing, transformers makes one that knows no word: all texts would be one."""
+    """Refuse a missing tokenizer: transformers would make one that knows no word, and all texts would be one."""
     names = dict(getattr(tokenizer, "vocab_files_names", {}))
     whole = names.pop("tokenizer_file", "tokenizer.json")
     absent = [name for name in names.values() if not (path / name).is_file()]
@@ -63,10 +63,11 @@ def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
 
 
 def lend_padding(tokenizer: Any, vocabulary: int) -> None:
-    """Give a tokenizer without a padding token one, without which the library takes no text at all; and another one to
-    a tokenizer whose own is none of the network's, behind whose embeddings a padded step would look.
+    """Lend a padding token to a tokenizer that has none, or one that the network lacks.
 
-    Which one does not matter where padding is masked; for other networks `models.text.loading.padding_of` tells.
+    Without one the library takes no text; with one that the network lacks, a padded step would read behind its
+    embeddings. Which token it is does not matter where padding is masked; `models.text.loading.padding_of` says where
+    it does.
     """
     if tokenizer is None or (tokenizer.pad_token_id is not None and tokenizer.pad_token_id < vocabulary):
         return
@@ -76,7 +77,7 @@ def lend_padding(tokenizer: Any, vocabulary: int) -> None:
 
 
 def read_plainly(transformer: Any, path: Path) -> None:
-    """Keep the library from writing texts into the chat template that a model has from its base.
+    """Keep the library from writing texts into the chat template of a model's base.
 
     It does so on its own for rerankers that it did not save itself, which were trained on plain pairs: Qwen's template
     knows no pairs, and nothing could be scored. Raises EngineFailed for a model that was saved to be used so.
@@ -99,7 +100,7 @@ def read_plainly(transformer: Any, path: Path) -> None:
 
 
 def refuse_other_functions(path: Path) -> None:
-    """A Dense whose activation is no class of torch is given a Tanh by the library, which only logs it."""
+    """Refuse a Dense whose activation is not torch's: the library gives it a Tanh and only logs it."""
     try:
         modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
     except FileNotFoundError:

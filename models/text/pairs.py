@@ -25,7 +25,7 @@ class PairTemplate:
     between: tuple[int, ...]
     after: tuple[int, ...]
     types: tuple[int, int, int, int, int]
-    """Of before, query, between, document, after."""
+    """Type ids of before, query, between, document and after."""
 
     @property
     def tokens(self) -> int:
@@ -45,7 +45,7 @@ class Pairs:
         self.pair = _pair(tokenizer)
 
     def inputs(self, request: RerankRequest, going: Going = always) -> list[list[Ids]]:
-        """For each document one input, or one per chunk where query and document are longer than the context.
+        """Inputs of each document: one, or one per chunk where query and document exceed the context.
 
         The request's limits of tokens cut first. With its `truncate` there is always one input, cut as the tokenizer's
         rule 'longest_first' does; with `max_chunks` what lies behind so many chunks is left out.
@@ -96,7 +96,9 @@ def reach(room: int, most: int) -> int:
 
 
 def chunks(document: Sequence[int], room: int, most: int = 0) -> list[Sequence[int]]:
-    """As few parts of at most `room` tokens as can be, of even length, each sharing room // OVERLAP with the next.
+    """Split into as few parts of at most `room` tokens as possible, of even length and with shared ends.
+
+    Neighbours share room // OVERLAP tokens.
 
     With `most`, of the document's start: as much of it as fits into so many full parts.
     """

@@ -26,11 +26,13 @@ INLINE = 4096
 """Characters up to which tokenising is quicker than handing it to a thread."""
 PROBE = (("What must hold?", "The engine must give what its library gives."), ("Yes?", "No."))
 BESIDE = (3 * PROBE[0][1], "No.", "As far as anybody knows.", PROBE[0][1], "Yes?")
-"""Documents of one step that are to have the scores that they have alone."""
+"""Documents of one step whose scores are compared with those that they have alone."""
 TOLERANCE, TOLERANCE_16_BIT = 1e-3, 0.1
 """Largest difference of a logit between our path and the library's, with 32 and with 16 bits."""
 STEPS_16_BIT = 2**-5
-"""And so much of the logit with 16 bits, two to four steps of bfloat16: from 8 to 16 its numbers lie 0.0625 apart."""
+"""The further tolerance with 16 bits, as a share of the logit: two to four steps of bfloat16, whose numbers from 8 to
+16 lie 0.0625 apart.
+"""
 
 
 class Scorer:
@@ -116,7 +118,9 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         return Scorer(model, tokens, self._device, packs(recipe)), [float(value) for value in expected]
 
     async def _check(self, expected: Sequence[float], single: bool) -> None:
-        """See that our way gives what the library's own `predict` gives, and pairs of one step what they give alone."""
+        """Check that our path gives what the library's own `predict` gives, and that pairs of one step do not affect
+        one another.
+        """
 
         def differs(result: float, expected_logit: float) -> bool:
             allowed = TOLERANCE if single else TOLERANCE_16_BIT + STEPS_16_BIT * abs(expected_logit)

@@ -73,13 +73,13 @@ class ModuleSleeper:
         self._before: npt.NDArray[np.float32] | None = None
 
     def expected(self) -> MemoryFootprint | None:
-        """What it will hold asleep; None on a CPU, where parking frees nothing."""
+        """Expected memory asleep; None on a CPU, where parking frees nothing."""
         if self._device == "cpu":
             return None
         return MemoryFootprint(device_bytes=CONTEXT, host_bytes=self._base + self._weights)
 
     def host_bytes(self) -> int:
-        """Of this process, what it has pinned included; 0 on a CPU."""
+        """Host memory of this process, pinned copies included; 0 on a CPU."""
         if self._device == "cpu":
             return 0
         import torch

@@ -36,7 +36,7 @@ class Ids(NamedTuple):
 
 
 def always() -> None:
-    """Somebody waits for it."""
+    """The check of a request that is still awaited: never raises."""
 
 
 def check_characters(text: str, tokens: int, what: str, param: str) -> None:
@@ -50,7 +50,7 @@ def check_characters(text: str, tokens: int, what: str, param: str) -> None:
 
 
 async def while_awaited(work: Callable[[Going], _Result], longest: int) -> _Result:
-    """Run `work` in a thread, with a `going` that raises once nobody awaits it any more.
+    """Run `work` in a thread, with a `going` that raises once the request is abandoned.
 
     Args:
         longest: characters of its longest text.
@@ -158,7 +158,7 @@ class Tokens:
         return result
 
     def _first(self, text: str, most: int, going: Going) -> list[int]:
-        """What a cut changes lies within MARGIN of it."""
+        """The first `most` ids of a long text. A cut changes tokens only within MARGIN of it."""
         ids: list[int] = []
         for characters in (DENSE * most, SPARSE * most):
             going()

@@ -43,21 +43,23 @@ ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admiss
 
 
 class GrammarAdmission:
-    """Of one call: whether it has entered the engine, and why it was refused."""
+    """One call's admission: whether it has entered the engine, and why it was refused."""
 
     def __init__(self, checker: GrammarChecker) -> None:
         self.decided = asyncio.Event()
         self.refusal: RoundhouseError | None = None
         self.constrained = False
-        """Whether a grammar or schema binds it, whatever it came from: a forced call of a tool has one too."""
+        """Whether a grammar or schema binds the answer, also one that a forced call of a tool brings."""
         self.tokens: int | None = None
-        """How many its answer may have, as vLLM has settled it."""
+        """Tokens that the answer may have, as vLLM has settled it."""
         self._checker = checker
         self._checks: set[asyncio.Task[None]] = set()
         self._has_left = False
 
     async def admit(self, constraint: Any) -> None:
-        """Raises an error of vLLM's, which it answers with a 400 that nobody sees: `refusal` is the answer."""
+        """Check a constraint. Raises an error of vLLM's, which it answers with a 400 that is not passed on: `refusal`
+        is the answer.
+        """
         try:
             if constraint is not None:
                 await self._check(constraint)
@@ -85,7 +87,7 @@ class GrammarAdmission:
         finally:
             self._checks.discard(check)
 
-    async def first(self, request: ChatRequest) -> None:
+    async def check_tags(self, request: ChatRequest) -> None:
         """Check what vLLM would look at before it asks the engine. Raises BadRequest and others."""
         for tag in _tags(request):
             await self._checker.check(grammars.of_tag(tag))
@@ -116,9 +118,8 @@ def _tags(request: ChatRequest) -> list[str]:
     return tags
 
 
-def guard(engine: Any, checker: GrammarChecker) -> None:
-    """Make every request that enters `engine` in a call's context pass its `GrammarAdmission` first, and every request
-    hold only tokens that the network has."""
+def guard_engine(engine: Any, checker: GrammarChecker) -> None:
+    """Make every request that enters `engine` pass its `GrammarAdmission`, and hold only tokens of the network."""
     add_request, known = engine.add_request, KnownTokens(engine)
 
     async def admitted(request_id: str, prompt: Any, params: Any, *arguments: Any, **named: Any) -> Any:

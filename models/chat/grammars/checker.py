@@ -22,7 +22,7 @@ ESCAPED = 16
 
 
 class GrammarChecker:
-    """Of one engine. Its process is started at the first check, or by `begin`."""
+    """Checks grammars for one engine. Its process starts at the first check, or by `begin`."""
 
     def __init__(self, fork: Callable[[], CheckerProcess], bounds: Bounds) -> None:
         self._fork, self._bounds = fork, bounds
@@ -41,7 +41,7 @@ class GrammarChecker:
             await self._started()
 
     async def check(self, constraint: Any) -> None:
-        """Let vLLM's `StructuredOutputsParams` be as its own check would leave it. Raises BadRequest, QueueFull."""
+        """Leave vLLM's `StructuredOutputsParams` as its own check would. Raises BadRequest, QueueFull."""
         kind, fields = grammars.fields_of(constraint)
         if not kind:
             return

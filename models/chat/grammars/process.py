@@ -37,7 +37,7 @@ NICE = 10
 TOO_LARGE, TOO_SLOW, INVALID = "grammar_too_large", "grammar_too_slow", "invalid_grammar"
 BUSY, UNSATISFIABLE = "grammar_check_busy", "unsatisfiable_constraint"
 _PLACE = re.compile(r"(\[[\d:.]+\] )?\S+\.(cc|cpp|h):\d+: ")
-"""Where in its own source xgrammar found the fault: time, path, line."""
+"""The position in xgrammar's own source: time, path, line."""
 
 
 class Verdict(msgspec.Struct):
@@ -77,14 +77,14 @@ def start(engine: Any, bounds: Bounds) -> CheckerProcess:
 
 
 class _CheckQueue:
-    """Lines from the slot. It knows what it has read already: a pipe that is empty then tells nothing."""
+    """Lines from the slot. It buffers what it has read, so an empty pipe alone says nothing."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe = pipe
         self._read = bytearray()
 
     def next(self) -> bytes:
-        """Empty: the slot has ended."""
+        """The next line; empty: the slot has ended."""
         while (end := self._read.find(b"\n")) < 0:
             part = os.read(self.pipe, 1 << 16)
             if not part:
@@ -134,7 +134,7 @@ def _in_own_process(compiler: Compiler, fields: dict[str, Any], orders: _CheckQu
 
 
 def _read_result(reader: int, orders: _CheckQueue, within: float) -> bytes | None:
-    """All that a grammar's process has to say. None: the slot has no use for it any more, or it took too long."""
+    """The output of a grammar's process. None: the slot has no use for it any more, or it took too long."""
     text = bytearray()
     deadline = time.monotonic() + within
     while not orders.there():

@@ -1,4 +1,4 @@
-"""What a grammar may count, before anything compiles it: pure, and in a time that grows with its bytes only."""
+"""Bounds on a grammar's size before it is compiled: pure, in a time linear in its bytes."""
 
 import re
 from collections.abc import Iterator, Mapping

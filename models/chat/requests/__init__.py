@@ -1,1 +1,1 @@
-"""What a request to the chat engine may hold: checked before vLLM sees it."""
+"""Checks of a chat request before vLLM sees it."""

@@ -1,4 +1,4 @@
-"""What a client gets for an error of vLLM's: short, with the field that it is about, and with advice that fits here."""
+"""Errors of vLLM's as a client gets them: short, with the field at fault, and with advice that fits here."""
 
 import re
 from collections.abc import Mapping

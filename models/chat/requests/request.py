@@ -130,7 +130,7 @@ class ChatRequest:
         return begins(self.fields.get(name, _NULL), b"{")
 
     def raw_object(self, name: str) -> dict[str, msgspec.Raw]:
-        """The same with the object's values as raw JSON."""
+        """A field that is an object, with its values as raw JSON."""
         return _OBJECT.decode(self.fields[name]) if self.is_object(name) else {}
 
     def items(self, name: str) -> list[msgspec.Raw]:

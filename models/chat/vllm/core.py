@@ -1,4 +1,4 @@
-"""What `EngineCore` learns: adapter calls that run between two steps, and the refusal of requests for other adapters.
+"""Patches of `EngineCore`: adapter calls between two steps, and refusal of requests for unplaced adapters.
 
 The calls are `CALLS`, all behind one utility method that is added to EngineCore (`METHOD`; the slot's side is
 `launch.ask`). Utilities share one ordered queue with requests and aborts, so 'no request uses it' is known for certain
@@ -25,7 +25,7 @@ from models.chat.vllm import step_budget
 from models.chat.vllm import plugin
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""In messages of errors that have no type of their own for it."""
+"""Texts of errors that have no type of their own for lack of memory."""
 
 LONGEST_CAUSE = 1000
 """Characters; errors of CUDA and of compilers are pages."""
@@ -45,12 +45,12 @@ class UnknownAdapter(ValueError):
 
 
 def faults(fault: BaseException) -> Outcome:
-    """What is wrong with an adapter, a line each."""
+    """The faults of an adapter, a line each."""
     return ["failed", *(str(fault) or type(fault).__name__).split("\n")]
 
 
 def _worst(outcomes: list[Outcome]) -> Outcome:
-    """One outcome for all workers: the first that is not 'done', else theirs."""
+    """The outcome of all workers: the first that is not 'done'."""
     return next((outcome for outcome in outcomes if outcome[0] != "done"), outcomes[0])
 
 
@@ -65,13 +65,13 @@ def _placed(core: Any) -> set[int]:
 
 
 def _leaving(core: Any) -> set[int]:
-    """Adapters whose drop waits in the engine's queue: their room in host memory is as good as free."""
+    """Adapters whose drop is queued: their room in host memory counts as free."""
     leaving: set[int] = core.__dict__.setdefault("roundhouse_leaving", set())
     return leaving
 
 
 def _stage_at_once(core: Any) -> None:
-    """Have vLLM's thread that takes calls in begin with staging by itself, while a step runs; all other calls go on."""
+    """Begin staging in vLLM's thread that receives calls, while a step runs; other calls go on as usual."""
     from vllm.v1.engine import EngineCoreRequestType
 
     wait_in_line = core.input_queue.put_nowait
@@ -109,7 +109,7 @@ def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Out
 
 
 def _answers_later(core: Any) -> bool:
-    """Whether the calls' answers may be Futures: vLLM waits for them, and the worker can hand one over."""
+    """Whether calls may answer by Futures: vLLM awaits them, and the worker runs in this process."""
     executor = type(getattr(core, "model_executor", None)).__name__
     return executor == "UniProcExecutor" and hasattr(core, "input_queue")
 
@@ -135,7 +135,7 @@ def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
 
 
 def poll_adapter(self: Any, adapter_id: int) -> Outcome:
-    """How the adapter's staging or placing stands; a finished one takes effect in this call."""
+    """The progress of an adapter's staging or placing; a finished one takes effect in this call."""
     outcome = _worst(self.collective_rpc("poll_adapter", args=(adapter_id,)))
     if outcome == ["done", "placed"]:
         _placed(self).add(adapter_id)
@@ -174,7 +174,7 @@ def process_facts(self: Any) -> list[int]:
 
 
 def _on_device() -> int:
-    """As the driver counts it; else torch's part and a guess of the rest, which torch does not know."""
+    """Bytes on the device as the driver counts them; else torch's and a guess of the rest."""
     import torch
 
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -211,8 +211,9 @@ def sleep_facts(self: Any) -> list[int]:
 
 
 def _tell_cause(error: Exception) -> None:
-    """Leave [out of memory (0 or 1), what happened] for the slot: vLLM itself tells it 'initialization failed' only, or
-    that the engine is dead."""
+    """Leave [out of memory (0 or 1), cause] for the slot: vLLM only reports that initialization failed or the engine
+    died.
+    """
     if path := os.environ.get(plugin.CAUSE):
         what = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
         with contextlib.suppress(OSError):  # the slot is gone
@@ -220,7 +221,7 @@ def _tell_cause(error: Exception) -> None:
 
 
 class _FatalErrorHandler(logging.Handler):
-    """Hears what ends EngineCore's loop, which vLLM logs and hands to nobody."""
+    """Records the error that ends EngineCore's loop, which vLLM only logs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and isinstance(error := record.exc_info[1], Exception):
@@ -228,7 +229,7 @@ class _FatalErrorHandler(logging.Handler):
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """By type, or by the words of vLLM's check of the card at a start, of its allocator that sleeps, and of CUDA."""
+    """Whether an error is out of memory: by type, or by the texts of vLLM's start, its sleeping allocator and CUDA."""
     import torch
 
     message = str(error)

@@ -1,4 +1,4 @@
-"""What vLLM does with a grammar: done once in a process that may be killed, and then without harm in the engine.
+"""vLLM's work on a grammar: done once in a process that may be killed, then harmless in the engine.
 
 - vLLM parses a grammar on the loop that feeds all streams: not again when it was checked.
 - EngineCore compiles it in threads that take the CPU from its steps: at a lower priority instead.
@@ -23,13 +23,14 @@ VOCABULARY, LEAST_SECONDS = 131_072, 0.5
 REFILLED = 0.1
 """Seconds in each second that all grammars of an engine together may take beyond their tokens' own."""
 LOWER = 5
-"""By so much are threads that compile nicer than the engine. Not the most: a thread that nobody lets run while it holds
-Python's lock keeps the engine's own thread waiting, a second on a machine that is busy."""
+"""Added to the niceness of threads that compile. Not the most: a thread that is never scheduled while it holds Python's
+lock keeps the engine's own thread waiting, for a second on a busy machine.
+"""
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 SETTLED = ("choice", "grammar", "_backend", "_backend_was_auto")
-"""What vLLM's own check changes: choices become a grammar, and a backend is chosen."""
+"""Fields that vLLM's own check changes: choices become a grammar, and a backend is chosen."""
 BACKENDS = {
     "xgrammar": "backend_xgrammar:XgrammarBackend",
     "guidance": "backend_guidance:GuidanceBackend",
@@ -55,7 +56,7 @@ def of_tag(tag: str) -> Any:
 
 
 def refused() -> Exception:
-    """vLLM takes it for a client's fault; another one it would take for the engine's."""
+    """An error that vLLM takes for a client's fault; another one would count as the engine's."""
     from vllm.exceptions import VLLMValidationError
 
     error: Exception = VLLMValidationError("refused")
@@ -63,22 +64,25 @@ def refused() -> Exception:
 
 
 def settle(constraint: Any, settled: dict[str, Any]) -> None:
-    """Let a constraint be as the check left it, and known as checked."""
+    """Write a check's result into a constraint, and mark it as checked."""
     for name, value in settled.items():
         setattr(constraint, name, value)
     setattr(constraint, CHECKED, True)
 
 
 class SharedBudget:
-    """What all grammars of an engine may take together beyond `each` for a token: who has many requests, or many
-    sequences in one, has no more of it."""
+    """CPU time that all grammars of an engine share beyond `each` for a token: many requests or sequences get no more
+    of it.
+    """
 
     def __init__(self, most: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
         self._budget, self._at = most, clock()
 
     def take(self, seconds: float) -> bool:
-        """Whether there was as much. A debt is no larger than the whole, so that others are not out for long."""
+        """Take from the budget; False: it is overdrawn. The debt is bounded, so that others are not refused for
+        long.
+        """
         now = self._clock()
         self._budget = min(self._most, self._budget + REFILLED * (now - self._at)) - seconds
         self._budget, self._at = max(-self._most, self._budget), now
@@ -126,7 +130,7 @@ class TimedGrammar:
 
 
 def _be_nicer() -> None:
-    """On Linux a thread's own, which threads that it starts inherit. Safe to call again."""
+    """Raise the niceness of this thread, which threads that it starts inherit. Safe to call again."""
     target = os.getpriority(os.PRIO_PROCESS, os.getpid()) + LOWER
     if os.getpriority(os.PRIO_PROCESS, 0) < target:
         os.setpriority(os.PRIO_PROCESS, 0, min(target, 19))
@@ -152,7 +156,7 @@ def patch(manager: Any, params: Any) -> None:
 
 
 class Compiler:
-    """Does what the slot and EngineCore would do with a grammar. Made once, from an engine's own settings."""
+    """Compiles a grammar as the slot and EngineCore would. Made once, from an engine's own settings."""
 
     def __init__(self, engine: Any, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -163,9 +167,10 @@ class Compiler:
         make = pkgutil.resolve_name(f"vllm.v1.structured_output.{backend}")
         self._backend = make(self._config, tokenizer=self._tokenizer, vocab_size=vocabulary)
         self.seconds = max(LEAST_SECONDS, bounds.compile_seconds * vocabulary / VOCABULARY)
-        """Of CPU for a check. The compiler tries every part with every token, so it takes the longer the more there
-        are; what takes longer than that is as slow to follow: forty rules that lead into one another took 3 s with 320
-        tokens, and 0.5 s in the step of the second token."""
+        """CPU seconds for a check. The compiler tries every part with every token, so it takes longer the more there
+        are; a grammar that takes longer still is as slow to follow: forty rules that lead into one another took 3 s
+        with 320 tokens, and 0.5 s in the step of the second token.
+        """
 
     def settle(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The constraint as vLLM's own check leaves it. Raises ValueError with what is wrong."""
@@ -179,7 +184,7 @@ class Compiler:
         return {name: getattr(constraint, name) for name in SETTLED}
 
     def compile(self, fields: dict[str, Any]) -> TimedGrammar:
-        """As EngineCore does it. Raises whatever the library raises."""
+        """Compile as EngineCore does. Raises whatever the library raises."""
         from vllm.sampling_params import StructuredOutputsParams
         from vllm.v1.structured_output.request import get_structured_output_key
 
@@ -188,7 +193,7 @@ class Compiler:
         return TimedGrammar(compiled, self.bounds.follow_seconds, self.bounds.follow_token_seconds)
 
     def walk(self, grammar: TimedGrammar, steps: int) -> int:
-        """Follow a grammar for some tokens, a mixed choice of those that it allows. How many it went."""
+        """Follow a grammar for some tokens, a mixed choice of the allowed ones. Returns how many it went."""
         import numpy as np
 
         mask, ends = self._backend.allocate_token_bitmask(1), self._tokenizer.all_special_ids

@@ -24,7 +24,7 @@ _ERROR, _DATA = 'data: {"error":', "data: "
 
 
 class BrokenStream(Exception):
-    """What broke in a stream, in vLLM's words. vLLM tells the client as much of an exception."""
+    """An error inside a stream, in vLLM's words, which vLLM passes on to the client."""
 
 
 def patch_messages(handler: Any) -> None:
@@ -47,7 +47,7 @@ def patch_messages(handler: Any) -> None:
 
 
 def _as_meant(request: Any, handler: Any) -> None:
-    """Go on from a beginning; think, where that is asked for. For gpt-oss vLLM has no other ways."""
+    """Continue a begun answer, and switch thinking on where it is requested. vLLM has no such ways for gpt-oss."""
     if not request.messages:  # vLLM refuses it
         return
     last, kwargs = request.messages[-1], request.chat_template_kwargs or {}
@@ -77,9 +77,12 @@ def _is_unknown(record: logging.LogRecord) -> bool:
 
 
 def _mend(choice: Any) -> None:
-    """Let arguments that `max_tokens` cut be what is whole of them, and say that it did: where the model chose the
-    call, vLLM writes "tool_calls" over it. What a stop sequence cut is left out: vLLM takes a call that can be read for
-    one that is complete, and its client would run it. Of a tool without parameters the arguments may be empty."""
+    """Repair calls that were cut.
+
+    Arguments that `max_tokens` cut become what is whole of them, and the finish reason says so: vLLM writes
+    "tool_calls" where the model chose the call. A call that a stop sequence cut is removed: its client would run it.
+    Arguments of a tool without parameters may be empty.
+    """
     calls = choice.message.tool_calls
     for call in [call for call in calls if not _whole(call.function.arguments)]:
         if isinstance(choice.stop_reason, str):
@@ -110,7 +113,7 @@ HANDLERS = {
     "openai_serving_chat": "parser_cls", "anthropic_serving_messages": "parser_cls",
     "openai_serving_responses": "parser",
 }  # fmt: skip
-"""Of vLLM's application, and what each calls its kind of parser."""
+"""Handlers of vLLM's application, and the attribute of each that holds its parser class."""
 
 
 def patch_reasoning(state: Any) -> None:
@@ -121,7 +124,7 @@ def patch_reasoning(state: Any) -> None:
 
 
 def prompt_aware(kind: Any) -> Any:
-    """The same kind of parser, which looks at the prompt. Those that cannot tell one turn from the next stay."""
+    """A parser class that reads the prompt. Those that cannot tell one turn from the next stay."""
     reasoning = kind.reasoning_parser_cls
     if reasoning is None or not reasoning.engine_based_streaming:
         return kind

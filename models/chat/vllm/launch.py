@@ -22,9 +22,11 @@ from registry.errors import EngineFailed
 GONE_WITHIN = 60.0
 """Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
 LOGPROBS_BYTES = {"cuda": 1 << 30, "cpu": 1 << 28}
-"""By device, for the logits of a step's tokens where a prompt's logprobs are asked for."""
+"""Bytes for the logits of a step's tokens where a prompt's logprobs are requested, by device."""
 LOGIT_BYTES = 12
-"""Of each of them, measured: it, as float32, and its logprob. 2,000 tokens of a vocabulary of 131,072 took 3 GB."""
+"""Bytes of each logit as measured: itself, as float32, and its logprob. 2,000 tokens of a vocabulary of 131,072 took 3
+GB.
+"""
 
 
 def parser() -> Any:
@@ -60,13 +62,13 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 def adapter_names(app: Any) -> dict[str, Any]:
-    """Of vLLM's application: what is in it may be asked for."""
+    """The adapters that vLLM's application knows by name."""
     names: dict[str, Any] = app.state.openai_serving_models.lora_requests
     return names
 
 
 def reads_calls(app: Any) -> bool:
-    """Whether Responses of vLLM's application makes calls of tools of what the model writes."""
+    """Whether Responses of vLLM's application parses calls of tools."""
     responses = app.state.openai_serving_responses
     if responses is None or responses.use_harmony:
         return True
@@ -79,7 +81,7 @@ def processes(engine: Any) -> list[BaseProcess]:
 
 
 def _know_architecture(path: Path) -> None:
-    """Give vLLM the model's class. Else it starts a Python process to look at it, unless that was cached.
+    """Register the model's class with vLLM, which would else start a Python process to inspect it.
 
     Off the CPU only what `prewarm` has imported: another model's file may touch CUDA when it is imported, and a process
     with CUDA cannot be forked. Plug-ins of others are loaded afterwards, and win.
@@ -93,7 +95,7 @@ def _know_architecture(path: Path) -> None:
 
 
 def configuration(arguments: Namespace, device: str) -> Any:
-    """All that vLLM makes of the arguments before anything is started; the device is not touched."""
+    """vLLM's configuration for the arguments; nothing is started, the device is not touched."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -150,18 +152,18 @@ def start_engine(
 
 
 def _logprobs_tokens(config: Any, device: str) -> int:
-    """At least one for each request, or those that answer would wait."""
+    """Tokens of a step whose prompt logprobs fit; at least one for each request, or those that answer would wait."""
     fits = LOGPROBS_BYTES["cpu" if device == "cpu" else "cuda"] // (LOGIT_BYTES * config.model_config.get_vocab_size())
     return max(int(fits), int(config.scheduler_config.max_num_seqs))
 
 
-def words(error: Exception) -> str:
-    """What ended a load. A template's fault does not tell of what it is one."""
+def describe_failure(error: Exception) -> str:
+    """The cause of a failed load in words."""
     return f"its chat template is no Jinja template: {error}" if isinstance(error, TemplateSyntaxError) else str(error)
 
 
 def cause(engine: Any) -> EngineFailed | None:
-    """What ended EngineCore, of an engine that `start_engine` gave, as far as it said; None also without an engine."""
+    """The cause that EngineCore left of its end; None: it left none, or there is no engine."""
     error: EngineFailed | None = engine.roundhouse_cause.recorded_error() if engine else None
     return error
 
@@ -178,7 +180,7 @@ def stop_engine(engine: Any, children: Sequence[BaseProcess], within: float) -> 
 
 
 def sleep_mode_available() -> bool:
-    """Whether this vLLM has the allocator that sleeps: on CUDA, if its extension was built. Never on a CPU."""
+    """Whether this vLLM has the allocator for sleep: on CUDA, if its extension was built."""
     try:
         return bool(import_module("vllm.device_allocator.cumem").cumem_available)
     except ImportError:
@@ -191,7 +193,7 @@ async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> A
 
 
 async def device_bytes(engine: Any) -> int:
-    """What EngineCore holds on a CUDA device; 0 on the CPU.
+    """Bytes that EngineCore holds on a CUDA device; 0 on the CPU.
 
     Raises EngineFailed when EngineCore runs without Roundhouse's patches: adapters would be wrong there.
     """

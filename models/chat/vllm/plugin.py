@@ -17,30 +17,30 @@ from models.process_control import die_with_parent
 from registry.errors import EngineFailed
 
 ACTIVE = "ROUNDHOUSE_VLLM"
-"""1: the plug-in is at work. A plain vLLM in the same environment stays as it was made."""
+"""1: the plug-in is active. A plain vLLM in the same environment stays as it was made."""
 THREADS = "ROUNDHOUSE_VLLM_THREADS"
 """Compute threads of EngineCore on a CPU: two threads on busy cores wait for each other at every layer."""
 SWAP_TOKENS = "ROUNDHOUSE_VLLM_SWAP_TOKENS"
-"""Most tokens of a step while adapters come (`brisk`); empty: as ever."""
+"""Most tokens of a step while adapters come (`step_budget`); empty: no bound."""
 CRITICAL_TOKENS = "ROUNDHOUSE_VLLM_CRITICAL_TOKENS"
-"""The same while critical requests come."""
+"""Most tokens of a step while critical requests come."""
 LOGPROBS_TOKENS = "ROUNDHOUSE_VLLM_LOGPROBS_TOKENS"
-"""The same while logprobs of a prompt are asked for."""
+"""Most tokens of a step while logprobs of a prompt are requested."""
 FOLLOW = "ROUNDHOUSE_VLLM_FOLLOW"
 """Seconds of CPU to follow a grammar, and for each token (`grammars.TimedGrammar`)."""
 CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
-"""The file that takes what ended EngineCore, at its start or later (`CauseFile`)."""
+"""The file for the cause of EngineCore's end, at its start or later (`CauseFile`)."""
 
 
 class CauseFile:
-    """What ended EngineCore, as it left it for the slot: in a file without a name, which goes when the slot does."""
+    """The cause that EngineCore left of its end, in an unnamed file that goes when the slot does."""
 
     def __init__(self) -> None:
         self._file = os.memfd_create("roundhouse-cause")
         os.environ[CAUSE] = f"/proc/{os.getpid()}/fd/{self._file}"
 
     def recorded_error(self) -> EngineFailed | None:
-        """In its words; None: it left nothing."""
+        """The cause in EngineCore's words; None: it left none."""
         if not (text := os.pread(self._file, 1 << 20, 0)):
             return None
         memory, what = json.loads(text)
@@ -51,7 +51,7 @@ class CauseFile:
 
 
 def enter() -> None:
-    """What EngineCore's own process needs. Called again when EngineCore begins: a fork has its plug-ins loaded."""
+    """Prepare EngineCore's process. Called again when EngineCore begins: a fork has its plug-ins loaded."""
     if multiprocessing.current_process().name.startswith("EngineCore"):
         slot = multiprocessing.parent_process()
         if slot is not None:
@@ -89,7 +89,7 @@ def register() -> None:
 
 @cache
 def _patch_all() -> None:
-    """Once in a process; in one that is forked from it all is done already."""
+    """Apply all patches, once in a process; a fork has them already."""
     import vllm.lora.lora_model as lora_model
     import vllm.lora.model_manager as model_manager
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager

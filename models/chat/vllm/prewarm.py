@@ -64,7 +64,7 @@ SERVER = (
     "vllm.v1.structured_output.backend_outlines",
     "model_hosting_container_standards.sagemaker",
 )
-"""What vLLM's HTTP application imports when it is made."""
+"""Modules that vLLM's HTTP application imports when it is built."""
 
 MAX_ANSWERS = 128
 """Largest `n` of one request; OpenAI's own limit."""
@@ -105,7 +105,7 @@ def prewarm_server() -> None:
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:
-    """What EngineCore needs, and, unless a load waits, what only this process does.
+    """Import what EngineCore needs, and, unless a load waits, what only this process needs.
 
     Cheap when called again. Starts no process, and no thread but the idle pools of numerical libraries, which a fork
     does not need.
@@ -116,7 +116,7 @@ def prewarm(hurried: Callable[[], bool]) -> None:
 
 
 def prewarm_core() -> None:
-    """What EngineCore needs. Blocks for seconds; safe in any thread."""
+    """Import what EngineCore needs. Blocks for seconds; safe in any thread."""
     environment()
     # On a CPU it warns, once per process, that Triton is there without a back end: as it should be.
     logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)

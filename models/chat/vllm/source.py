@@ -1,4 +1,4 @@
-"""What the installed vLLM can serve, read from its source: importing it takes seconds and may touch the device.
+"""Models that the installed vLLM serves, read from its source: an import takes seconds and may touch the device.
 
 A vLLM whose source has its tables elsewhere leaves everything unchecked: then a load tells. `touches.PARSED` has all.
 """
@@ -19,7 +19,7 @@ RENDERED = frozenset({
     "DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM",
     "InklingForCausalLM", "InklingForConditionalGeneration", "KimiK3ForConditionalGeneration",
 })  # fmt: skip
-"""Architectures whose chats vLLM writes by code of its own (config/model.py): they have no template."""
+"""Architectures whose chats vLLM renders by code of its own (config/model.py): they have no template."""
 DEEPEST = 5
 """Classes above a class that are looked at."""
 
@@ -78,7 +78,7 @@ def config_kinds() -> frozenset[str]:
 
 @cache
 def takes_adapters(architecture: str) -> bool:
-    """Whether vLLM's class of an architecture, or one above it, says that it supports LoRA."""
+    """Whether vLLM's class of an architecture, or a base of it, supports LoRA."""
     module, name = architectures().get(architecture, ("", ""))
     return bool(module) and _supports(_file_of(module), name, DEEPEST)
 
@@ -106,7 +106,7 @@ def _import_of(module: ast.Module, name: str, file: Path) -> Path | None:
 
 
 def _file_of(module: str) -> Path | None:
-    """Of a module as vLLM's tables write it: `llama`, or `vllm.models.hy_v4`."""
+    """The file of a module as vLLM's tables write it: `llama`, or `vllm.models.hy_v4`."""
     folder = root()
     if folder is None:
         return None

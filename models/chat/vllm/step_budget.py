@@ -1,5 +1,6 @@
-"""Shorter steps: while somebody comes who waits for the running one, on a GPU 0.2 s of a long prompt's; and while
-logprobs of a prompt are asked for, which take memory for each of a step's tokens and all of the vocabulary.
+"""Shorter steps while an adapter call or a critical request waits, or logprobs of a prompt take memory.
+
+On a GPU a long prompt's step takes 0.2 s. Logprobs take memory for each of a step's tokens and all of the vocabulary.
 
 | who                              | a step takes at most              |
 |----------------------------------|-----------------------------------|
@@ -29,12 +30,12 @@ _one_at_a_time = threading.Lock()
 
 
 def on_adapter_call(core: Any) -> None:
-    """Called on the engine's loop, between two steps, or by the thread that takes calls in, for the next step."""
+    """Note an adapter call: on the engine's loop between two steps, or in the thread that receives calls."""
     _shorten(core, plugin.SWAP_TOKENS)
 
 
 def on_request(core: Any, request: Any) -> None:
-    """Called by the thread that takes requests in, before the engine's loop can see this one."""
+    """Note a request, in the thread that receives it, before the engine's loop can see it."""
     if request.priority <= CRITICAL:
         _shorten(core, plugin.CRITICAL_TOKENS)
     if getattr(getattr(request, "sampling_params", None), "prompt_logprobs", None) is not None:
@@ -44,7 +45,7 @@ def on_request(core: Any, request: Any) -> None:
 
 
 def _has_unread_prompt(core: Any) -> bool:
-    """Whether the prompt of one that tells of it waits, or is not read whole."""
+    """Whether a request with prompt logprobs has not read its prompt whole."""
     requests = core.__dict__.get("roundhouse_telling", ())
     return any(one.num_computed_tokens < one.num_prompt_tokens and not one.is_finished() for one in requests)
 
@@ -69,8 +70,8 @@ def _check_in(core: Any, seconds: float) -> None:
 
 
 def _end_if_idle(core: Any) -> None:
-    """As ever again, if nobody came meanwhile. That a step is put together just now does no harm: it could then have
-    had more tokens than it was given, and no fewer.
+    """Restore the budget if nothing came meanwhile. A step that is being scheduled just now could only have had more
+    tokens.
     """
     with _one_at_a_time:
         if (remaining := core.roundhouse_brisk_until - time.monotonic()) > 0:

@@ -1,7 +1,7 @@
 """Compiled functions for embeddings and rerank on CPUs with AVX-512: `attention.c` and `int16.c`.
 
-They are compiled once per machine, into the user's cache folder. Without such a processor or a compiler PyTorch computes
-what they would. A core with AVX-512 VNNI multiplies integers of 16 bits twice as fast as floats, and reads half the
+They are compiled once per machine, into the user's cache folder. Without such a processor or a compiler, PyTorch
+computes the same. A core with AVX-512 VNNI multiplies integers of 16 bits twice as fast as floats, and reads half the
 bytes. Weights and rows are rounded to some 12 bits and a scale for each block of inputs: finer than bfloat16's 8 bits,
 coarser than float32. Nothing is calibrated; `models.text.cpu.linear` compares with float32 when a model is loaded.
 """
@@ -63,7 +63,7 @@ MOST_TOKENS, MOST_SIZE, STEP = 512, 128, 32
 
 
 class Attention:
-    """For `heads` heads of `size` values each. Use `of`, which says where there is one."""
+    """Attention for `heads` heads of `size` values each. `attention_for` says where it fits."""
 
     def __init__(self, heads: int, size: int) -> None:
         library = load_library()
@@ -100,7 +100,7 @@ class Attention:
 
 
 def attention_for(heads: int, size: int, positions: int) -> Attention | None:
-    """None where PyTorch has to compute it: other sizes, inputs that may be longer, no library."""
+    """The compiled attention; None for other sizes, inputs that may be longer, or without the library."""
     fits = size % STEP == 0 and size <= MOST_SIZE and positions <= MOST_TOKENS
     return Attention(heads, size) if fits and load_library() is not None else None
 

@@ -1,5 +1,4 @@
-"""Whether a BERT on a CPU computes its products in 16 bit integers (`models.text.cpu.kernels`), and that they say the
-same."""
+"""Products of a BERT in 16 bit integers on a CPU (`models.text.cpu.kernels`), if they agree with float32."""
 
 import asyncio
 import logging
@@ -8,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from models.text.bert import Bert, BertLayer, Linear, LinearRows
-from models.text.cpu import kernels as cpu_int16
+from models.text.cpu import kernels
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 
@@ -52,7 +51,7 @@ def to_int16(bert: Bert) -> int:
     """
     import torch
 
-    library = cpu_int16.load_int16()
+    library = kernels.load_int16()
     if library is None:
         return 0
     inputs = probes(bert.vocabulary, bert.positions)
@@ -81,7 +80,7 @@ def probes(vocabulary: int, positions: int) -> "list[Ids]":
 def _rounded(library: "ctypes.CDLL", layer: BertLayer) -> BertLayer:
     def rounded(linear: LinearRows) -> LinearRows:
         assert isinstance(linear, Linear)
-        return cpu_int16.Int16Linear(library, linear.weight, linear.bias)
+        return kernels.Int16Linear(library, linear.weight, linear.bias)
 
     return replace(
         layer,

@@ -116,8 +116,8 @@ def test_a_load_that_a_template_ended_says_so() -> None:
     """It was: "unexpected '}'"."""
     with pytest.raises(TemplateSyntaxError) as broken:
         Environment().parse("{{ message }")
-    assert launch.words(broken.value) == "its chat template is no Jinja template: unexpected '}'"
-    assert launch.words(ValueError("other")) == "other"
+    assert launch.describe_failure(broken.value) == "its chat template is no Jinja template: unexpected '}'"
+    assert launch.describe_failure(ValueError("other")) == "other"
 
 
 # --- guard and names -----------------------------------------------------------------------------------------------

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from models import native as native
 from models.text.bert import Bert
-from models.text.cpu import kernels as cpu_attention
-from models.text.cpu import kernels as cpu_library
+from models.text.cpu import kernels
 from models.text.cpu import linear as embed_int16
 from models.text.tokens import Ids
 from registry.base import processor
 from tests.contract.text.test_packed import network, states
 
 pytestmark = pytest.mark.real
-missing = cpu_library.AVX512 - processor.features()
+missing = kernels.AVX512 - processor.features()
 needs_avx512 = pytest.mark.skipif(bool(missing), reason=f"this processor has no {', '.join(sorted(missing))}")
 
 
@@ -56,14 +55,14 @@ def test_as_in_float64(lengths: list[int], heads: int, size: int, single: bool, 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = cpu_attention.Attention(heads, size)(query, keys, values, lengths)
+        found = kernels.Attention(heads, size)(query, keys, values, lengths)
     finally:
         torch.set_num_threads(before)
     expected_ = expected(query, keys, values, lengths, heads)
     torch.testing.assert_close(found.double(), expected_, atol=2e-4 * large, rtol=1e-4)
     # an input's result does not depend on the inputs beside it
     last = lengths[-1]
-    alone = cpu_attention.Attention(heads, size)(
+    alone = kernels.Attention(heads, size)(
         query[-1:] if single else query[-last:], keys[-last:], values[-last:], [last]
     )
     assert torch.equal(alone, found[-len(alone) :])
@@ -72,7 +71,7 @@ def test_as_in_float64(lengths: list[int], heads: int, size: int, single: bool, 
 @needs_avx512
 def test_what_is_no_number_stays_so_in_its_input_alone() -> None:
     rows = torch.randn(40, 3 * 64)
-    attention = cpu_attention.Attention(2, 32)
+    attention = kernels.Attention(2, 32)
     clean = attention(*rows.chunk(3, 1), [20, 20])
     for column in (3, 64 + 3, 128 + 3):  # query, key, value
         broken = rows.clone()
@@ -84,7 +83,7 @@ def test_what_is_no_number_stays_so_in_its_input_alone() -> None:
 
 @needs_avx512
 def test_rows_that_do_not_fit_are_refused() -> None:
-    attention = cpu_attention.Attention(2, 32)
+    attention = kernels.Attention(2, 32)
     query, keys, values = torch.randn(6, 192).chunk(3, 1)
     for q, k, v, lengths in (
         (query[:5], keys, values, [6]),
@@ -100,10 +99,10 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 
 def test_other_sizes_are_pytorchs() -> None:
-    assert cpu_attention.attention_for(12, 48, 512) is None
-    assert cpu_attention.attention_for(12, 160, 512) is None
-    assert cpu_attention.attention_for(12, 32, 513) is None
-    assert (cpu_attention.attention_for(12, 32, 512) is None) == bool(missing)
+    assert kernels.attention_for(12, 48, 512) is None
+    assert kernels.attention_for(12, 160, 512) is None
+    assert kernels.attention_for(12, 32, 513) is None
+    assert (kernels.attention_for(12, 32, 512) is None) == bool(missing)
 
 
 @needs_avx512
@@ -127,13 +126,13 @@ def test_a_bert_says_the_same_with_it(first_only: bool, rounded: bool) -> None:
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", shutil.which("false") or "false"])
 def test_without_a_compiler_pytorch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
-    monkeypatch.setattr(processor, "features", lambda: cpu_library.AVX512)
+    monkeypatch.setattr(processor, "features", lambda: kernels.AVX512)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", compiler)
-    assert cpu_library.load_library.__wrapped__() is None
+    assert kernels.load_library.__wrapped__() is None
 
 
 def test_without_such_a_processor_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "features", lambda: cpu_library.AVX512 - {"avx512dq"})
+    monkeypatch.setattr(processor, "features", lambda: kernels.AVX512 - {"avx512dq"})
     monkeypatch.setattr(native, "build", lambda *_: pytest.fail("compiled"))
-    assert cpu_library.load_library.__wrapped__() is None
+    assert kernels.load_library.__wrapped__() is None

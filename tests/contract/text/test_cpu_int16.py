@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from models.messages import EmbedRequest, RerankRequest
 from models.starter import __file__ as starter
 from models.text.bert import Bert, Linear
-from models.text.cpu import kernels as cpu_int16
+from models.text.cpu import kernels
 from models.text.cpu import linear as embed_int16
 from models.text.embeddings import EmbeddingEngine
 from models.text.rerank import RerankingEngine
@@ -23,13 +23,13 @@ from tests.contract.text.test_packed import network
 
 pytestmark = pytest.mark.real
 RERANKER = Path(starter).parent / "pack" / "starter-rerank"
-missing = cpu_int16.VNNI - processor.features()
+missing = kernels.VNNI - processor.features()
 needs_vnni = pytest.mark.skipif(bool(missing), reason=f"this processor has no {', '.join(sorted(missing))}")
 
 
 @pytest.fixture(scope="module")
 def library() -> Any:
-    found = cpu_int16.load_int16()
+    found = kernels.load_int16()
     assert found is not None, "this machine has no C compiler: `make` needs one too"
     return found
 
@@ -49,9 +49,9 @@ def some(*shape: int, seed: int = 0) -> torch.Tensor:
 )
 def test_as_in_float64_within_the_rounding(rows: int, inputs: int, outputs: int, seed: int, threads: int) -> None:
     x, weight, bias = some(rows, inputs, seed=seed), some(inputs, outputs, seed=seed + 1), some(outputs, seed=seed + 2)
-    linear = cpu_int16.Int16Linear(cpu_int16.load_int16(), weight, bias)  # type: ignore[arg-type]
+    linear = kernels.Int16Linear(kernels.load_int16(), weight, bias)  # type: ignore[arg-type]
     # Each value is off by half a step at most: the largest of its block over the largest integer.
-    most_row, most_weight = cpu_int16.largest(linear.block)
+    most_row, most_weight = kernels.largest(linear.block)
     off = (
         x.abs().max() / most_row / 2 * weight.abs().sum(0)
         + weight.abs().max() / most_weight / 2 * x.abs().sum(1)[:, None]
@@ -82,17 +82,17 @@ def test_sums_never_wrap_round(library: Any, inputs: int) -> None:
     """All values as large as they can be, with equal signs: the largest sums that there are."""
     for sign in (1.0, -1.0):
         x, weight = torch.full((3, inputs), 7.0), torch.full((inputs, 33), sign * 0.5)
-        found = cpu_int16.Int16Linear(library, weight, torch.zeros(33)).rows(x)
+        found = kernels.Int16Linear(library, weight, torch.zeros(33)).rows(x)
         torch.testing.assert_close(found, torch.full((3, 33), sign * 3.5 * inputs), rtol=1e-5, atol=0)
-    for block in range(32, cpu_int16.BLOCK + 1, 32):
-        most_row, most_weight = cpu_int16.largest(block)
+    for block in range(32, kernels.BLOCK + 1, 32):
+        most_row, most_weight = kernels.largest(block)
         assert block * most_row * most_weight < 2**31
         assert max(most_row, most_weight) < 2**15
 
 
 @needs_vnni
 def test_what_is_not_finite_stays_so_in_its_row_alone(library: Any) -> None:
-    linear = cpu_int16.Int16Linear(library, some(400, 40), torch.zeros(40))
+    linear = kernels.Int16Linear(library, some(400, 40), torch.zeros(40))
     x = some(5, 400, seed=1)
     clean = linear.rows(x)
     for bad in (float("nan"), float("inf"), -float("inf")):
@@ -108,7 +108,7 @@ def test_what_is_not_finite_stays_so_in_its_row_alone(library: Any) -> None:
 
 @needs_vnni
 def test_rows_that_do_not_fit_are_refused(library: Any) -> None:
-    linear = cpu_int16.Int16Linear(library, some(6, 4), torch.zeros(4))
+    linear = kernels.Int16Linear(library, some(6, 4), torch.zeros(4))
     for x, y in (
         (some(3, 5), some(3, 4)),
         (some(3, 6), some(2, 4)),
@@ -145,7 +145,7 @@ def test_a_model_that_would_say_something_else_stays_as_it_is(
     inputs = embed_int16.probes(100, 64)
     with torch.inference_mode():
         exact = bert.states(inputs)
-        monkeypatch.setattr(cpu_int16, "largest", lambda block: (5, 5))  # three bits
+        monkeypatch.setattr(kernels, "largest", lambda block: (5, 5))  # three bits
         assert embed_int16.to_int16(bert) == 0
         assert torch.equal(bert.states(inputs), exact)
     assert isinstance(bert.layers[0].up, Linear)
@@ -171,13 +171,13 @@ async def test_embeddings_in_integers_are_those_in_float32() -> None:
     exact, kind, size = await vectors("float32", {})
     assert kind is Linear
     found, kind, smaller = await vectors("auto", {})
-    assert kind is cpu_int16.Int16Linear
+    assert kind is kernels.Int16Linear
     assert smaller < size - 2**24
     assert (found * exact).sum(1).min() > 0.99999
     assert np.abs(found - exact).max() < 1e-3
     for dtype, flags, expected in (
         ("auto", {"compute_type": "float32"}, Linear),
-        ("float32", {"compute_type": "int16"}, cpu_int16.Int16Linear),
+        ("float32", {"compute_type": "int16"}, kernels.Int16Linear),
         ("auto", {"packed": False}, None),
     ):
         _, kind, _ = await vectors(dtype, flags)
@@ -200,7 +200,7 @@ async def test_rerank_in_integers_is_that_in_float32() -> None:
 async def test_a_compute_type_that_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineFailed, match="compute_type is one of auto, float32, int16, not 'int8'"):
         await vectors("auto", {"compute_type": "int8"})
-    monkeypatch.setattr(cpu_int16, "load", lambda: None)
+    monkeypatch.setattr(kernels, "load_int16", lambda: None)
     with pytest.raises(EngineFailed, match="compute_type int16 needs a processor"):
         await vectors("auto", {"compute_type": "int16"})
     assert (await vectors("auto", {}))[1] is Linear

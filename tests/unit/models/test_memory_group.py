@@ -19,7 +19,7 @@ def made(root: Path, *names: str) -> list[Path]:
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A group of this process's with one around it."""
     inner, outer = made(tmp_path, "outer/inner", "outer")
-    monkeypatch.setattr(process_control, "folders", lambda pid="self": [inner, outer])
+    monkeypatch.setattr(process_control, "memory_folders", lambda pid="self": [inner, outer])
     return inner
 
 

@@ -25,7 +25,7 @@ class Stubborn:
         self.link.pid = self.link.group = GROUP
         monkeypatch.setattr(unix_link, "KILL_SECONDS", 0.01)
         monkeypatch.setattr(unix_link, "_signal_group", self._signal)
-        monkeypatch.setattr(process_control, "alive", lambda group: self.stays)
+        monkeypatch.setattr(process_control, "is_group_alive", lambda group: self.stays)
 
     def _signal(self, group: int, number: int) -> None:
         assert (group, number) == (GROUP, signal.SIGKILL)

@@ -17,7 +17,7 @@ from models.chat.vllm.adapters.read import tensors
 Half = tuple[str, int, int]
 """A layer, the number of its part, and 0 for A or 1 for B."""
 MOST_LAYOUTS = 256
-"""Of places that are kept at hand."""
+"""Layouts of places that are cached."""
 
 
 class PinnedAdapter(NamedTuple):
@@ -28,7 +28,7 @@ class PinnedAdapter(NamedTuple):
     layout: tuple[tuple[Half, int], ...]
     """Each half, and its rank: all A, then all B."""
     halves: list[torch.Tensor]
-    """The same halves, as they lie in the buffer once `data` is there."""
+    """The halves as views of the buffer, valid once `data` is there."""
     fills: bool
     """A place is full of it: nothing of the one before can be left."""
 
@@ -50,7 +50,9 @@ class GpuCopier:
         self._layouts: dict[tuple[int, tuple[tuple[Half, int], ...]], list[torch.Tensor]] = {}
 
     def sources(self, lora: Any) -> PinnedAdapter | None:
-        """None where the halves do not lie whole in one piece of memory that fits the buffer: `set_lora` is left."""
+        """The adapter's halves for one copy; None where they do not lie in one piece that fits the buffer: `set_lora`
+        remains.
+        """
         halves = [
             ((name, part, half), tensor)
             for name, weights in lora.loras.items()
@@ -104,8 +106,7 @@ class GpuCopier:
 
 
 def gpu_copier(manager: Any) -> GpuCopier | None:
-    """None where a layer is not one of those whose `set_lora` does what `GpuCopier` does: with several workers each has
-    a part of the rows."""
+    """A copier; None where a layer has another `set_lora`, or several workers each hold a part of the rows."""
     from vllm.lora import layers
     from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 

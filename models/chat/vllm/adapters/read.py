@@ -89,7 +89,7 @@ def _read_parts(fd: int, view: memoryview, start: int, threads: int) -> None:
 
 
 def _fits(info: TensorInfo, dtype: torch.dtype, head: int) -> bool:
-    """Whether the file's bytes are the tensor's, as they lie."""
+    """Whether the file's bytes can be used as the tensor without a copy."""
     return DTYPES.get(info.dtype) is dtype and not (info.start - head) % dtype.itemsize
 
 
@@ -139,8 +139,11 @@ def size(lora: Any) -> tuple[int, int]:
 
 
 def finite(values: torch.Tensor) -> bool:
-    """Whether no value is infinite or NaN. By their sum, which no such value can leave again: an eighth of the time
-    that looking at each takes, and 0.1 s for 45 MB. A sum that overflows is looked into."""
+    """Whether no value is infinite or NaN.
+
+    Decided by the sum, which such a value never leaves again: an eighth of the time of a look at each, and 0.1 s for 45
+    MB. A sum that overflows is examined.
+    """
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 

@@ -40,7 +40,7 @@ SMALL = 1 << 20
 
 
 MOST_THREADS = 4
-"""Of torch, for the scaling and the look at the values of an adapter that is read on a GPU's host."""
+"""Torch's threads to scale and check an adapter that is read on a GPU's host."""
 
 
 class _State:
@@ -74,12 +74,12 @@ def _placed(manager: Any) -> list[int]:
 
 
 def _holds(manager: Any, adapter_id: int) -> bool:
-    """In host memory. May be asked in any thread: `get_adapter` would change the order by last use."""
+    """Whether an adapter is in host memory. Safe in any thread: `get_adapter` would change the order by last use."""
     return adapter_id in manager.list_adapters()
 
 
 def _vacate(manager: Any, adapter_id: int) -> None:
-    """The place of an adapter, if it has one, belongs to nobody."""
+    """Take an adapter out of its place, if it has one."""
     manager.lora_index_to_id[:] = [
         None if occupant == adapter_id else occupant for occupant in manager.lora_index_to_id
     ]
@@ -124,8 +124,9 @@ class StagedAdapters:
         return ["running"]
 
     def reading_adapter(self, adapter_id: int) -> Future[Any] | None:
-        """What ends when a staging adapter was read; it takes effect in the next call that names the adapter. Only
-        for an executor of this process."""
+        """The Future of a staging adapter; it takes effect in the next call that names the adapter. Only within this
+        process.
+        """
         return self._swaps().staging.get(adapter_id)
 
     def place_adapter(self, adapter_id: int, evict: int) -> Outcome:
@@ -160,8 +161,9 @@ class StagedAdapters:
         _, CpuLora.ranks[lora.id] = size(lora)
 
     def _staged(self, adapter_id: int) -> Outcome:
-        """Let an adapter that was read take effect. 'full' where one that was to leave is still in use: vLLM's table
-        would put out another."""
+        """Let an adapter that was read take effect. 'full' while one that was to leave is still used: vLLM's table
+        would evict another.
+        """
         state, (_, manager) = self._swaps(), self._lora_managers()
         reading = state.staging[adapter_id]
         if not reading.done():

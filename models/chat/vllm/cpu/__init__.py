@@ -1,4 +1,4 @@
-"""LoRA on a CPU: PyTorch's products (`products.py`), and an optional C kernel beside them (`compiled.py`).
+"""LoRA on a CPU: PyTorch's products (`products.py`), and an optional C kernel beside them (`kernel.py`).
 
-`lora.load` gives what this machine can run. Both are tested alike, and answer alike.
+`kernel.load` gives what this machine can run. Both are tested alike, and answer alike.
 """

@@ -75,7 +75,7 @@ class _Rows(ctypes.Structure):
 
 
 class _Table:
-    """Where the weights of a layer lie, as the kernel takes it."""
+    """Addresses of a layer's weights, as the kernel takes them."""
 
     def __init__(self, layer: Layer) -> None:
         count = len(layer.slices)
@@ -91,7 +91,7 @@ class _Table:
 
 
 def fits(layer: Layer) -> bool:
-    """Whether the kernel can read a layer's weights: A as it is, B as `layer.turned` lays it out."""
+    """Whether the kernel can read a layer's weights: A as it is, B as `products.turned` lays it out."""
     return layer.rank <= MAX_RANK and all(
         a.shape == (layer.places, 1, layer.rank, layer.inputs)
         and b.shape == (layer.places, 1, width, layer.rank)

@@ -109,8 +109,9 @@ def add(output: torch.Tensor, inputs: torch.Tensor, layer: Layer, batch: Batch, 
 
 
 def add_groups(output: torch.Tensor, inputs: torch.Tensor, layer: Layer, groups: Groups, scale: float) -> None:
-    """The same for these adapters only. A and B are widened to the inputs' dtype where theirs is narrower; see
-    `WIDE_ROWS` for those that are bfloat16."""
+    """Add these adapters. A and B are widened to the inputs' dtype where theirs is narrower; see `WIDE_ROWS` for
+    bfloat16.
+    """
     emulated = inputs.dtype is torch.bfloat16 and not native_bfloat16()
     for place, rows, rank in groups:
         chosen = inputs if rows is None else inputs.index_select(0, rows)

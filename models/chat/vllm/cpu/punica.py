@@ -32,7 +32,7 @@ def expert_layers(model: Any) -> set[str]:
 
 
 def patch_experts() -> None:
-    """By vLLM's own door for operations of others."""
+    """Replace vLLM's method for experts by one without places, through its extension point."""
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
     @UnquantizedFusedMoEMethod.register_oot
@@ -43,12 +43,12 @@ def patch_experts() -> None:
 
 
 _ALL_ROWS = 1 << 30
-"""As the end of a slice: all rows of A."""
+"""The end of a slice that takes all rows of A."""
 _EMPTY_BATCH = Batch([], {}, 0)
 
 
 class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
-    """In the place of vLLM's `PunicaWrapperCPU`."""
+    """LoRA on a CPU, instead of vLLM's `PunicaWrapperCPU`."""
 
     ranks: ClassVar[dict[int, int]] = {}
     """Highest rank by adapter, while it is held; the rest of its place is zeros."""
@@ -60,7 +60,7 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
         self._layers: dict[int, Layer] = {}
 
     def update_metadata(self, mapping: Any, lora_index_to_id: list[int | None], *args: Any, **kwargs: Any) -> None:
-        """Of vLLM's own tables none is kept: nothing here reads them."""
+        """Group a step's rows by place. vLLM's own tables are not kept: nothing here reads them."""
         self.is_prefill = mapping.is_prefill
         ids: tuple[int, ...] = mapping.index_mapping
         if not any(ids):
@@ -89,8 +89,9 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
         self._add(y, x, self._layer(lora_a_stacked, lora_b_stacked, output_slices), self._batch, scale)
 
     def _layer(self, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...], slices: tuple[int, ...]) -> Layer:
-        """Made when first seen: LoRA layers keep their tensors. It holds on to the tuples, so their ids are not given
-        to others."""
+        """The layer of these tensors, made once: LoRA layers keep them, and holding the tuples keeps their ids
+        unique.
+        """
         layer = self._layers.get(id(a))
         if layer is None or layer.b is not b:
             layer = self._layers[id(a)] = Layer(a, b, slices)
