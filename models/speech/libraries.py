@@ -9,7 +9,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from models import native
+from models.native import cache_folder
 from registry.base.processor import features
 from registry.errors import EngineFailed
 
@@ -43,7 +43,7 @@ def keep_compiled() -> None:
 
     Before CUDA is first used. Settings that are there already stay.
     """
-    os.environ.setdefault("CUDA_CACHE_PATH", str(native("cuda")))
+    os.environ.setdefault("CUDA_CACHE_PATH", str(cache_folder("cuda")))
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
 
 

@@ -15,7 +15,20 @@ from models.messages import EmbedRequest, EmbedResult, LoadResult, Usage
 from models.protocol import Report
 from models.text.cpu import linear as embed_int16
 from models.text.encoder import Embedder, Row, finish
-from models.text.loading import context_of, examination, import_library, limits_of, open_model, packs, release, resident_bytes, run_apart, set_step_threads, vocabulary_of, weights_bytes
+from models.text.loading import (
+    context_of,
+    examination,
+    import_library,
+    limits_of,
+    open_model,
+    packs,
+    release,
+    resident_bytes,
+    run_apart,
+    set_step_threads,
+    vocabulary_of,
+    weights_bytes,
+)
 from models.text.sleep import ModuleSleeper
 from models.text.tokens import Going, Ids, Tokens, always, check_template, while_awaited
 from registry.errors import BadRequest, EngineFailed

@@ -15,7 +15,22 @@ from models.protocol import Report
 from models.text.bert import Bert, of_scorer
 from models.text.cpu import linear as embed_int16
 from models.text.encoder import tensors
-from models.text.loading import context_of, examination, import_library, limits_of, open_model, packs, padding_of, release, resident_bytes, run_apart, runs_alone, set_step_threads, vocabulary_of, weights_bytes
+from models.text.loading import (
+    context_of,
+    examination,
+    import_library,
+    limits_of,
+    open_model,
+    packs,
+    padding_of,
+    release,
+    resident_bytes,
+    run_apart,
+    runs_alone,
+    set_step_threads,
+    vocabulary_of,
+    weights_bytes,
+)
 from models.text.pairs import Pairs
 from models.text.sleep import ModuleSleeper
 from models.text.tokens import Ids, Tokens, check_template, while_awaited

@@ -9,8 +9,7 @@ from typing import Literal, Protocol
 
 import psutil
 
-from models import nvml
-from models import process_control
+from models import nvml, process_control
 
 log = logging.getLogger("roundhouse.device")
 

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from models import nvml
-from models.chat.vllm import step_budget
-from models.chat.vllm import plugin
+from models.chat.vllm import plugin, step_budget
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Texts of errors that have no type of their own for lack of memory."""

@@ -13,8 +13,7 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError
 
-from models.chat.vllm import accounting, core, handlers, request_classes, source
-from models.chat.vllm import plugin
+from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source
 from registry.base.json import read_object
 from registry.bounds import Bounds
 from registry.errors import EngineFailed

@@ -99,8 +99,7 @@ def _patch_all() -> None:
     from vllm.v1.structured_output import StructuredOutputManager
 
     from models.chat.vllm import core, grammars
-    from models.chat.vllm.adapters import manager
-    from models.chat.vllm.adapters import read
+    from models.chat.vllm.adapters import manager, read
     from models.chat.vllm.cpu import punica
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)

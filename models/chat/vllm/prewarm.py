@@ -11,8 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from models import importing
-from models.chat.vllm import launch, request_classes
-from models.chat.vllm import plugin
+from models.chat.vllm import launch, plugin, request_classes
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (

@@ -220,7 +220,7 @@ USED = (
     VllmPatch(
         "vllm.v1.core.sched.scheduler:Scheduler.max_num_scheduled_tokens",
         "shorter steps while adapters or critical requests wait, and where logprobs of a prompt take memory",
-        "an upstream bound that may change between steps; `long_prefill_token_threshold` bounds each prompt, always",
+        "an upstream bound on a step; `long_prefill_token_threshold` bounds each prompt, and not a lone one",
         CORE,
         also="priority sampling_params prompt_logprobs num_computed_tokens num_prompt_tokens is_finished",
     ),

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models import native as native
 from models import native
+from models.native import cache_folder
 from registry.base import processor
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def load_library() -> ctypes.CDLL | None:
         _log.info("embeddings and rerank compute with PyTorch: no %s here", ", ".join(sorted(missing)))
         return None
     try:
-        library = ctypes.CDLL(str(native.build(native("native"), "cpu_models", SOURCES, COMPILER_FLAGS)))
+        library = ctypes.CDLL(str(native.build(cache_folder("native"), "cpu_models", SOURCES, COMPILER_FLAGS)))
         for name, arguments in ARGUMENTS.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None

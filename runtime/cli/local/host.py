@@ -19,7 +19,7 @@ import psutil
 
 from models import nvml, process_control
 from models.engines import ENGINES, engine_version
-from models import native
+from models.native import cache_folder
 from models.speech import libraries
 
 GIB = 2**30
@@ -143,7 +143,7 @@ def _memory(kind: Kind) -> HostNeed:
 
 
 def _disk(kind: Kind) -> HostNeed:
-    folder = Path(os.environ.get("HF_HOME") or native("")).expanduser()
+    folder = Path(os.environ.get("HF_HOME") or cache_folder("")).expanduser()
     free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
     how = f"{DISK[kind] / GIB:.0f} GiB for fetched weights; HF_HOME names another disk"
     return _need("disk", free >= DISK[kind], f"{free / GIB:.1f} GiB free at {folder}", how, optional=True)

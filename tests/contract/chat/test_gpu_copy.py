@@ -8,8 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.chat.vllm.adapters import gpu_copy, stage
-from models.chat.vllm.adapters import read
+from models.chat.vllm.adapters import gpu_copy, read, stage
 from models.chat.vllm.adapters.read import read_adapter
 from tests.contract.vllm import manager_fixtures as fixtures
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment, TemplateSyntaxError
 
-from models.chat import settings
-from models.chat import processes
+from models.chat import processes, settings
 from models.chat.asgi import BUFFER, Exchange
 from models.chat.requests.limits import check_size
 from models.chat.requests.request import ChatRequest

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import native as native
+from models import native
 from models.text.bert import Bert
 from models.text.cpu import kernels
 from models.text.cpu import linear as embed_int16

@@ -1,7 +1,6 @@
 """Both ways of computing LoRA on a CPU, for tests that hold for either."""
 
-from models.chat.vllm.cpu import kernel
-from models.chat.vllm.cpu import products
+from models.chat.vllm.cpu import kernel, products
 from models.chat.vllm.cpu.kernel import AddLora
 
 WAYS = ["compiled", "products"]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from models.chat.vllm import core as vllm_core
-from models.chat.vllm import launch, step_budget
-from models.chat.vllm import plugin
+from models.chat.vllm import launch, plugin, step_budget
 from models.chat.vllm.adapters import manager as vllm_manager
 from tenants.classes import ServiceClass
 from tests.contract.vllm.stock import stock

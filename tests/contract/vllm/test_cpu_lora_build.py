@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models.chat.vllm.cpu import kernel
-from models.chat.vllm.cpu import products
+from models.chat.vllm.cpu import kernel, products
 
 pytestmark = pytest.mark.real
 

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from models.chat.vllm.adapters import stage
-from models.chat.vllm.adapters import read
+from models.chat.vllm.adapters import read, stage
 from models.chat.vllm.adapters.read import FILES, ReadFile, read_adapter, tensors
 from tests.contract.vllm import manager_fixtures as fixtures
 from tests.contract.vllm.cpu_ways import WAYS, way

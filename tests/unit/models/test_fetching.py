@@ -11,8 +11,7 @@ from typing import NamedTuple
 import pytest
 from huggingface_hub import constants
 
-from models.sources import fetching
-from models.sources import repository
+from models.sources import fetching, repository
 from models.sources.fetching import Downloads
 from models.sources.large_files import fetch_large_files
 from models.sources.resolve import resolve

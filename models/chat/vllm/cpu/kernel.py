@@ -21,7 +21,7 @@ import torch
 from models import native
 from models.chat.vllm.cpu import products
 from models.chat.vllm.cpu.products import Batch, Layer, Rows
-from models import native
+from models.native import cache_folder
 
 SOURCE = Path(__file__).with_name("lora.c")
 FLAGS = (
@@ -175,7 +175,7 @@ _log = logging.getLogger(__name__)
 def load() -> AddLora:
     """The compiled kernel; PyTorch's products, with a line in the log, where it cannot be had."""
     try:
-        return Kernel(native("native"))
+        return Kernel(cache_folder("native"))
     except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as fault:
         _log.warning("no compiled LoRA kernel, mixed batches are slower: %s", native.explain(fault))
         return products.add

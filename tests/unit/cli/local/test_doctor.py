@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models import nvml
-from models import process_control
+from models import nvml, process_control
 from runtime.cli.local import host
 from runtime.cli.local.host import GIB, HostNeed, needs
 from tests.unit.cli.conftest import Run
@@ -31,7 +30,7 @@ def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setattr(nvml, "driver", lambda: "580.65.06")
     monkeypatch.setattr(host, "engine_version", lambda engine: "1.0")
     monkeypatch.setattr(host, "_installed", lambda name: "2.13.0")
-    monkeypatch.setattr(f"{HOST}.cublas.found", lambda name: tmp_path / name)
+    monkeypatch.setattr(f"{HOST}.libraries.find_library", lambda name: tmp_path / name)
     monkeypatch.setattr(f"{HOST}.ctypes.CDLL", lambda name: name)
     monkeypatch.setattr(f"{HOST}.shutil.which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(f"{HOST}.shutil.disk_usage", lambda path: type("Disk", (), {"free": 100 * GIB}))
@@ -69,7 +68,7 @@ def test_a_host_that_has_all_lacks_nothing(good: pytest.MonkeyPatch) -> None:
         (lambda m, p: m.setattr(nvml, "gpu", no_gpu), "gpu", "--gpus all"),
         (lambda m, p: m.setattr(nvml, "driver", lambda: "575.1"), "driver", "580"),
         (
-            lambda m, p: m.setattr(f"{HOST}.cublas.found", lambda name: None),
+            lambda m, p: m.setattr(f"{HOST}.libraries.find_library", lambda name: None),
             "cublas 12",
             "ACCELERATOR=cuda",
         ),

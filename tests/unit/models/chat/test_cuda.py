@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.chat import devices, settings
-from models.chat import processes
-from models.chat.vllm import core, launch, prewarm
-from models.chat.vllm import plugin
+from models.chat import devices, processes, settings
+from models.chat.vllm import core, launch, plugin, prewarm
 from tests.unit.registry.makers import recipe
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models import native
+from models.native import cache_folder
 from models.speech import libraries
 from registry.errors import EngineFailed
 
@@ -50,5 +50,5 @@ def test_the_error_on_a_host_without_it_names_the_package(monkeypatch: pytest.Mo
 def test_what_the_driver_compiles_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"HOME": "/somewhere", "CUDA_CACHE_MAXSIZE": "1"})
     libraries.keep_compiled()
-    assert os.environ["CUDA_CACHE_PATH"] == str(native("cuda"))
+    assert os.environ["CUDA_CACHE_PATH"] == str(cache_folder("cuda"))
     assert os.environ["CUDA_CACHE_MAXSIZE"] == "1"

@@ -161,7 +161,7 @@ def test_queries_and_documents_of_megabytes() -> None:
     with pytest.raises(ContextLengthExceeded, match=f"Document 1 has .* at most {SPARSE * CONTEXT * CHUNKS}"):
         pairs.inputs(RerankRequest(query="q", documents=["d", MEGABYTES]))
     with pytest.raises(ContextLengthExceeded, match="Document 7 has"):
-        pairs.inputs(RerankRequest(query="q", documents=["d", MEGABYTES], places=[2, 7]))
+        pairs.inputs(RerankRequest(query="q", documents=["d", MEGABYTES], document_numbers=[2, 7]))
     for limits in ({"truncate": True}, {"max_chunks": 3}, {"max_document_tokens": 9}):
         counted.seen = 0
         pairs.inputs(RerankRequest(query="q", documents=["d", MEGABYTES], **limits))  # type: ignore[arg-type]
