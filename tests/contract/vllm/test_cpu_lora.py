@@ -83,7 +83,7 @@ def test_each_row_gets_its_own_adapter(
     expected = reference(y, x, a, b, places, ranks)
     layer = Layer(a, b, widths)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "WORK", most * torch.get_num_threads() * layer.work)
+        patch.setattr("models.chat.vllm.cpu.kernel.WORK", most * torch.get_num_threads() * layer.work)
         way(name)(y, x, layer, Batch(places, ranks, rank), 1.0)
     untouched = [row for row, place in enumerate(places) if place < 0]
     torch.testing.assert_close(y[untouched].double(), expected[untouched], rtol=0, atol=0)
