@@ -64,10 +64,10 @@ def paths() -> str:
     rows = []
     for path, methods in found.items():
         if path == "/":
-            rows.append((code(path), ", ".join(methods), "[generate](generate.md)"))
+            rows.append((code(path), ", ".join(methods), "[generate](../generate.md)"))
             continue
         page = next(PAGES[start] for start in sorted(PAGES, key=len, reverse=True) if path.startswith(start))
-        rows.append((code(path), ", ".join(methods), f"[{page.removesuffix('.md')}]({page})"))
+        rows.append((code(path), ", ".join(methods), f"[{page.removesuffix('.md')}](../{page})"))
     return table(("path", "methods", "page"), rows)
 
 

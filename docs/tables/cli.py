@@ -58,7 +58,7 @@ def _section(name: str, command: Any) -> str:
     rows = [(code(word), "", a.help or "") for word, a in zip(words, arguments, strict=True)]
     rows += [(_spelling(o), _default(o), o.help or "") for o in options]
     if name == "roundhouse serve":
-        parts.append("Its options are in [settings](reference/settings.md).")
+        parts.append("Its options are in [settings](settings.md).")
     elif rows:
         parts.append(table(("", "default", "meaning"), rows))
     return "\n\n".join(parts)

@@ -20,7 +20,7 @@ LONGEST = 240
 CLASSES: dict[str, type[RoundhouseError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RoundhouseError)
 }
-CARRIERS: dict[str, tuple[int, int]] = {"Cause": (500, 0), "Verdict": (400, 0), "Failed": (0, 2)}
+CARRIERS: dict[str, tuple[int, int]] = {"Cause": (500, 0), "Verdict": (400, 0), "CallFailed": (0, 2)}
 """What becomes an error later: its status (0: it is told before the code), the place of the code. A message follows."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -1,4 +1,4 @@
-"""The figures of README.md and docs/performance.md, read from one results file of the benchmarks.
+"""The figures of README.md and docs/reference/figures.md, read from one results file of the benchmarks.
 
 After a new run: change FILE. Figures of each commit have a table of their own.
 """
@@ -93,7 +93,7 @@ def tables(file: Mapping[str, Any], rows: Collection[Row]) -> str:
 
 
 def every() -> str:
-    """All rows, for docs/performance.md."""
+    """All rows, for docs/reference/figures.md."""
     return tables(results.load_all()[FILE], ROWS)
 
 
@@ -231,14 +231,7 @@ ROWS = (
 SHORT = (
     "gateway_tax/worst.tokens_ratio",
     f"{_SMALL}.host.added_p50",
-    f"{_SMALL}.disk.added_p50",
     "adapters/mixed.roundhouse.ratio",
-    "embed_rerank/embed.mixed.c16.ratio",
     "embed_rerank/embed.mixed.c16.infinity.ratio",
-    "embed_rerank/rerank.mixed.c16.ratio",
-    "embed_rerank/rerank.mixed.c16.infinity.ratio",
     "residency/switch.chat.roundhouse.seconds",
-    "speech/alone.ratio",
-    "speech/long.roundhouse.memory_added",
-    "streams/s10000.lost",
 )

@@ -14,8 +14,8 @@ MEANINGS = {
     "matryoshka_dimensions": "Sizes to which an embedding model's vectors may be cut, if it was trained for that.",
     "step_seconds": "About how long one step may last, so that small requests soon get their turn.",
     "packed": "`false`: the library's own network, with padding, also where ours fits (BERT in float32 on a CPU).",
-    "compute_type": "Of products on a CPU: `float32`, [`int16`](embeddings.md#products-in-16-bit-integers), or `auto`: "
-    "`int16` where `dtype` is `auto` and that says the same.",
+    "compute_type": "Of products on a CPU: `float32`, [`int16`](../embeddings.md#products-in-16-bit-integers), or "
+    "`auto`: `int16` where `dtype` is `auto` and that says the same.",
     "beam_size": "Beams of the search.",
     "best_of": "Candidates when the temperature is above 0.",
     "vad": "Leave out what is not speech; `false`: only if a request asks for it.",

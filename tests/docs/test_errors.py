@@ -1,4 +1,4 @@
-"""docs/errors.md says what HTTP answers: each of its codes is provoked here, or in the test that is named beside it."""
+"""docs/reference/errors.md has what HTTP answers: each code is provoked here, or in the test named beside it."""
 
 import ast
 import re
@@ -107,7 +107,7 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (503, "database_unavailable"): "unit/tenants/test_key_table.py",
     (503, "keys_unreadable"): "unit/tenants/test_watch.py",
     (503, "ledger_unavailable"): "unit/tenants/test_ledger_writer.py",
-    (403, "flag_not_allowed"): "unit/launch/test_adding.py",
+    (403, "flag_not_allowed"): "unit/launch/test_additions.py",
     (404, "hub_not_found"): "system/added/test_hub.py",
     (409, "adapter_in_use"): "system/test_adapters.py",
     (409, "router_in_use"): "unit/registry/state/test_routers.py",
@@ -127,7 +127,6 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (500, "killed"): "faults/test_out_of_memory.py",
     (500, "memory_overdrawn"): "unit/residency/test_faults.py",
     (500, "out_of_memory"): "faults/test_out_of_memory.py",
-    (501, "unsupported_transfer_coding"): "unit/guard/test_connections.py",
     (503, "adapter_probe_failed"): "faults/test_adapter_faults.py",
     (503, "combine_busy"): "unit/http/admin/test_combine.py",
     (503, "compose_timeout"): "contract/test_compose.py",
@@ -249,7 +248,7 @@ def test_a_code_that_cannot_be_read_from_the_source_is_noticed() -> None:
 def found(code): raise NotFound(f"No {name}.", code=code)
 found(code="gone")
 raise Unavailable("Late.", code="late" if slow else other.code)
-frames.Failed(uid, 503, "died", "It died.")
+frames.CallFailed(uid, 503, "died", "It died.")
 """
     assert dict(raised(ast.parse(source), "registry.errors")) == {
         (404, "gone"): "No ….", (503, "late"): "Late.", (503, "died"): "It died."
