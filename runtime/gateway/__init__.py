@@ -1,6 +1,6 @@
-"""What everything outside uses: one object, made in `opening`, that holds all the rest.
+"""One object for everything outside, made in `opening`: inference (`core`) and use cases (`services`).
 
-Here: who asks (`context`), what answers (`backend`, `local`), what is told at the end (`record`, `sinks`), and what may
-be done with models and adapters (`models`, `adapters`), once for HTTP and for the start.
-Not here: HTTP and its dialects (`runtime.http`), order in a queue (`scheduling`), who is in memory (`residency`).
+Here: a request and its record (`context`, `request`, `record`, `sinks`), what answers it (`target`, `backend`, `local`,
+`providers`), and what may be done with models, adapters and routers.
+Not here: HTTP and its dialects (`runtime.http`), order in a queue (`scheduling`), what is in memory (`residency`).
 """

@@ -33,7 +33,7 @@ def _may_change(key: AdapterKey, caller: Caller) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What registering has given: the adapter, its version's tag, and whether that is a new one."""
+    """A registered adapter, its version's tag, and whether that is a new one."""
 
     adapter: AdapterView
     tag: str
@@ -52,9 +52,9 @@ class Adapters:
     def __init__(self, names: Names, residency: ResidencyManager, service: AdapterService) -> None:
         self._names, self._residency, self._service = names, residency, service
         self._pinned = WeakKeyDictionary[ModelQueue, set[str]]()
-        """What each has been told to hold."""
+        """Digests that each queue holds in its places."""
         self._faults: dict[str, dict[str, str]] = {}
-        """Of each model's recipe, as it was read last."""
+        """Refused adapters by model, of the recipes as they were read last."""
 
     @property
     def faults(self) -> dict[str, str]:

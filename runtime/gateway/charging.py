@@ -1,4 +1,4 @@
-"""The most that a request can use, told before it runs: what limits and budgets reserve.
+"""The most that a request can use, known before it runs, which limits and budgets reserve; and prices.
 
 A token is at least a byte of the body, and no sequence is longer than the context; so the bound holds for every
 tokenizer. What a chat template says of its own accord, such as a preamble, is no byte of the body: it is not foreseen.
@@ -24,7 +24,7 @@ from tenants.limits.limiter import Amounts
 from tenants.limits.records import MAX_AMOUNT
 
 UNKNOWN_CONTEXT = 32_768
-"""Tokens, where nobody knows how long a target's context is."""
+"""Tokens of a context whose length is unknown."""
 _WHOLE = TypeAdapter(int)
 _COMPLETIONS_TOKENS = 16
 """vLLM's max_tokens of /v1/completions, where none is given."""
@@ -42,19 +42,19 @@ class Demand:
     prompt: int = 0
     output: int = 0
     requested_output: int = 0
-    """Of the output, what the client asked for by number."""
+    """Part of the output that the client requested by number."""
     audio_ms: int = 0
     pairs: int = 0
 
     def amounts(self, price: PriceList) -> Amounts:
-        """No more of each than a limit can be: who asks for any number of answers, asks a ledger that has 64 bits."""
+        """Amounts to reserve, cut to what a limit can be: clients may ask for any number, the ledger has 64 bits."""
         money = price.most(prompt=self.prompt, output=self.output, audio_ms=self.audio_ms, pairs=self.pairs)
         most = (self.prompt + self.output, self.audio_ms, money, self.requested_output)
         return Amounts(*(min(amount, MAX_AMOUNT) for amount in most))
 
 
 def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) -> Demand:
-    """Of all calls of one request. audio_seconds: the longest recording that is taken."""
+    """The demand of all calls of one request. audio_seconds: the longest recording that is taken."""
     demands = [_demand_of_call(call, context or UNKNOWN_CONTEXT, audio_seconds) for call in calls]
     if len(demands) == 1:
         return demands[0]
@@ -79,7 +79,7 @@ def _demand_of_call(call: Call, context: int, audio_seconds: float) -> Demand:
 
 
 def pairs_of(calls: Sequence[Call]) -> int:
-    """Of query and document."""
+    """Count the pairs of query and document."""
     return sum(len(call.documents) for call in calls if isinstance(call, RerankRequest))
 
 

@@ -73,7 +73,7 @@ class Combiner:
             return await self._combine(combination, caller)
 
     async def merge(self, name: str, caller: Caller, folder: Path) -> AdapterMergedView:
-        """Base and adapter as one model below `folder`; one that was made before of the same two is told again.
+        """Merge base and adapter into one model below `folder`, unless the same two were merged before.
 
         Raises BadRequest, NotFound, Unavailable (combine_busy, out_of_memory, disk_full), Unfit, EngineFailed.
         """

@@ -169,7 +169,7 @@ class Gateway:
 
     @asynccontextmanager
     async def lease_inside(self, request: Request, target: Target) -> AsyncIterator[Lease]:
-        """A turn for work of the server itself: nobody is charged."""
+        """A turn for work of the server itself, which is charged to no team."""
         async with self._backend(target).lease(request, target) as lease:
             yield lease
 

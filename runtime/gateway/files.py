@@ -34,7 +34,7 @@ TRANSIENT_CODES = frozenset({"hub_unavailable", "disk_full", "download_ended", "
 
 @dataclass(frozen=True, slots=True)
 class FilesInUse:
-    """Of some models."""
+    """Files that some models use."""
 
     sources: frozenset[HubSource]
     """The repositories that they come from."""

@@ -19,7 +19,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series fo
 
 
 class Metrics:
-    """All series of one server. Each is documented by its help text, which docs/reference/metrics.md is generated from."""
+    """All series of one server. docs/reference/metrics.md is generated from their help texts."""
 
     def __init__(self) -> None:
         self._children = dict[tuple[MetricWrapperBase, tuple[str, ...]], Any]()

@@ -1,4 +1,4 @@
-"""What may be done with models, for HTTP and whoever else asks: list, load, unload, plan, pin, estimates, aliases."""
+"""Use cases of models: list, load, unload, plan, pin, estimates, aliases."""
 
 import asyncio
 from collections.abc import Callable
@@ -131,7 +131,7 @@ class Models:
 
 
 def _redacted(view: ModelView, caller: Caller) -> ModelView:
-    """Without what other teams' requests can be told from, for who does not look after the server."""
+    """The view without figures that reveal other teams' requests, for callers who do not manage the server."""
     if caller.scopes & {Scope.MODELS, Scope.ADMIN}:
         return view
     return replaced(view, running=None, waiting=None, last_used=None)

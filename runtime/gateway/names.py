@@ -18,7 +18,7 @@ from tenants.caller import Caller, Scope
 MAX_CATALOGS = 64
 """Catalogs of limited keys that are kept."""
 LATEST = ":latest"
-"""Ollama's tag of a name without one. Who was told names by /api/tags sends them to OpenAI's paths as well."""
+"""Ollama's tag of a name without one. Clients that read names from /api/tags send them to OpenAI's paths as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ModelRef:
 
 
 class Names:
-    """`catalog` is a snapshot, as the team `default` sees it: whoever changes the state calls `refresh`.
+    """`catalog` is a snapshot, as the team `default` sees it: after a change of the state, call `refresh`.
 
     `everything`: the same with the adapters of all teams, for what belongs to nobody: metrics, status.
     """
@@ -47,7 +47,7 @@ class Names:
         self.registering = asyncio.Lock()
         """Held from the look whether a name is free until it is given in the state: models' aliases and routers."""
         self.provider_names: frozenset[str] = frozenset()
-        """Names and aliases of providers' models; who serves those says so."""
+        """Names and aliases of providers' models, set by `ProviderIndex`."""
         self._limited_catalogs: LRUCache[Caller, Catalog] = LRUCache(MAX_CATALOGS)
         self._labelled_catalog: Catalog | None = None
         self._labels: dict[str, dict[str, str]] = {}
@@ -137,7 +137,7 @@ class Names:
         _check_free(name, used, "router", "id")
 
     def is_model(self, name: str) -> bool:
-        """Of this machine or of a provider, by id or alias."""
+        """Whether it is the id or alias of a model, of this machine or of a provider."""
         return name in self.catalog.recipes or name in self.catalog.aliases or name in self.provider_names
 
     def find(self, name: str, caller: Caller) -> ResolvedName:

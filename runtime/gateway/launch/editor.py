@@ -24,7 +24,7 @@ from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
 
 FIXED_KEYS = frozenset({"id", "version", "task", "source"})
-"""What makes it another model: that is added, not edited. Of the source, the revision of a hub may change."""
+"""Keys that make it another model, which is added and not edited. A hub's revision may change."""
 
 
 class Editor:
@@ -44,7 +44,7 @@ class Editor:
         self._state, self._adapters, self._files, self._device = state, adapters, files, device
 
     def _recipe(self, name: str) -> Recipe:
-        """Of an id, an alias, or `id@version`. Raises NotFound."""
+        """The recipe of an id, an alias, or `id@version`. Raises NotFound."""
         resolved = self._names.catalog.resolve(name)
         if resolved.version is not None:
             raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{resolved.adapter_name}.", code="model_not_found")
@@ -157,7 +157,7 @@ class Editor:
         )
 
     def _files_in_use(self) -> FilesInUse:
-        """Of every model, also by the recipe that it is about to get."""
+        """Files that any model uses, or will use by the recipe that it is about to get."""
         used = self._files_of(self._residency.entries)
         pending = {recipe.source for recipe in self._model_set.recipes() if isinstance(recipe.source, HubSource)}
         return FilesInUse(used.sources | pending, used.folders)

@@ -1,4 +1,4 @@
-"""Which models there are, changed in one place on the event loop: names, table row and metrics go together."""
+"""The set of models, changed in one place on the event loop: names, table row and metrics go together."""
 
 import asyncio
 import logging
@@ -57,19 +57,19 @@ class ModelSet:
         self._changing = asyncio.Lock()
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._to_readd: set[str] = set()
-        """Of those that leave: wanted again."""
+        """Models to add again once they have left."""
         self._shelved, self.faults = shelved.recipes, (*shelved.faults, *arrange(self.given, shelved.recipes).notes)
-        """Of the recipe files, as they were read last: those count as they were before."""
+        """Faults of the recipe files as they were read last; such recipes stay as they were."""
 
     def recipe(self, model: str) -> Recipe | None:
-        """Of an id: the one that counts, or that is about to. None also of a model that leaves."""
+        """The recipe of a model, or the one it is about to get. None also for a model that leaves."""
         entry = self._residency.entries.get(model)
         if entry is None or model in self._leaving:
             return None
         return self._residency.exchanger.waiting(model) or entry.recipe
 
     def recipes(self) -> list[Recipe]:
-        """All of those."""
+        """The recipes of all models."""
         return [recipe for model in self._residency.entries if (recipe := self.recipe(model)) is not None]
 
     def is_leaving(self, model: str) -> bool:
@@ -90,7 +90,7 @@ class ModelSet:
         return {(recipe.id, recipe.version) for recipe in (*self.given, *self._shelved)}
 
     def shelf_versions(self) -> set[tuple[str, int]]:
-        """Of those that were added."""
+        """Id and version of the recipes that were added at run time."""
         return {(recipe.id, recipe.version) for recipe in self._shelved}
 
     async def reload(self, given: Iterable[Recipe] | None = None) -> Arrangement:

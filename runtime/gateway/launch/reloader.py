@@ -53,7 +53,7 @@ class RecipeReloader:
         return view
 
     async def _follow(self) -> tuple[ReloadedView, list[asyncio.Task[None]]]:
-        """Also who leaves by it: nothing else waits for their last requests."""
+        """Also the models that leave by it: nothing else waits for their last requests."""
         async with self._following:  # what was read first must not count last
             try:
                 given = await self._read()
@@ -87,7 +87,7 @@ class RecipeReloader:
             before = now
 
     def _marks(self) -> list[tuple[Path, int, int, int]]:
-        """Of what is there: which file it is, its size and its time of change."""
+        """Identity, size and time of change of each file."""
         marks = []
         for path in self._paths:
             files = [path]

@@ -1,4 +1,4 @@
-"""What is told of additions and edits: values only, and their part of the OpenAPI document."""
+"""Views of additions and edits, and their part of the OpenAPI document."""
 
 from typing import Annotated, Literal
 

@@ -22,13 +22,13 @@ MOST_ADAPTERS = 1024
 
 
 def work_of(usage: Usage) -> float:
-    """What it was."""
+    """The work that a finished request was."""
     read = usage.prompt_tokens - usage.cached_tokens * (1 - CACHED_TOKEN)
     return max(1.0, read + usage.completion_tokens * ANSWER_TOKEN + usage.audio_seconds * AUDIO_SECOND)
 
 
 class WorkEstimator:
-    """What requests to one model turn out to be: running means of work for a byte, and of tokens of an answer."""
+    """Running means over one model's requests: work for a byte, and tokens of an answer."""
 
     def __init__(self, task: Task) -> None:
         self._per_byte = 0.002 if task is Task.TRANSCRIBE else 0.25

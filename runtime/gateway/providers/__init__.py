@@ -1,4 +1,4 @@
-"""Providers as the gateway has them: which names are theirs, a backend that asks them, and what is told of them.
+"""Providers in the gateway: the index of their names, their backend, and their views.
 
 What is sent and what becomes of failures: `routing.providers`.
 """

@@ -1,4 +1,4 @@
-"""Which names mean a provider's model. Models of this machine come first: a name that is one of theirs is theirs."""
+"""The names of providers' models. A name that a model of this machine has means that model."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ BACKEND = "providers"
 
 @dataclass(frozen=True, slots=True)
 class ProvidedModel:
-    """One model, and who answers for it."""
+    """One model of a provider, and the way to it."""
 
     name: str
     """By which clients ask for it: `provider/id`."""
@@ -40,7 +40,7 @@ class ProviderIndex:
         self.serve(providers)
 
     def serve(self, providers: Iterable[Provider]) -> None:
-        """These are the providers from now on. What is under way at a former one goes on."""
+        """Replace the providers. Requests under way at a former one go on."""
         previous_upstreams = self.upstreams
         self.upstreams = {}
         for provider in providers:
@@ -69,7 +69,7 @@ class ProviderIndex:
         await closing(self.upstreams)
 
     def entries(self, caller: Caller) -> list[ProvidedModel]:
-        """Those that the caller may use."""
+        """The models that the caller may use."""
         return [entry for entry in self._entries.values() if caller.sees(entry.name)]
 
     def find(self, name: object, caller: Caller) -> ProvidedModel | None:

@@ -1,4 +1,4 @@
-"""What is told of providers: their models in OpenAI's list, and their state. Never a key."""
+"""Views of providers: their models in OpenAI's list, and their state. Never a key."""
 
 import time
 from typing import Annotated, Literal
@@ -61,7 +61,7 @@ class ProviderListView(msgspec.Struct, frozen=True):
 
 
 class ProviderCheckView(msgspec.Struct, frozen=True):
-    """`seconds`: until it had told its models. `missing`: of the recipe, those that it did not tell of."""
+    """`seconds`: until it had listed its models. `missing`: models of the recipe that it did not list."""
 
     id: str
     ok: bool

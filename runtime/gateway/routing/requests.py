@@ -1,4 +1,4 @@
-"""What a request tells a router, from the calls that it would make: the same for every dialect."""
+"""What a router sees of a request, from the calls that it would make: the same for every dialect."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,7 +139,7 @@ def _add(summary: _TurnSummary, role: str, content: object) -> None:
 
 
 def _text(content: object) -> tuple[str, bool]:
-    """Of a turn: its words, and whether there is an image among its parts."""
+    """The words of a turn, and whether it has an image."""
     if isinstance(content, str):
         return content, False
     texts, images = list[str](), False

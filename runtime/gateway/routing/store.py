@@ -51,7 +51,7 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     """Below which its intents abstain, or that the expected acceptance must reach; None: nothing is fitted."""
     definition: dict[str, Any]
     prices: dict[str, float] = {}
-    """Of a million tokens, of those targets that the caller may use: what decisions compare them by."""
+    """Prices of a million tokens of the targets that the caller may use, as decisions compare them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class RouterStore:
         return self._contents.read(version.digest).router(version.tag)
 
     def all(self) -> list[RouterView]:
-        """Without those whose files cannot be read: `open` has told of them, and so is who asks for one."""
+        """All routers whose files can be read; `open` has logged the others, and requests for them get the error."""
         views = list[RouterView]()
         for record in self._records.values():
             with contextlib.suppress(Unfit):

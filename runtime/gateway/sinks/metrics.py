@@ -43,7 +43,7 @@ class FirstLabels:
 
 
 class BusiestLabels(Generic[Name]):
-    """The names that come most often have their own label; who becomes twice as busy as one of them takes its place.
+    """The busiest names have a label of their own. A name that becomes twice as busy as one of them takes its label.
 
     A series that is taken away and comes again begins at zero, as after a restart; `other` only ever grows.
     """

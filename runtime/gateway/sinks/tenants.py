@@ -37,7 +37,7 @@ _CODE = 64
 
 
 class LedgerSink:
-    """machine_price: of the machine's hour, in millionths of the currency; cold: a load is charged to who caused it."""
+    """machine_price: of an hour, in millionths of the currency; cold: requests are charged for loads they cause."""
 
     def __init__(self, ledger: Ledger, machine_price: int = 0, *, cold: bool = True) -> None:
         self._ledger, self._machine_price, self._cold = ledger, machine_price, cold

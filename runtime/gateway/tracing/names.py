@@ -47,7 +47,7 @@ OPERATIONS = {
     "/api/embed": "embeddings",
     "/api/embeddings": "embeddings",
 }
-"""Of which there are names. Of other paths it is their last part, such as rerank or transcriptions."""
+"""Operations that have a name in the conventions. For other paths it is their last part, such as rerank."""
 
 
 def operation(path: str) -> str:

@@ -1,1 +1,1 @@
-"""What is told of models and adapters to whoever asks. Values only, no live objects."""
+"""Views of models, adapters and the server. Values only, no live objects."""

@@ -1,4 +1,4 @@
-"""What a model's files tell of it, for those who list models: read once for each revision."""
+"""Facts from a model's files for lists of models, read once for each revision."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +35,7 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
     format: str = ""
     architecture: str = ""
     width: int = 0
-    """Of a hidden state or an embedding."""
+    """Numbers of a hidden state or an embedding."""
     abilities: tuple[str, ...] = ()
 
 

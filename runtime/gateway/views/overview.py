@@ -93,7 +93,7 @@ class Overview:
 
     @property
     def queues(self) -> Mapping[str, ModelQueue]:
-        """Of the models."""
+        """The queue of each model."""
         return {model: entry.queue for model, entry in self._residency.entries.items()}
 
     def status(self) -> StatusView:
@@ -131,7 +131,7 @@ class Overview:
         return HostView(device.host_total, device.host_budget, used_bytes, device.host_budget - used_bytes)
 
     def judged(self, model: str, accepted: bool) -> None:
-        """A client has told whether an answer was of use."""
+        """Count a client's verdict on an answer."""
         self._metrics.judged.labels(model, "accepted" if accepted else "rejected").inc()
 
     def cost_per_accepted(self) -> float | None:

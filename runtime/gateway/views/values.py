@@ -1,4 +1,4 @@
-"""What is told of models and adapters to whoever asks: HTTP, the command line, a console. Values only, no live objects.
+"""Views of models and adapters for HTTP, the command line and the console. Values only, no live objects.
 
 The structs are the answers of our own interface, and their part of the OpenAPI document.
 """
@@ -280,7 +280,7 @@ def version_view(version: Version) -> VersionView:
 
 
 def adapter_view(adapter: Adapter, name: str, queue: ModelQueue) -> AdapterView:
-    """name: as whoever asks writes it."""
+    """name: as the caller writes it."""
     current = adapter.current
     status = queue.policy.status(current.digest)
     stats = queue.effects.stats.get(current.digest)
