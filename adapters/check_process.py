@@ -128,7 +128,7 @@ def main() -> None:
                 answer = check(job)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        except Exception:  # a fault of ours: told, not died of
+        except Exception:  # our own fault: report it, do not die of it
             answer = CheckAnswer(outcome="broken", detail=traceback.format_exc(limit=4)[-2000:])
         answers.write(msgspec.json.encode(answer).decode() + "\n")
 

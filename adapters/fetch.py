@@ -70,7 +70,7 @@ class Fetcher:
             with disk_errors():
                 async with asyncio.timeout(self._bounds.adapter_download_seconds):
                     return await self._threads.run(download, source, folder, self._bounds)
-        except TimeoutError:  # the thread ends by itself: its folder is gone
+        except TimeoutError:  # the thread ends on its own, since its folder is gone
             raise Unavailable(
                 f"'{source.hub}' was not there after {self._bounds.adapter_download_seconds:.0f} s.",
                 code="hub_unavailable",
@@ -78,7 +78,7 @@ class Fetcher:
 
     def _new_folder(self) -> Path:
         with disk_errors():  # at once, not in a thread: a caller that leaves in between would leave the folder
-            self._incoming.mkdir(exist_ok=True)  # of the data directory: one that was moved is missed
+            self._incoming.mkdir(exist_ok=True)  # only below an existing data directory: a moved one must raise
             return Path(tempfile.mkdtemp(dir=self._incoming))
 
 

@@ -3,8 +3,8 @@
     root/<64 hex digits>/   adapter_config.json, adapter_model.safetensors; read-only
     root/tmp-…/             being written, or on its way out; removed at start
 
-Files carry a fixed modification time (`MARK`). Whoever writes to one later moves it, so a stat is enough to see that
-nothing has changed; when it has moved for another reason (a copied disk), the content is hashed before it is trusted.
+Files carry a fixed modification time (`MARK`). Any later write changes it, so a stat shows that nothing has changed.
+Where it changed for another reason (a copied disk), the content is hashed before it is trusted.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""What a person sees of a server in a browser: pages, what is kept for them, and one stream of events for all viewers.
+"""The web console: pages, their state, and one stream of events for all viewers.
 
 sessions.py    who has signed in
 history.py     the last requests, and sums of the last minute
-texts.py       what was asked and answered, of teams that have it kept
-decisions.py   what was decided lately, in words
+texts.py       prompts and answers of teams that store them
+decisions.py   the last decisions, in words
 now.py         what the page Now shows: values only
 ring.py        which adapter stands at which stall of the ring
 kept.py        these together, as the server holds them

@@ -26,7 +26,7 @@ class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decisions:
-    """The last ones. `on_change` is told of each."""
+    """The last decisions. `on_change` is called after each."""
 
     def __init__(self, on_change: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
         self._last: deque[LoggedDecision] = deque(maxlen=LAST)

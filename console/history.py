@@ -43,7 +43,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str
     digest: str
     provider: str = ""
-    """Who answered elsewhere; '' is this machine."""
+    """The provider that answered; '' is this machine."""
     route: Route | None = None
     """None: no router was asked."""
     service_class: str

@@ -76,7 +76,7 @@ class Host(Protocol):
 
     @property
     def caller(self) -> Caller:
-        """Of this request; one without scopes where a key is needed and none was shown."""
+        """The caller of this request; it has no scopes where a key is needed and none was sent."""
         ...
 
     def caller_now(self) -> Caller:

@@ -1,7 +1,7 @@
-"""One sampler and one stream of events for all viewers. While nobody looks, nothing runs and nothing is kept.
+"""One sampler and one stream of events for all viewers. Without viewers nothing runs and nothing is stored.
 
-A sample is taken each second, and soon after something was decided; it is encoded once for all who may see all teams,
-and once for each team whose own viewers look.
+A sample is taken each second, and soon after a decision. It is encoded once for viewers of all teams, and once for each
+team with viewers of its own.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ EVERY, LEAST = 1.0, 0.12
 
 
 ViewFor = Callable[[LiveView, str | None], LiveView]
-"""What a team may see of it; None: who may see all teams."""
+"""Restricts a view to one team; None: a viewer of all teams."""
 
 
 class Sample:
@@ -115,7 +115,7 @@ class Live:
 async def _after(
     first: bytes, stream: AsyncGenerator[bytes, None], may: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
-    """Nobody may ever begin with it: then `stream` is closed as soon as it is collected."""
+    """Closes `stream` as soon as the wrapper is collected, even if nobody ever iterates it."""
     async with contextlib.aclosing(stream):
         yield first
         async for event in stream:

@@ -69,9 +69,9 @@ class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
     team: str
     service_class: str
     answered_by: str
-    """`chat`, `chat:legal` or `provider/model`; what was asked for where nobody answered."""
+    """`chat`, `chat:legal` or `provider/model`; the requested name where nothing answered."""
     why: str
-    """Of a router's choice; '' where none was asked."""
+    """Reason of a router's choice; '' without a router."""
     end: str
     causes: dict[str, float]
     total: float
@@ -105,6 +105,6 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     decisions: list[LoggedDecision]
     shares: dict[str, float] | None
-    """Seconds in engines by team; None for who may not see other teams."""
+    """Seconds in engines by team; None for viewers who may not see other teams."""
     requests: list[LastRequest]
     """The last that ended: of all teams, or of the viewer's."""

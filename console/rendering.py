@@ -18,7 +18,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(self)",
 }
-"""No script and no style of a page itself, nothing from elsewhere, and no page around it."""
+"""Pages have no scripts or styles of their own, load nothing from other hosts, and cannot be framed."""
 
 
 def size(count: float) -> str:
@@ -36,7 +36,7 @@ def seconds(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """0.0123 and 12.30: small sums are told to the millionth, as they are kept."""
+    """0.0123 and 12.30: small sums keep six decimals, as the database does."""
     if value is None:
         return "-"
     return f"{value:,.2f}" if value >= 10 or value == 0 else f"{value:.6f}".rstrip("0")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 
 class Stalls:
-    """Of one base. Digests to the numbers of their stalls."""
+    """Stall numbers of one base, by digest."""
 
     def __init__(self) -> None:
         self._at: dict[str, int] = {}

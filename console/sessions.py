@@ -1,7 +1,7 @@
-"""Who has signed in with a key. Sessions are in memory: a restart of the server ends them.
+"""Console sessions. They are in memory: a restart of the server ends them.
 
-The browser holds a random token in a cookie that no script can read. Here stands its digest beside the key that was
-shown, so that each request is held against the keyring again: a revoked key ends its sessions within a second.
+The browser has a random token in a cookie that no script can read. The server stores the token's digest beside the key
+that signed in, and checks that key at each request: revoking a key ends its sessions within a second.
 """
 
 import hashlib
@@ -55,10 +55,10 @@ class Sessions:
         )
 
     def own_cookie(self, cookies: str) -> str:
-        """Of a Cookie header what is ours; "" for nothing.
+        """Return our cookie of a Cookie header; "" for none.
 
-        The rest is no business of this server's, and must not come to who reads all of it, as FastAPI does for each
-        request: http.cookies takes 10 s for 60 KB of backslashes between quotes (CVE-2024-7592; Python before 3.11.10).
+        The other cookies must not reach a general parser, as FastAPI runs one for each request: http.cookies takes 10 s
+        for 60 KB of backslashes between quotes (CVE-2024-7592; Python before 3.11.10).
         """
         token = self.token(cookies)
         return "" if token is None else f"{self.cookie}={token}"

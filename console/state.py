@@ -1,4 +1,4 @@
-"""What a server keeps for its console: who has signed in, the last requests and decisions, the stream of events."""
+"""State of the console: sessions, the last requests and decisions, the stream of events."""
 
 import msgspec
 
@@ -27,7 +27,7 @@ class Console:
         return [LastRequest.of(row) for row in self.history.rows(team, LAST_REQUESTS)]
 
     def view_for(self, now: LiveView, team: str | None) -> LiveView:
-        """The same for who may see one team only; None: who may see all."""
+        """Restrict a view to one team; None: all teams."""
         if team is None:
             return now
         return msgspec.structs.replace(now, shares=None, cost_per_accepted=None, requests=self.last(team))

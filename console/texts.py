@@ -31,7 +31,7 @@ ANSWER_FIELDS = ("choices", "message", "delta", "output", "content", "token", "g
 
 
 class Transcript:
-    """Of one request; its answer grows as it comes."""
+    """The text of one request; its answer grows while it streams."""
 
     def __init__(self, body: bytes = b"") -> None:
         self._prompt = _Words()
@@ -96,7 +96,7 @@ class TranscriptStore:
         return Transcript(body)
 
     def add(self, team: str, id_: str, at: float, texts: Transcript) -> None:
-        """Of the request that ended then."""
+        """Add the transcript of a request that ended at `at`."""
         if team not in self._teams:
             return
         self._transcripts[team, id_, at] = texts
@@ -138,7 +138,7 @@ def _decoded(data: bytes) -> Any:
 
 
 def _of_event(event: Any) -> Iterator[str]:
-    """Of a piece of a streamed answer. OpenAI's Responses tell all of it once more at the end of each part."""
+    """Texts of one streamed event. OpenAI's Responses repeat the whole part at its end."""
     kind = event.get("type") if isinstance(event, Mapping) else None
     if isinstance(kind, str) and kind.startswith("response.") and kind != "response.output_text.delta":
         return iter(())

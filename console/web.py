@@ -134,7 +134,7 @@ class Web:
         if caller.key is None:
             raise BadRequest("This is no key of this server: they begin with 'rh-'.", param="key")
         response = _json({"signed_in": True})
-        first = request.headers.get("x-forwarded-proto", "").partition(",")[0]  # of several proxies the one in front
+        first = request.headers.get("x-forwarded-proto", "").partition(",")[0]  # the first of several proxies
         secure = "https" in (request.url.scheme, first.strip().lower())
         sessions = host.console.sessions
         token = sessions.begin(key)

@@ -1,7 +1,7 @@
 """Models added at run time: what a folder or repository is, the recipe that is proposed for it, and where that is kept.
 
-Here: what files tell (`detect`), what is proposed and why (`propose`), what the installed vLLM can serve (`supported`),
-the shelf of recipes that were added (`shelf`), what is asked of a hub before a download (`hub`), and the conversion of
-Whisper checkpoints in a process of its own (`convert`). Not here: the running server, which has its use cases in
-`runtime.gateway.launch`.
+Here: facts from files (`detect`), what is proposed and why (`propose`), what the installed vLLM can serve
+(`supported`), the store of added recipes (`recipe_store`), queries to a hub before a download (`hub`), and the
+conversion of Whisper checkpoints in a process of its own (`convert`). Not here: the running server, which has its use
+cases in `runtime.gateway.launch`.
 """

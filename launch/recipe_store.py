@@ -36,9 +36,9 @@ class RecipeStore:
             half.unlink(missing_ok=True)
 
     def read(self) -> StoredRecipes:
-        """Every recipe. A file that is broken is told of, and does not keep the others away.
+        """Read every recipe. Broken files are reported and do not hide the others.
 
-        Raises Unavailable where the folder cannot be read: then nobody knows what was added.
+        Raises Unavailable where the folder cannot be read, since then the added recipes are unknown.
         """
         recipes, faults = list[Recipe](), list[str]()
         for file in self._files():
@@ -50,7 +50,7 @@ class RecipeStore:
 
     def _files(self) -> list[Path]:
         try:
-            self.folder.parent.stat()  # of the data directory: one that was moved is missed
+            self.folder.parent.stat()  # only below an existing data directory: a moved one must raise
             names = (
                 os.listdir(self.folder) if self.folder.exists() else []
             )  # glob() finds nothing where it may not look
@@ -65,7 +65,9 @@ class RecipeStore:
         """Keep it, also through a loss of power. Raises Unavailable (disk_full)."""
         file = self.file_of(recipe.id, recipe.version)
         try:
-            self.folder.mkdir(mode=0o700, exist_ok=True)  # of the data directory: one that was moved is missed
+            self.folder.mkdir(
+                mode=0o700, exist_ok=True
+            )  # only below an existing data directory: a moved one must raise
             handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -141,7 +143,7 @@ def arrange(configured: Iterable[Recipe], shelved: Iterable[Recipe]) -> Arrangem
 
 
 def former_version(recipe: Recipe) -> Recipe:
-    """As it is served beside a newer one: under its full name, loaded when it is asked for."""
+    """The recipe as served beside a newer version: under its full name, loaded on demand."""
     staying: Residency = recipe.residency.model_copy(update={"pin": False, "preload": False})
     return recipe.model_copy(
         update={"id": f"{recipe.id}@{recipe.version}", "aliases": (), "adapters": (), "residency": staying}

@@ -1,12 +1,12 @@
-"""What is asked for when a model is added, and what is told while that is done. The signature of the use case:
+"""Requests to add a model, and the progress of one. The use case:
 
-    Gateway.additions.add(wanted: ModelRequest) -> AsyncGenerator[Step | Added, None]
-    Gateway.additions.preview(wanted: ModelRequest) -> Preview          (changes nothing)
+    Gateway.additions.add(request: ModelRequest) -> AsyncGenerator[Step | Added, None]
+    Gateway.additions.preview(request: ModelRequest) -> Preview          (changes nothing)
 
 Steps come in the order of `Phase`; `waiting` only where a model of its id is being removed and finishes its last
 requests, `fetching` as often as the figures change. The last one is `AddedModel`. Errors are
-those of `registry.errors`. Whoever leaves the iterator early leaves the model as far as it is: once `added` was told it
-is served, and its download goes on; `Additions.cancel` ends that.
+those of `registry.errors`. A consumer that stops early leaves the model as it is: after `added` it
+is served and its download goes on; `Additions.cancel` ends that.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class ModelRequest:
     id: str | None = None
     """None: from the source's name."""
     revision: str | None = None
-    """Of a hub's repository, where the source names none; None: its main branch."""
+    """Revision of a hub's repository where the source names none; None: its main branch."""
     overrides: Mapping[str, object] = field(default_factory=dict)
     """Keys of the recipe with dots (`memory.kv_cache`), and their values."""
     working_set: WorkingSet = WorkingSet()

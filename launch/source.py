@@ -22,9 +22,9 @@ OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, wh
 
 
 def parse_source(text: str, revision: str | None = None) -> Source:
-    """The source that is meant, by whoever asks a server. Raises BadRequest for what is none of the three.
+    """Parse a source from a client. Raises BadRequest for anything else.
 
-    Folders are absolute: nobody learns from the answer what lies in the working directory.
+    Folders are absolute, so that the answer reveals nothing of the working directory.
     """
     if not text or len(text) > LONGEST or "\0" in text:
         raise BadRequest("Say where the model is: a folder, org/name of a hub, or package:NAME.", param="source")

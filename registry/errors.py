@@ -3,14 +3,14 @@
 RoundhouseError
 ├── BadRequest 400                the body or a parameter is wrong
 │   └── ContextLengthExceeded 400 more tokens than the model takes
-├── Unauthorized 401              no key where one is wanted, or one that is wrong, expired or revoked
-├── Forbidden 403                 a host or web page that is not answered; a scope or model that the key lacks
+├── Unauthorized 401              a key is missing, wrong, expired or revoked
+├── Forbidden 403                 a refused host or web page; the key lacks a scope or model
 ├── NotFound 404                  no such model, adapter, version or alias
 ├── MethodNotAllowed 405          the path has no such method
 ├── RequestTimedOut 408           the body did not arrive in time
 ├── Conflict 409                  the state does not allow it (leased, aliased, pinned, exists)
 ├── TooLarge 413                  body, audio or archive over a stated limit
-├── UnsupportedMedia 415          a body that is not JSON, where JSON is wanted
+├── UnsupportedMedia 415          a body that is not JSON
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
 │   └── Unreachable 429           it would start after its own deadline; `predicted_wait_seconds` says when
@@ -22,9 +22,9 @@ RoundhouseError
 ├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
 │   └── DoesNotFit 503            the model can never start under the present budget
 ├── DeadlineExceeded 504          the request's own deadline has passed
-└── ProviderFailed 502            what answers elsewhere did not, or not as it should
-    ├── ProviderBusy 429          it takes no more from this server now; Retry-After as it said
-    ├── ProviderOverloaded 503    it, or what leads there, is out of order for now
+└── ProviderFailed 502            a provider failed, or its answer is invalid
+    ├── ProviderBusy 429          it takes no more requests now; Retry-After is its own
+    ├── ProviderOverloaded 503    it, or the way to it, is out of order for now
     └── ProviderTimedOut 504      it was silent for longer than its recipe allows
 
 `status`, `type` and `code` are OpenAI's words. runtime/http/errors.py turns them into each dialect's body.

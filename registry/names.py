@@ -15,7 +15,7 @@ DIGEST_PREFIX = re.compile(r"^sha256:[0-9a-f]{12,64}\Z")
 """A digest as a client may write it behind '@': the first 12 hex digits or more."""
 VERSION = re.compile(r"^v[1-9][0-9]{0,8}\Z")
 DEFAULT_TEAM = "default"
-"""Whose is what nobody else owns: everybody's on a server without keys, and the recipes' adapters."""
+"""The team of everything without an owner: servers without keys, and adapters of recipes."""
 NAME_RULE = "write 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or digit"
 MODEL_RULE = "write 1 to 128 letters, digits, '.', '_', '-', '/' or ':', and begin with a letter or digit"
 """The words for ADAPTER and ALIAS, and for MODEL, in messages."""

@@ -69,9 +69,9 @@ class TeamAdapters:
         return key.name if key in self.find(key.name) else f"{key.team}/{key.name}"
 
     def names(self, base: str | None = None) -> list[str]:
-        """Of those that the team sees and that are served, as it writes them.
+        """Return the names of served adapters that the team sees, as it writes them.
 
-        In the order of registration: an order by name and team would tell of what is hidden.
+        They are in the order of registration: ordering by name and team would reveal hidden ones.
         """
         served = (key for key in self.all if key in self._named.get((key.team, key.name), ()))
         return [self.spelled(key) for key in served if (base is None or key.base == base) and self.sees(key)]

@@ -35,7 +35,7 @@ class Values:
         """One at the end: the exponent may be in the next piece."""
 
     def add(self, piece: bytes) -> None:
-        """Raises TooLarge over the bound. What is no JSON is counted somehow, and refused by who decodes it."""
+        """Raises TooLarge over the bound. Invalid JSON is counted somehow; its decoder refuses it."""
         for start in range(0, len(piece), PIECE):
             self._add(piece[start : start + PIECE])
 

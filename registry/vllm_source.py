@@ -1,6 +1,6 @@
-"""The source of the installed vLLM, read and not imported: an import takes seconds and may touch the device.
+"""The source of the installed vLLM, parsed and not imported: an import takes seconds and may touch the device.
 
-What a vLLM has elsewhere, or not at all, is empty here: then nothing is checked by it, and a load tells.
+What this vLLM has in another place, or not at all, is empty here: then nothing is checked, and a load reports it.
 """
 
 import ast
@@ -18,7 +18,7 @@ def root() -> Path | None:
 
 
 def tree(file: str) -> ast.Module:
-    """Of a file, by its path below the root."""
+    """Syntax tree of a file, by its path below the root."""
     folder = root()
     return parsed(folder / file) if folder is not None else ast.Module([], [])
 

@@ -22,7 +22,7 @@ class Decision:
     saw: Mapping[str, str] = field(default_factory=dict)
     """What of the request and of the targets the stages looked at, in words."""
     fallbacks: tuple[str, ...] = ()
-    """Who may answer instead if the target fails before its first byte, in the router's order; never the target."""
+    """Targets that may answer if this one fails before its first byte, in the router's order."""
     previous: str | None = None
     """The target that this conversation had so far, where it is another one now; `saw` says why."""
 
@@ -33,5 +33,5 @@ class Decision:
 
     @property
     def score(self) -> float | None:
-        """Of what decided, or of the likeliest that was not sure enough; None: it was no matter of degree."""
+        """Score of the deciding stage, or of the likeliest label below the threshold; None: no score."""
         return self.scores.get(self.reason.partition(":")[2], max(self.scores.values(), default=None))

@@ -12,15 +12,15 @@ class TargetFacts:
     why_not: str = ""
     """In words, where it is not usable: unknown, not for this task, not for this key."""
     is_allowed: bool = True
-    """Where not, it is not for this key, to which its name is not told."""
+    """False where this key may not use it; its name is then never revealed."""
     is_local: bool = True
     """It answers on this machine."""
     is_resident: bool = True
-    """It can answer without a load. What is elsewhere always can."""
+    """It can answer without a load, as providers always can."""
     waiting: int = 0
     """Requests that have no turn yet."""
     price: float = 0.0
-    """Of a million tokens, whatever the currency: only the order counts."""
+    """Price of a million tokens in any currency: only the order counts."""
     within_budget: bool = True
     takes_images: bool = False
     calls_tools: bool = True

@@ -17,7 +17,7 @@ class Features:
     """The last thing that the user said; of a request without messages its prompt, input or query."""
     endpoint: str = "/v1/chat/completions"
     characters: int = 0
-    """Of the whole prompt."""
+    """Characters of the whole prompt."""
     tools: bool = False
     images: bool = False
     json_schema: bool = False

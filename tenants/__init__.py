@@ -1,8 +1,8 @@
-"""Who may use the server, as whom, and what they used: teams, their keys, and a ledger of requests.
+"""Teams, their keys, limits and costs, and a ledger of requests.
 
-keys/       what a key looks like, how it is kept and looked up; who a request's caller is
-ledger/     a row per request, and sums of them
-limits/     what teams and keys may use: rates, budgets
+keys/       the format, storage and look-up of keys; the caller of a request
+ledger/     a row per request, and sums
+limits/     rates and budgets of teams and keys
 costs/      prices, the machine's own time, reports
 storage/    the tables, on SQLite or PostgreSQL
 

@@ -1,4 +1,4 @@
-"""Who asks: the one thing that the rest of the server knows of a key."""
+"""The caller of a request: all that the server knows of its key."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -44,11 +44,11 @@ class Caller:
     adapters: tuple[str, ...] = EVERY
     """Patterns of adapter names; one with a ':' is held against `base:name`."""
     salt: str = field(default="", repr=False)
-    """A secret of the team: prompts with different ones share no cache. '' shares with everybody who has none."""
+    """Cache salt of the team: prompts with different salts share no cache. '' shares with all others without one."""
     weight: float = 1.0
     """The team's part of a contended model, beside the others'."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
-    """Of requests that name none."""
+    """Class of requests that name none."""
     ceiling: ServiceClass = ServiceClass.CRITICAL
     """The highest class that it may ask for."""
     timeout: float | None = None
@@ -77,8 +77,8 @@ class Caller:
 
 
 EVERYBODY = Caller()
-"""The caller of an open server for which nobody has made a key."""
+"""The caller of an open server without keys."""
 VISITOR = Caller(scopes=frozenset((Scope.INFER,)), ceiling=ServiceClass.INTERACTIVE)
-"""Who shows no key on an open server that has some: as with a key of the team `default` that was given nothing more."""
+"""A request without a key on an open server that has keys: inference only."""
 ANONYMOUS = Caller("", scopes=frozenset(), models=(), adapters=())
-"""Who shows no key where none is needed, on a server that has some."""
+"""A request without a key, where none is needed, on a server that has keys."""

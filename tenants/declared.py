@@ -121,5 +121,5 @@ def _of_limits(team: str, declared: list[Limit], limits: LimitTable) -> Iterator
 
 
 def _identity(limit: Limit) -> tuple[Kind, str, bool]:
-    """Of limits that are alike in this one takes another's place."""
+    """What identifies a limit: setting one replaces the limit with the same identity."""
     return limit.kind, limit.model, limit.mode is Mode.WARN

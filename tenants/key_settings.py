@@ -1,21 +1,21 @@
-"""Where teams and keys are kept, as the settings say it. Imports no database."""
+"""Settings of teams and keys. Imports no database."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 FILE = "tenants.db"
-"""Beside the registry's state.db, not in it: what is written at each request must not keep a registration waiting."""
+"""Beside the registry's state.db, not in it: writes of each request must not delay a registration."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySettings:
-    """Where keys are kept, and what holds without them.
+    """Where keys are stored, and who may call without one.
 
     Attributes:
-        database: a URL; None: SQLite in the data directory, once somebody has made a key.
+        database: a URL; None: SQLite in the data directory, once a key was made.
         pepper: None: the file in the data directory.
         loopback: only this machine can reach the server.
-        open: whoever shows no key is let in; where there are keys, to ask models only.
+        open: accept requests without a key; where there are keys, for inference only.
     """
 
     data_dir: Path
@@ -25,10 +25,10 @@ class KeySettings:
     open: bool = False
 
     def has_tables(self) -> bool:
-        """Has somebody made a team or a key, or is there a database to ask? Imports none."""
+        """Whether a team or key was made, or a database is configured. Imports no database."""
         if self.database is not None:
             return True
-        try:  # of no bytes: a disk that was full when somebody began; whatever is in one has bytes, also beside its log
+        try:  # zero bytes: the disk was full when the file was created; any content means tables
             return (self.data_dir / FILE).stat().st_size > 0
         except FileNotFoundError:
             return False

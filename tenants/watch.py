@@ -23,14 +23,14 @@ POLL_SECONDS = 0.5
 class KeyWatch:
     """`tenants.keys.keyring.Callers`.
 
-    opened: told once, as soon as there is a database; changed: whenever a team, key or limit was.
+    `opened` is called once, when there is a database; `changed` whenever a team, key or limit has changed.
 
-    | keys                         | who shows none                          | cost each half second |
+    | keys                         | requests without a key                  | cost each half second |
     |------------------------------|-----------------------------------------|-----------------------|
-    | nobody has ever made one     | let in on loopback or with `open`       | one stat(2)           |
-    | there are some               | with `open` let in, to ask models       | one SELECT            |
+    | none was ever made           | accepted on loopback or with `open`     | one stat(2)           |
+    | there are some               | with `open` accepted, inference only    | one SELECT            |
     | the database does not answer | as before; at the start it is an error  | one try               |
-    | it has never answered yet    | 503, and so is who shows one            | one try               |
+    | it has never answered yet    | 503, with or without a key              | one try               |
 
     The last: tables came while the server ran, and it may not read them. That there are no keys is then not known.
     """
@@ -51,7 +51,7 @@ class KeyWatch:
         self._looking = asyncio.Lock()
         """One look at a time: it opens the database once, and no older ring takes the place of a newer one."""
         self._failed, self._was_read = False, False
-        """The last look; any look at tables, with all that is told of it."""
+        """Whether the last refresh failed; whether any refresh read the tables."""
 
     def identify(self, keys: Sequence[str]) -> Caller:
         if self._failed and not self._was_read:
@@ -76,7 +76,7 @@ class KeyWatch:
                 await asyncio.to_thread(self._database.close)
 
     async def tables(self) -> "tuple[KeyTable, Database]":
-        """Opened, and made where nobody has made a team or a key yet. Raises what keeps them from it."""
+        """Open the tables, creating them if need be. Raises the reason why that fails."""
         if self._table is None:
             await asyncio.shield(self._look(make=True))
         assert self._table is not None
@@ -85,7 +85,7 @@ class KeyWatch:
 
     async def look(self) -> None:
         """Once it returns, every change that was made before counts."""
-        await asyncio.shield(self._look())  # its thread goes on when who waits for it leaves, and so does the lock
+        await asyncio.shield(self._look())  # the thread goes on when its waiter leaves, and so does the lock
 
     async def _look(self, *, make: bool = False) -> None:
         async with self._looking:

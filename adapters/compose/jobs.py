@@ -1,4 +1,4 @@
-"""What the composing process is asked for and what it answers: JSON, one line each."""
+"""Jobs and answers of the composing process: JSON, one line each."""
 
 from pathlib import Path
 from typing import Literal

@@ -52,7 +52,7 @@ class _MeteredStream:
 
 
 def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
-    """Write the wanted files of a tar, tar.gz or zip into the empty folder `out`."""
+    """Write the adapter's files of a tar, tar.gz or zip into the empty folder `out`."""
     try:
         with open(archive, "rb") as file:
             start = file.read(512)
@@ -79,7 +79,7 @@ def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
 
 
 class _Extractor:
-    """Judges members one by one and writes the wanted ones."""
+    """Checks members one by one and writes the adapter's files."""
 
     def __init__(self, out: Path, bounds: Bounds, faults: Faults) -> None:
         self.out, self.bounds, self.faults = out, bounds, faults

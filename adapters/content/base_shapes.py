@@ -22,7 +22,7 @@ _TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")
 """What the names of layers begin with in a model that also sees: in transformers since 4.52, and so in peft's files;
 before, and in the files of most models still; in Qwen2-VL's files."""
 _HALVES = (*_TEXT_HALVES, "model.text_model.", "llm.model.", "thinker.model.")
-"""Where the text half of any model lies: Idefics, MiniCPM-V and Qwen's Omni have it elsewhere."""
+"""Prefixes of a model's text half; Idefics, MiniCPM-V and Qwen's Omni have their own."""
 _TURNED = frozenset({"llama4", "llama4_text", "k2_horizon"})
 """Kinds of which vLLM turns q and k for its positions, and adapters of them not (`permute_qk_weight_for_rotary`)."""
 _RENAMED = (("backbone.", "model."),)
@@ -116,7 +116,7 @@ def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseSh
 
 
 def _kind(folder: Path) -> str:
-    """`model_type` of the text half; '' where it cannot be told."""
+    """`model_type` of the text half; '' where config.json does not name it."""
     try:
         return str(text_config(json.loads((folder / "config.json").read_text("utf-8"))).get("model_type"))
     except (OSError, ValueError, AttributeError, RecursionError):

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def cpu_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError inside the block once it has used so much processor time. Main thread only.
+    """Raise TimeoutError inside the block after so much processor time. Main thread only.
 
-    Python's `re` needs exponential time for some patterns, and looks for signals meanwhile. Processor time, since a
-    busy machine must refuse nobody.
+    Python's `re` needs exponential time for some patterns, and checks for signals meanwhile. It is processor time, so
+    that a busy machine refuses no valid adapter.
     """
 
     def over(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Faults of an adapter, collected so that all are told at once, and equal ones of many layers in one sentence."""
+"""Collected faults of an adapter, with equal ones of many layers in one sentence."""
 
 import re
 

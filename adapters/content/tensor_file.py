@@ -20,7 +20,7 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 FLOATS = ("F32", "F16", "BF16")
 SHRANK = "it became shorter while it was read"
 LENGTH = struct.Struct("<Q")
-"""Of the header."""
+"""Bytes of the header."""
 _MAX_DIMENSION = 1 << 40
 
 

@@ -1,6 +1,6 @@
 """Judge an adapter folder against its base before any engine meets it. Every tensor is read; nothing is changed.
 
-What is checked, in this order, all faults told at once:
+What is checked, in this order, all faults reported at once:
  1. the files: regular ones, no links, within the caps; tensors in safetensors only
  2. adapter_config.json (see `adapters.content.config`)
  3. the tensor file's header (see `adapters.content.tensor_file`)
@@ -59,7 +59,7 @@ class Examination:
     pairs: list[Pair] = field(default_factory=list)
     fd: int = -1
     layers: int = 0
-    """Of the base; 0: not known."""
+    """Layers of the base; 0: unknown."""
 
 
 @contextmanager

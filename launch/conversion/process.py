@@ -71,14 +71,19 @@ def _complete(folder: Path, out: Path) -> None:
     config["alignment_heads"] = alignment_heads(
         generation.get("alignment_heads"), json.loads((folder / "config.json").read_text(encoding="utf-8"))
     )
-    if not generation.get("lang_to_id"):  # of older or no generation configs: without them no language is detected
+    if not generation.get(
+        "lang_to_id"
+    ):  # configs from before languages were stored: without them no language is detected
         config["lang_ids"] = languages(out / "tokenizer.json")
     (out / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def alignment_heads(configured: list[list[int]] | None, network: dict[str, int]) -> list[list[int]]:
-    """Times of words need those that were trained for it. Of a distilled model they may be the larger one's, which end
-    the process that hears with them: then, and where none are told, all of the last half of the layers."""
+    """Return the attention heads for word times: (layer, head).
+
+    Distilled models may name the larger model's heads, which would end the process. Then, and without any, all heads of
+    the last half of the layers are used.
+    """
     layers, heads = network["decoder_layers"], network["decoder_attention_heads"]
     if configured and all(0 <= layer < layers and 0 <= head < heads for layer, head in configured):
         return configured

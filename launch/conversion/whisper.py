@@ -25,8 +25,8 @@ from registry.recipes.definition import Recipe, Task
 from registry.storage.files import sync_folder
 
 FORM = 2
-"""Of what a conversion makes; those of an earlier one are made anew. 2: with the languages of checkpoints that do not
-tell them, and only alignment_heads that are there."""
+"""Format of conversions; those of an earlier one are made anew. 2: with languages, and only alignment_heads that
+exist."""
 SECONDS = 1800.0
 """Longest conversion. large-v3 takes about a minute on two cores."""
 
@@ -48,7 +48,7 @@ class Conversions:
         self._lock = asyncio.Lock()
 
     def tidy(self) -> None:
-        """At the start: what a server that was killed had not finished, whether or not it is ever wanted again."""
+        """Remove what a killed server had not finished."""
         for half in self._root.glob("*.half"):
             shutil.rmtree(half, ignore_errors=True)
 
@@ -84,7 +84,9 @@ class Conversions:
         except OSError as error:
             raise Unavailable(f"{self._root} cannot be made: {error.strerror}.", code="disk_full") from error
         half = target.with_suffix(".half")
-        await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)  # of a try that could not be cleared away
+        await asyncio.to_thread(
+            shutil.rmtree, half, ignore_errors=True
+        )  # left by an attempt that could not be cleaned up
         process = await Child.python("launch.conversion.process", str(os.getpid()), str(folder), str(half))
         line = b""
         try:

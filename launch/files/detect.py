@@ -28,7 +28,7 @@ WEIGHTS = (".safetensors",)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
 CHECKPOINT = re.compile(r"^checkpoint-(\d+)/")
 OTHER_TASKS = frozenset({"SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION", "SEQ_2_SEQ_LM"})
-"""Of peft's adapter_config.json: no chat models."""
+"""Fields of peft's adapter_config.json that no chat model has."""
 SPEECH = re.compile(r"ForCTC\Z|SpeechSeq2Seq|^(Moonshine|Speech|Seamless|Wav2Vec2|Hubert|WavLM)")
 WRITES = re.compile(r"For(CausalLM|ConditionalGeneration)|LMHead")
 CROSS_ENCODER, SPARSE, MULTI_VECTOR = "CrossEncoder", "SparseEncoder", "MultiVectorEncoder"
@@ -54,7 +54,7 @@ class Detection:
     task: Task
     engine: str
     architecture: str
-    """Of config.json; '' where there is none."""
+    """`model_type` of config.json; '' where there is none."""
     why: str
     """How that was found, for people."""
     convert: bool = False
@@ -114,7 +114,7 @@ def _refuse_trainer_output(listing: Listing) -> None:
     if not steps:
         return
     last, where, first = f"checkpoint-{steps[-1]}", listing.where, ""
-    if not where.startswith("/"):  # of a hub nothing smaller than a repository is added
+    if not where.startswith("/"):  # the smallest unit of a hub is a repository
         where = f"./{where.rpartition('/')[2]}"
         at = f" --revision {listing.revision}" if listing.revision else ""
         first = f", once it is here: hf download {listing.where}{at} --include '{last}/*' --local-dir {where}"
@@ -336,8 +336,11 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detection:
 
 
 def _refuse_two_models(listing: Listing) -> None:
-    """vLLM reads what an index names; without one it reads all, one file over the other. transformers prefers
-    model.safetensors to both. What is never fetched from a hub is in nobody's way."""
+    """Raise Unfit for two sets of weights in one folder.
+
+    vLLM reads the files of an index, and without one all files, one over the other; transformers prefers
+    model.safetensors. Files that are never fetched from a hub do not matter.
+    """
     weights, here = set(weight_files(listing)), listing.where.startswith("/")
     indexed = isinstance(listing.json(INDEX).get("weight_map"), dict)
     there = [name for name in listing.names(*WEIGHTS) if name == "model.safetensors" or not indexed]

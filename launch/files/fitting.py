@@ -10,7 +10,7 @@ from registry.files.no_adapter import something_else
 from registry.recipes.definition import Task
 
 TAKES = {Task.EMBED: (Task.CHAT,), Task.RERANK: (Task.CHAT, Task.EMBED)}
-"""What sentence-transformers may be told to use otherwise than its files say."""
+"""Settings of sentence-transformers that override its files."""
 
 
 def misfit(folder: Path, task: Task | None) -> str | None:

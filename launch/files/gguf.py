@@ -45,7 +45,7 @@ def _pairs(data: bytes) -> Mapping[str, str]:
             if kind == STRING:
                 result[key], at = _text(data, at)
             elif kind == ARRAY:
-                break  # vocabularies: what is told of the model stands before them
+                break  # vocabularies follow; the model's facts stand before them
             else:
                 at += WIDTHS[kind]
     except (struct.error, KeyError, ValueError):

@@ -39,18 +39,18 @@ class Listing:
     sizes: Mapping[str, int]
     read: Callable[[str], bytes]
     revision: str = ""
-    """Of a hub's repository, as it was asked for."""
+    """The revision of a hub's repository, as requested."""
     _parsed: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self.sizes
 
     def names(self, *endings: str) -> list[str]:
-        """Of the root's own files."""
+        """Files of the root folder only."""
         return sorted(name for name in self.sizes if "/" not in name and name.endswith(endings))
 
     def bytes_of(self, *endings: str) -> int:
-        """Of all files that end so, also in folders."""
+        """All files with this ending, also in folders."""
         return sum(size for name, size in self.sizes.items() if name.endswith(endings))
 
     def json(self, name: str) -> dict[str, Any]:
@@ -78,9 +78,9 @@ class Listing:
         return str(template)
 
     def is_tekken(self) -> bool:
-        """Whether only Mistral's own tokenizer (tekken.json) reads its text right, or knows how its chats are written.
+        """Whether only Mistral's own tokenizer (tekken.json) reads the model's text right, or has its chat template.
 
-        transformers makes another of that file, which parts words elsewhere and has no template.
+        transformers converts that file to a tokenizer that splits words differently and has no template.
         """
         return "tekken.json" in self and not ("tokenizer.json" in self and self.chat_template())
 

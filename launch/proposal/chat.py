@@ -28,7 +28,7 @@ USUAL_CONTEXT = 32_768
 LEAST_CONTEXT = 512
 PLACES, STAGED, RANK = 4, 16, 16
 SHARE_FOR_PLACES = SHARE_FOR_STATES = 8
-"""At most one part in so many of the budget goes to adapter places unless they are asked for, or to states."""
+"""Largest share of the budget for adapter places, or for states, that a proposal takes on its own."""
 REQUESTS = {"cpu": 16, "cuda": 64}
 STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 BLOCKS_MORE = 5 / 4
@@ -45,7 +45,7 @@ class ChatFacts:
 
 
 def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: WorkingSet) -> None:
-    """Raises Unfit for a quantization, an attention or a context that cannot be, and for code that nobody trusts."""
+    """Raises Unfit for an unsupported quantization, attention or context, and for code that is not trusted."""
     check_code(draft, facts.listing, code_of_chat(facts.listing))
     config = facts.listing.json("config.json")
     quantized = check_quantization(config, machine)
@@ -73,7 +73,7 @@ def _requests(shape: Shape, machine: Machine) -> int:
 
 
 def _state_bytes(shape: Shape) -> int:
-    """Of one request, in all layers, with what vLLM keeps beside them and rounds up to whole blocks."""
+    """Bytes of state per request in all layers, rounded up to vLLM's blocks."""
     return math.ceil(shape.layers * shape.state * 2 * BLOCKS_MORE)
 
 

@@ -1,4 +1,4 @@
-"""What of a model is code of its repository, which nothing runs unless whoever runs the server trusts it."""
+"""Code that a model's repository brings; it never runs unless the operator trusts it."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Code:
     what: str
     """'network', 'config' or 'tokenizer'."""
     name: str
-    """Of a class, or of a kind of models."""
+    """The name of a class, or of a kind of models."""
     other_repository: str = ""
     """The repository that it is in, if that is another."""
 
@@ -38,7 +38,7 @@ def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
 
 
 def code_of_text(listing: Listing, kind: str) -> Code | None:
-    """Of an embedding model or a reranker whose `model_type` is `kind`."""
+    """Code of an embedding model or a reranker whose `model_type` is `kind`."""
     types = [str(module.get("type") or "") for module in listing.array("modules.json") if isinstance(module, dict)]
     if own := next((one for one in types if one and not one.startswith("sentence_transformers.")), ""):
         return Code("network", own, _other_repository(_auto_map(listing.json("config.json"))))
@@ -52,7 +52,7 @@ def code_of_text(listing: Listing, kind: str) -> Code | None:
 
 
 def code_of_chat(listing: Listing) -> Code | None:
-    """Of a chat model. Its network is vLLM's own in any case; its config and its tokenizer may be code."""
+    """Code of a chat model. Its network is always vLLM's own; its config and tokenizer may be code."""
     config = listing.json("config.json")
     code = _auto_map(config)
     kind = str(config.get("model_type") or "")
@@ -92,7 +92,7 @@ def _in_transformers(kind: str, config_class: str) -> bool:
 
 @cache
 def _kinds() -> frozenset[str]:
-    """Of models whose config transformers has."""
+    """Model types whose config transformers has."""
     text = _transformers("models/auto/auto_mappings.py") + _transformers("models/auto/configuration_auto.py")
     return frozenset(re.findall(r'"([\w-]+)"(?:, |: )"\w+Config"', text))
 

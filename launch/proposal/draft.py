@@ -37,7 +37,7 @@ class DraftValue:
 
 @dataclass
 class Draft:
-    """`requested`: keys with dots to values, from whoever adds the model."""
+    """`requested` maps keys with dots to the values that the client requested."""
 
     requested: Mapping[str, object]
     choices: list[DraftValue] = field(default_factory=list)

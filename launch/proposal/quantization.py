@@ -20,7 +20,7 @@ LEAST: Mapping[str, int] = {
 }  # fmt: skip
 CPU_METHODS = frozenset({"awq", "gptq", "inc", "auto-round"})
 INTEGER_FORMATS = frozenset({"int-quantized", "pack-quantized"})
-"""Of compressed-tensors."""
+"""Formats of compressed-tensors."""
 ON_CPU = "A CPU computes with AWQ, GPTQ and compressed-tensors of integers: add one of those, or the original."
 
 

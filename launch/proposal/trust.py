@@ -22,9 +22,9 @@ WORDS: Mapping[str, frozenset[str]] = {
 
 
 def check_flags(requested: Mapping[str, object], trusted: bool) -> None:
-    """Raises Forbidden for a flag that only a trusted client may set. `requested`: keys with dots to values.
+    """Raise Forbidden for a flag that only a trusted client may set.
 
-    Each key by itself: one that is written over by the next counts as well.
+    `requested` maps keys with dots to values. Keys that a later one overwrites count as well.
     """
     for key, value in () if trusted else requested.items():
         data: dict[str, Any] = {}

@@ -16,11 +16,11 @@ from typing import Self
 from registry.base.packages import PACKAGES, with_our_packages
 
 LINE = 1 << 16
-"""Bytes of a line that `stdout.readline` reads at most, unless told otherwise: as asyncio has it."""
+"""Default bound on a line that `stdout.readline` reads, in bytes, as in asyncio."""
 
 
 class Child:
-    """A process in a group of its own, with pipes. Made by `start`; whoever has it calls `wait` in the end."""
+    """A process in a group of its own, with pipes. Its owner must call `wait` in the end."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader

@@ -50,7 +50,7 @@ def memory_left() -> int | None:
 
 
 def _used(folder: Path) -> int:
-    """Bytes of a group, without what the kernel holds of files and gives up when it is wanted."""
+    """Bytes of a group without the page cache that the kernel can reclaim."""
     used = cached = 0
     for name in ("memory.current", "memory.usage_in_bytes"):
         with contextlib.suppress(OSError):

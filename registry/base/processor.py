@@ -15,7 +15,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def features() -> frozenset[str]:
-    """Its instruction sets by Linux's names (x86's flags, Arm's features), such as `avx512_vnni`. Empty: not told."""
+    """Instruction sets by Linux's names, such as `avx512_vnni`. Empty: unknown."""
     return frozenset((_line("flags") or _line("Features")).split())
 
 

@@ -1,4 +1,4 @@
-"""Messages about names that nobody knows: the nearest known ones first, and never more than a few."""
+"""Messages about unknown names: a few of the nearest known ones."""
 
 import difflib
 from collections.abc import Collection

@@ -16,11 +16,11 @@ class Ability(StrEnum):
 
 
 PARSERS = {Ability.TOOLS: "tool_call_parser", Ability.THINKING: "reasoning_parser"}
-"""The flag of a chat model's recipe without which it may do it, and nobody would learn of it."""
+"""Flags of a chat model's recipe without which the ability stays off."""
 
 
 def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
-    """Of a model that is loaded or not. `folder`: its files, if they are there."""
+    """Abilities of a model, loaded or not. `folder` holds its files, if they are there."""
     if recipe.task is not Task.CHAT:
         return frozenset()
     flags = {name.replace("-", "_") for name, value in recipe.engine.flags.items() if value}

@@ -16,11 +16,11 @@ from registry.recipes.definition import Recipe
 SMALL_WEIGHTS = 64 * 2**20
 """Bytes in the files up to which memory matters less than speed."""
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-"""Names in /proc/cpuinfo (x86's flags, Arm's features) of a processor that multiplies bfloat16 by itself."""
+"""Names in /proc/cpuinfo (x86's flags, Arm's features) of native bfloat16 products."""
 
 
 def settle(recipe: Recipe, path: Path, kind: Literal["cpu", "cuda"]) -> Recipe:
-    """`recipe` with its dtype as the engine is told; see the table."""
+    """Return `recipe` with the dtype that the engine gets; see the table."""
     return settle_by_size(recipe, bytes_of_files(path), kind)
 
 
@@ -33,10 +33,10 @@ def settle_by_size(recipe: Recipe, size: int, kind: Literal["cpu", "cuda"]) -> R
 
 
 def bytes_of_files(folder: Path) -> int:
-    """Of the weights in a model's folder, headers included."""
+    """Bytes of the weights in a model's folder, headers included."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def native_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 by itself. True where that cannot be told."""
+    """Whether the processor multiplies bfloat16 natively. True where that is unknown."""
     return not features() or not BFLOAT16.isdisjoint(features())

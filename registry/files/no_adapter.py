@@ -1,11 +1,11 @@
-"""Folders that people take for an adapter's, told by the names of their files."""
+"""Folders that are often mistaken for an adapter, recognised by their file names."""
 
 import re
 from collections.abc import Collection
 
 
 def something_else(names: Collection[str]) -> str | None:
-    """What a folder without an adapter is, if that can be told by its files' names."""
+    """Describe a folder without an adapter by its file names; None: unknown."""
     if "adapter_config.json" in names:
         return None
     checkpoints = [name for name in names if re.fullmatch(r"checkpoint-\d{1,12}", name)]

@@ -21,7 +21,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Words of config.json and what others write in their place, such as GPT-2, DistilBERT, T5, Falcon, ChatGLM, DBRX."""
 LISTS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
-"""Of what kind each layer is. transformers writes no number of layers beside that of a Nemotron-H."""
+"""Keys that list the kind of each layer; their length is the number of layers of a Nemotron-H."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from registry.recipes.source import PackageSource, PathSource
 
 
 def locate(source: PathSource | PackageSource) -> Path:
-    """The folder that `source` names. Unfit when it is not there.
+    """Return the folder that `source` names. Raises Unfit when it does not exist.
 
-    Nothing is imported: find_spec imports the parents of a name with dots, and who asks may be a stranger.
+    Nothing is imported: find_spec imports the parents of a dotted name, and the client may be untrusted.
     """
     if isinstance(source, PathSource):
         path = Path(source.path)

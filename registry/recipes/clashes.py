@@ -83,7 +83,7 @@ def _providers_twice(documents: Iterable[Document]) -> list[Fault]:
 
 
 def _ids(documents: Iterable[Document]) -> Iterator[_Use]:
-    """Of what answers to a name: a provider's models do, and it does not itself."""
+    """Names that a document answers to; a provider itself is no model."""
     for document in documents:
         name = _get(document.data, "id")
         if not isinstance(name, str):
@@ -91,7 +91,7 @@ def _ids(documents: Iterable[Document]) -> Iterator[_Use]:
         if kind_of(document.data) != PROVIDER:
             yield _Use(name, document, ("id",))
             continue
-        ids: set[str] = set()  # twice in one document is told by its own check
+        ids: set[str] = set()  # a repetition within one document has its own check
         for index, model in _listed(document.data, "models"):
             own = _get(model, "id") or _get(model, "name")
             if isinstance(own, str) and own not in ids:

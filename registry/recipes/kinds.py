@@ -12,7 +12,7 @@ KINDS: Mapping[str, type[Strict]] = {MODEL: Recipe, "provider": Provider, "route
 
 
 def kind_of(data: object) -> object:
-    """As it is written. A document that is no mapping is a model's: its faults are told as such."""
+    """The kind that is written. A document that is no mapping counts as a model."""
     return data.get("kind", MODEL) if isinstance(data, dict) else MODEL
 
 

@@ -1,6 +1,6 @@
-"""The names of tool and reasoning parsers that the installed vLLM has, so that a slip in a recipe is told at once.
+"""Names of tool and reasoning parsers in the installed vLLM, so that a typing error in a recipe is reported at once.
 
-vLLM itself would say so only after a load of the whole model.
+vLLM itself would report it only after loading the whole model.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""A provider: models that answer elsewhere, over HTTP. A document with `kind: provider`; its key is never in it."""
+"""A provider: models behind HTTP on another server. Its key is never in the document."""
 
 import re
 from enum import StrEnum
@@ -109,7 +109,7 @@ class ProviderModel(Strict):
 
 
 class Provider(Strict):
-    """Where models answer elsewhere, and what is asked of that place."""
+    """Providers in recipe files: servers of other models, and how to call them."""
 
     id: AdapterName
     version: int = Field(ge=1, description="the document's own version; raise it with every change")

@@ -146,7 +146,7 @@ class RouterSpec(Strict):
     @model_validator(mode="before")
     @classmethod
     def _within(cls, data: Any, info: ValidationInfo) -> Any:
-        """Counted before anything is compiled, where bounds are handed in: of what a client sends, not of own files."""
+        """Counted before anything is compiled, for definitions that a client sends."""
         if isinstance(info.context, Bounds) and isinstance(data, dict):
             for what, name, count in _counts(data):
                 if count > (most := getattr(info.context, name)):

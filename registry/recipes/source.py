@@ -46,7 +46,7 @@ Source = PathSource | PackageSource | HubSource
 
 
 def _kind_of_source(value: object) -> str | None:
-    """By the key that only one kind has, so that a fault is told for the kind that was meant."""
+    """The kind of source by its key, so that faults are reported for the intended kind."""
     if isinstance(value, PathSource | PackageSource | HubSource):
         value = value.model_dump()
     keys = [key for key in ("path", "package", "hub") if isinstance(value, dict) and key in value]

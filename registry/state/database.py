@@ -12,12 +12,13 @@ from registry.state.opening import FILE, look, open_state
 
 
 class State:
-    """Opens (and makes, and migrates) `directory`/state.db, or what is kept of it on PostgreSQL: url, as `--database`.
+    """The state of one data directory: `directory`/state.db, or a schema on PostgreSQL (`url`, as `--database`).
 
-    Safe to call from several threads. What waits for the database is called in threads by who serves requests: a
-    PostgreSQL may hang, and is waited for as long as `registry.storage.postgres` says. What a call has changed
-    survives a loss of power, but for measured figures, which may lose the last seconds.
-    With `read_only` nothing is made or migrated: for a look beside the server that has it.
+    It is created and migrated when opened; with `read_only` neither, for a look beside a running server.
+
+    Safe to call from several threads. A server calls what waits for the database in threads: a PostgreSQL may hang for
+    as long as `registry.storage.postgres` says. Changes survive a loss of power, but measurements may lose the last
+    seconds.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class State:
         self.adapters = AdapterTable(self._database, clock, alone=not read_only)
         self.routers = RouterTable(self._database, clock, alone=not read_only)
         self.models = ModelTable(self._database, clock, alone=not read_only)
-        for read in (self.adapters.all, self.routers.all, self.models.pins):  # who asks for these waits no more
+        for read in (self.adapters.all, self.routers.all, self.models.pins):  # later reads come from memory
             read()
 
     def close(self) -> None:

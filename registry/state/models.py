@@ -26,7 +26,7 @@ class ModelTable:
     """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time, *, alone: bool = True) -> None:
-        """alone: nobody else writes."""
+        """`alone` says that no other process writes."""
         self._database = database
         self._clock = clock
         self._alone, self._writing = alone, threading.Lock()
@@ -74,7 +74,7 @@ class ModelTable:
 
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        """Of what was chosen. It is known once it is committed, and then survives a loss of power."""
+        """A transaction on pins and aliases. Changes are visible once committed, and then survive a loss of power."""
         with self._writing:
             with self._database.write() as db:
                 yield db

@@ -75,7 +75,7 @@ class Database:
         return self.engine.dialect.name == "sqlite"
 
     def set_timeouts(self) -> None:
-        """From the next connection on, wait for no answer without end: who serves requests cannot."""
+        """Bound every wait for an answer, from the next connection on, for processes that serve requests."""
         if not self.is_sqlite:
             self.engine.dispose()
             sa.event.listen(
@@ -106,7 +106,7 @@ class Database:
 
     @contextmanager
     def write_durably(self) -> Iterator[sa.Connection]:
-        """`write`, for what somebody is told has been done: it survives a loss of power, too."""
+        """`write`, whose commit also survives a loss of power."""
         with self.write() as connection:
             yield connection
         self.sync()
@@ -161,7 +161,7 @@ def translate_errors() -> Iterator[None]:
     """What the database cannot do now, in our words. Its own may hold what was to be written."""
     try:
         yield
-    except sqlite3.Error as error:  # of a connection without SQLAlchemy
+    except sqlite3.Error as error:  # raised by connections without SQLAlchemy
         raise _unavailable(error) from error
     except DBAPIError as error:
         unreachable = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or error.connection_invalidated

@@ -1,8 +1,7 @@
-"""Folders and files that only this user may read. Those of an earlier release, which others could, are closed.
+"""Folders and files that only this user may read. Those of an earlier release are closed to others.
 
-What root makes belongs to whom the folder around it belongs to, as SQLite does it with the files beside its own: root
-runs commands beside a server of another user, which has to read what they make. Where root may not, as in a container
-whose root is nobody outside, it stays root's.
+Files that root creates get the owner of the folder around them, as SQLite does: root runs commands beside a server of
+another user, which must read the result. Where root may not change owners, as in a user namespace, they stay root's.
 """
 
 import errno
@@ -63,8 +62,10 @@ def give_all(folder: Path) -> None:
 
 
 def is_still(database: Path) -> bool:
-    """A file of SQLite's that nobody writes, on a disk that can only be read: SQLite could make no log beside it, and
-    opens it where it is told (`immutable`) that it needs none."""
+    """Whether a database lies on a read-only disk and nothing writes it.
+
+    SQLite cannot create a log beside it then, and opens it with `immutable` only.
+    """
     return bool(os.statvfs(database).f_flag & os.ST_RDONLY) and not database.with_name(f"{database.name}-wal").exists()
 
 

@@ -45,7 +45,7 @@ def _upgrade(database: Database, scripts: Path, to: str) -> None:
 
 
 def newer(database: Database) -> Conflict:
-    """What is told of one that this version does not know."""
+    """The error for a database that a newer version wrote."""
     return Conflict(
         f"The database {database.url.database} was written by a newer Roundhouse. Start that version, or go back to a "
         "backup of before: roundhouse restore.",

@@ -1,6 +1,6 @@
-"""Connections to a PostgreSQL that nobody waits for without end, however it is silent.
+"""Connections to PostgreSQL with a bound on every wait.
 
-| what is wrong                                 | what ends the wait                                        |
+| fault                                         | bound on the wait                                         |
 |-----------------------------------------------|-----------------------------------------------------------|
 | its machine has gone                          | SILENCE: libpq, which by itself waits up to two hours     |
 | another session holds a lock                  | LOCK_SECONDS: PostgreSQL itself                           |
@@ -17,14 +17,14 @@ SILENCE = {
     "connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5,
     "keepalives_count": 2,
 }  # fmt: skip
-"""As libpq is told. What the address says counts before it."""
+"""Options of libpq; those of the address win."""
 LOCK_SECONDS = 5
 WRITE_SECONDS, READ_SECONDS = 10.0, 30.0
 """For each answer. What is written are a few rows; a report may sum up many."""
 
 
 def options(url: URL, schema: str | None) -> dict[str, Any]:
-    """What libpq is told beside the address."""
+    """Options for libpq besides the address."""
     silence: dict[str, Any] = {name: value for name, value in SILENCE.items() if name not in url.query}
     url_options = url.query.get("options", "")
     words = [f"-clock_timeout={LOCK_SECONDS}s", *([url_options] if isinstance(url_options, str) else url_options)]

@@ -10,7 +10,7 @@ FILE = "server-id"
 
 
 def server_id(data_dir: Path) -> str:
-    """Of the server that has this data directory; made at its first use."""
+    """Return the id of this data directory's server, made at first use."""
     path = data_dir / FILE
     if not path.exists() or not path.stat().st_size:  # a crash may have left an empty one
         handle, half = tempfile.mkstemp(prefix=f".{FILE}-", dir=data_dir)

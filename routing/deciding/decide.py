@@ -1,7 +1,7 @@
 """One decision, in numbered stages. Each one narrows the targets that are left; those that a router lacks do nothing.
 
- 0. What cannot answer at all is out: unknown, of another task, not for this key, without eyes where there are images,
-    elsewhere where the router, or a rule of stage 1, says `stay_inside`.
+ 0. Targets that cannot answer are out: unknown, of another task, not for this key, without vision for images, or on
+    another server where the router, or a rule of stage 1, says `stay_inside`.
  1. Rules: the first that holds and names targets decides among these; stages 2 to 4 are passed over.
  2. The conversation: the target that it had so far, while that is left. Where it gets another one, the reason says so.
  3. Intents: above its threshold the likeliest intent's targets are left; below it the router abstains.

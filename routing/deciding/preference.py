@@ -1,4 +1,4 @@
-"""Of several targets that are right, the one that costs least to ask now."""
+"""Order usable targets by what they cost to call now."""
 
 from collections.abc import Iterable
 

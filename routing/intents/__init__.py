@@ -1,4 +1,4 @@
-"""What a text wants: heads that are trained in seconds on a CPU and answer in less than a millisecond.
+"""Intents of a text: classifiers that are trained in seconds on a CPU and answer in less than a millisecond.
 
 ngrams.py     pieces of letters and words as hashed features, in numpy
 head.py       one linear head and its calibration

@@ -13,7 +13,7 @@ from routing.intents.training import DEFAULTS, Example, TrainingOptions, counted
 YES, NO = "yes", "no"
 STEPS = 21
 LOSS = 0.01
-"""Of acceptance, that a cheaper threshold may cost."""
+"""Loss of acceptance that a cheaper threshold may cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Point:
     price: float
     """Mean price of a million tokens of those that were chosen."""
     shares: Mapping[str, float]
-    """Of the texts, by target."""
+    """Share of the texts by target."""
 
 
 def train_acceptance(
@@ -101,7 +101,7 @@ def chosen(points: Sequence[Point]) -> Point:
 
 
 def with_thresholds(model: Acceptance, alone: float, both: float | None = None) -> Acceptance:
-    """Of letters alone, and of both: what each set of features expects has a scale of its own."""
+    """Set the thresholds of letters alone and of both, whose scales differ."""
     heads = model.heads
     mix = heads.both if heads.both is None or both is None else replace(heads.both, threshold=both)
     return Acceptance(replace(heads, alone=replace(heads.alone, threshold=alone), both=mix))

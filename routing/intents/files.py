@@ -1,4 +1,4 @@
-"""Models as files: one safetensors file, its JSON beside the tensors in its header. Read from whoever sends it."""
+"""Fitted models as files: safetensors with JSON in the header, read from untrusted clients."""
 
 import hashlib
 import json

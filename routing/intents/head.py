@@ -71,7 +71,7 @@ class Heads:
     letters: LettersHead
     vectors: VectorHead | None
     alone: Mix
-    """Of letters alone."""
+    """Mix for letters alone."""
     both: Mix | None
     embedding: str | None
     """The model whose vectors they were fitted with."""

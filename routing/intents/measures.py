@@ -58,8 +58,8 @@ class HeadMeasures:
     answered: float
     """Examples with and without an intent that get an answer at the threshold, as a share of all."""
     precision: float
-    """Of what is answered."""
+    """Precision of the answered examples."""
     out_of_scope_recall: float | None
-    """Of examples without an intent: abstained."""
+    """Share of examples without an intent that abstained."""
     confusion: tuple[tuple[str, str, int], ...]
-    """(right, told, how often), where they differ or not, most often first; '-' is none."""
+    """(right, predicted, count), most often first; '-' is none."""

@@ -39,7 +39,7 @@ class IntentModel:
     precision: float
     """That the thresholds were chosen for."""
     spelling: Spelling | None = None
-    """Of the examples; None: texts are taken as they are."""
+    """Spelling of the examples; None: texts are used as they are."""
 
     def read(self, text: str) -> str:
         """What is looked at, and what `vector` is to be of: without the typing errors that it can tell."""

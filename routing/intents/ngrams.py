@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_CHARACTERS = 2000
-"""Of a text that are read: its first and its last half of them."""
+"""Characters of a text that are read: its first and last halves."""
 LETTERS = (2, 3, 4, 5)
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)

@@ -1,8 +1,8 @@
-"""Typing errors brought back to the words of the examples, before letters and vectors see a text.
+"""Typing errors corrected to the words of the examples, before letters and vectors are computed.
 
-A word that the examples do not have becomes one of theirs that is one typing error away (a letter more, less, another,
-or two that changed places), if the examples have that one beside one of its neighbours here; of several, the one that
-they have there most often. So `set an alrm` is `set an alarm`, and a name that nobody knows stays as it is.
+A word that the examples lack becomes one of theirs that is one typing error away (a letter more, less, another, or two
+that changed places), if the examples have that one beside one of its neighbours here; of several, the most frequent one
+there. So `set an alrm` becomes `set an alarm`, and an unknown name stays as it is.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Self
 SHORTEST, LONGEST = 3, 40
 """Letters of the words that are looked at."""
 MAX_CHARACTERS = 2000
-"""Of a text that is looked at: a longer one has enough that is right."""
+"""Longer texts are left as they are."""
 MOST_ALIKE = 100
 """Words that one may be meant for. Of 65,000 that people write no more than 34 are alike."""
 EDGE = ""

@@ -38,7 +38,7 @@ class Example:
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
     precision: float = 0.99
-    """Of what is answered: the thresholds are chosen for it."""
+    """Precision of what is answered, for which thresholds are chosen."""
     held_out: float = 0.2
     buckets: int | None = None
     """None: by the number of examples."""
@@ -57,7 +57,7 @@ DEFAULTS = TrainingOptions()
 class TrainingResult:
     model: IntentModel
     measured: tuple[HeadMeasures, ...]
-    """Of letters alone, then of both."""
+    """Measures of letters alone, then of both."""
 
 
 def split(labels: Sequence[str], share: float) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""Models that answer elsewhere, over HTTP: what is sent there, what comes back, and what becomes of failures.
+"""Models on other servers, over HTTP: requests, answers and failures.
 
     call ── plan ──> path and body ── connection ──> bytes ── passing, translation ──> the engine's events
 
@@ -7,6 +7,6 @@ plan.py        which path answers a call, and whether its dialect has to be tran
 passing.py     an answer in the client's own dialect: bytes as they come, but for the model's name
 calls.py       the numbers of calls in a stream, where a server gives none
 translation/   OpenAI's chat from and to Anthropic's messages; bytes and values only
-faults.py      what a failure is; retry.py whether it is tried again; breaker.py when nobody is sent there
+faults.py      what a failure is; retry.py whether it is tried again; breaker.py when a provider gets no requests
 upstream.py    one provider with all of that; attempt.py one call to it
 """

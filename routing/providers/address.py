@@ -19,9 +19,10 @@ class AddressRefused(OSError):
 
 
 def fault(address: str, private: bool) -> str | None:
-    """Why no connection may go there; None: it may. private: whether the recipe says `private_addresses`.
+    """Return why no connection may go to an address; None: it may.
 
-    Link-local addresses are never connected to: in clouds, the machine's own credentials are told there.
+    `private` is the recipe's `private_addresses`. Link-local addresses are never allowed: in clouds they serve the
+    machine's own credentials.
     """
     target = _embedded_target(ipaddress.ip_address(address.partition("%")[0]))
     if target.is_link_local or target.is_multicast or target.is_unspecified or target in TRANSLATED_HERE:
@@ -53,7 +54,7 @@ def literal(host: str) -> str | None:
 
 
 class Resolver(AbstractResolver):
-    """One address that is refused makes the name refused: nobody needs a name that leads to both."""
+    """Refuses a name when any of its addresses is refused."""
 
     def __init__(self, private: bool) -> None:
         self._private = private

@@ -33,7 +33,7 @@ LEAST_CALLS, RATE, RUN = 10, 0.5, 5
 FIRST, LONGEST, SANE = 5.0, 60.0, 120.0
 """Seconds: the first opening, the longest by doubling, the longest that a provider may ask for."""
 PROBE_WAIT = 1.0
-"""Seconds that who meets a probe is told to wait."""
+"""Retry-After in seconds while a probe is under way."""
 
 
 class Phase(StrEnum):
@@ -59,7 +59,7 @@ class Bucket(Struct, frozen=True):
 class Breaker(Struct, frozen=True):
     phase: Phase = Phase.CLOSED
     buckets: tuple[Bucket, ...] = ()
-    """Of the last 30 s, oldest first; empty unless closed."""
+    """Buckets of the last 30 s, oldest first; empty unless closed."""
     run: int = 0
     """Failures since the last success."""
     opened: int = 0

@@ -41,7 +41,7 @@ LONGEST_EVENT = 4 * 2**20
 MAX_HELD_BACK = 2**20
 """Bytes of events before the first words that are held back: until then an error can still be an error's status."""
 BYTES_PER_TOKEN = 4
-"""Of a prompt, where the answer broke off before the provider told."""
+"""Bytes per token of a prompt, for estimates before the provider reports usage."""
 CONTENT_FIELDS = {
     Surface.CHAT: "choices",
     Surface.COMPLETIONS: "choices",
@@ -53,7 +53,7 @@ CONTENT_FIELDS = {
 INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
 """Pictures and sound within a prompt."""
 INLINE_TOKENS = 1000
-"""Of each of them: about what vendors count for a picture."""
+"""Tokens of each inline picture or sound, about what vendors count."""
 NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 Read = TypeVar("Read")
 Events = AsyncGenerator[Event, None]
@@ -97,7 +97,7 @@ class ProviderCall:
 
     @property
     def usage(self) -> Usage:
-        """As the provider told; of an answer that broke off or was left before that, what can be seen of it."""
+        """Usage as the provider reported it, or an estimate for an answer that broke off before that."""
         if self._usage is not None:
             return self._usage
         reported = self._bounded(self._progress.usage) if self._progress else Usage()
@@ -260,7 +260,7 @@ class ProviderCall:
         return data, parts
 
     def _counted(self, reported: Usage, text_bytes: int = 0) -> Usage:
-        """As the provider told; where it told nothing, what can be seen of it. said: bytes of words."""
+        """Reported usage, or an estimate from `text_bytes` bytes of text."""
         if reported.prompt_tokens or reported.completion_tokens:
             return reported
         return msgspec.structs.replace(
@@ -361,7 +361,7 @@ class ProviderCall:
         surface = audio(self._upstream.provider, request.task)
         form = tasks.transcribe_form(request, self._model)
         info, segments, usage, answered_by = await self._answer(surface, form, tasks.transcribed)
-        if not usage.audio_seconds:  # nobody told: it counts as what was reserved
+        if not usage.audio_seconds:  # no usage was reported: count what was reserved
             longest = min(request.max_seconds, seconds_of(Path(request.path)))
             usage = msgspec.structs.replace(usage, audio_seconds=longest)
         return [info, *segments], usage, answered_by
@@ -375,7 +375,7 @@ async def _ended(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def estimated(prompt: bytes, most: int | None) -> int:
-    """Tokens of a prompt that nobody counted. most: there can be."""
+    """Estimate the tokens of a prompt, at most `most`."""
     inline = INLINE.findall(prompt)
     tokens = (len(prompt) - sum(map(len, inline))) // BYTES_PER_TOKEN + INLINE_TOKENS * len(inline)
     return tokens if most is None else min(tokens, most)

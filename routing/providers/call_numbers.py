@@ -2,7 +2,7 @@
 
 
 class CallNumbers:
-    """Of one choice. Gemini's calls have no number, or all have 0: clients would take them for one call.
+    """Call numbers of one choice. Gemini's calls have no number, or all have 0, which clients take for one call.
 
     | a piece has                                       | it is of                    |
     |---------------------------------------------------|-----------------------------|
@@ -15,13 +15,13 @@ class CallNumbers:
 
     def __init__(self) -> None:
         self._ids: dict[int, str] = {}
-        """Of each call, by its number here."""
+        """Call ids by the number given here."""
         self._moved: dict[int, int] = {}
         """From the number that was given, where that was another call's."""
         self._last = 0
 
     def number(self, sent: int | None, call_id: str, *, named: bool) -> int:
-        """Of the call that a piece belongs to."""
+        """Return the number of the call that a piece belongs to."""
         if sent is None:
             by_id = next((number for number, one in self._ids.items() if call_id and one == call_id), None)
             number_here = by_id if by_id is not None else self._new if named else self._last

@@ -1,8 +1,8 @@
-"""The one place that talks to a provider: its own connections, four time-outs, bounds, and no redirects.
+"""Connections to a provider, with four time-outs, bounds, and no redirects.
 
 | what happens                                   | error                                      |
 |------------------------------------------------|--------------------------------------------|
-| the name is unknown, nobody listens, TLS fails | provider_unreachable, again                |
+| unknown name, no listener, TLS failure         | provider_unreachable, again                |
 | the name leads to an address that is refused   | provider_address                           |
 | the variable of its key is not set             | provider_key                               |
 | no connection in time                          | provider_timeout, again                    |
@@ -39,7 +39,7 @@ PACKED, UNREADABLE = ("gzip", "x-gzip", "deflate"), ("br", "zstd")
 LEAST_KEY = 6
 """Characters of what is kept secret: some servers without keys are given a letter as one."""
 VERSION = "2023-06-01"
-"""Of Anthropic's interface."""
+"""Version of Anthropic's interface."""
 
 
 class ClientDeadlines(NamedTuple):
@@ -151,7 +151,7 @@ class Connection:
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         connector = aiohttp.TCPConnector(
-            limit=0,  # who asks is counted before
+            limit=0,  # calls are counted before they get here
             resolver=address.Resolver(provider.private_addresses),
             keepalive_timeout=30,
         )
@@ -195,7 +195,7 @@ class Connection:
         Args:
             passed: headers: the request's id, and its place in a trace.
             until: how long the client waits; the recipe's bounds are others.
-            sent: told once there is a connection and the request is on it.
+            sent: called once the request is on its connection.
         """
         provider, loop = self._provider, asyncio.get_running_loop()
         headers = {**passed, **self._headers()}

@@ -64,7 +64,7 @@ REFUSED = frozenset(
         "image_file_not_found",
     ]
 )
-"""Of a request, in a 200: as Responses tell it."""
+"""Error words of a request in a 200, as Responses reports them."""
 QUOTED = 300
 """Characters of a provider's own words that are passed on."""
 
@@ -110,7 +110,7 @@ def read(body: bytes) -> ErrorWords:
 
 
 def is_error(body: bytes) -> bool:
-    """Of what should be an answer: does it say what went wrong, however it calls that?"""
+    """Whether a supposed answer describes an error, whatever it calls it."""
     try:
         return bool(_text(msgspec.json.decode(body, type=dict[str, Any])))
     except NOT_JSON:
@@ -146,7 +146,7 @@ def is_the_clients(status: int, body: bytes) -> bool:
 
 
 def _status(status: int, words: ErrorWords) -> int:
-    """Of an error in a 200: the one that it tells, if it does."""
+    """The status of an error; a 200 may hold another one in its body."""
     if status != 200:
         return status
     if isinstance(words.code, int) and 400 <= words.code < 600:
@@ -166,7 +166,7 @@ def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str])
             f"Provider '{provider}' has no credit left for this server.{quote}", code="provider_no_credit", counts=False
         )
     if status in (401, 403) or words.names & KEY:
-        quoted = quote if status == 403 else ""  # it may be about what was asked; of a 401, parts of a key are told
+        quoted = quote if status == 403 else ""  # a 403 may be about the request; a 401 often quotes parts of the key
         return ProviderFailed(
             f"Provider '{provider}' refused this server's key: the operator has to look at its variable.{quoted}",
             code="provider_key",

@@ -36,7 +36,7 @@ also a number and a shorter date, and of twenty of them there would be a million
 _HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-"""Of a character such as an emoji, which servers in JavaScript may cut in two, a chunk each."""
+"""Half of a character such as an emoji; servers in JavaScript may cut one in two."""
 
 
 class BadAnswer(Exception):
@@ -76,7 +76,7 @@ class _Usage(msgspec.Struct):
 
 
 def merged(before: Usage, raw: msgspec.Raw) -> Usage:
-    """Usage as told so far: what is told again replaces what was told. Anthropic tells it in two parts."""
+    """Merge usage reported so far. Later values replace earlier ones: Anthropic reports in two parts."""
     try:
         reported = msgspec.json.decode(raw, type=_Usage | None)
     except NOT_JSON:
@@ -204,7 +204,7 @@ class PassThrough:
         self.ended = False
         self._finished = False
         self._numbers: defaultdict[int | None, CallNumbers] = defaultdict(CallNumbers)
-        """Of each choice."""
+        """Call numbers by choice."""
         self.pieces = 0
         """Events with words: what is known of the length of an answer that broke off."""
 

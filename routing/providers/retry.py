@@ -1,7 +1,7 @@
 """Whether a failed attempt is made again at the same model, and after how long. No clock and no chance of its own."""
 
 LONGEST_WAIT = 20.0
-"""Seconds of a Retry-After that are waited for; a longer one is told to the client."""
+"""Longest Retry-After in seconds that is waited for; a longer one goes to the client."""
 FIRST_SECONDS, MAX_SECONDS = 0.25, 8.0
 """Seconds: the back-off before the first further attempt, doubled for each one after it, up to so many."""
 SHARE, SAVED = 0.1, 10.0
@@ -9,7 +9,7 @@ SHARE, SAVED = 0.1, 10.0
 
 
 class RetryBudget:
-    """The further attempts at one provider: at most a tenth of the traffic, so that an outage is not made worse."""
+    """A budget that keeps retries at a provider to a tenth of the traffic, so that they do not worsen an outage."""
 
     def __init__(self) -> None:
         self._tokens = 1.0

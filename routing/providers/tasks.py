@@ -31,7 +31,7 @@ from registry.recipes.provider import ProviderModel
 from routing.providers.pass_through import BadAnswer
 
 LARGEST = 36.0
-"""Of a logit: beyond it a relevance is 0 or 1 in double precision."""
+"""Largest logit: beyond it a relevance is 0 or 1 in double precision."""
 LONGEST = 1e9
 """Seconds of a recording, which are 30 years. Of a number near the largest no milliseconds can be counted, and what was
 reserved for the request would be held until the server ends."""
@@ -252,7 +252,7 @@ def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callabl
 
 
 def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str | None]:
-    """Raises BadAnswer. A transcript without segments is one segment; a length that nobody told is 0."""
+    """Raises BadAnswer. A transcript without segments is one segment; an unknown length is 0."""
     try:
         transcript = msgspec.json.decode(data, type=_Transcript)
     except NOT_JSON:

@@ -124,7 +124,9 @@ class Upstream:
         elif isinstance(error, ProviderFailed) and error.counts:
             outcome, after = CallOutcome.FAILURE, error.retry_after
         elif quiet >= self.provider.timeouts.between_bytes:
-            outcome = CallOutcome.FAILURE  # whoever gave it up: else one that hangs is never left alone
+            outcome = (
+                CallOutcome.FAILURE
+            )  # also if the client gave up: otherwise a hanging provider would never open the breaker
         else:
             outcome = CallOutcome.NEITHER
         before = self.breakers[model.name]

@@ -23,7 +23,7 @@ THOUGHTS = 2**16
 """Tokens of thoughts, which some providers do not count towards the bound of an answer."""
 MAX_ANSWERS = 1024
 TOKENS_PER_SECOND = 100
-"""Of a recording, of its prompt and of its transcript: vendors count 10 to 50."""
+"""Tokens per second of a recording, prompt and transcript included: vendors count 10 to 50."""
 ROUNDING = 10.0
 """Seconds: vendors round up, some of them to a least charge of ten."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")

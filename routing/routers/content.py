@@ -91,7 +91,9 @@ class RouterContentStore:
                 return
         half = self.folder / f".{secrets.token_hex(8)}.tmp"
         try:
-            self.folder.mkdir(mode=0o700, exist_ok=True)  # of the data directory: one that was moved is missed
+            self.folder.mkdir(
+                mode=0o700, exist_ok=True
+            )  # only below an existing data directory: a moved one must raise
             half.mkdir(mode=0o700)
             _write(half / _DEFINITION, content.definition)
             for kind, data in content.models:

@@ -24,7 +24,7 @@ class ReplayRow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """Of all requests that one target answered for one reason."""
+    """Outcome of all requests that one target answered for one reason."""
 
     target: str
     """Who answered, also in the place of the one that was chosen: `model`, or `model:adapter`."""
@@ -32,7 +32,7 @@ class ReplayOutcome:
     requests: int
     judged: int
     accepted: float | None
-    """Of the judged ones; None: there are none."""
+    """Share of the judged requests; None: none was judged."""
     cost_micro: float
     """Mean of a request."""
 
@@ -61,9 +61,10 @@ def outcomes(rows: Iterable[ReplayRow]) -> list[ReplayOutcome]:
 
 
 def replay(rows: Iterable[ReplayRow]) -> list[ReplayPoint]:
-    """What each threshold would have given, as far as it can be known: what stands above it is counted as it was; what
-    falls below it, as the abstained ones were. A threshold lower than the router's had sends nobody elsewhere here:
-    what an intent would have answered in the place of the default, nobody has seen.
+    """Estimate the outcome of each threshold from what happened.
+
+    Requests above a threshold count as they were, those below it as the abstained ones. A threshold below the router's
+    own moves no request here: how an intent would have answered in place of the default is unknown.
     """
     scored = [row for row in rows if row.score is not None and row.reason.startswith((INTENT, ABSTAINED))]
     decided = [row for row in scored if row.reason.startswith(INTENT)]

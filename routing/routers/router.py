@@ -12,7 +12,7 @@ from routing.intents.model import Acceptance, IntentModel
 class Router:
     spec: RouterSpec
     tag: str = "v1"
-    """Of its version, as adapters' versions are called."""
+    """Tag of its version, such as 'v1'."""
     digest: str = ""
     intents: IntentModel | None = None
     complexity: Acceptance | None = None
@@ -29,9 +29,9 @@ class Router:
 
     @property
     def embedding(self) -> str | None:
-        """The model that is asked for a text's vector: whose vectors something here was fitted with.
+        """The embedding model that something here was fitted with.
 
-        None: nothing was, or the definition wants another one, whose vectors say nothing to it.
+        None: nothing was, or the definition names another model, whose vectors do not fit.
         """
         configured = self.spec.intents.embedding if self.spec.intents else None
         names = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
@@ -43,7 +43,7 @@ class Router:
 
     @property
     def threshold(self) -> float | None:
-        """Of its intents, as its definition says or as they were fitted; else of its complexity."""
+        """Threshold of its intents, configured or fitted; else of its complexity."""
         if self.spec.intents is not None and self.intents is not None:
             fitted = self.intents.heads.both or self.intents.heads.alone
             return fitted.threshold if self.spec.intents.threshold is None else self.spec.intents.threshold

@@ -1,4 +1,4 @@
-"""Whether an answer was of use: told by who asked, kept on its row and in its hour's sums."""
+"""Feedback on answers, stored on the request's row and in its hour's sums."""
 
 import sqlalchemy as sa
 

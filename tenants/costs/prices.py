@@ -13,12 +13,12 @@ class PriceList:
 
     input: int = 0
     cached: int = 0
-    """Of prompt tokens that were in the cache."""
+    """Price of prompt tokens read from the cache."""
     output: int = 0
     audio_hour: int = 0
     pairs: int = 0
     written: int = 0
-    """Of prompt tokens that were written into the cache: beyond `input`, or below it."""
+    """Price of prompt tokens written into the cache; may be above or below `input`."""
 
     @property
     def version(self) -> str:

@@ -47,7 +47,7 @@ class AccountTable:
         return account
 
     def create(self, team: str, name: str) -> Account:
-        """Of a team that is there. Raises BadRequest; Conflict for an archived one."""
+        """Create an account of an existing team. Raises BadRequest; Conflict for an archived team."""
         check_name(name)
         account = Account(f"svc_{secrets.token_hex(8)}", team, name, "member", self._clock())
         with self._database.write_durably() as connection:

@@ -1,11 +1,11 @@
-"""Who shows this key? Decided in memory, without the database: one look-up and one HMAC.
+"""Map keys to callers in memory, without the database: one look-up and one HMAC.
 
-| shown                               | no keys, loopback or --open | keys exist | keys exist, --open  |
+| key of the request                  | no keys, loopback or --open | keys exist | keys exist, --open  |
 |-------------------------------------|-----------------------------|------------|---------------------|
 | nothing                             | everybody                   | 401        | a visitor: `infer`  |
-| what has not the form of ours       | everybody                   | 401        | a visitor           |
-| a key of ours that is active        | -                           | its caller | its caller          |
-| one that is wrong, expired, revoked | everybody                   | 401        | 401                 |
+| not in our format                   | everybody                   | 401        | a visitor           |
+| an active key of ours               | -                           | its caller | its caller          |
+| a wrong, expired or revoked key     | everybody                   | 401        | 401                 |
 | several that differ                 | everybody                   | 401        | 401, if one is ours |
 """
 
@@ -27,7 +27,7 @@ HOW = "Send it as Authorization: Bearer, x-api-key or api-key."
 
 class Callers(Protocol):
     def identify(self, keys: Sequence[str]) -> Caller:
-        """The caller who shows these keys. Raises Unauthorized, and Unavailable where that cannot be known."""
+        """Return the caller with these keys. Raises Unauthorized; Unavailable while keys cannot be read."""
         ...
 
 
@@ -53,7 +53,7 @@ class Keyring:
     """A snapshot of all keys; replaced when they change.
 
     Args:
-        is_open: whoever shows no key is let in.
+        is_open: accept requests without a key.
         archived: teams whose keys are refused.
     """
 
@@ -88,7 +88,7 @@ class Keyring:
             raise Unauthorized("This is no key of this server, or not a whole one: keys begin with 'rh-'.")
         entry = self._keys.get(id_, self._unknown_key)
         right = hmac.compare_digest(secret.digest(self._pepper, text), entry.digest)
-        if not right:  # what follows is told only to who has the key
+        if not right:  # more is revealed only to a holder of the whole key
             raise Unauthorized("This key is wrong. Make one with `roundhouse keys create`.")
         if entry.revoked:
             raise Unauthorized("This key was revoked. Ask for a new one.", code="api_key_revoked")
@@ -100,4 +100,4 @@ class Keyring:
 
 
 OPEN = Keyring({}, bytes(32), is_open=True)
-"""Of a server without keys."""
+"""Keyring of a server without keys."""

@@ -15,7 +15,7 @@ PATTERN = re.compile(r"[A-Za-z0-9._/:*?\[\]!-]{1,128}\Z")
 LONGEST_NAME, MOST_PATTERNS = 128, 64
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
 MOST_SECONDS = 86_400.0
-"""Of a request's timeout."""
+"""Longest timeout of a request."""
 LIMITABLE = frozenset((Scope.INFER, Scope.USAGE))
 """What a key with patterns may do: the other scopes reach every model and adapter."""
 
@@ -31,7 +31,7 @@ class Team:
     timezone: str = "UTC"
     """By whose clock the days and months of its budgets begin."""
     store_texts: bool = False
-    """What its last requests asked and were answered is kept, in memory, for who may see them in the console."""
+    """Keep prompts and answers of its last requests in memory, for the console."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Key:
     replaces: str | None = None
     """The key that it was made from by rotation."""
     service_class: ServiceClass | None = None
-    """Of requests that name none; None: interactive."""
+    """Class of requests that name none; None: interactive."""
     ceiling: ServiceClass | None = None
     """The highest class that it may ask for; None: interactive, or `service_class` where that is higher."""
     timeout: float | None = None

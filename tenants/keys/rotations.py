@@ -6,7 +6,7 @@ from tenants.storage.tables import KEYS
 
 
 def lines(connection: sa.Connection) -> dict[str, str]:
-    """Of each key that is a successor the first of its line."""
+    """Map each rotated key to the first key of its rotation chain."""
     query = sa.select(KEYS.c.id, KEYS.c.replaces).where(KEYS.c.replaces.is_not(None))
     before: dict[str, str] = {row.id: row.replaces for row in connection.execute(query)}
     roots = {}
@@ -19,6 +19,6 @@ def lines(connection: sa.Connection) -> dict[str, str]:
 
 
 def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
-    """All keys of the line that a key is of, the first one first. known: what `lines` told."""
+    """Return all keys of a key's rotation chain, first one first. `roots` comes from `lines`."""
     first = roots.get(id_, id_)
     return [first, *(other for other, its_first in roots.items() if its_first == first)]

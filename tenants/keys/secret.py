@@ -4,10 +4,10 @@
 |----------|--------------------|-----------------------------------------------------------------|
 | id       | 8                  | finds the row; stands in logs and lists                         |
 | secret   | 43                 | 256 random bits                                                 |
-| checksum | 6                  | CRC-32 of what is before it: typos and look-alikes are told     |
+| checksum | 6                  | CRC-32 of what is before it: finds typing errors                |
 
-Kept is an HMAC-SHA256 of the whole text with a pepper that is not in the database. A random key needs no slow hash: who
-stole the table could not try 2^256 of them, and each request would wait for it.
+Stored is an HMAC-SHA256 of the whole text with a pepper that is not in the database. A random key needs no slow hash:
+who stole the table could not try 2^256 of them, and each request would wait for it.
 """
 
 import hmac
@@ -25,7 +25,7 @@ PREFIX = "rh-"
 class NewKey(NamedTuple):
     id: str
     text: str
-    """Shown once, to whoever asked for it."""
+    """Displayed once, to the client that created the key."""
 
 
 def make() -> NewKey:

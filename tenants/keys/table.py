@@ -271,7 +271,7 @@ def teams_storing_texts(database: Database) -> list[str]:
 
 
 def _find(connection: sa.Connection, table: sa.Table, id_: str) -> Any:
-    """The row, which nobody else changes before this transaction has ended."""
+    """The row, locked until the end of this transaction."""
     return connection.execute(sa.select(table).where(table.c.id == id_).with_for_update()).one_or_none()
 
 

@@ -1,16 +1,16 @@
-"""What was used: one row per request that named a model, whatever became of it.
+"""The ledger: one row per request that named a model, whatever its outcome.
 
     (begin) ──> open ──(its end: done, refused, cancelled, deadline, engine_died, failed)──> settled
-                  └──(the server was killed; told at its next start)──> interrupted
+                  └──(the server was killed; found at its next start)──> interrupted
 
 A row is committed before an engine sees the request, and written a last time at its end: with the tokens that were
 really made, also where the client left or the engine died. Neither state changes again. In the transaction that ends a
 row its hour's sums grow (`hours`), so that a report reads sums, never rows.
 
-rows.py     what is told of a request
+rows.py     a request as it is recorded
 table.py    the two tables, and whether they agree
 writer.py   one thread that writes what has come meanwhile in one transaction
 report.py   sums by team, key, model and time
 
-There is a ledger as soon as there is a team or a key: a server that nobody shares has nobody to account to.
+The ledger begins with the first team or key.
 """

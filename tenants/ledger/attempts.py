@@ -1,4 +1,4 @@
-"""Which of a request's rows tells of its answer: each attempt has one (`runtime.http.attempts`).
+"""Find the row that answered among the rows of a request's attempts (`runtime.http.attempts`).
 
 | its attempts                              | the row that answered                          |
 |-------------------------------------------|------------------------------------------------|
@@ -28,7 +28,7 @@ Row = TypeVar("Row", bound=AttemptRow)
 
 
 def last_request(rows: Iterable[Row]) -> list[Row]:
-    """Of rows with one id, newest first: clients may send the same id again, and each request begins with a first."""
+    """Return the rows of the last request, newest first: clients may send an id again."""
     attempts: list[Row] = []
     for row in rows:
         attempts.append(row)
@@ -38,6 +38,6 @@ def last_request(rows: Iterable[Row]) -> list[Row]:
 
 
 def answering_row(rows: Sequence[Row]) -> Row:
-    """Of one request's rows, newest first."""
+    """Return the row that answered, from one request's rows, newest first."""
     stayed = [row for row in rows if row.code != HEDGED] or rows
     return next((row for row in stayed if row.status is not None and row.status < 400), stayed[0])

@@ -46,7 +46,7 @@ class Ledger:
         self._writer.end(settled)
 
     async def flush(self) -> None:
-        """Returns once what was told until now is committed, or cannot be."""
+        """Return once everything so far is committed, or the database did not answer."""
         if self._writer is not None:
             await self._writer.flush()
 

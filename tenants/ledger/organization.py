@@ -14,7 +14,7 @@ from tenants.storage.tables import HOURS, LEDGER
 
 MINUTE = 60
 WIDTHS: Mapping[str, tuple[int, int, int]] = {"1m": (MINUTE, 60, 1440), "1h": (HOUR, 24, 168), "1d": (DAY, 7, 31)}
-"""Of a bucket: its seconds, and how many are on a page by default and at most."""
+"""Bucket widths: seconds, default and largest number of buckets per page."""
 COST_WIDTHS = {"1d": (DAY, 7, 180)}
 TIERS = {"critical": "priority", "interactive": "default", "batch": "flex"}
 """Our classes as OpenAI's clients call them."""
@@ -148,7 +148,7 @@ def _single(
     within = sa.select(LEDGER.c.uid).where(at >= first, at < last).limit(MOST_READ + 1)
     if (connection.scalar(sa.select(sa.func.count()).select_from(within.subquery())) or 0) > MOST_READ:
         raise BadRequest(f"That is more than {MOST_READ:,} requests. Ask for fewer buckets.", param="limit")
-    second = sa.cast(at if database.is_sqlite else sa.func.floor(at), sa.BigInteger)  # SQLite's cast cuts by itself
+    second = sa.cast(at if database.is_sqlite else sa.func.floor(at), sa.BigInteger)  # SQLite's cast already truncates
     columns = [LEDGER.c[name] for name in (*NAMES, *COUNTS)]
     ended = sa.select(second.label("second"), sa.literal(1).label("requests"), *columns)
     rows = ended.where(at >= first, at < last, LEDGER.c.state != "open").subquery()

@@ -19,7 +19,7 @@ MAX_ROWS = 10_000
 
 
 class Grouping(StrEnum):
-    """What sums are told apart by."""
+    """Groupings of sums."""
 
     TEAM = "team"
     KEY = "key"
@@ -72,7 +72,7 @@ class UsageSum:
     cost_micro: int
     own_micro: int
     lost_micro: int
-    """Of interrupted requests: the most that they could have cost."""
+    """Highest possible cost of interrupted requests."""
     accepted: int
     rejected: int
 

@@ -21,11 +21,11 @@ _COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
     target: str
-    """Who answered, whoever was chosen first: `model`, or `model:adapter`."""
+    """The target that answered, maybe another than was chosen: `model`, or `model:adapter`."""
     reason: str
     score: float | None
     accepted: bool | None
-    """None: nobody has said anything."""
+    """None: no feedback."""
     cost_micro: int
 
 

@@ -1,4 +1,4 @@
-"""What is told of a request: at its beginning, and at its end. Whole numbers only."""
+"""Ledger rows at the beginning and the end of a request. Whole numbers only."""
 
 from dataclasses import dataclass
 
@@ -74,9 +74,9 @@ class Settlement:
     total_ms: int = 0
     pairs: int = 0
     device_us: int = 0
-    """Of the machine's own time, its part."""
+    """Share of the machine's own time, in microseconds."""
     cold_ms: int = 0
-    """Of a load that it caused."""
+    """Load time that it caused, in milliseconds."""
     cost_micro: int = 0
     """By the list price."""
     own_micro: int = 0
@@ -84,5 +84,5 @@ class Settlement:
 
     @property
     def revision(self) -> str:
-        """Of what answered: while it waited the model may have become another one of itself."""
+        """Revision that answered: it may have changed while the request waited."""
         return self.entry.revision

@@ -45,7 +45,7 @@ class Difference:
 
 
 class _NotOpen(Exception):
-    """Of the rows that end some had ended: the transaction is rolled back, and the others are looked for."""
+    """Some rows had ended before: roll back and write only those still open."""
 
 
 class LedgerTable:

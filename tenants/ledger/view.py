@@ -42,14 +42,14 @@ class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_seconds: float
     pairs: int
     device_seconds: float
-    """Of the machine's time, the part that is charged to these."""
+    """Share of the machine's time that is charged to these."""
     cold_start_seconds: float
     cost: float
     """By the list prices of the recipes."""
     own_cost: float
     """By the machine's price."""
     lost_cost: float
-    """Of interrupted requests: the most that they could have cost. It counts against budgets."""
+    """Highest possible cost of interrupted requests. It counts against budgets."""
     accepted: int
     rejected: int
     cost_per_accepted: float | None

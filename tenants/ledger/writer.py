@@ -1,8 +1,8 @@
-"""One thread that writes to the ledger: what has come while it wrote goes into its next transaction.
+"""One thread that writes the ledger in batches: what arrives meanwhile goes into the next transaction.
 
 | what comes                 | while the database answers            | while it does not                             |
 |----------------------------|---------------------------------------|-----------------------------------------------|
-| the beginning of a request | committed, then the request may go on | Unavailable: nothing runs that is not told of |
+| the beginning of a request | committed, then the request may go on | Unavailable: nothing runs without a row       |
 | the end of a request       | committed                             | kept, and written once it answers again       |
 
 Nothing more is kept than there are requests under way: each waits for the commit of its beginning.
@@ -29,7 +29,7 @@ Begun = tuple[Entry, "asyncio.Future[None]"]
 
 @dataclass(slots=True)
 class _Work:
-    """Of one transaction."""
+    """Contents of one transaction."""
 
     begun: list[Begun] = field(default_factory=list)
     ended: list[Settlement] = field(default_factory=list)
@@ -62,7 +62,7 @@ class LedgerWriter:
 
     async def flush(self) -> None:
         """Returns once what has come until now is committed, or the database did not answer."""
-        if self._stopping.is_set():  # nobody reads what comes now
+        if self._stopping.is_set():  # nothing reads the queue any more
             return
         done: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(done)

@@ -1,7 +1,7 @@
-"""What the ledger knows of the last minute and of budgets' present periods: where meters begin.
+"""Usage of the last minute and of present budget periods in the ledger: where meters begin.
 
 A request whose end the ledger does not know (`interrupted`: the server was killed) counts as the most that it could
-have used. One that is under way is not told of here: who runs it knows.
+have used. Requests under way are not included: the limiter holds them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -17,10 +17,10 @@ from tenants.limits.records import Kind, Limit, Mode
 
 log = logging.getLogger("roundhouse.tenants")
 CONTENTION = 60.0
-"""Seconds that are the most that a client is told to wait for others."""
+"""Longest Retry-After in seconds for limits that other requests may free."""
 UTC, DAY = ZoneInfo("UTC"), 86_400
 OnLimit = Callable[[Limit, str], None]
-"""Of a limit that bound: `refused`, `warned`, `shadow`."""
+"""Called with a binding limit and `refused`, `warned` or `shadow`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Amounts:
     audio_ms: int = 0
     money: int = 0
     explicit_tokens: int = 0
-    """Of the tokens, those that the client asked for by number; the others are what it may come to."""
+    """Tokens that the client set by number; the others are an upper bound."""
 
     def of(self, kind: Kind) -> int:
         match kind:
@@ -64,10 +64,10 @@ class _LimitMeter:
     zone: ZoneInfo
     """In which a budget's days begin."""
     warned: int = -1
-    """The period of a budget, or the day, in which the log told of it."""
+    """Period of a budget, or day, of the last warning in the log."""
 
     def amount_to_reserve(self, most: Amounts) -> int:
-        """Of what may be less than that, no more than would ever fit."""
+        """Return what to reserve. An upper bound is capped at what could ever fit."""
         amount = most.of(self.limit.kind)
         if self.limit.kind is Kind.TOKENS and most.explicit_tokens <= self.limit.amount:
             return min(amount, self.limit.amount)
@@ -75,7 +75,7 @@ class _LimitMeter:
 
 
 _COUNTED = (Kind.REQUESTS, Kind.AT_ONCE)
-"""Of these a request is one, however often it is tried."""
+"""Kinds that count a request once, however often it is tried."""
 
 
 @dataclass(slots=True)
@@ -86,17 +86,17 @@ class Admission:
     model: str
     most: Amounts
     holds: list[tuple[_LimitMeter, Hold]] = field(default_factory=list)
-    """Of this attempt: tokens, audio, money."""
+    """Holds of this attempt: tokens, audio, money."""
     counted: list[tuple[_LimitMeter, Hold]] = field(default_factory=list)
-    """Of the request: all its attempts have this list."""
+    """Holds of the request, shared by all its attempts."""
     warnings: list[str] = field(default_factory=list)
-    """Of the request."""
+    """Warnings of the request, shared by all its attempts."""
     reported: set[str] = field(default_factory=set)
-    """Of the request: limits that only count or warn, and have."""
+    """Ids of limits already reported for the request."""
     is_settled: bool = False
 
     def another(self) -> "Admission":
-        """Of an attempt beside this one, for which nothing is reserved yet."""
+        """An attempt beside this one, with nothing reserved yet."""
         other = Admission(self.caller, self.model, Amounts(), is_settled=True)
         other.share(self)
         return other
@@ -171,7 +171,7 @@ class Limiter:
             admission.counted.clear()
 
     def levels(self, caller: Caller, model: str) -> dict[Kind, LimitLevel]:
-        """Of each kind that limits this caller the one with the least left, for headers."""
+        """The level of each kind of limit with the least remaining, for headers."""
         levels: dict[Kind, LimitLevel] = {}
         now = self._clock()
         for one in self._of(caller.team, caller.metered, model):

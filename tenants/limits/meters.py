@@ -13,7 +13,7 @@ _WINDOW = MINUTE * SECOND
 _JOINED = 64
 """Holds in a rate's line beyond those under way, before it is made shorter."""
 _PERIODS = 4
-"""Of a budget that are remembered."""
+"""Periods of a budget that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Rate:
 
 
 class Concurrency:
-    """How many are under way. Nobody knows when one ends: the wait is the mean of those before."""
+    """Requests at once. The predicted wait is the mean duration of earlier ones."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self._running, self._seconds = limit, 0, 1.0

@@ -7,7 +7,7 @@ from typing import Literal
 from registry.errors import BadRequest
 
 MICRO = 1_000_000
-"""Of money: whole millionths of the server's currency."""
+"""Money in whole millionths of the server's currency."""
 MINUTE = 60
 MAX_AMOUNT = 10**15
 
@@ -59,7 +59,7 @@ class Limit:
     mode: Mode = Mode.ENFORCE
     model: str = ""
     emails: tuple[str, ...] = ()
-    """Whom OpenAI's spend alerts name: kept and told, never written to."""
+    """Addresses of OpenAI's spend alerts: stored and listed, never written to."""
 
     def __post_init__(self) -> None:
         least = 0 if self.kind.is_spend else 1
@@ -72,7 +72,7 @@ class Limit:
         return self.amount if self.kind.unit == 1 else self.amount / self.kind.unit
 
     def counts(self, model: str) -> bool:
-        """Whether what is asked of a model counts; of one's former version, `id@version`, as of the model."""
+        """Whether requests to a model count; those to `id@version` count as the model's."""
         return self.model in ("", model, model.partition("@")[0])
 
     @property

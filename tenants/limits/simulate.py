@@ -68,7 +68,7 @@ class _Replay:
         self._limiter.replace([limit], {limit.subject: zone}, (), {limit.id: spent})
         self._running: list[tuple[float, str, _Request, Admission, Amounts]] = []
         self._tried: dict[str, _Request] = {}
-        """Of which attempts are still to come. A client may send one id twice: it is its first request's then."""
+        """Requests with further attempts. Of a repeated id, attempts count for its first request."""
 
     def of(self, rows: Iterable[Any]) -> Outcome:
         came, refused, first, last = 0, 0, None, None

@@ -25,7 +25,7 @@ class LimitTable:
         self._database, self._clock = database, clock
 
     def all(self, owner: str | None = None, subject: str | None = None) -> list[Limit]:
-        """Oldest first. A key's are those of its line, and are told as of the line's first key."""
+        """All limits, oldest first. Limits of a key are those of its rotation chain, listed for its first key."""
         query = sa.select(LIMITS).order_by(LIMITS.c.created, LIMITS.c.id)
         if owner is not None:
             query = query.where(LIMITS.c.owner == owner)
@@ -38,7 +38,7 @@ class LimitTable:
             return [_of_line(_limit(row), firsts) for row in connection.execute(query)]
 
     def zones(self) -> dict[str, ZoneInfo]:
-        """Of teams, and of keys by their ids: the team's."""
+        """Time zones of teams, and of keys by their ids."""
         with self._database.read() as connection:
             teams = connection.execute(sa.select(TEAMS.c.id, TEAMS.c.timezone)).all()
             keys = connection.execute(sa.select(KEYS.c.id, KEYS.c.team)).all()
@@ -46,7 +46,7 @@ class LimitTable:
         return {**zones, **{row.id: zones[row.team] for row in keys}}
 
     def zone(self, limit: Limit) -> ZoneInfo:
-        """Of the team whose limit it is, or whose key's. Raises NotFound for one that is not there."""
+        """Time zone of the team of a limit. Raises NotFound."""
         self.check(limit.owner, limit.subject)
         return self.zones()[limit.subject]
 

@@ -1,8 +1,8 @@
-"""Tables as they are now. Times are seconds since the epoch.
+"""The tables of teams, keys and the ledger. Times are seconds since the epoch.
 
 | table    | a row is                                                                                          |
 |----------|---------------------------------------------------------------------------------------------------|
-| teams    | a team; archived: its keys are refused. Never deleted: what it used stays told                     |
+| teams    | a team; archived: its keys are refused. Never deleted: its usage stays                              |
 | api_keys | a key, by its HMAC; revoked or expired ones stay, so that an emptied table never means 'open'       |
 | ledger   | a request: `tenants.ledger`                                                                        |
 | hours    | the sums of an hour's ended requests that are alike in team, key, model, ...                       |

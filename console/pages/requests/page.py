@@ -34,7 +34,7 @@ def _older_than(after: str, rows: list[RequestRow]) -> list[RequestRow]:
 
 
 def _texts(visit: Visit) -> Transcript | None:
-    """Of the request that is asked for; of no other team than the viewer's."""
+    """The transcript of the requested row, never of another team than the viewer's."""
     query = visit.request.query_params
     try:
         at = float(query.get("at", ""))

@@ -11,7 +11,7 @@ from routing.providers.translation.completions import ChatToolCall, ToolFunction
 
 
 class OrderedCalls:
-    """Of one stream. The first piece of each call that is given back has its name.
+    """Order the tool calls of one stream. The first piece of each call has its name.
 
     | a piece is of        | it is                                                       |
     |----------------------|-------------------------------------------------------------|

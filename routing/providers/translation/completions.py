@@ -69,7 +69,7 @@ class ChatToolCall(msgspec.Struct):
 
 
 class ContentPart(msgspec.Struct):
-    """Of a content that is a list, as Mistral's models give it where they think."""
+    """A part of a content list, as Mistral's reasoning models send it."""
 
     type: str = ""
     text: str | None = None

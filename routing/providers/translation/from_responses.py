@@ -16,7 +16,7 @@ NAMES = {
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
-"""Of chat completions' fields, where they are others here."""
+"""Fields of chat completions that have another name here."""
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
 
 
@@ -26,7 +26,7 @@ class ChatTranslation:
     """A chat completion's, but for `model`."""
     answers: ResponseAnswers
     origins: list[str]
-    """Of each message: what it was made of."""
+    """The field that each message was made from."""
 
     def in_client_terms(self, error: BadRequest) -> BadRequest:
         """An error of the chat completion's body in the words of the client's."""

@@ -131,7 +131,7 @@ class ResponseAnswers:
         return events
 
     def _end(self, status: str) -> list[bytes]:
-        """Of the items: calls that were held, and what closes the last one."""
+        """Close the items: waiting calls, then the last one."""
         rest = []
         for call in self._calls.rest():
             rest += self._say(f"call {call.index}", call.function.arguments_text, call)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from routing.providers.translation.fields.reading import Fields, fields
 
 DIRECT = {"type": "direct"}
-"""The model calls a tool by itself, and not by code that it writes."""
+"""The model calls a tool directly, not through code that it writes."""
 FIELDS: Mapping[str, Fields] = {
     "request": fields(
         "model messages max_tokens system stop_sequences stream temperature top_p top_k tools tool_choice metadata"

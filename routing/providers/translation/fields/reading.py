@@ -24,7 +24,7 @@ def wrong(param: str, what: str) -> BadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What becomes of the fields of one kind of object. Those that nobody has heard of are refused too.
+    """Rules for the fields of one kind of object. Unknown fields are refused too.
 
     Args:
         carried: they have a counterpart.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from routing.providers.translation.fields.reading import Fields, fields
 
 DIRECT = {"type": "direct"}
-"""The model calls a tool by itself, and not by code that it writes."""
+"""The model calls a tool directly, not through code that it writes."""
 FIELDS: Mapping[str, Fields] = {
     "request": fields(
         "model input instructions max_output_tokens temperature top_p stream tools tool_choice parallel_tool_calls text"
