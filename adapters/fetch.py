@@ -61,7 +61,7 @@ class Fetcher:
         else:
             path = Path(source.path)
             if not path.is_absolute():
-                raise BadRequest(f"'{source.path}' is no absolute path.", param="source.path")
+                raise BadRequest(f"'{source.path}' is not an absolute path.", param="source.path")
             real = await asyncio.to_thread(_folder, path)
             yield FetchedAdapter(real, None, str(path))
 

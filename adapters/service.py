@@ -86,7 +86,7 @@ class AdapterService:
         Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full): nothing has changed then.
         """
         if not ADAPTER.match(name):
-            raise BadRequest(f"'{name[:80]}' is no adapter name: {NAME_RULE}.", param="name")
+            raise BadRequest(f"'{name[:80]}' is not a valid adapter name: {NAME_RULE}.", param="name")
         if alias is not None:
             check_alias(alias)
         key = AdapterKey(base.id, name, team)

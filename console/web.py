@@ -132,7 +132,7 @@ class Web:
         if caller is EVERYBODY:
             raise BadRequest("This server asks for no key: everything is open to you already.", param="key")
         if caller.key is None:
-            raise BadRequest("This is no key of this server: they begin with 'rh-'.", param="key")
+            raise BadRequest("This is not a key of this server: they begin with 'rh-'.", param="key")
         response = _json({"signed_in": True})
         first = request.headers.get("x-forwarded-proto", "").partition(",")[0]  # the first of several proxies
         secure = "https" in (request.url.scheme, first.strip().lower())

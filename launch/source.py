@@ -31,7 +31,7 @@ def parse_source(text: str, revision: str | None = None) -> Source:
     if text.startswith("package:"):
         name, _, inside = text.removeprefix("package:").partition("/")
         if not PACKAGE.match(name) or inside.startswith("/") or ".." in PurePosixPath(inside).parts:
-            raise BadRequest(f"{quoted(text)} is no package: write package:NAME[/inside].", param="source")
+            raise BadRequest(f"{quoted(text)} is not a package: write package:NAME[/inside].", param="source")
         return PackageSource(package=name, inside=inside or ".")
     if text.lower().endswith(".gguf"):
         raise BadRequest(
@@ -46,7 +46,7 @@ def parse_source(text: str, revision: str | None = None) -> Source:
             raise BadRequest("Name the revision once: org/name@revision.", param="source")
         if not is_revision(requested):
             raise BadRequest(
-                f"{quoted(requested)} is no revision: write a branch, a tag or a commit.", param="revision"
+                f"{quoted(requested)} is not a revision: write a branch, a tag or a commit.", param="revision"
             )
         return HubSource(hub=hub, revision=requested)
     if revision:

@@ -35,7 +35,7 @@ def checked_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Iter
     """The same for a file that is kept. Raises Unfit with all for which it could not be read again."""
     text = recipe_text(recipe, choices, notes)
     if faults := faults_of(text):
-        raise Unfit(f"That is no recipe: {faults[0]}", faults, code="bad_recipe", param="overrides")
+        raise Unfit(f"This is not a recipe: {faults[0]}", faults, code="bad_recipe", param="overrides")
     return text
 
 

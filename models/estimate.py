@@ -92,7 +92,7 @@ def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
 def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: DeviceKind) -> Estimate:
     """Estimate without files. `recipe`: its dtype settled; `shape`: None for speech. Unfit for bad flags."""
     if fault := flag_fault(recipe):
-        raise Unfit(f"That is no recipe: {fault}.", code="bad_recipe", param="engine.flags")
+        raise Unfit(f"This is not a recipe: {fault}.", code="bad_recipe", param="engine.flags")
     cast = _float_bytes(recipe, kind)
     notes = {"weights": f"{weights.parameters:,} parameters, {_dtype_words(recipe, cast)}"}
     kv_cache = place = places = host_place = host_places = 0
@@ -166,7 +166,7 @@ def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: fl
         windows = max(1, recipe.batching.max_tokens // recipe.window.padded)
         beams = int(str(recipe.engine.flags.get("beam_size", BEAMS)))
         if beams < 1:
-            raise Unfit("That is no recipe: beam_size must be 1 or more.", code="bad_recipe", param="engine.flags")
+            raise Unfit("This is not a recipe: beam_size must be 1 or more.", code="bad_recipe", param="engine.flags")
         values = weights.hidden * (12 + 2 * weights.decoder_layers * beams)
         return int(windows * recipe.window.padded * SECOND_FRAMES * values * each)
     step = recipe.batching.max_tokens * (4 * shape.hidden + 2 * shape.feed_forward) * each

@@ -212,7 +212,7 @@ class Catalog:
         """
         recipe = self.model(key.base)
         if not ADAPTER.match(key.name):
-            raise BadRequest(f"{quoted(key.name)} is no adapter name: {NAME_RULE}.", param="name")
+            raise BadRequest(f"{quoted(key.name)} is not a valid adapter name: {NAME_RULE}.", param="name")
         if not recipe.memory.adapters.device:
             raise BadRequest(
                 f"Model '{recipe.id}' takes no adapters. Set memory.adapters.device in its recipe to at least 1.",
@@ -240,7 +240,7 @@ class Catalog:
         """
         recipe = self.model(model)
         if not MODEL.match(alias):
-            raise BadRequest(f"{quoted(alias)} is no alias: {MODEL_RULE}.", param="alias")
+            raise BadRequest(f"{quoted(alias)} is not a valid alias: {MODEL_RULE}.", param="alias")
         used = {
             "a model's id": alias in self.recipes,
             "an alias in a recipe": alias in self._written,

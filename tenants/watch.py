@@ -56,7 +56,7 @@ class KeyWatch:
     def identify(self, keys: Sequence[str]) -> Caller:
         if self._failed and not self._was_read:
             raise Unavailable(
-                "This server cannot read its keys, and lets nobody in until it can. Its log tells why.",
+                "This server cannot read its keys and refuses all requests until it can. See its log.",
                 code="keys_unreadable",
                 retry_after=5,
             )
@@ -112,7 +112,7 @@ class KeyWatch:
                 self._failed = False
             except Exception as error:  # whatever it is: the next look may succeed
                 if not self._failed:
-                    meanwhile = "those known go on" if self._was_read else "nobody is let in until they can be"
+                    meanwhile = "those known go on" if self._was_read else "requests are refused until they can be"
                     log.error(f"keys cannot be read: {meanwhile}", exc_info=error)
                 self._failed = True
 

@@ -67,7 +67,7 @@ def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
             elif start[257:262] == b"ustar":
                 _untar(_MeteredStream(file, meter), extractor)
             else:
-                raise _Refused("It is no tar, tar.gz or zip file.")
+                raise _Refused("It is not a tar, tar.gz or zip file.")
             if not extractor.names:
                 raise _Refused("It holds no adapter_config.json and no safetensors at its root or in one folder.")
     except _Refused as refused:

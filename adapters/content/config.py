@@ -98,7 +98,7 @@ def read_config(raw: bytes, bounds: Bounds, faults: Faults) -> tuple[AdapterConf
     try:
         data = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        faults.add(f"adapter_config.json is no JSON text: {error}")
+        faults.add(f"adapter_config.json is not JSON: {error}")
         return None, []
     if not isinstance(data, dict):
         faults.add("adapter_config.json must hold a JSON object.")
@@ -187,7 +187,7 @@ def _is_usable(config: AdapterConfig, patterns: int, faults: Faults) -> bool:
                 raise re.error("longer than 1000 characters")
             re.compile(regex)
         except (re.error, RecursionError, OverflowError) as error:
-            faults.add(f"{quote_value(regex)} is no usable pattern: {error}.")
+            faults.add(f"{quote_value(regex)} is not a usable pattern: {error}.")
             sound = False
     return sound
 

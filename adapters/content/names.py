@@ -35,7 +35,7 @@ def why_no_lora(name: str) -> str:
             "this is a copy of the embedding or head: save with save_embedding_layers=False if it was not trained. "
             "A changed vocabulary cannot be served as an adapter."
         )
-    return "this is no half of a LoRA pair (<module>.lora_A.weight, <module>.lora_B.weight)."
+    return "this is not half of a LoRA pair (<module>.lora_A.weight, <module>.lora_B.weight)."
 
 
 def layer_fault(module: str, base: BaseShapes) -> str | None:

@@ -141,5 +141,5 @@ def _rounding(pairs: list[Pair]) -> list[str]:
     wide = sorted({t.dtype for pair in pairs for t in (pair.a, pair.b)} - {"BF16"})
     notes = [f"Tensors stored as {' and '.join(wide)} were rounded to bfloat16."] if wide else []
     if any(pair.scale != 2.0 ** round(log2(pair.scale)) for pair in pairs):
-        notes.append("The scale is no power of two: folding it in rounds B by up to 0.4 %.")
+        notes.append("The scale is not a power of two: folding it in rounds B by up to 0.4 %.")
     return notes

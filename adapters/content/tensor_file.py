@@ -63,9 +63,9 @@ def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str
     try:
         header = json.loads(head[LENGTH.size :].decode("utf-8"), object_pairs_hook=_without_duplicates)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise BadFile(f"its header is no JSON text: {error}") from None
+        raise BadFile(f"its header is not JSON: {error}") from None
     if not isinstance(header, dict):
-        raise BadFile("its header is no JSON object")
+        raise BadFile("its header is not a JSON object")
     header.pop("__metadata__", None)
     if len(header) > max_tensors:
         raise BadFile(f"it has {len(header)} tensors, over the limit of {max_tensors}")

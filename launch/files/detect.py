@@ -195,7 +195,7 @@ def _ctranslate2(listing: Listing) -> Detection | None:
         return Detection(Task.TRANSCRIBE, "faster-whisper", "", why)
     if any(name.startswith("vocabulary") for name in listing.sizes):
         raise Unfit(
-            f"{listing.where} is a CTranslate2 model that is no Whisper: only Whisper is served that way.",
+            f"{listing.where} is a CTranslate2 model other than Whisper: only Whisper is served that way.",
             code="not_whisper",
             param="source",
         )
@@ -326,7 +326,7 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detection:
         what = f"({name}) fills in masked words: embedding models are made from such, add one of those"
         raise Unfit(f"{listing.where} {what}.", code="is_masked_lm", param="source")
     if SPEECH.search(name):
-        what = f"({name}) is a speech model that is no Whisper, and only Whisper is served: add one"
+        what = f"({name}) is a speech model other than Whisper, and only Whisper is served: add one"
         raise Unfit(f"{listing.where} {what}.", code="not_whisper", param="source")
     architectures = vllm_source.architectures()
     if architectures and name not in architectures:

@@ -105,5 +105,5 @@ def list_folder(folder: Path) -> Listing:
         if file.is_file() and not file.name.startswith("."):
             sizes[str(file.relative_to(folder))] = file.stat().st_size
         if len(sizes) > MOST_FILES:
-            raise Unfit(f"{folder} holds more than {MOST_FILES} files: it is no model's folder.", code="not_a_model")
+            raise Unfit(f"{folder} holds more than {MOST_FILES} files: it is not a model's folder.", code="not_a_model")
     return Listing(str(folder), sizes, lambda name: (folder / name).read_bytes())

@@ -78,7 +78,7 @@ def recipe_of(data: Mapping[str, Any]) -> Recipe:
     except ValidationError as error:
         faults = [*(words(one) for one in error.errors(include_url=False)), *faults]
     if faults:
-        raise Unfit(f"That is no recipe: {faults[0]}", faults, code="bad_recipe", param="overrides")
+        raise Unfit(f"This is not a recipe: {faults[0]}", faults, code="bad_recipe", param="overrides")
     return recipe
 
 
@@ -87,7 +87,9 @@ def put(data: dict[str, Any], key: str, value: object) -> None:
     parts = key.split(".")
     if not all(parts) or len(parts) > 6:
         raise Unfit(
-            f"'{key}' is no key of a recipe: write one such as memory.kv_cache.", code="bad_recipe", param="overrides"
+            f"'{key}' is not a key of a recipe, such as memory.kv_cache.",
+            code="bad_recipe",
+            param="overrides",
         )
     *way, last = parts
     for part in way:

@@ -25,7 +25,7 @@ def shows_tools(template: str, listing: Listing) -> bool:
         return any(name.name == "tools" and name.ctx == "load" for name in read.find_all(nodes.Name))
     except (TemplateSyntaxError, RecursionError, ValueError) as error:
         raise Unfit(
-            f"The chat template of {listing.where} is no Jinja template ({error}): mend it, or copy it anew.",
+            f"The chat template of {listing.where} is not a Jinja template ({error}): mend it, or copy it anew.",
             code="bad_config",
             param="source",
         ) from None

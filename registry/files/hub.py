@@ -50,7 +50,7 @@ def hub_errors(source: HubSource) -> Iterator[None]:
     try:
         yield
     except errors.HFValidationError as error:
-        raise BadRequest(f"{quoted(source.hub)} is no hub id: {error}", param="source.hub") from None
+        raise BadRequest(f"{quoted(source.hub)} is not a hub id: {error}", param="source.hub") from None
     except errors.GatedRepoError:
         raise NotFound(
             f"{repository} is gated: accept its terms on {hub} and set HF_TOKEN.", code="hub_not_found"

@@ -67,7 +67,7 @@ def read_shape(folder: Path) -> Shape:
     except OSError as error:
         raise Unfit(f"{file} cannot be read: {error.strerror}", code="bad_config") from None
     except ValueError as error:
-        raise Unfit(f"{file} is no model's config: {error}", code="bad_config") from None
+        raise Unfit(f"{file} is not a model's config: {error}", code="bad_config") from None
     return shape_of(config, str(file))
 
 
@@ -96,7 +96,7 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
     except KeyError as error:
         raise Unfit(f"{file} does not tell {error.args[0]}", code="bad_config") from None
     except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise Unfit(f"{file} is no model's config: {error}", code="bad_config") from None
+        raise Unfit(f"{file} is not a model's config: {error}", code="bad_config") from None
 
 
 def _with_standard_names(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -98,7 +98,7 @@ def _weight_files(folder: Path) -> list[Path]:
             if any(".." in PurePath(name).parts or PurePath(name).is_absolute() for name in names):
                 raise ValueError("a file outside of the folder")
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            raise Unfit(f"{index} is no index of safetensors files", code="bad_weights") from None
+            raise Unfit(f"{index} is not an index of safetensors files", code="bad_weights") from None
         root = [folder / name for name in names]
     elif (folder / "model.safetensors").is_file():
         root = [folder / "model.safetensors"]

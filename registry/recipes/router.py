@@ -129,7 +129,7 @@ class RouterSpec(Strict):
     default: TargetName | None = Field(
         default=None, description="who answers where no stage decides; left out: whichever state and price prefer"
     )
-    fallbacks: To = Field(default=(), description="who may answer instead, in this order")
+    fallbacks: To = Field(default=(), description="targets that may answer instead, in this order")
     hedge_after: Hedge | None = Field(
         default=None,
         description="has no effect: there are no second attempts beside a late one any more; leave it out",

@@ -174,7 +174,7 @@ def _bad_keys(file: Path, root: yaml.Node) -> list[Fault]:
             line = _line(key)
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEY_TAGS:
                 quoted_key = f"'{key.value}'" if isinstance(key, yaml.ScalarNode) else "a list or mapping"
-                faults.append(Fault(file, line, f"{quoted_key} is no text and so no key; write a key in quotes"))
+                faults.append(Fault(file, line, f"{quoted_key} is not text, so it is not a key; write a key in quotes"))
             elif key.value in lines:
                 text = f"key '{key.value}' is given twice, first in line {lines[key.value]}; keep one of them"
                 faults.append(Fault(file, line, text))
@@ -219,7 +219,7 @@ def _syntax(file: Path, error: Exception, node: yaml.Node | None) -> Fault:
         return Fault(file, line, "a tab cannot indent; use spaces")
     if isinstance(error, yaml.constructor.ConstructorError):
         return Fault(file, line, f"{problem}; write plain text, numbers, lists and mappings")
-    return Fault(file, line, f"is no valid YAML here: {problem}")
+    return Fault(file, line, f"is not valid YAML here: {problem}")
 
 
 def _line(node: yaml.Node) -> int:

@@ -66,7 +66,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
         if alias is not None:
             check_alias(alias)
         if not ADAPTER.match(key.name):
-            raise BadRequest(f"'{key.name[:80]}' is no adapter name: {NAME_RULE}.", param="name")
+            raise BadRequest(f"'{key.name[:80]}' is not a valid adapter name: {NAME_RULE}.", param="name")
         if not DIGEST.match(new.digest):
             raise BadRequest("A digest is 'sha256:' and 64 hex digits.", param="digest")
         with self._write() as db:

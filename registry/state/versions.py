@@ -206,7 +206,8 @@ def check_alias(alias: str) -> None:
     """Raise BadRequest for an alias that breaks the rule for names, or looks like a version or a digest."""
     if not ALIAS.match(alias) or VERSION.match(alias) or DIGEST_PREFIX.match(alias):
         raise BadRequest(
-            f"'{alias[:80]}' is no alias: {NAME_RULE}; and it must not look like a version (v3).", param="alias"
+            f"'{alias[:80]}' is not a valid alias: {NAME_RULE}; and it must not look like a version (v3).",
+            param="alias",
         )
 
 

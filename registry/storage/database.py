@@ -30,7 +30,7 @@ def url_of(text: str) -> URL:
     try:
         url = make_url(text)
     except ArgumentError:
-        raise BadRequest(f"That is no address of a database. Write {POSTGRES}://user@host/name.") from None
+        raise BadRequest(f"This is not the address of a database. Write {POSTGRES}://user@host/name.") from None
     if url.drivername not in (SQLITE, POSTGRES):
         raise BadRequest(f"A database is {SQLITE} or {POSTGRES}, not '{url.drivername}'.")
     return url

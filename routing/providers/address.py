@@ -26,7 +26,7 @@ def fault(address: str, private: bool) -> str | None:
     """
     target = _embedded_target(ipaddress.ip_address(address.partition("%")[0]))
     if target.is_link_local or target.is_multicast or target.is_unspecified or target in TRANSLATED_HERE:
-        return f"{target} is no address of a provider"
+        return f"{target} is not a valid address for a provider"
     is_site_local = isinstance(target, ipaddress.IPv6Address) and target.is_site_local
     if not private and (not target.is_global or is_site_local):
         return f"{target} is private; `private_addresses: true` in the recipe allows it"

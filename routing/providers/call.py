@@ -224,7 +224,7 @@ class ProviderCall:
             if planned.stream != reply.is_stream:
                 if planned.stream and "json" in reply.content_type:  # what has no end is not waited for
                     await self._object(planned, reply)  # an error says more
-                raise BadAnswer("answered with a stream, or none, where it was asked otherwise")
+                raise BadAnswer("answered with a stream where none was requested, or without one where it was")
             events = self._streamed(planned, reply) if planned.stream else self._whole(planned, reply)
             async with aclosing(events):
                 async for event in events:

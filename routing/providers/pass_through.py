@@ -129,7 +129,7 @@ class AnswerProgress:
         except NOT_JSON:
             whole = _HALF.sub(rb"\\ufffd", data)
             if whole == data:
-                raise BadAnswer("answered with what is no JSON object") from None
+                raise BadAnswer("answered with something other than a JSON object") from None
             return self.object(whole)
         return (msgspec.json.encode(parts) if self._in(parts) else data), parts
 
@@ -287,7 +287,7 @@ def _choices(raw: msgspec.Raw | None) -> list[_Choice]:
     try:
         return msgspec.json.decode(raw, type=list[_Choice] | None) or []
     except NOT_JSON:
-        raise BadAnswer("answered with a chunk whose choices are none") from None
+        raise BadAnswer("answered with a chunk whose choices are invalid") from None
 
 
 def _calls(choice: dict[str, Any]) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ _FORMATS = re.compile(
 
 def _unsupported(param: str, model: str) -> BadRequest:
     return BadRequest(
-        f"'{param}' cannot be carried to '{model}', which answers elsewhere. Leave it out.",
+        f"'{param}' cannot be carried to '{model}', which runs at a provider. Leave it out.",
         param=param,
         code="unsupported_value",
     )
@@ -89,7 +89,7 @@ def embedded(data: bytes, inputs: int) -> tuple[EmbedResult, Usage, str | None]:
         answer = msgspec.json.decode(data, type=_Vectors)
         rows = [_floats(item.embedding) for item in sorted(answer.data, key=lambda item: item.index)]
     except (ValueError, *NOT_JSON):
-        raise BadAnswer("answered with vectors that are none") from None
+        raise BadAnswer("answered with invalid vectors") from None
     if len(rows) != inputs or len({len(row) for row in rows}) != 1 or not len(rows[0]):
         raise BadAnswer(f"answered {inputs} inputs with {len(rows)} vectors, or with ones of several lengths")
     tokens = max(0, answer.usage.prompt_tokens or answer.usage.total_tokens or 0) if answer.usage else 0
@@ -151,7 +151,7 @@ def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None
     try:
         decoded = msgspec.json.decode(data, type=_Ranked | list[_TextScore])
     except NOT_JSON:
-        raise BadAnswer("answered with a ranking that is none") from None
+        raise BadAnswer("answered with an invalid ranking") from None
     ranking = _Ranked([_Scored(one.index, one.score) for one in decoded]) if isinstance(decoded, list) else decoded
     scores = {item.index: item.relevance_score for item in ranking.results or ranking.data}
     if sorted(scores) != list(range(documents)) or not all(map(math.isfinite, scores.values())):
@@ -256,7 +256,7 @@ def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str 
     try:
         transcript = msgspec.json.decode(data, type=_Transcript)
     except NOT_JSON:
-        raise BadAnswer("answered with a transcript that is none") from None
+        raise BadAnswer("answered with an invalid transcript") from None
     usage_reported = transcript.usage or _AudioUsage()
     ends = [segment.end for segment in transcript.segments or ()]
     seconds = max(0.0, _seconds(transcript.duration) or usage_reported.seconds or max(ends, default=0.0))

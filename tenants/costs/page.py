@@ -39,7 +39,7 @@ def page_of(day: Day) -> str:
             for one in day.compared
         ]
         columns = ("at", "theirs", "list price here", "saving %", "machine cost here", "saving %")
-        parts += ["<h2>The same elsewhere</h2>", _table(columns, rows)]
+        parts += ["<h2>The same at other providers</h2>", _table(columns, rows)]
     return "".join(parts) + "</html>\n"
 
 

@@ -85,7 +85,7 @@ class Keyring:
     def _active(self, text: str) -> Caller:
         id_ = secret.id_of(text) if len(text) <= LONGEST else None
         if id_ is None:
-            raise Unauthorized("This is no key of this server, or not a whole one: keys begin with 'rh-'.")
+            raise Unauthorized("This is not a key of this server, or it is incomplete: keys begin with 'rh-'.")
         entry = self._keys.get(id_, self._unknown_key)
         right = hmac.compare_digest(secret.digest(self._pepper, text), entry.digest)
         if not right:  # more is revealed only to a holder of the whole key

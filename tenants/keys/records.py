@@ -115,7 +115,7 @@ def check_team(id_: str) -> None:
     """Raises BadRequest."""
     if not TEAM.match(id_):
         raise BadRequest(
-            f"{quoted(id_)} is no team: write 1 to 64 of a-z, 0-9, '_' and '-', and begin with a letter or digit.",
+            f"{quoted(id_)} is not a team id: write 1 to 64 of a-z, 0-9, '_' and '-'; begin with a letter or digit.",
             param="team",
         )
 
@@ -137,4 +137,4 @@ def _check_patterns(param: str, patterns: Sequence[str]) -> None:
         raise BadRequest(f"Give 1 to {MOST_PATTERNS} patterns, or '*' for all.", param=param)
     for pattern in patterns:
         if not PATTERN.match(pattern):
-            raise BadRequest(f"{quoted(pattern)} is no pattern of names, such as 'sql-*'.", param=param)
+            raise BadRequest(f"{quoted(pattern)} is not a pattern of names, such as 'sql-*'.", param=param)

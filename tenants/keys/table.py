@@ -78,7 +78,9 @@ class KeyTable:
     def archive(self, id_: str, archived: bool) -> Team:
         """Refuse all keys of a team, or take them again. Raises NotFound; Conflict for the team of an open server."""
         if id_ == DEFAULT_TEAM and archived:
-            raise Conflict(f"The team '{DEFAULT_TEAM}' cannot be archived: it has whoever shows no key.", param="team")
+            raise Conflict(
+                f"The team '{DEFAULT_TEAM}' cannot be archived: requests without a key belong to it.", param="team"
+            )
         with self._database.write_durably() as connection:
             team = _team(self._of_team(connection, id_))
             if (team.archived is not None) == archived:
@@ -203,8 +205,9 @@ class KeyTable:
         ]
         if able and all(map(goes, able)):
             raise Conflict(
-                f"Without the key {able[-1].id} nobody could administer this server over HTTP: no other has the scope "
-                "'admin'. Make one first, or do this on the server's host (roundhouse keys, roundhouse teams).",
+                f"Without the key {able[-1].id} this server could not be administered over HTTP: no other key has "
+                "the scope 'admin'. Make one first, or do this on the server's host (roundhouse keys, roundhouse "
+                "teams).",
                 code="last_admin_key",
             )
 

@@ -19,7 +19,7 @@ def day_of(text: str, param: str = "date") -> tuple[int, int]:
         begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
         return int(begin.timestamp()), int((begin + timedelta(days=1)).timestamp())
     except (ValueError, OverflowError):
-        raise BadRequest(f"{quoted(text)} is no day, such as 2026-11-23.", param=param) from None
+        raise BadRequest(f"{quoted(text)} is not a day, such as 2026-11-23.", param=param) from None
 
 
 def moment_of(text: str, param: str) -> int:

@@ -12,7 +12,7 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise BadRequest(f"'{name[:40]}' is no time zone, such as Europe/Berlin or UTC.", param="timezone") from None
+        raise BadRequest(f"'{name[:40]}' is not a time zone, such as Europe/Berlin or UTC.", param="timezone") from None
 
 
 def period_of(kind: Kind, zone: ZoneInfo, at: float) -> tuple[int, int]:

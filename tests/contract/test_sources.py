@@ -88,7 +88,7 @@ def test_what_a_hub_does_not_have_says_what_to_do(hub: FakeHub, model: Path) -> 
         resolve(HubSource(hub="team/none", revision="main"), Path())
     with pytest.raises(NotFound, match="no revision 'v9'"):
         resolve(HubSource(hub=REPO, revision="v9"), Path())
-    with pytest.raises(BadRequest, match="no hub id"):
+    with pytest.raises(BadRequest, match="not a hub id"):
         resolve(HubSource(hub="../x", revision="main"), Path())
     (model / "model.safetensors").unlink()
     (model / "pytorch_model.bin").write_bytes(b"code")

@@ -43,13 +43,13 @@ form.addEventListener("submit", (event) => event.preventDefault());
 // The server asks the probe by itself as soon as the adapter comes into a place: so it is asked for one token.
 async function probe(button) {
   const { probe: path, model } = button.dataset;
-  say(where, `${model}: brought into its place and asked its probe…`);
+  say(where, `${model}: placing it and running its probe…`);
   let refused = "";
   try {
     await ask("POST", api("v1/chat/completions"), { model, max_tokens: 1, messages: [{ role: "user", content: "hello" }] });
   } catch (error) { refused = error.message; }
   const { probe: told } = await (await ask("GET", api(path))).json();
-  const words = { passed: "passed its probe", failed: "failed its probe", unchecked: "was not asked" }[told.state];
+  const words = { passed: "passed its probe", failed: "failed its probe", unchecked: "was not probed" }[told.state];
   say(where, `${model} ${words}. Expected “${told.expected}”, answered “${told.answered ?? "nothing"}”. ${refused}`, told.state === "passed" ? "good" : "bad");
   document.dispatchEvent(new Event("changed"));
 }

@@ -96,7 +96,7 @@ function nextToLeave() {
   });
   const isHeld = now.models.some((model) => model.bytes > 0);
   put($("next-to-leave"), ...(named.length ? ["Next to leave if room is needed: ", ...named.flatMap((one, i) => (i ? [", ", one] : [one]))]
-    : isHeld ? ["If room is needed, nobody can leave now: all are busy, pinned, just loaded or still coming."] : []));
+    : isHeld ? ["No model can make room now: all are busy, pinned, just loaded or still loading."] : []));
 }
 
 function requests() {

@@ -10,7 +10,7 @@ function show(key, name = "") {
   const use = make("button", { type: "button", class: "small" }, "Sign in with it");
   use.addEventListener("click", () => held(use, () => signIn(key.value).then(() => location.reload(), (error) => say(where, error.message, "bad"))));
   where.replaceChildren();
-  document.getElementById("secrets").prepend(make("div", { class: "said good" }, `Key ${key.id} of team ${key.team}. Keep it: it is not shown again.`,
+  document.getElementById("secrets").prepend(make("div", { class: "said good" }, `Key ${key.id} of team ${key.team}. Store it: it is not displayed again.`,
     make("div", { class: "secret" }, make("code", {}, key.value), make("button", { type: "button", class: "small", "data-copy": key.value }, "Copy"), use)));
   subjects("Keys", `key ${key.id}`, `${key.id} ${name}`);
 }

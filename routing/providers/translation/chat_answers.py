@@ -197,7 +197,7 @@ def _read(data: bytes | msgspec.Raw, kind: type[Read]) -> Read:
     try:
         return msgspec.json.decode(data, type=kind)
     except NOT_JSON:
-        raise BadAnswer("answered with a message that is none") from None
+        raise BadAnswer("answered with an invalid message") from None
 
 
 def _read_known(data: bytes | msgspec.Raw, kind: type[Read]) -> Read | None:

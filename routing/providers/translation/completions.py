@@ -128,7 +128,7 @@ def read(data: bytes) -> ChatCompletion:
     try:
         completion = msgspec.json.decode(data, type=ChatCompletion)
     except NOT_JSON:
-        raise BadAnswer("answered with a completion that is none") from None
+        raise BadAnswer("answered with an invalid completion") from None
     completion.id = completion.id or f"chatcmpl-{secrets.token_hex(12)}"
     for choice in completion.choices:
         choice.finish_reason = (choice.finish_reason or "").partition(":")[0] or None

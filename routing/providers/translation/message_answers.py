@@ -152,7 +152,7 @@ def _arguments(call: ChatToolCall, *, is_cut: bool) -> Json | None:
     except NOT_JSON:
         if is_cut:
             return None
-        raise BadAnswer("answered with a tool call whose arguments are no JSON") from None
+        raise BadAnswer("answered with a tool call whose arguments are not JSON") from None
 
 
 def _event(kind: str, **more: Any) -> bytes:

@@ -93,7 +93,7 @@ def test_a_gated_repository_says_what_to_do(hub: FakeHub, folder: Path, out: Pat
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b/c", "bad name/x", "-x/y"])
 def test_a_bad_id_is_the_clients_fault(name: str, hub: FakeHub, out: Path) -> None:
-    with pytest.raises(BadRequest, match="no hub id"):
+    with pytest.raises(BadRequest, match="not a hub id"):
         download(HubSource(hub=name, revision="main"), out, Bounds())
     assert not hub.requested
 

@@ -176,7 +176,7 @@ def test_notes_tell_what_was_changed(base: Base, folder: Path) -> None:
     weights = tensors(dtype=torch.float32)
     write_adapter(folder, weights=weights, settings={"lora_alpha": 20, "fan_in_fan_out": True, "my_note": "x"})
     notes = " ".join(check(Job(source=folder, base=base, bounds=Bounds())).notes)
-    for words in ("F32", "no power of two", "fan_in_fan_out", "my_note"):
+    for words in ("F32", "not a power of two", "fan_in_fan_out", "my_note"):
         assert words in notes
 
 

@@ -80,7 +80,7 @@ async def test_a_dry_run_stores_nothing(rig: Rig, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "x" * 65, "ü"])
 async def test_bad_names_are_refused_before_any_work(name: str, rig: Rig, folder: Path) -> None:
-    with pytest.raises(BadRequest, match="no adapter name"):
+    with pytest.raises(BadRequest, match="not a valid adapter name"):
         await rig.service.register(name, rig.base, PathSource(path=str(folder)))
 
 

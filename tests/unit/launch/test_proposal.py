@@ -114,7 +114,7 @@ def test_calls_that_no_one_here_can_read_are_reported() -> None:
 @pytest.mark.parametrize("template", ["{% if tools %}", "{{ message }", "{{ " + "(" * 5000, "{{ a }}" * 40_000])
 def test_a_template_that_is_none_is_refused_before_anything_is_fetched(template: str) -> None:
     """The load ended with "unexpected '}'", and did not say of what."""
-    with pytest.raises(Unfit, match="chat template of a/model is no Jinja template") as refused:
+    with pytest.raises(Unfit, match="chat template of a/model is not a Jinja template") as refused:
         chat("Qwen3-8B", template=template)
     assert refused.value.code == "bad_config"
 

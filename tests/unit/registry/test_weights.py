@@ -29,8 +29,8 @@ def test_configs(tmp_path: Path) -> None:
         write({"text_config": {**base, "head_dim": 16, "num_key_value_heads": 2}})
     ).kv_values_per_token == (2 * 2 * 2 * 16)
     assert read_shape(write({**base, "kv_lora_rank": 512, "qk_rope_head_dim": 64})).latent == 576
-    for bad, stated in (({**base, "hidden_size": "big"}, "is no model's config"), ({"vocab_size": 1}, "does not tell"),
-                      ([1], "is no model's config")):  # fmt: skip
+    for bad, stated in (({**base, "hidden_size": "big"}, "is not a model's config"), ({"vocab_size": 1}, "does not tell"),
+                      ([1], "is not a model's config")):  # fmt: skip
         with pytest.raises(Unfit, match=stated):
             read_shape(write(bad))
     with pytest.raises(Unfit, match="cannot be read"):
@@ -55,7 +55,7 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
     outside = json.dumps({"weight_map": {"a": str(tmp_path / "model.safetensors")}})
     for index in ("[]", outside, '{"weight_map": {"a": "../x.safetensors"}}', '{"weight_map":' + "[" * 100_000):
         (tmp_path / "model.safetensors.index.json").write_text(index)
-        with pytest.raises(Unfit, match="is no index"):
+        with pytest.raises(Unfit, match="is not an index"):
             read_weights(tmp_path)
 
 

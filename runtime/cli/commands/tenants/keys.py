@@ -165,7 +165,7 @@ def _print_key(key: "Key", text: str, as_json: bool) -> None:
     if as_json:
         emit({**_as_dict(key), "value": text})
         return
-    note(f"key {key.id} of team {key.team}: {', '.join(sorted(key.scopes))}. Keep it: it is not shown again.")
+    note(f"key {key.id} of team {key.team}: {', '.join(sorted(key.scopes))}. Store it: it is not displayed again.")
     print(text)
 
 

@@ -52,7 +52,7 @@ async def test_a_name_that_leads_to_both_is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(AddressRefused, match="private_addresses"):
         await Resolver(private=False).resolve("a.example", 443)
     Names(monkeypatch, ["127.0.0.1", "169.254.169.254"])
-    with pytest.raises(AddressRefused, match="no address of a provider"):
+    with pytest.raises(AddressRefused, match="not a valid address for a provider"):
         await Resolver(private=True).resolve("a.example", 443)
 
 

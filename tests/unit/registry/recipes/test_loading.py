@@ -127,9 +127,9 @@ LONG_NUMBER = "r.yaml:2: holds a number of more than 100 characters; write it in
         (b"just text", ["r.yaml:1: a recipe cannot be 'just text'; write keys and values, beginning with "
                         "'id: my-model'"]),
         (b"a" * (2**20 + 1), ["r.yaml: is larger than 1 MiB; split it, one model a file"]),
-        (b"[" * 100_000, ["r.yaml:1: is no valid YAML here: more than 32 levels, one inside the other"]),
-        (b"{a: " * 5_000, ["r.yaml:1: is no valid YAML here: more than 32 levels, one inside the other"]),
-        (b"x: 2026-13-45", ["r.yaml:1: is no valid YAML here: month must be in 1..12"]),
+        (b"[" * 100_000, ["r.yaml:1: is not valid YAML here: more than 32 levels, one inside the other"]),
+        (b"{a: " * 5_000, ["r.yaml:1: is not valid YAML here: more than 32 levels, one inside the other"]),
+        (b"x: 2026-13-45", ["r.yaml:1: is not valid YAML here: month must be in 1..12"]),
         (b"id: a\nv: 1" + b":1" * 60 + b".5", [LONG_NUMBER]),
         (b"id: a\nv: 1" + b":1" * 60_000, [LONG_NUMBER]),
         (b"id: a\nv: 0x" + b"f" * 5000, [LONG_NUMBER]),
@@ -152,7 +152,7 @@ def test_another_library_may_change_the_table_that_all_loaders_share(
     shared = yaml.SafeLoader.yaml_constructors
     monkeypatch.setitem(shared, "tag:yaml.org,2002:timestamp", shared["tag:yaml.org,2002:str"])
     assert yaml.safe_load("2026-13-45") == "2026-13-45"
-    assert faults(write(b"x: 2026-13-45")) == ["r.yaml:1: is no valid YAML here: month must be in 1..12"]
+    assert faults(write(b"x: 2026-13-45")) == ["r.yaml:1: is not valid YAML here: month must be in 1..12"]
 
 
 @pytest.mark.parametrize("item", ["[{}]", "{{<<: [{}]}}"], ids=["lists", "merges"])
