@@ -29,8 +29,9 @@ def test_configs(tmp_path: Path) -> None:
         write({"text_config": {**base, "head_dim": 16, "num_key_value_heads": 2}})
     ).kv_values_per_token == (2 * 2 * 2 * 16)
     assert read_shape(write({**base, "kv_lora_rank": 512, "qk_rope_head_dim": 64})).latent == 576
-    for bad, stated in (({**base, "hidden_size": "big"}, "is not a model's config"), ({"vocab_size": 1}, "does not tell"),
-                      ([1], "is not a model's config")):  # fmt: skip
+    no_config = "is not a model's config"
+    for bad, stated in (({**base, "hidden_size": "big"}, no_config), ({"vocab_size": 1}, "does not tell"),
+                        ([1], no_config)):  # fmt: skip
         with pytest.raises(Unfit, match=stated):
             read_shape(write(bad))
     with pytest.raises(Unfit, match="cannot be read"):
