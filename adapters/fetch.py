@@ -12,7 +12,7 @@ from pathlib import Path
 
 from adapters.check_process import FULL
 from adapters.hub import download
-from adapters.sources import AdapterSource, ComposedAdapter, UploadedArchive
+from adapters.types import AdapterSource, ComposedAdapter, UploadedArchive
 from registry.base.threads import Threads
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable

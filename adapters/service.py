@@ -9,9 +9,8 @@ from weakref import WeakValueDictionary
 
 from adapters.checker import Checker
 from adapters.fetch import Fetcher, disk_errors
-from adapters.sources import AdapterSource
 from adapters.store import Store
-from adapters.types import Base, CheckedAdapter, StoredAdapter
+from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
 from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict
 from registry.names import ADAPTER, DEFAULT_TEAM, NAME_RULE

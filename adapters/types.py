@@ -1,7 +1,9 @@
-"""Values that the adapter code hands on: its base, and what is stored of it."""
+"""Values of the adapter code: the base, sources, and stored or checked adapters."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from registry.recipes.source import HubSource, PackageSource, PathSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,23 @@ class CheckedAdapter:
     bytes: int
     notes: tuple[str, ...] = field(default=())
     """What was changed or left out without changing the meaning, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedArchive:
+    """A tar, tar.gz or zip file that was received; register() leaves it where it is."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedAdapter:
+    """A folder that the server itself made; `words` tell people from what."""
+
+    path: Path
+    words: str
+
+
+NamedSource = PathSource | HubSource
+"""What a client may name without having its bytes."""
+AdapterSource = NamedSource | PackageSource | UploadedArchive | ComposedAdapter

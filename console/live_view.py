@@ -1,5 +1,6 @@
 """What the page Now shows at one moment: values only, sent to all viewers as JSON."""
 
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -108,3 +109,25 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds in engines by team; None for viewers who may not see other teams."""
     requests: list[LastRequest]
     """The last that ended: of all teams, or of the viewer's."""
+
+
+class Stalls:
+    """Stall numbers of one base, by digest."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, int] = {}
+
+    def assign(self, places: int, placed: Iterable[str], moving: Mapping[str, str | None]) -> dict[str, int]:
+        """placed: in a place; moving: on its way into one, with the one whose place it takes."""
+        before = self._at
+        stalls = {digest: before[digest] for digest in placed if before.get(digest, places) < places}
+        for digest, victim in moving.items():
+            taken = before.get(digest, before.get(victim or "", places))
+            if taken < places and taken not in stalls.values():
+                stalls[digest] = taken
+        free = iter(sorted(set(range(places)) - set(stalls.values())))
+        for digest in (*placed, *moving):
+            if digest not in stalls and (number := next(free, None)) is not None:
+                stalls[digest] = number
+        self._at = stalls
+        return stalls

@@ -2,12 +2,11 @@
 
     features (of the request) + router + facts (of the targets) ── decide, pure ──> Decision
 
-decision.py   a decision and the reasons for it
-features.py   features of a request; facts.py facts about targets
+decision.py   features of a request, facts about targets, and the decision with its reasons
 deciding/     the stages of `decide`, in their written order
-routers/      what a router is: its YAML, its versions, its store
+routers/      a router as files, ready to decide, and reports on it
 intents/      classifiers of a text: features, training, calibration, reports
 providers/    models on other servers
 
-Here is no HTTP, no clock and no state of a server. Which requests come and where they are sent then is `runtime`'s.
+There is no HTTP, clock or server state here: `runtime` has the requests and sends them on.
 """

@@ -1,7 +1,70 @@
-"""What a router decides of one request."""
+"""Features of a request, facts about targets, and the decision of a router."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """One target, as far as the caller may see it."""
+
+    usable: bool = True
+    why_not: str = ""
+    """In words, where it is not usable: unknown, not for this task, not for this key."""
+    is_allowed: bool = True
+    """False where this key may not use it; its name is then never revealed."""
+    is_local: bool = True
+    """It answers on this machine."""
+    is_resident: bool = True
+    """It can answer without a load, as providers always can."""
+    waiting: int = 0
+    """Requests that have no turn yet."""
+    price: float = 0.0
+    """Price of a million tokens in any currency: only the order counts."""
+    within_budget: bool = True
+    takes_images: bool = False
+    calls_tools: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    targets: Mapping[str, TargetFacts] = field(default_factory=dict)
+    """By the name that the router's definition has for them. Who is not there is not usable."""
+    previous: str | None = None
+    """The target that this conversation had so far."""
+
+
+UNKNOWN_TARGET = TargetFacts(usable=False, why_not="unknown")
+
+
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """Nothing in it depends on the router, or on what is resident."""
+
+    text: str = ""
+    """The last thing that the user said; of a request without messages its prompt, input or query."""
+    endpoint: str = "/v1/chat/completions"
+    characters: int = 0
+    """Characters of the whole prompt."""
+    tools: bool = False
+    images: bool = False
+    json_schema: bool = False
+    """The answer is to follow a JSON schema or grammar."""
+    team: str = ""
+    service_class: str = "interactive"
+    language: str | None = None
+    """As the request names it, in two letters; None: the text tells."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in lower case."""
+    vector: Vector | None = None
+    """The text's embedding by the model that the router names, of length 1; None: that model is not resident."""
+
 
 LEFT_SUFFIX = ",left"
 """Behind a reason: the conversation had another target before."""

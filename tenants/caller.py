@@ -1,11 +1,37 @@
 """The caller of a request: all that the server knows of its key."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from fnmatch import fnmatchcase
+from typing import Self
 
 from registry.names import DEFAULT_TEAM
-from tenants.classes import ServiceClass
+
+
+class ServiceClass(IntEnum):
+    """Lower goes first."""
+
+    CRITICAL = 0
+    INTERACTIVE = 1
+    BATCH = 2
+
+    @property
+    def label(self) -> str:
+        """As people write it."""
+        return _LABELS[self]
+
+    @classmethod
+    def of(cls, label: str) -> Self:
+        """Raises ValueError for a word that is no class."""
+        for one in cls:
+            if one.label == label:
+                return one
+        raise ValueError(f"a class is one of {', '.join(CLASSES)}")
+
+
+_LABELS = tuple(one.name.lower() for one in ServiceClass)
+CLASSES = tuple(one.label for one in ServiceClass)
+
 
 EVERY = ("*",)
 """Patterns that every name fits."""

@@ -23,8 +23,7 @@ from registry.base.wording import plain
 from registry.errors import BadRequest
 from tenants.keys.records import Team, check_name, check_team, check_weight
 from tenants.keys.table import KeyTable
-from tenants.limits.periods import zone_of
-from tenants.limits.records import Kind, Limit, Mode, amount_of
+from tenants.limits.records import Kind, Limit, Mode, amount_of, zone_of
 from tenants.limits.table import LimitTable
 
 

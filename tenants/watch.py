@@ -1,8 +1,19 @@
 """The keyring of a running server: kept up to date as keys are made and revoked, by this process or another one."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from registry.base.threads import Threads
+
+if TYPE_CHECKING:  # a server without keys loads no database
+    from tenants.keys.accounts import AccountTable
+    from tenants.keys.table import KeyTable
+    from tenants.limits.table import LimitTable
+
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from registry.errors import Unavailable
@@ -14,6 +25,7 @@ from tenants.keys.keyring import KeyEntry, Keyring
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
     from tenants.keys.table import KeyTable
+
 
 log = logging.getLogger("roundhouse.tenants")
 POLL_SECONDS = 0.5
@@ -139,3 +151,29 @@ class KeyWatch:
     def _keyring(self, keys: dict[str, KeyEntry], secret: bytes, archived: Sequence[str]) -> Keyring:
         is_open = self._settings.open or (self._settings.loopback and not keys)
         return Keyring(keys, secret, is_open=is_open, archived=archived)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    keys: "KeyTable"
+    accounts: "AccountTable"
+    limits: "LimitTable"
+
+
+class Administration:
+    def __init__(self, watch: KeyWatch) -> None:
+        self._watch = watch
+        self._threads = Threads("database of teams")
+
+    async def do(self, work: Callable[[Tables], T]) -> T:
+        """In a thread; the first use makes the tables. Raises what the work raises, Unavailable, QueueFull."""
+        keys, database = await self._watch.tables()
+        from tenants.keys.accounts import AccountTable
+        from tenants.limits.table import LimitTable
+
+        done = await self._threads.run(work, Tables(keys, AccountTable(database), LimitTable(database)))
+        await self._watch.look()
+        return done

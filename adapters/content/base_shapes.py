@@ -13,9 +13,7 @@ from pathlib import Path
 
 from adapters.content.tensor_file import BadFile, read_header
 from registry.errors import Unfit
-from registry.files.decoder import linear_layers
-from registry.files.shape import read_shape
-from registry.files.text_config import text_config
+from registry.files.shape import linear_layers, read_shape, text_config
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")

@@ -12,6 +12,7 @@ What is checked, in this order, all faults reported at once:
 
 import os
 import re
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,13 +23,12 @@ import numpy as np
 
 from adapters.content.base_shapes import BaseShapes, UnknownBase, as_spelled, read_base
 from adapters.content.config import AdapterConfig, read_config
-from adapters.content.cpu_limit import cpu_limit
 from adapters.content.faults import Faults, quote_value
 from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
 from adapters.types import Base
 from registry.bounds import Bounds
-from registry.files.no_adapter import something_else
+from registry.files.sources import something_else
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 MAX_NORM = 1e4
@@ -263,3 +263,26 @@ def _check_values(examination: Examination, tensors: dict[str, TensorInfo]) -> N
         and not examination.faults
     ):
         examination.notes.append("All lora_B are zero: this adapter answers as the base does.")
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError inside the block after so much processor time. Main thread only.
+
+    Python's `re` needs exponential time for some patterns, and checks for signals meanwhile. It is processor time, so
+    that a busy machine refuses no valid adapter.
+    """
+
+    def over(*_: object) -> None:
+        raise TimeoutError(
+            f"The patterns of adapter_config.json (target_modules, rank_pattern, alpha_pattern) take more than "
+            f"{seconds:g} s of processor time to match: write plain names of modules."
+        )
+
+    before = signal.signal(signal.SIGVTALRM, over)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

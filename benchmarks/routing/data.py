@@ -15,9 +15,8 @@ from registry.files.sources import locate
 from registry.recipes.source import PackageSource
 from routing.intents.head import Array
 from routing.intents.model import OUT
-from routing.intents.spelling import Spelling
+from routing.intents.spelling import Spelling, mistyped, recased
 from routing.intents.training import Example
-from routing.intents.typos import mistyped, recased
 
 FILE = ROOT.parent / "shared" / "data" / "intents150.jsonl"
 SEED = 20

@@ -21,7 +21,7 @@ from benchmarks.load.stats import percentile
 from benchmarks.tenants.filling import fill
 from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.scheduling.placement import Placement
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 from tenants.costs.prices import PriceList
 from tenants.key_settings import KeySettings
 from tenants.ledger.ledger import Ledger

@@ -18,8 +18,7 @@ from benchmarks.peers import litellm
 from benchmarks.peers.servers import Roundhouse, Server, start_all
 from benchmarks.report.generated import write_model
 from benchmarks.streams import Scripted, paced_request, scripted_recipe
-from tenants.caller import SCOPES
-from tenants.classes import ServiceClass
+from tenants.caller import SCOPES, ServiceClass
 from tenants.keys import pepper
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from launch.files.gguf import read_header
-from launch.files.listing import Listing
-from launch.files.weights import INDEX, weight_files
+from launch.files.listing import INDEX, Listing, weight_files
 from models.chat.vllm import source as vllm_source
 from models.sources.repository import is_included
 from registry.base.wording import nearest
 from registry.errors import Unfit
-from registry.files.text_config import nested_configs
+from registry.files.shape import nested_configs
 from registry.recipes.definition import Task
 
 WEIGHTS = (".safetensors",)

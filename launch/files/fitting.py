@@ -6,7 +6,7 @@ from launch.files.detect import detect
 from launch.files.listing import list_folder
 from models.estimate import ODD
 from registry.errors import Unfit
-from registry.files.no_adapter import something_else
+from registry.files.sources import something_else
 from registry.recipes.definition import Task
 
 TAKES = {Task.EMBED: (Task.CHAT,), Task.RERANK: (Task.CHAT, Task.EMBED)}

@@ -4,14 +4,12 @@ import math
 from dataclasses import dataclass
 
 from launch.files.detect import Detection
-from launch.files.listing import Listing
-from launch.files.weights import stored_dtype
+from launch.files.listing import Listing, stored_dtype
 from launch.proposal.code import check_code, code_of_chat
 from launch.proposal.context import check_context, longest_context, unstretched
 from launch.proposal.draft import Draft, Machine
-from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
+from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser, shows_tools
 from launch.proposal.quantization import check_quantization
-from launch.proposal.template import shows_tools
 from launch.request import WorkingSet
 from models.chat import devices
 from models.chat.vllm import source as vllm_source

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from registry.errors import Unfit
-from registry.files.text_config import text_config
+from registry.files.shape import text_config
 from registry.recipes.fields import Flag
 
 AS_IT_IS = frozenset(

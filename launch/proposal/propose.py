@@ -4,12 +4,10 @@ import logging
 from dataclasses import dataclass
 
 from launch.files.detect import Detection, detect
-from launch.files.listing import Listing
-from launch.files.weights import weights_of
+from launch.files.listing import Listing, weights_of
 from launch.proposal.chat import ChatFacts, propose_chat
 from launch.proposal.draft import REQUESTED, Draft, DraftValue, Machine
-from launch.proposal.speech import propose_speech
-from launch.proposal.text import propose_text
+from launch.proposal.text import propose_speech, propose_text
 from launch.request import ModelRequest
 from launch.source import proposed_id
 from models.engines import DeviceKind

@@ -12,7 +12,7 @@ from launch.proposal.draft import Machine
 from models.chat.vllm import source as vllm_source
 from registry.base.processor import features
 from registry.errors import Unfit
-from registry.files.text_config import nested_configs
+from registry.files.shape import nested_configs
 
 LEAST: Mapping[str, int] = {
     "awq": 75, "gptq": 60, "fp8": 75, "fbgemm_fp8": 80, "modelopt": 80, "modelopt_fp4": 75, "mxfp4": 80,

@@ -12,8 +12,7 @@ from registry.base.json import read_object
 from registry.base.processor import cores
 from registry.errors import Unfit
 from registry.files.dtypes import SMALL_WEIGHTS, bytes_of_files, settle
-from registry.files.shape import read_shape
-from registry.files.text_config import text_config
+from registry.files.shape import read_shape, text_config
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
 

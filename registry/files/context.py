@@ -1,10 +1,12 @@
-"""How many tokens a model takes that is not loaded: what its recipe and its files say. Loaded, its engine tells."""
+"""Context length and abilities of a model that may not be loaded, by its recipe and files."""
 
+import os
+from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
 from registry.base.json import read_object
-from registry.files.text_config import text_config
+from registry.files.shape import text_config
 from registry.recipes.definition import Recipe, Task
 
 NO_LIMIT = 10**6
@@ -38,3 +40,33 @@ def _read_context(folder: Path, task: Task, _changed: int) -> int | None:
     if isinstance(positions, int):
         limits.append(positions - (OFFSETS.get(str(config.get("model_type")), 0) if task is not Task.CHAT else 0))
     return min(limits, default=None)
+
+
+class Ability(StrEnum):
+    TOOLS = "tools"
+    THINKING = "thinking"
+    VISION = "vision"
+
+
+PARSERS = {Ability.TOOLS: "tool_call_parser", Ability.THINKING: "reasoning_parser"}
+"""Flags of a chat model's recipe without which the ability stays off."""
+
+
+def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
+    """Abilities of a model, loaded or not. `folder` holds its files, if they are there."""
+    if recipe.task is not Task.CHAT:
+        return frozenset()
+    flags = {name.replace("-", "_") for name, value in recipe.engine.flags.items() if value}
+    abilities = {ability for ability, flag in PARSERS.items() if flag in flags}
+    file = f"{folder}/config.json"  # runs for each request: a Path would take longer to build than stat takes
+    try:
+        if folder is not None and _sees(file, os.stat(file).st_mtime_ns):
+            abilities.add(Ability.VISION)
+    except OSError:
+        pass  # a load says what is wrong with the files
+    return frozenset(abilities)
+
+
+@lru_cache(maxsize=1024)
+def _sees(file: str, _changed: int) -> bool:
+    return read_object(Path(file)).get("vision_config") is not None

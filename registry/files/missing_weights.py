@@ -15,7 +15,7 @@ from typing import Any
 
 from registry.base.json import read_object
 from registry.errors import Unfit
-from registry.files.decoder import is_explicit, one_layer
+from registry.files.shape import is_explicit, one_layer
 
 _PART = re.compile(
     r"(?P<module>.+)\.(?P<part>[qkvo]_proj|(?:gate|up|down)_proj|w[123]|in_proj_(?:qkv|[abz]))"

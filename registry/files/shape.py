@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from registry.errors import Unfit
-from registry.files.text_config import text_config
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
@@ -123,3 +122,107 @@ def _with_standard_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _widest(value: object) -> int:
     """Gemma 3n tells a size for each layer."""
     return max(map(int, value), default=0) if isinstance(value, list) else int(value or 0)  # type: ignore[call-overload]
+
+
+# Checked against transformers' own models in tests/unit/adapters/test_base_shapes.py.
+LLAMA_LIKE = {
+    "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3", "granite",
+    "stablelm", "cohere", "cohere2", "olmo", "olmo2", "starcoder2", "phi", "phi3", "glm", "glm4", "exaone4",
+    "seed_oss",
+}  # fmt: skip
+_OWN_HEADS = frozenset({"qwen3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "seed_oss"})
+"""Where config.json is without it, head_dim is a number of the family's own."""
+
+
+def linear_layers(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Module name to (out, in), of all layers. Empty and raises: as `one_layer`."""
+    layer = one_layer(config)
+    layers = range(int(config["num_hidden_layers"])) if layer else ()
+    return {f"model.layers.{number}.{name}": shape for number in layers for name, shape in layer.items()}
+
+
+def is_explicit(config: Mapping[str, Any]) -> bool:
+    """Whether nothing that `one_layer` needs is left to the family's defaults."""
+    kind = config.get("model_type")
+    return ("head_dim" in config or kind not in _OWN_HEADS) and ("num_key_value_heads" in config or kind == "llama")
+
+
+def one_layer(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Module name within a layer to (out, in), of the families whose layers are laid out like Llama's, Phi-3's (fused)
+    or Phi-2's. Empty: of another family. Raises what reading odd values raises (KeyError, TypeError, ValueError, ...).
+    """
+    kind = config["model_type"]
+    if kind not in LLAMA_LIKE:
+        return {}
+    hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    heads = int(config["num_attention_heads"])
+    size = int(config.get("head_dim") or hidden // heads)
+    queries, keys = heads * size, int(config.get("num_key_value_heads") or heads) * size
+    fused = {"self_attn.qkv_proj": (queries + 2 * keys, hidden), "mlp.gate_up_proj": (2 * inner, hidden)}
+    split = {"self_attn.q_proj": (queries, hidden), "self_attn.k_proj": (keys, hidden),
+             "self_attn.v_proj": (keys, hidden)}  # fmt: skip
+    output, down = {"self_attn.o_proj": (hidden, queries)}, {"mlp.down_proj": (hidden, inner)}
+    gate_up = {"mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden)}
+    if kind == "phi3":
+        return {**fused, **output, **down}
+    if kind == "phi":
+        return {**split, "self_attn.dense": (hidden, queries), "mlp.fc1": (inner, hidden), "mlp.fc2": (hidden, inner)}
+    if kind == "starcoder2":
+        return {**split, **output, "mlp.c_fc": (inner, hidden), "mlp.c_proj": (hidden, inner)}
+    if kind in ("glm", "glm4"):
+        return {**split, **output, "mlp.gate_up_proj": (2 * inner, hidden), **down}
+    return {**split, **output, **gate_up, **down}
+
+
+FIELDS = (
+    "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "vocab_size", "max_position_embeddings",
+)  # fmt: skip
+DEFAULTS: Mapping[str, tuple[int | None, ...]] = {
+    "llama": (4096, 32, 11008, 32, None, None, 32000, 2048),
+    "mistral": (4096, 32, 14336, 32, 8, None, 32000, 131072),
+    "qwen2": (4096, 32, 22016, 32, 32, None, 151936, 32768),
+    "qwen3": (4096, 32, 22016, 32, 32, 128, 151936, 32768),
+    "qwen3_moe": (2048, 24, 6144, 32, 4, None, 151936, 32768),
+    "gemma": (3072, 28, 24576, 16, 16, 256, 256000, 8192),
+    "gemma2": (2304, 26, 9216, 8, 4, 256, 256000, 8192),
+    "gemma3_text": (2304, 26, 9216, 8, 4, 256, 262208, 131072),
+    "gemma3n_text": (2048, 35, 16384, 8, 2, 256, 262400, 32768),
+    "cohere2": (8192, 40, 22528, 64, None, None, 256000, 8192),
+    "granite": (4096, 32, 11008, 32, None, None, 32000, 2048),
+    "phi3": (3072, 32, 8192, 32, None, None, 32064, 4096),
+    "exaone4": (4096, 32, 16384, 32, 32, None, 102400, 2048),
+    "llama4_text": (5120, 48, 8192, 40, 8, 128, 202048, 131072),
+    "mllama_text_model": (4096, 40, 14336, 32, 8, None, 128256, 131072),
+    "qwen2_vl_text": (8192, 80, 29568, 64, 8, None, 152064, 32768),
+    "qwen2_5_vl_text": (8192, 80, 29568, 64, 8, None, 152064, 32768),
+    "qwen3_vl_text": (4096, 32, 22016, 32, 32, 128, 151936, 128000),
+    "qwen3_vl_moe_text": (2048, 24, 5632, 16, 16, None, 151936, 128000),
+    "qwen3_5_text": (4096, 32, 12288, 16, 4, 256, 248320, 32768),
+    "qwen3_5_moe_text": (2048, 40, None, 16, 2, 256, 248320, 32768),
+    "glm4v_text": (4096, 40, 13696, 32, 2, None, 151552, 32768),
+    "glm4v_moe_text": (4096, 46, 10944, 96, 8, None, 151424, 65536),
+    "aria_text": (4096, 32, 4096, 32, None, None, 32000, 2048),
+}
+"""By `model_type`, in the order of FIELDS; None: worked out, or not there. As in transformers 5 (a test compares)."""
+
+
+def nested_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Where config.json may tell of the language model, from the outside in.
+
+    That of Qwen-Omni is its thinker's. InternVL and DeepSeek-VL2 have words of their own for it.
+    """
+    nested = [config]
+    for name in ("thinker_config", "llm_config", "language_config", "text_config"):
+        if (inner := nested[-1].get(name)) and isinstance(inner, dict):
+            nested.append(inner)
+    return nested
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What config.json tells of the language model; of a model that is nothing else, all of it."""
+    nested = nested_configs(config)[-1]
+    if nested is config:
+        return config
+    defaults = zip(FIELDS, DEFAULTS.get(str(nested.get("model_type")), ()), strict=False)
+    return {**{name: value for name, value in defaults if value is not None}, **nested}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from registry.recipes.kinds import kind_of
+from registry.recipes.validation import kind_of
 from registry.recipes.yaml_nodes import Document, Fault, Loc
 
 PROVIDER, ROUTER = "provider", "router"

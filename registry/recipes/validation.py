@@ -1,6 +1,7 @@
 """One YAML document to a recipe, with every fault in it and not only those that are seen first."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,9 +10,25 @@ from pydantic_core import ErrorDetails
 from registry.recipes.definition import Recipe
 from registry.recipes.fault_words import Loc, clean_loc, quote_value, words
 from registry.recipes.fields import Strict
-from registry.recipes.kinds import KINDS, kind_of, schema_of
 from registry.recipes.parsers import parser_faults
+from registry.recipes.provider import Provider
+from registry.recipes.router import RouterSpec
 from registry.recipes.yaml_nodes import Document, Fault
+
+MODEL = "model"
+KINDS: Mapping[str, type[Strict]] = {MODEL: Recipe, "provider": Provider, "router": RouterSpec}
+
+
+def kind_of(data: object) -> object:
+    """The kind that is written. A document that is no mapping counts as a model."""
+    return data.get("kind", MODEL) if isinstance(data, dict) else MODEL
+
+
+def schema_of(data: object) -> type[Strict] | None:
+    """None: there is no such kind."""
+    kind = kind_of(data)
+    return KINDS.get(kind) if isinstance(kind, str) else None
+
 
 ENGINE_FOR = {
     "chat": "vllm",

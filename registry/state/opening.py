@@ -13,10 +13,9 @@ from registry.errors import Conflict, NotFound
 from registry.state.formats import bring_up
 from registry.state.tables import COUNTED, METADATA, VERSION_TABLE
 from registry.storage.database import SQLITE, Database, url_of
-from registry.storage.files import make_private, make_private_file
+from registry.storage.files import FILE as SERVER_ID
+from registry.storage.files import make_private, make_private_file, server_id
 from registry.storage.migration import alone, newer, newest, revision, upgrade
-from registry.storage.server_id import FILE as SERVER_ID
-from registry.storage.server_id import server_id
 
 FILE = "state.db"
 REMOTE_MARK = "elsewhere"

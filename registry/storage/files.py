@@ -6,7 +6,9 @@ another user, which must read the result. Where root may not change owners, as i
 
 import errno
 import os
+import secrets
 import shutil
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,3 +112,20 @@ def _close(path: Path, mode: int) -> None:
     status = path.stat()
     if status.st_mode & 0o777 & ~mode and status.st_uid == os.geteuid():
         path.chmod(status.st_mode & mode)
+
+
+FILE = "server-id"
+"""In the data directory, which one server has at a time."""
+
+
+def server_id(data_dir: Path) -> str:
+    """Return the id of this data directory's server, made at first use."""
+    path = data_dir / FILE
+    if not path.exists() or not path.stat().st_size:  # a crash may have left an empty one
+        handle, half = tempfile.mkstemp(prefix=f".{FILE}-", dir=data_dir)
+        with open(handle, "w") as file:
+            file.write(secrets.token_hex(16))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(half, path)
+    return path.read_text().strip()[:32]

@@ -1,6 +1,5 @@
 """The decision. Pure: the same features, router and facts give the same decision, for traffic, explain and offline.
 
-decide.py      the stages in their order
-rules.py       which rules hold
-preference.py  of several targets that are right, the one that costs least to ask now
+decide.py   the stages in their order
+rules.py    which rules match
 """

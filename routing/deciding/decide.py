@@ -13,16 +13,13 @@ A stage that would leave nothing is passed over, and `saw` says so: a target tha
 long as another may give it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from registry.base.wording import quoted
 from registry.errors import Forbidden, Unavailable
-from routing.deciding.preference import order, usable
-from routing.decision import Decision
-from routing.facts import UNKNOWN_TARGET, Facts
-from routing.features import Features, Vector
+from routing.decision import UNKNOWN_TARGET, Decision, Facts, Features, TargetFacts, Vector
 from routing.intents.model import Acceptance, IntentModel, IntentPrediction
-from routing.routers.router import Router
+from routing.routers.content import Router
 
 NO_ROUTE_RETRY = 10.0
 """Seconds after which a target may be there."""
@@ -160,3 +157,33 @@ class _Deciding:
         best = max(scored, key=lambda name: scored[name])
         self.candidates = [best]
         return f"best:{best}"
+
+
+def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool) -> tuple[list[str], dict[str, str]]:
+    """Targets that can answer this request at all, and why the others cannot that the caller may know of."""
+    candidates, why_not = list[str](), dict[str, str]()
+    for name in names:
+        target = facts.targets.get(name, UNKNOWN_TARGET)
+        if not target.is_allowed:
+            continue
+        if not target.usable:
+            why_not[name] = target.why_not
+        elif inside and not target.is_local:
+            why_not[name] = "not on this machine"
+        elif features.images and not target.takes_images:
+            why_not[name] = "takes no images"
+        elif features.tools and not target.calls_tools:
+            why_not[name] = "calls no tools"
+        else:
+            candidates.append(name)
+    return candidates, why_not
+
+
+def order(names: Iterable[str], facts: Facts) -> list[str]:
+    """Within budget before over it, resident before cold, free before loaded, then the cheaper, then the first."""
+
+    def rank(name: str) -> tuple[bool, bool, int, float]:
+        target: TargetFacts = facts.targets.get(name, UNKNOWN_TARGET)
+        return not target.within_budget, not target.is_resident, target.waiting, target.price
+
+    return sorted(names, key=rank)

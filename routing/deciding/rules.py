@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from registry.recipes.router import Rule, When, compiled
-from routing.features import Features
+from routing.decision import Features
 
 LONGEST_VALUE = 1024
 """Characters of a header's value that a pattern is held against."""

@@ -2,10 +2,9 @@
 
 ngrams.py     pieces of letters and words as hashed features, in numpy
 head.py       one linear head and its calibration
-spelling.py   typing errors brought back to the words of the examples
-model.py      two heads, with and without an embedding; as a file: safetensors and JSON, told apart by their digest
+spelling.py   typing errors, corrected to words of the examples and generated for training
+model.py      two heads, with and without an embedding; as a file: safetensors and JSON, identified by its digest
 training.py   from examples to a model; the only part that needs scikit-learn
-typos.py      examples as hasty people type them
 measures.py   accuracy, out-of-scope recall, calibration error, thresholds
 report.py     these as text and as a picture
 """

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from routing.features import Vector
+from routing.decision import Vector
 from routing.intents.head import Array, Heads, sigmoid, signs, softmax
 from routing.intents.spelling import Spelling
 

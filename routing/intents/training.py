@@ -21,8 +21,7 @@ from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead, log
 from routing.intents.measures import HeadMeasures, auroc, calibration_error, threshold_for
 from routing.intents.model import OUT, IntentModel
 from routing.intents.ngrams import pieces
-from routing.intents.spelling import Spelling
-from routing.intents.typos import mistyped
+from routing.intents.spelling import Spelling, mistyped
 
 Matrix = npt.NDArray[np.float64]
 SEED = 20

@@ -1,12 +1,11 @@
 """Models on other servers, over HTTP: requests, answers and failures.
 
-    call ── plan ──> path and body ── connection ──> bytes ── passing, translation ──> the engine's events
+    call ── plan ──> path and body ── connection ──> bytes ── pass_through, translation ──> the engine's events
 
 connection.py  the one place with I/O: connections, time-outs, bounds; address.py checks where they go
 plan.py        which path answers a call, and whether its dialect has to be translated; tasks.py all but chat
-passing.py     an answer in the client's own dialect: bytes as they come, but for the model's name
-calls.py       the numbers of calls in a stream, where a server gives none
+pass_through.py  an answer in the client's own dialect: its bytes, with the client's model name and call numbers
 translation/   OpenAI's chat from and to Anthropic's messages; bytes and values only
 faults.py      what a failure is; retry.py whether it is tried again; breaker.py when a provider gets no requests
-upstream.py    one provider with all of that; attempt.py one call to it
+upstream.py    one provider with all of that; call.py one call to it
 """

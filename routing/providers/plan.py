@@ -9,17 +9,55 @@
 |                      |                | who tokenizes can count                                      |      |
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from models import sse
 from registry.errors import BadRequest
 from registry.recipes.provider import Provider, ProviderModel, Surface
 from routing.providers.translation import from_chat, from_messages, from_responses
-from routing.providers.translation.chained import ChainedTranslator, Translator
 from routing.providers.translation.fields.reading import wrong
+
+
+class Translator(Protocol):
+    """From the provider's dialect back to the client's, for one answer."""
+
+    def whole(self, data: bytes) -> bytes:
+        """Raises BadAnswer."""
+        ...
+
+    def event(self, event: bytes) -> bytes:
+        """The client's events for one of the provider's; empty: none. Raises BadAnswer."""
+        ...
+
+    def end(self) -> bytes:
+        """What comes after the provider's last event."""
+        ...
+
+
+class ChainedTranslator:
+    """`Translator`."""
+
+    def __init__(self, first: Translator, second: Translator) -> None:
+        self._first, self._second = first, second
+
+    def whole(self, data: bytes) -> bytes:
+        return self._second.whole(self._first.whole(data))
+
+    def event(self, event: bytes) -> bytes:
+        return self._on(self._first.event(event))
+
+    def end(self) -> bytes:
+        return self._on(self._first.end()) + self._second.end()
+
+    def _on(self, events: bytes) -> bytes:
+        """They are our own: each is whole, and its length is bounded already."""
+        return b"".join(self._second.event(event) for event in sse.Splitter(sys.maxsize).feed(events))
+
 
 OPTIONS = "stream_options"
 

@@ -1,7 +1,7 @@
-"""What a router is.
+"""Routers as content.
 
-router.py     ready to decide
-content.py    its definition and models as files, by digest
+content.py   a definition with its models: as files, by digest, and ready to decide
+replay.py    outcomes of decisions, and of other thresholds
 
 Its YAML is `registry.recipes.router`, its versions and aliases are `registry.state`'s.
 """

@@ -10,8 +10,7 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from adapters.service import AdapterService
-from adapters.sources import AdapterSource, NamedSource
-from adapters.types import Base, CheckedAdapter
+from adapters.types import AdapterSource, Base, CheckedAdapter, NamedSource
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe

@@ -12,13 +12,12 @@ from typing import Literal
 
 import msgspec
 
-from adapters.compose.jobs import Combine, WeightedAdapter
+from adapters.compose.jobs import Combine, Method, WeightedAdapter, plan
 from adapters.compose.model import check_room, merge_model, needs, size_of
-from adapters.compose.plan import Method, plan
 from adapters.compose.run import compose
 from adapters.fetch import disk_errors
 from adapters.service import AdapterService
-from adapters.sources import ComposedAdapter
+from adapters.types import ComposedAdapter
 from models.sources.resolve import revision
 from registry.catalog import ResolvedName
 from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from tenants.caller import EVERYBODY, Caller
-from tenants.classes import ServiceClass
+from tenants.caller import EVERYBODY, Caller, ServiceClass
 
 Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
 

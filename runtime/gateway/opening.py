@@ -53,13 +53,12 @@ from runtime.scheduling.queue import ModelQueue
 from runtime.slots.link import SlotLink
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
-from tenants.administration import Administration
 from tenants.costs.prices import MILLION
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
 from tenants.limits.loader import LimitLoader
-from tenants.watch import KeyWatch
+from tenants.watch import Administration, KeyWatch
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database

@@ -19,9 +19,9 @@ from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.views.live import LiveSampler
 from runtime.gateway.views.overview import Overview
-from tenants.administration import Administration
 from tenants.keys.keyring import Callers
 from tenants.ledger.view import UsageReport
+from tenants.watch import Administration
 
 UPLOAD_RETRY = 5.0
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from models.messages import EmbedRequest, Event, RerankRequest, TranscribeRequest, Usage
-from registry.files.abilities import Ability
+from registry.files.context import Ability
 from registry.records import Version
 from routing.decision import Decision
 from tenants.costs.prices import PriceList

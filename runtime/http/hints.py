@@ -30,8 +30,7 @@ from registry.errors import BadRequest
 from runtime.gateway.context import RequestContext, RequestHints
 from runtime.http.bodies import parse_object
 from runtime.http.preferences import parse as parse_preference
-from tenants.caller import Caller
-from tenants.classes import CLASSES, ServiceClass
+from tenants.caller import CLASSES, Caller, ServiceClass
 
 MOST_SECONDS = 86_400.0
 VENDORS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))

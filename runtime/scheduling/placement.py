@@ -49,7 +49,7 @@ from runtime.scheduling.fair.accounts import DEFAULT_REQUEST, QueueRequest, Wait
 from runtime.scheduling.fair.limits import Pool
 from runtime.scheduling.requests import RunningRequests, WaitingRequests
 from runtime.scheduling.tiers import DeviceTier, HostTier, Move, Moves, Pins
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 
 Tier = Literal["device", "host", "staging", "disk"]
 

@@ -17,7 +17,7 @@ from runtime.scheduling.fair.accounts import (
     rank,
 )
 from runtime.scheduling.fair.limits import Floors, Pool, Pools
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 
 K = TypeVar("K")
 DEFAULT_DUE_SECONDS = 600.0

@@ -12,8 +12,7 @@ from registry.storage.database import Database
 from tenants.costs.compare import PriceComparison, ProviderPrice, compared
 from tenants.ledger.dates import day_of
 from tenants.ledger.report import Grouping, UsageFilter, UsageSum, used
-from tenants.limits.periods import period_of
-from tenants.limits.records import MICRO, Kind
+from tenants.limits.records import MICRO, Kind, period_of
 from tenants.limits.table import LimitTable
 
 

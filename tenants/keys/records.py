@@ -7,8 +7,7 @@ from typing import Literal
 
 from registry.base.wording import quoted
 from registry.errors import BadRequest
-from tenants.caller import EVERY, Scope
-from tenants.classes import ServiceClass
+from tenants.caller import EVERY, Scope, ServiceClass
 
 TEAM = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 PATTERN = re.compile(r"[A-Za-z0-9._/:*?\[\]!-]{1,128}\Z")

@@ -12,13 +12,12 @@ from registry.base.wording import nearest, quoted
 from registry.errors import Conflict, NotFound
 from registry.names import DEFAULT_TEAM
 from registry.storage.database import Database
-from tenants.caller import Scope
-from tenants.classes import ServiceClass
+from tenants.caller import Scope, ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry
 from tenants.keys.records import Key, KeyRequest, Team, check_name, check_team, check_weight
 from tenants.keys.rotations import lines
-from tenants.limits.periods import zone_of
+from tenants.limits.records import zone_of
 from tenants.storage.tables import ACCOUNTS, CHANGED, KEYRING, KEYS, TEAMS
 
 _OWNER = b"roundhouse pepper"

@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from registry.storage.server_id import server_id
+from registry.storage.files import server_id
 from tenants.ledger.rows import Entry, Settlement
 
 if TYPE_CHECKING:  # a server without keys loads no database

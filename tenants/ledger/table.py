@@ -8,8 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from registry.storage.database import Database
-from registry.storage.prepared import PreparedStatement
+from registry.storage.database import Database, PreparedStatement
 from tenants.ledger.pruning import first_kept_hour
 from tenants.ledger.rows import COUNTS, NAMES, Entry, Settlement
 from tenants.storage.tables import HOURS, LEDGER, PRICES

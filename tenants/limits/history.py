@@ -14,8 +14,7 @@ from registry.storage.database import Database
 from tenants.keys.rotations import lines, rotation_chain
 from tenants.ledger.rows import HOUR
 from tenants.limits.limiter import UTC, Amounts, PastRequest
-from tenants.limits.periods import period_of
-from tenants.limits.records import MINUTE, Limit
+from tenants.limits.records import MINUTE, Limit, period_of
 from tenants.storage.tables import HOURS, LEDGER
 
 

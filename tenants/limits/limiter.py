@@ -12,8 +12,7 @@ from registry.base.wording import plain
 from registry.errors import BudgetExceeded, LimitExceeded, Refusal
 from tenants.caller import Caller
 from tenants.limits.meters import Budget, Concurrency, Hold, LimitLevel, Meter, Rate
-from tenants.limits.periods import period_of
-from tenants.limits.records import Kind, Limit, Mode
+from tenants.limits.records import Kind, Limit, Mode, period_of
 
 log = logging.getLogger("roundhouse.tenants")
 CONTENTION = 60.0

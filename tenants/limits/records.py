@@ -1,8 +1,10 @@
-"""A limit as it is kept."""
+"""Limits as they are stored, and the periods of budgets by the team's own clock."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from registry.errors import BadRequest
 
@@ -92,3 +94,23 @@ def amount_of(kind: Kind, text: str) -> int:
     except (ArithmeticError, ValueError):  # what is no number; 1e999999999, which is too large for a Decimal's product
         raise BadRequest(f"'{text[:40]}' is no amount for {kind}.", param="amount") from None
     return int(value)
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """Raises BadRequest."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise BadRequest(f"'{name[:40]}' is not a time zone, such as Europe/Berlin or UTC.", param="timezone") from None
+
+
+def period_of(kind: Kind, zone: ZoneInfo, at: float) -> tuple[int, int]:
+    """Begin and end of the day or month around a moment, in seconds since the epoch."""
+    local = datetime.fromtimestamp(at, zone)
+    begin = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+    if kind is Kind.MONTH:
+        begin = begin.replace(day=1)
+        end = (begin + timedelta(days=32)).replace(day=1)
+    else:
+        end = begin + timedelta(days=1)  # the wall clock's next midnight, also where a day has 23 hours
+    return int(begin.timestamp()), int(end.timestamp())

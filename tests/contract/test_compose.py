@@ -15,11 +15,19 @@ import torch
 from safetensors.torch import load_file
 
 from adapters.check_process import Job, check
-from adapters.compose.jobs import Combine, ComposeProgress, Merge, Unmergeable, WeightedAdapter, decode_answer, encode
-from adapters.compose.plan import Method, plan
+from adapters.compose.jobs import (
+    Combine,
+    ComposeProgress,
+    Merge,
+    Method,
+    Unmergeable,
+    WeightedAdapter,
+    decode_answer,
+    encode,
+    plan,
+)
 from adapters.compose.run import compose
-from adapters.sources import ComposedAdapter
-from adapters.types import Base
+from adapters.types import Base, ComposedAdapter
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unavailable, Unfit
 from starter_training import figures

@@ -23,7 +23,7 @@ from registry.recipes.definition import QueueSpec
 from runtime.cli.main import app
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 from tests.docs.blocks import ROOT
 from tests.unit.http.admin.test_engine_series import vllm_names
 

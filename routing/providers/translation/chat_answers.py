@@ -83,7 +83,7 @@ class Event(msgspec.Struct):
 
 
 class ChatAnswers:
-    """`routing.providers.translation.chained.Translator`.
+    """`routing.providers.plan.Translator`.
 
     Args:
         usage_wanted: whether a stream ends with OpenAI's chunk of usage.

@@ -31,7 +31,7 @@ REASONS = {
 
 
 class MessageAnswers:
-    """`routing.providers.translation.chained.Translator`."""
+    """`routing.providers.plan.Translator`."""
 
     def __init__(self) -> None:
         self._first: ChatCompletion | None = None

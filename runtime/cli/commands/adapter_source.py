@@ -43,7 +43,7 @@ def send(
         return _upload(client, about, probe, path, params, quiet)
     if path.is_dir():
         if not (path / "adapter_config.json").is_file():
-            from registry.files.no_adapter import something_else
+            from registry.files.sources import something_else
 
             what = something_else([child.name for child in path.iterdir()])
             raise RefusedError(f"{path}: {what or 'it has no adapter_config.json. Give the folder that peft wrote.'}")

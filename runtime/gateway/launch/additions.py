@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from launch.files import hub
 from launch.files.listing import list_folder
+from launch.proposal.code import check_flags
 from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
-from launch.proposal.trust import check_flags
 from launch.request import AddedModel, ModelRequest, Step
 from launch.source import parse_source
 from launch.writing import checked_text

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from launch.files.listing import list_folder
+from launch.proposal.code import check_flags
 from launch.proposal.context import check_context, longest_context
 from launch.proposal.draft import DraftValue, put, recipe_of
-from launch.proposal.trust import check_flags
 from launch.writing import changed, checked_text, plain, recipe_text
 from models.estimate import Estimate, estimate
 from registry.base.wording import quoted

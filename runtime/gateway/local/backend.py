@@ -15,8 +15,7 @@ from adapters.types import StoredAdapter
 from models.messages import AdapterRef, Chunk, Event, HttpCall, Progress, ResponseStart, Usage
 from models.messages import Request as EngineRequest
 from registry.errors import DeadlineExceeded, Unavailable
-from registry.files.abilities import Ability, abilities_of
-from registry.files.context import context_of
+from registry.files.context import Ability, abilities_of, context_of
 from registry.records import Version
 from runtime.gateway.backend import LoadProgress, TargetState
 from runtime.gateway.charging import price_list
@@ -32,8 +31,7 @@ from runtime.scheduling.admission import SlotLease, unreachable
 from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.slots import frames
 from runtime.slots.link import FrameCall
-from tenants.caller import Caller
-from tenants.classes import ServiceClass
+from tenants.caller import Caller, ServiceClass
 from tenants.costs.prices import PriceList
 
 NAME = "local"

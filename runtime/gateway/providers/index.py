@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from registry.base.wording import nearest, quoted
 from registry.catalog import ENDPOINTS
 from registry.errors import BadRequest, NotFound
-from registry.files.abilities import Ability
+from registry.files.context import Ability
 from registry.recipes.provider import Provider, ProviderModel
 from routing.providers.upstream import OnOutcome, Upstream, closing
 from runtime.gateway.charging import price_list

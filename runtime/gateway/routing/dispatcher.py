@@ -14,15 +14,13 @@ from msgspec import Meta
 
 from models.messages import EmbedRequest, EmbedResult
 from registry.errors import BadRequest, Forbidden, RoundhouseError, Unfit
-from registry.files.abilities import Ability
+from registry.files.context import Ability
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
 from registry.recipes.router import RouterSpec, RouterTarget
 from routing.deciding.decide import decide
-from routing.decision import Decision
-from routing.facts import Facts, TargetFacts
-from routing.features import Vector
-from routing.routers.router import Router
+from routing.decision import Decision, Facts, TargetFacts, Vector
+from routing.routers.content import Router
 from runtime.gateway.backend import TargetState
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import ModelRef

@@ -7,7 +7,7 @@ from typing import Any
 
 from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
 from registry.recipes.router import RouterSpec
-from routing.features import Features
+from routing.decision import Features
 from runtime.gateway.context import RequestContext
 from runtime.gateway.target import Call, ChatPayload
 

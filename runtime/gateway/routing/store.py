@@ -21,8 +21,7 @@ from registry.records import RouterKey, RouterRecord, RouterVersion
 from registry.state.database import State
 from registry.state.versions import VersionChange, check_alias
 from routing.intents.files import Kind
-from routing.routers.content import RouterContent, RouterContentStore, models_in
-from routing.routers.router import Router
+from routing.routers.content import Router, RouterContent, RouterContentStore, models_in
 from runtime.gateway.names import Names
 
 log = logging.getLogger("roundhouse.gateway")

@@ -2,8 +2,7 @@
 
 import time
 
-from console.live_view import LiveView, MemoryUse, ModelPart, Ring, Stall, StallState
-from console.ring import Stalls
+from console.live_view import LiveView, MemoryUse, ModelPart, Ring, Stall, Stalls, StallState
 from console.state import Console
 from runtime.gateway.names import Names
 from runtime.gateway.views.overview import Overview

@@ -7,7 +7,7 @@ import msgspec
 
 from registry.base.json import NOT_JSON
 from registry.errors import Unfit
-from registry.files.abilities import abilities_of
+from registry.files.context import abilities_of
 from registry.files.weights import read_weights
 from runtime.residency.entry import ModelEntry
 

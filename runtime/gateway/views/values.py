@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from registry.files.abilities import Ability, abilities_of
+from registry.files.context import Ability, abilities_of
 from registry.recipes.definition import Task, Tier
 from registry.records import Adapter, Version
 from runtime.gateway.local.backend import context_length

@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
-from adapters.sources import AdapterSource, UploadedArchive
+from adapters.types import AdapterSource, UploadedArchive
 from registry.errors import BadRequest, Unavailable
 from registry.recipes.fault_words import words
 from registry.recipes.source import PathSource

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from adapters.compose.plan import MOST_PARTS, Method
+from adapters.compose.jobs import MOST_PARTS, Method
 from registry.names import AdapterName
 from runtime.gateway.combine import MERGED, Combination
 from runtime.http.admin.adapters import Name

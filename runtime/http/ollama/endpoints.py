@@ -20,7 +20,7 @@ import msgspec
 from models import sse
 from models.messages import Event, ResponseStart
 from registry.errors import BadRequest, EngineFailed
-from registry.files.abilities import Ability
+from registry.files.context import Ability
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Call, ChatPayload, Target

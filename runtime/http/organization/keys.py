@@ -20,9 +20,9 @@ from runtime.http.sending import Route
 from tenants.caller import Scope
 
 if TYPE_CHECKING:
-    from tenants.administration import Tables
     from tenants.keys.accounts import Account
     from tenants.keys.records import Key
+    from tenants.watch import Tables
 
 KEYS, ACCOUNTS = f"{ONE}/api_keys", f"{ONE}/service_accounts"
 ACCOUNT = f"{ACCOUNTS}/{{account}}"

@@ -16,8 +16,8 @@ from runtime.http.organization.pages import After, Count, page
 from runtime.http.sending import Route
 
 if TYPE_CHECKING:
-    from tenants.administration import Tables
     from tenants.keys.records import Team
+    from tenants.watch import Tables
 
 PROJECTS = "/v1/organization/projects"
 ONE = f"{PROJECTS}/{{project}}"

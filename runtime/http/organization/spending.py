@@ -23,7 +23,7 @@ from tenants.caller import EVERYBODY
 from tenants.limits.records import MICRO, Kind, Limit, Mode
 
 if TYPE_CHECKING:
-    from tenants.administration import Tables
+    from tenants.watch import Tables
 
 RATES, SPEND, ALERTS = f"{ONE}/rate_limits", f"{ONE}/spend_limit", f"{ONE}/spend_alerts"
 UNLIMITED = 1_000_000_000

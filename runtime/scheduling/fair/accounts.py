@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple, Self
 
 from registry.names import DEFAULT_TEAM
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 
 
 @dataclass(frozen=True, slots=True)

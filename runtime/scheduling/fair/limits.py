@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 
 
 class Floors:

@@ -16,9 +16,8 @@ from registry.files.sources import locate
 from registry.recipes.source import PackageSource
 from routing.intents.files import to_bytes
 from routing.intents.model import OUT, IntentModel
-from routing.intents.spelling import Spelling
+from routing.intents.spelling import Spelling, mistyped, recased
 from routing.intents.training import Example, TrainingOptions, train
-from routing.intents.typos import mistyped, recased
 from starter_training import figures
 from starter_training.routing.examples import TALK, drawn, held_out
 

@@ -9,7 +9,7 @@ import pytest
 
 from routing.intents.files import from_bytes
 from routing.intents.model import OUT, IntentModel
-from routing.intents.typos import mistyped, recased
+from routing.intents.spelling import mistyped, recased
 from starter_training import cards, figures
 from starter_training.routing.examples import held_out
 from starter_training.routing.train import embed, measure

@@ -12,7 +12,7 @@ import pytest
 from models.chat.vllm import core as vllm_core
 from models.chat.vllm import launch, plugin, step_budget
 from models.chat.vllm.adapters import manager as vllm_manager
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real

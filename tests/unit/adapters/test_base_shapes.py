@@ -12,7 +12,7 @@ from adapters.check_process import CheckAnswer, Job, check
 from adapters.content.base_shapes import UnknownBase, layer_of, read_base
 from adapters.types import Base
 from registry.bounds import Bounds
-from registry.files.decoder import LLAMA_LIKE
+from registry.files.shape import LLAMA_LIKE
 from tests.unit.adapters.makers import tensors, write_adapter, write_base
 
 SMALL = {

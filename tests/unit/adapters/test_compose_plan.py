@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from adapters.compose.jobs import Method, plan
 from adapters.compose.model import Needs, check_room
-from adapters.compose.plan import Method, plan
 from registry.base import control_groups
 from registry.errors import BadRequest, Unavailable
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from adapters.sources import UploadedArchive
+from adapters.types import UploadedArchive
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
 from registry.recipes.source import HubSource, PathSource
 from registry.records import AdapterKey, Probe

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapters.service import AdapterService
-from adapters.sources import UploadedArchive
-from adapters.types import Base
+from adapters.types import Base, UploadedArchive
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.recipes.source import PathSource

@@ -11,10 +11,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from console.files import files
+from console.files import VENDORED, files
 from console.history import RequestRow, Route
 from console.rendering import templates
-from console.vendored import VENDORED
 from console.web import pages
 from tests.unit.console.conftest import HTML, Console
 

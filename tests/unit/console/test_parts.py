@@ -10,7 +10,7 @@ import pytest
 from console.decisions import LAST, Decisions
 from console.history import CAUSES, MINUTE, MOST_TEAMS, OTHER, History
 from console.live import Live
-from console.ring import Stalls
+from console.live_view import Stalls
 from registry.errors import QueueFull
 from tests.unit.console.conftest import Console
 from tests.unit.console.test_pages import row

@@ -13,8 +13,7 @@ from registry.errors import QueueFull
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End
 from runtime.http.routes import ENDPOINTS
-from tenants.caller import Caller
-from tenants.classes import ServiceClass
+from tenants.caller import Caller, ServiceClass
 from tests.unit.http.answering import Answered, answer
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.http.rerank.script import answer as rerank

@@ -12,7 +12,7 @@ import pytest
 
 from models.messages import Chunk, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import BadRequest, EngineFailed, RoundhouseError
-from registry.files.abilities import Ability, abilities_of
+from registry.files.context import Ability, abilities_of
 from registry.recipes.definition import EngineSpec, Recipe
 from runtime.http.dialect import Head
 from runtime.http.ollama import models

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launch.proposal.trust import check_flags
+from launch.proposal.code import check_flags
 from launch.request import ModelRequest
 from registry.errors import Conflict, DoesNotFit, Forbidden, Unfit
 from registry.files.sources import locate

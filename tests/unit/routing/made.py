@@ -7,7 +7,7 @@ import numpy as np
 
 from registry.recipes.router import RouterSpec
 from routing.intents.training import Example, TrainingOptions, train
-from routing.routers.router import Router
+from routing.routers.content import Router
 
 WORDS = ("rain", "snow", "euros", "lima", "rome", "send", "will", "it", "the", "tomorrow", "ten", "of")
 CHAT, MESSAGES, RESPONSES, COMPLETIONS = (

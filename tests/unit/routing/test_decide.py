@@ -10,12 +10,11 @@ from registry.errors import Forbidden, Unavailable
 from registry.recipes.router import RouterSpec
 from routing.deciding import rules
 from routing.deciding.decide import decide
-from routing.facts import Facts, TargetFacts
-from routing.features import Features
+from routing.decision import Facts, Features, TargetFacts
 from routing.intents.acceptance import JudgedText, train_acceptance, with_thresholds
 from routing.intents.model import OUT, IntentModel
 from routing.intents.training import Example, TrainingOptions, letters_head, train
-from routing.routers.router import Router
+from routing.routers.content import Router
 
 HERE = TargetFacts(price=1.0)
 

@@ -11,10 +11,10 @@ import pytest
 
 from models.messages import EmbedResult
 from registry.errors import NotFound
-from registry.files.abilities import Ability
+from registry.files.context import Ability
 from registry.recipes.definition import Task
 from registry.recipes.router import Conversation, Intents, RouterSpec
-from routing.routers.router import Router
+from routing.routers.content import Router
 from runtime.gateway.backend import TargetState
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import ModelRef

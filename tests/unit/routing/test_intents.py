@@ -16,9 +16,8 @@ from routing.intents.files import digest_of, from_bytes, to_bytes
 from routing.intents.measures import auroc, calibration_error, threshold_for
 from routing.intents.model import OUT, IntentModel
 from routing.intents.report import picture, text
-from routing.intents.spelling import Spelling
+from routing.intents.spelling import Spelling, mistyped, recased
 from routing.intents.training import Example, TrainingOptions, TrainingResult, train
-from routing.intents.typos import mistyped, recased
 
 WORDS = ("rain", "snow", "hail", "storm", "ten", "twenty", "forty", "fifty")
 PLACES = ("rome", "oslo", "lima", "cairo", "delhi", "anna", "bert", "carl")

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.intents.spelling import MAX_CHARACTERS, Spelling, is_one_error_away
-from routing.intents.typos import mistyped, recased
+from routing.intents.spelling import MAX_CHARACTERS, Spelling, is_one_error_away, mistyped, recased
 
 EXAMPLES = (
     "set an alarm for seven",

@@ -18,8 +18,7 @@ from routing.routers.content import RouterContent
 from runtime.gateway.routing import dispatcher
 from runtime.http.middleware import set_caller
 from runtime.residency.states import ModelState
-from tenants.caller import EVERYBODY, Caller
-from tenants.classes import ServiceClass
+from tenants.caller import EVERYBODY, Caller, ServiceClass
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
 from tests.fakes import traces

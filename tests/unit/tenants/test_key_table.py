@@ -11,8 +11,7 @@ from alembic.runtime.migration import MigrationContext
 
 from registry.errors import BadRequest, Conflict, NotFound, Unauthorized, Unavailable
 from registry.storage.database import Database, url_of
-from tenants.caller import EVERY, SCOPES, Scope
-from tenants.classes import ServiceClass
+from tenants.caller import EVERY, SCOPES, Scope, ServiceClass
 from tenants.key_settings import FILE
 from tenants.keys.accounts import AccountTable
 from tenants.keys.keyring import Keyring

@@ -3,8 +3,7 @@
 import pytest
 
 from registry.errors import RoundhouseError, Unauthorized
-from tenants.caller import EVERYBODY, Caller, Scope
-from tenants.classes import ServiceClass
+from tenants.caller import EVERYBODY, Caller, Scope, ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import OPEN, KeyEntry, Keyring
 from tests.unit.tenants.conftest import PEPPER, Clock

@@ -12,8 +12,7 @@ from registry.errors import LimitExceeded
 from tenants.caller import Caller
 from tenants.limits.limiter import Admission, Amounts, Limiter, PastRequest
 from tenants.limits.meters import SECOND, Rate
-from tenants.limits.periods import period_of
-from tenants.limits.records import MICRO, Kind, Limit, Mode, amount_of
+from tenants.limits.records import MICRO, Kind, Limit, Mode, amount_of, period_of
 from tests.unit.tenants.line import Line
 
 CALLER = Caller("search", "key00001")

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from registry.errors import Unauthorized
 from registry.storage.database import Database, url_of
 from registry.storage.migration import newest, revision, upgrade
-from tenants.caller import Scope
-from tenants.classes import ServiceClass
+from tenants.caller import Scope, ServiceClass
 from tenants.key_settings import FILE
 from tenants.keys.accounts import AccountTable
 from tenants.keys.keyring import Keyring

@@ -59,8 +59,7 @@ def evaluate(
     """
     from registry.recipes.definition import Task
     from routing.deciding.decide import decide
-    from routing.facts import Facts, TargetFacts
-    from routing.features import Features
+    from routing.decision import Facts, Features, TargetFacts
 
     given = rows(file)
     with Client(url) as client:

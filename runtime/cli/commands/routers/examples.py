@@ -12,7 +12,7 @@ from runtime.cli.remote.progress import bar
 
 if TYPE_CHECKING:
     from routing.intents.head import Array
-    from routing.routers.router import Router
+    from routing.routers.content import Router
 
 AT_ONCE = 128
 MAX_LINES = 1_000_000

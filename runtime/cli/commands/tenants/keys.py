@@ -12,8 +12,7 @@ from runtime.cli.options import AsJson
 from runtime.cli.output import ago, emit, note, table
 
 if TYPE_CHECKING:
-    from tenants.caller import Scope
-    from tenants.classes import ServiceClass
+    from tenants.caller import Scope, ServiceClass
     from tenants.keys.records import Key
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke the keys that clients show.")
@@ -151,7 +150,7 @@ def _scopes(text: str) -> frozenset["Scope"]:
 
 
 def _class(text: str | None, option: str) -> "ServiceClass | None":
-    from tenants.classes import CLASSES, ServiceClass
+    from tenants.caller import CLASSES, ServiceClass
 
     if text is None:
         return None

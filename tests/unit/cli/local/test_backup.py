@@ -21,7 +21,7 @@ from registry.errors import EngineFailed
 from registry.recipes.source import PathSource
 from registry.state.database import State
 from registry.state.opening import REMOTE_MARK
-from registry.storage.server_id import server_id
+from registry.storage.files import server_id
 from runtime.cli.failures import RefusedError
 from runtime.cli.local import backup
 from runtime.cli.local.backup import back_up, restore

@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.sources import UploadedArchive
-from adapters.types import Base, CheckedAdapter
+from adapters.types import Base, CheckedAdapter, UploadedArchive
 from registry.bounds import Bounds
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, RegisteredVersion

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from adapters.compose.jobs import Combine, WeightedAdapter
-from adapters.sources import ComposedAdapter
-from adapters.types import Base
+from adapters.types import Base, ComposedAdapter
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
 from registry.records import Adapter, AdapterKey, NewVersion, RegisteredVersion

@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.sources import AdapterSource
-from adapters.types import Base, CheckedAdapter, StoredAdapter
+from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
 from registry.bounds import Bounds
 from registry.names import NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion

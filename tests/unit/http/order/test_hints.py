@@ -9,8 +9,7 @@ import pytest
 from registry.errors import BadRequest
 from runtime.gateway.context import RequestContext
 from runtime.http.hints import context_of_headers, read, with_caller
-from tenants.caller import Caller
-from tenants.classes import ServiceClass
+from tenants.caller import Caller, ServiceClass
 
 CHAT = "/v1/chat/completions"
 CRITICAL, INTERACTIVE, BATCH = ServiceClass

@@ -7,8 +7,7 @@ import pytest
 
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
-from registry.files.shape import shape_of
-from registry.files.text_config import DEFAULTS, FIELDS
+from registry.files.shape import DEFAULTS, FIELDS, shape_of
 from registry.recipes.definition import Task
 from registry.recipes.source import HubSource
 from tests.unit.launch.listings import listing_of

@@ -3,7 +3,7 @@
 import pytest
 
 from launch.conversion.process import alignment_heads
-from launch.files.weights import weights_of
+from launch.files.listing import weights_of
 from models.sources.repository import is_included
 from tests.unit.launch.listings import listing_of
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from models import sse
 from registry.recipes.provider import Surface
 from routing.providers.pass_through import ErrorEvent, PassThrough
-from routing.providers.translation.chained import Translator
+from routing.providers.plan import Translator
 from routing.providers.translation.chat_answers import REASONS, ChatAnswers
 from routing.providers.translation.message_answers import MessageAnswers
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from registry.storage.server_id import FILE, server_id
+from registry.storage.files import FILE, server_id
 
 
 def test_it_stays(tmp_path: Path) -> None:

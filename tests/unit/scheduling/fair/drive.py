@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.scheduling.placement import Placement
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 
 
 @dataclass

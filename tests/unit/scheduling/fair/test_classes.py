@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.scheduling.fair.limits import Floors
 from runtime.scheduling.placement import Placement
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 from tests.unit.scheduling.fair.drive import Loop, backlogged
 from tests.unit.scheduling.simulator import Arrival, Witness, simulate
 from tests.unit.scheduling.test_placement import NAMES

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.scheduling.fair.limits import Pool
 from runtime.scheduling.placement import Placement
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 
 PLACES, SPARE = 8, 3
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.scheduling.placement import Placement
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 from tests.unit.scheduling.fair.drive import Loop, backlogged, jain
 
 LARGEST = 50.0

@@ -5,7 +5,7 @@ import pytest
 from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.scheduling.fair.limits import Pace
 from runtime.scheduling.requests import WaitingRequests
-from tenants.classes import ServiceClass
+from tenants.caller import ServiceClass
 
 CRITICAL, INTERACTIVE, BATCH = ServiceClass
 
