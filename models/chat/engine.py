@@ -14,7 +14,7 @@ from models.chat.asgi import Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
-from models.chat.requests import errors, fields, limits, template
+from models.chat.requests import client_tools, errors, fields, limits, template
 from models.chat.requests.request import PATHS, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
@@ -254,7 +254,8 @@ class VllmEngine:
         request = ChatRequest(call.path, call.body)
         request.drop_nulls()
         not_stored = "" if self._strict else request.drop_store()
-        self._check(call, request, adapters)
+        left_out = self._check(call, request, adapters)
+        client = client_tools.translate(request)
         unread = template.describe_unread(self._variables, request, strict=self._strict)
         admission = GrammarAdmission(self._checker)
         await admission.check_tags(request)
@@ -281,12 +282,13 @@ class VllmEngine:
             self._alive()
             if exchange.status >= 500:
                 raise fault() or EngineFailed("the engine could not answer this request")
-            warnings = filter(None, (not_stored, unread, limits.cut_warning(token_limits, admission.tokens)))
+            warnings = filter(None, (not_stored, left_out, unread, limits.cut_warning(token_limits, admission.tokens)))
             yield ResponseStart(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
-                    yield Chunk(schemas.fit_answer(call.path, data, call.tier, rename, fault))
+                    data = schemas.fit_answer(call.path, data, call.tier, rename, fault)
+                    yield Chunk(data if client is None else client.restore(data))
                 else:
                     yield Chunk(rename(errors.add_param(errors.shorten(data), request)))
         except RoundhouseError:
@@ -309,19 +311,21 @@ class VllmEngine:
             headers["x-vllm-priority"] = str(call.priority)
         return headers | (call.trace if self._traces else {})
 
-    def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters) -> None:
+    def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters) -> str:
+        """Check a request. Returns a warning about fields that were left out, empty if there were none."""
         if request.path not in PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         config = self._engine.model_config
         context, text_only = config.max_model_len, not config.is_multimodal_model
         limits.check_size(request, context, self._bounds, text_only=text_only)
         model = request.model
-        fields.check(self._fields, request)
+        left_out = fields.check(self._fields, request, strict=self._strict)
         limits.check(request, context, self._bounds)
         base = call.adapter is None
         known = call.served == self._model if base else adapters.placed(call.served)
         if not known or (model != call.served and not (base and model is None)):
             raise EngineFailed(f"{call.served} is not in the engine: the base never answers for it")
+        return left_out
 
     def _alive(self) -> None:
         if self._engine is None:

@@ -1,10 +1,19 @@
-"""Fields that vLLM would accept and then ignore: refused here, as the vendors' own servers do.
+"""Fields that vLLM would accept and then ignore: left out with a warning, or refused.
 
-vLLM's request classes, and the objects inside a request, keep unknown fields without a word, so a client would get
-another answer than it asked for. A schema that lies where Text Generation Inference takes it (`value` of a
-`json_object`) would bind nothing. Fields on which no answer depends are let through: clients send them by themselves.
+vLLM's request classes, and the objects inside a request, keep unknown fields without a word.
+
+| the field                                             | what happens                                              |
+|-------------------------------------------------------|-----------------------------------------------------------|
+| changes no answer (`WITHOUT_EFFECT`)                  | passes in silence: clients send it by themselves          |
+| is unknown, or asks for something optional (`HINTS`)  | is left out, and a warning names it; `strict` refuses it  |
+| is known to change answers (`INSTEAD`, or a field     | is refused by name: the client would get another answer   |
+| that another dialect of the engine has)               | than it asked for                                         |
+
+A schema where Text Generation Inference and others take it (`value` or `schema` of a `json_object`) moves to where vLLM
+reads it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -33,6 +42,18 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "verbosity": ("medium",),
 }
 """Values of unknown fields that mean what the engine does anyway."""
+HINTS = frozenset(
+    {
+        "include", "max_tool_calls", "reasoning", "reasoning_effort", "store", "stream_options", "thinking",
+        "truncation", "verbosity",
+    }
+)  # fmt: skip
+"""Fields of one dialect that ask, in another, for something optional."""
+HOSTED = re.compile(
+    r"(web_search|web_fetch|file_search|code_interpreter|code_execution|image_generation|computer|mcp|tool_search"
+    r"|advisor|programmatic)"
+)
+"""Tools that a vendor's own servers run, by the beginning of their type."""
 EMPTY: tuple[object, ...] = (None, [])
 INSTEAD: Mapping[str, str] = {
     "best_of": "ask for several with 'n', and choose among them.",
@@ -59,9 +80,12 @@ CHAT_FORMATS: Mapping[str, frozenset[str]] = {
 SCHEMA = frozenset({"name", "description", "schema", "strict"})
 RESPONSES_FORMATS: Mapping[str, frozenset[str]] = {**CHAT_FORMATS, "json_schema": SCHEMA | {"type"}}
 """Fields of `text.format` by its type."""
+FUNCTIONS = re.compile(r"function|custom|local_shell|shell|apply_patch|namespace|(bash|text_editor|memory)_\d+")
+"""Tools that the client runs, by their type: see `client_tools`."""
+MOST_NAMED = 8
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 STREAM = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
 TEXT = frozenset({"format", "verbosity"})
-SCHEMA_GOES = " A schema goes into response_format.json_schema.schema, with the type json_schema."
 Fields = Mapping[str, frozenset[str]]
 """The fields that the engine knows, by path."""
 
@@ -97,12 +121,55 @@ def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:
     return fields
 
 
-def check(fields: Fields, request: ChatRequest) -> None:
-    """Raise BadRequest for a field that the engine would ignore though it matters."""
+class Leniency:
+    """Leaves out hints and remembers their names; where the client or the recipe is strict it refuses them."""
+
+    def __init__(self, request: ChatRequest, *, strict: bool) -> None:
+        self._request, self.strict = request, strict
+        self.left_out: list[str] = []
+
+    def leave_out(self, error: BadRequest, *path: str) -> None:
+        """Drop the field at `path`, or raise `error`."""
+        if self.strict:
+            raise error
+        self._request.drop(*path)
+        name = ".".join(path)
+        self.left_out.append(name if _PLAIN_NAME.fullmatch(name) else "a field of no plain name")
+
+    def warning(self) -> str:
+        """The names of what was left out, for a header; empty: nothing was."""
+        if not self.left_out:
+            return ""
+        few = ", ".join(self.left_out[:MOST_NAMED])
+        more = f" and {len(self.left_out) - MOST_NAMED} more" if len(self.left_out) > MOST_NAMED else ""
+        return f"left out, as this engine does not know them: {few}{more}"
+
+
+def check(fields: Fields, request: ChatRequest, *, strict: bool = False) -> str:
+    """Leave out hints and return a warning that names them.
+
+    Raises BadRequest for a field that the engine would ignore though it changes the answer.
+    """
     _check_typical(request)
     path = request.path
     if path not in fields:
-        return
+        return ""
+    hints = Leniency(request, strict=strict)
+    _check_unknown(fields, request, hints)
+    knows_effort = "reasoning_effort" in fields.get(CHAT, frozenset())
+    if path in (CHAT, COMPLETIONS):
+        _check_chat(request, hints)
+    elif path == RESPONSES:
+        _check_responses(request, hints, knows_effort)
+    elif path in (MESSAGES, COUNT_TOKENS):
+        _check_messages(request, hints, knows_effort)
+    return hints.warning()
+
+
+def _check_unknown(fields: Fields, request: ChatRequest, hints: Leniency) -> None:
+    """Check the fields that the request class of this path has not."""
+    path = request.path
+    answering = frozenset().union(*fields.values()) | INSTEAD.keys() | PLAIN.keys()
     for name in sorted(request.fields.keys() - fields[path] - WITHOUT_EFFECT):
         value = request.value(name)
         uncalled = name == "tools" and request.text("tool_choice") == "none"
@@ -112,18 +179,10 @@ def check(fields: Fields, request: ChatRequest) -> None:
         if path in (MESSAGES, COUNT_TOKENS):
             text = f"{name}: Extra inputs are not permitted."
         advice = INSTEAD.get(name, "leave it out.")
-        raise BadRequest(f"{text} This engine would ignore it: {advice}", param=name, code="unknown_parameter")
-    knows_effort = "reasoning_effort" in fields.get(CHAT, frozenset())
-    if path in (CHAT, COMPLETIONS):
-        _check_chat(request)
-    elif path == RESPONSES:
-        _check_responses(request, knows_effort)
-    elif path == MESSAGES and not knows_effort and request.object("output_config").get("effort") is not None:
-        raise BadRequest(
-            "output_config.effort: this model knows no effort of reasoning: leave it out.",
-            param="output_config.effort",
-            code="unsupported_value",
-        )
+        error = BadRequest(f"{text} This engine would ignore it: {advice}", param=name, code="unknown_parameter")
+        if name in answering and name not in HINTS:
+            raise error
+        hints.leave_out(error, name)
 
 
 def _check_typical(request: ChatRequest) -> None:
@@ -138,18 +197,41 @@ def _check_typical(request: ChatRequest) -> None:
     )
 
 
-def _check_chat(request: ChatRequest) -> None:
+def _check_chat(request: ChatRequest, hints: Leniency) -> None:
     """Check `response_format` and `stream_options` of Chat Completions or Completions."""
+    move_schema(request)
     answer = request.object("response_format")
-    hint = SCHEMA_GOES if answer.get("type") == "json_object" else ""
-    _only(answer, CHAT_FORMATS.get(str(answer.get("type")), answer), "response_format", hint)
+    _only(answer, CHAT_FORMATS.get(str(answer.get("type")), answer), hints, "response_format")
     schema = answer.get("json_schema")
     if isinstance(schema, dict):
-        _only(schema, SCHEMA, "response_format.json_schema")
-    _only(request.object("stream_options"), STREAM, "stream_options")
+        _only(schema, SCHEMA, hints, "response_format", "json_schema")
+    _only(request.object("stream_options"), STREAM, hints, "stream_options")
 
 
-def _check_responses(request: ChatRequest, knows_effort: bool) -> None:
+def move_schema(request: ChatRequest) -> None:
+    """Move a schema beside `json_object` to where vLLM reads it."""
+    answer = request.object("response_format")
+    if answer.get("type") != "json_object":
+        return
+    schema = next((answer[name] for name in ("value", "schema") if isinstance(answer.get(name), dict)), None)
+    if schema:
+        moved = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        request.replace("response_format", msgspec.json.encode(moved))
+
+
+def _check_messages(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:
+    """Check the effort and the tools of Messages."""
+    if not knows_effort and request.object("output_config").get("effort") is not None:
+        error = BadRequest(
+            "output_config.effort: this model knows no effort of reasoning: leave it out.",
+            param="output_config.effort",
+            code="unsupported_value",
+        )
+        hints.leave_out(error, "output_config", "effort")
+    _check_tools(request, hints)
+
+
+def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:
     """Check what Responses has fields for that vLLM ignores: storage, truncation, the vendor's tools, summaries."""
     if request.is_true("store"):
         raise BadRequest(
@@ -165,67 +247,112 @@ def _check_responses(request: ChatRequest, knows_effort: bool) -> None:
             code="unsupported_value",
         )
     if request.value("truncation") not in (None, "disabled"):
-        raise BadRequest(
+        error = BadRequest(
             "An input that is too long is not cut to fit: leave 'truncation' out, and send less.",
             param="truncation",
             code="unsupported_value",
         )
-    for index, tool in enumerate(_tools(request)):
-        if isinstance(tool.type, str) and tool.type != "function":
-            raise BadRequest(
-                f"Tools of type '{tool.type}' run on the vendor's servers; only functions can be had here.",
-                param=f"tools[{index}].type",
-                code="unsupported_value",
-            )
-    _check_reasoning(request.object("reasoning"), knows_effort)
+        hints.leave_out(error, "truncation")
+    _check_tools(request, hints)
+    _check_reasoning(request, hints, knows_effort)
     text = request.object("text")
-    _only(text, TEXT, "text")
+    _only(text, TEXT, hints, "text")
     if text.get("verbosity") not in (None, "medium"):
-        raise BadRequest(
+        error = BadRequest(
             "No model here knows a verbosity: leave 'text.verbosity' out.",
             param="text.verbosity",
             code="unsupported_value",
         )
+        hints.leave_out(error, "text", "verbosity")
     form = text.get("format")
     if isinstance(form, dict):
-        _only(form, RESPONSES_FORMATS.get(str(form.get("type")), form), "text.format")
+        _only(form, RESPONSES_FORMATS.get(str(form.get("type")), form), hints, "text", "format")
 
 
 class _Tool(msgspec.Struct):
     type: Any = None
+    name: Any = None
 
 
-def _tools(request: ChatRequest) -> list[_Tool]:
+def _check_tools(request: ChatRequest, hints: Leniency) -> None:
+    """Leave out tools that a vendor's servers run; refuse those that `tool_choice` demands, and unknown types."""
     try:
-        return msgspec.json.decode(request.fields.get("tools", b"[]"), type=list[_Tool])
+        tools = msgspec.json.decode(request.fields.get("tools", b"[]"), type=list[_Tool])
     except msgspec.ValidationError:
-        return []  # vLLM refuses it
-
-
-def _check_reasoning(reasoning: Mapping[str, Any], knows_effort: bool) -> None:
-    """Refuse an effort that the model does not know, and summaries, which no model here writes."""
-    if not knows_effort and reasoning.get("effort") not in (None, "none"):
+        return  # vLLM refuses it
+    hosted = []
+    for index, tool in enumerate(tools):
+        if not isinstance(tool.type, str) or FUNCTIONS.fullmatch(tool.type):
+            continue
+        param = f"tools[{index}].type"
+        if not HOSTED.match(tool.type):
+            raise BadRequest(
+                f"Tools of type '{tool.type}' are not known here: send a function in its place.",
+                param=param,
+                code="unsupported_value",
+            )
+        error = BadRequest(
+            f"Tools of type '{tool.type}' run on the vendor's servers; only functions can be had here.",
+            param=param,
+            code="unsupported_value",
+        )
+        if hints.strict or _demands(request, tool):
+            raise error
+        hosted.append((index, tool.type))
+    if not hosted:
+        return
+    gone = {index for index, _ in hosted}
+    left = [item for index, item in enumerate(request.items("tools")) if index not in gone]
+    if left:
+        request.replace("tools", msgspec.json.encode(left))
+    elif request.value("tool_choice") in ("required", {"type": "any"}):
+        index, kind = hosted[0]
         raise BadRequest(
+            f"Tools of type '{kind}' run on the vendor's servers, and 'tool_choice' demands a call: send a function.",
+            param=f"tools[{index}].type",
+            code="unsupported_value",
+        )
+    else:
+        request.drop("tools")
+        if "tool_choice" in request.fields:
+            request.drop("tool_choice")
+    hints.left_out += sorted({f"tools of type {kind}" for _, kind in hosted if _PLAIN_NAME.fullmatch(kind)})
+
+
+def _demands(request: ChatRequest, tool: _Tool) -> bool:
+    """Whether `tool_choice` names this tool."""
+    choice = request.object("tool_choice")
+    return choice.get("type") == tool.type or (tool.name is not None and choice.get("name") == tool.name)
+
+
+def _check_reasoning(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:
+    """Leave out an effort that the model does not know, and summaries, which no model here writes."""
+    reasoning = request.object("reasoning")
+    if not knows_effort and reasoning.get("effort") not in (None, "none"):
+        error = BadRequest(
             "This model knows no effort of reasoning: leave 'reasoning.effort' out.",
             param="reasoning.effort",
             code="unsupported_value",
         )
+        hints.leave_out(error, "reasoning", "effort")
     for name in ("summary", "generate_summary"):
         if reasoning.get(name) not in (None, "auto"):
-            raise BadRequest(
+            error = BadRequest(
                 f"Thoughts are given as they are, not as a summary: leave 'reasoning.{name}' out.",
                 param=f"reasoning.{name}",
                 code="unsupported_value",
             )
+            hints.leave_out(error, "reasoning", name)
 
 
-def _only(fields: Mapping[str, Any], known: Iterable[str], at: str, hint: str = "") -> None:
-    """Raise BadRequest for a field of the object at `at` that is not known and not null."""
+def _only(fields: Mapping[str, Any], known: Iterable[str], hints: Leniency, *at: str) -> None:
+    """Leave out each field of the object at `at` that is not known and not null."""
     for name in sorted(fields.keys() - set(known)):
         if fields[name] is not None:
-            raise BadRequest(
-                f"Unrecognized request argument supplied: {at}.{name}. This engine would ignore it: leave it out."
-                f"{hint}",
-                param=f"{at}.{name}",
+            param = ".".join((*at, name))
+            error = BadRequest(
+                f"Unrecognized request argument supplied: {param}. This engine would ignore it: leave it out.",
+                param=param,
                 code="unknown_parameter",
             )
+            hints.leave_out(error, *at, name)

@@ -83,6 +83,17 @@ class ChatRequest:
         self._values.pop(name, None)
         self._items.pop(name, None)
 
+    def drop(self, *path: str) -> None:
+        """Leave out a field, or one of an object inside it."""
+        name, *inner = path
+        if inner:
+            self.replace(name, msgspec.json.encode(_without(self.raw_object(name), inner)))
+            return
+        del self.fields[name]
+        self._body = None
+        self._values.pop(name, None)
+        self._items.pop(name, None)
+
     def drop_nulls(self) -> None:
         """Leave out fields that are null, as the vendors' clients mean it.
 
@@ -153,6 +164,13 @@ class ChatRequest:
         if name not in self._turns:
             self._turns[name] = [_TURN.decode(item) if begins(item, b"{") else None for item in self.items(name)]
         return self._turns[name]
+
+
+def _without(fields: dict[str, msgspec.Raw], path: list[str]) -> dict[str, msgspec.Raw]:
+    name, *inner = path
+    if not inner:
+        return {key: value for key, value in fields.items() if key != name}
+    return fields | {name: msgspec.Raw(msgspec.json.encode(_without(_OBJECT.decode(fields[name]), inner)))}
 
 
 def begins(raw: msgspec.Raw, mark: bytes) -> bool:

@@ -67,6 +67,8 @@ SERVER = (
 
 MAX_ANSWERS = 128
 """Largest `n` of one request; OpenAI's own limit."""
+MAX_STOPS = 1 << 16
+"""Of vLLM's own, which is 4 by default: `bounds.stops` is below it, and refuses more with a clear message."""
 
 
 def environment() -> None:
@@ -81,6 +83,7 @@ def environment() -> None:
         VLLM_LOGGING_LEVEL="WARNING",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
         VLLM_MAX_N_SEQUENCES=str(MAX_ANSWERS),
+        VLLM_MAX_STOP_STRINGS=str(MAX_STOPS),
         VLLM_MEDIA_URL_ALLOW_REDIRECTS="0",  # they lead out of the domains that a recipe allows
         TOKENIZERS_PARALLELISM="false",
     )

@@ -1,4 +1,4 @@
-"""Which fields of a chat request are refused because the engine would drop them."""
+"""Which fields of a chat request are left out or refused, because the engine would drop them."""
 
 import json
 from pathlib import Path
@@ -133,12 +133,7 @@ def test_store_is_removed_with_a_warning(path: str) -> None:
         (CHAT, {"guided_json": {}}, "guided_json", "send 'structured_outputs': {\"json\": ...}"),
         (CHAT, {"best_of": 2}, "best_of", "with 'n'"),
         (MESSAGES, {"top": 1}, "top", "top: Extra inputs are not permitted"),
-        (
-            CHAT,
-            {"response_format": {"type": "json_object", "value": {}}},
-            "response_format.value",
-            "json_schema.schema",
-        ),
+        (CHAT, {"response_format": {"type": "json_object", "value": {}}}, "response_format.value", "leave it out"),
         (CHAT, {"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "leave it out"),
         (
             CHAT,
@@ -155,14 +150,89 @@ def test_store_is_removed_with_a_warning(path: str) -> None:
         ("/v1/responses", {"stream_options": {"include_obfuscation": True}}, "stream_options", "leave it out"),
         ("/v1/responses", {"stream_options": {"include_usage": True}}, "stream_options", "leave it out"),
         ("/v1/responses", {"tools": [{"type": "function"}, {"type": "mcp"}]}, "tools[1].type", "'mcp'"),
+        ("/v1/responses", {"tools": [{"type": "nonsense"}]}, "tools[0].type", "send a function"),
     ],
 )
 def test_refused(fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str, words: str) -> None:
     known = {**fields, "/v1/responses": fields["/v1/responses"] | {"store", "tools", "text", "truncation"}}
     known[CHAT] |= {"response_format", "stream_options"}
     with pytest.raises(BadRequest, match=words.replace("[", r"\[")) as refused:
+        chat_fields.check(known, ChatRequest(path, json.dumps({"model": "m", **more}).encode()), strict=True)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "left", "name"),
+    [
+        (CHAT, {"nonsense": 1, "web_search_options": {}}, {}, "nonsense, web_search_options"),
+        (RESPONSES, {"client_metadata": {"a": "b"}}, {}, "client_metadata"),
+        (RESPONSES, {"truncation": "auto"}, {}, "truncation"),
+        (RESPONSES, {"text": {"verbosity": "low"}}, {"text": {}}, "text.verbosity"),
+        (RESPONSES, {"text": {"format": {"type": "text", "x": 1}}}, {"text": {"format": {"type": "text"}}},
+         "text.format.x"),
+        (RESPONSES, {"stream_options": {"include_usage": True}}, {}, "stream_options"),
+        (RESPONSES, {"tools": [{"type": "function"}, {"type": "web_search"}]}, {"tools": [{"type": "function"}]},
+         "tools of type web_search"),
+        (RESPONSES, {"tools": [{"type": "mcp"}], "tool_choice": "auto"}, {}, "tools of type mcp"),
+        (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, {},
+         "tools of type web_search_20250305"),
+        (MESSAGES, {"context_management": {"edits": []}}, {}, "context_management"),
+        (MESSAGES, {"output_config": {"effort": "high"}}, {"output_config": {}}, "output_config.effort"),
+        (CHAT, {"response_format": {"type": "text", "schema": {}}}, {"response_format": {"type": "text"}},
+         "response_format.schema"),
+        (CHAT, {"\r\nx: y": 1}, {}, "a field of no plain name"),
+    ],
+)  # fmt: skip
+def test_hints_are_left_out_with_a_warning(
+    fields: chat_fields.Fields, path: str, more: dict[str, Any], left: dict[str, Any], name: str
+) -> None:
+    known = {
+        RESPONSES: fields[RESPONSES] | {"tools", "tool_choice", "text", "truncation"},
+        CHAT: (fields[CHAT] | {"response_format", "stream_options"}) - {"reasoning_effort"},
+        MESSAGES: fields[MESSAGES] | {"output_config", "tools"},
+    }
+    request = ChatRequest(path, json.dumps({"model": "m", **more}).encode())
+    assert chat_fields.check(known, request) == f"left out, as this engine does not know them: {name}"
+    assert json.loads(request.body) == {"model": "m", **left}
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "param"),
+    [
+        (CHAT, {"best_of": 2}, "best_of"),
+        (CHAT, {"modalities": ["audio"]}, "modalities"),
+        (CHAT, {"guided_json": {}}, "guided_json"),
+        (MESSAGES, {"n": 2}, "n"),
+        (RESPONSES, {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tools[0].type"),
+        (RESPONSES, {"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tools[0].type"),
+        (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}], "tool_choice": {"type": "any"}},
+         "tools[0].type"),
+        (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}],
+                    "tool_choice": {"type": "tool", "name": "s"}}, "tools[0].type"),
+    ],
+)  # fmt: skip
+def test_what_would_change_the_answer_is_refused(
+    fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str
+) -> None:
+    known = {
+        RESPONSES: fields[RESPONSES] | {"tools"},
+        CHAT: fields[CHAT] | {"n"},
+        MESSAGES: fields[MESSAGES] | {"tools", "tool_choice"},
+    }  # fmt: skip
+    with pytest.raises(BadRequest) as refused:
         chat_fields.check(known, ChatRequest(path, json.dumps({"model": "m", **more}).encode()))
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize("name", ["value", "schema"])
+def test_a_schema_beside_json_object_moves_to_where_it_is_read(fields: chat_fields.Fields, name: str) -> None:
+    known = {**fields, CHAT: fields[CHAT] | {"response_format"}}
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    body = json.dumps({"model": "m", "response_format": {"type": "json_object", name: schema}}).encode()
+    request = ChatRequest(CHAT, body)
+    assert chat_fields.check(known, request, strict=True) == ""
+    moved = json.loads(request.body)["response_format"]
+    assert moved == {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 @pytest.mark.parametrize("tools", ["word", [1], {"a": 1}, None, [{"type": 4}], []])
@@ -189,9 +259,11 @@ def test_an_effort_that_the_template_does_not_know(
     body = json.dumps({"model": "m", **more}).encode()
     knowing = {**fields, RESPONSES: frozenset({"model", "reasoning"}), MESSAGES: frozenset({"model", "output_config"})}
     chat_fields.check(knowing, ChatRequest(path, body))
+    deaf = {**knowing, CHAT: knowing[CHAT] - {"reasoning_effort"}}
     with pytest.raises(BadRequest) as refused:
-        chat_fields.check({**knowing, CHAT: knowing[CHAT] - {"reasoning_effort"}}, ChatRequest(path, body))
+        chat_fields.check(deaf, ChatRequest(path, body), strict=True)
     assert refused.value.param == param
+    assert chat_fields.check(deaf, ChatRequest(path, body)).endswith(f": {param}")
 
 
 @pytest.mark.parametrize("reasoning", [{"summary": "auto"}, {"effort": "none"}, {}, None, "odd"])
@@ -203,7 +275,9 @@ def test_reasoning_that_asks_for_nothing(fields: chat_fields.Fields, reasoning: 
 def test_summaries_of_thoughts_are_refused() -> None:
     knowing = {CHAT: frozenset({"model", "reasoning_effort"}), RESPONSES: frozenset({"model", "reasoning"})}
     with pytest.raises(BadRequest, match="not as a summary"):
-        chat_fields.check(knowing, ChatRequest(RESPONSES, b'{"model": "m", "reasoning": {"summary": "detailed"}}'))
+        chat_fields.check(
+            knowing, ChatRequest(RESPONSES, b'{"model": "m", "reasoning": {"summary": "detailed"}}'), strict=True
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,409 @@
+"""Tools that a client runs itself, as functions for the model, and the model's calls in the client's own form.
+
+| the client sends                      | the model sees                           | the client gets back              |
+|---------------------------------------|------------------------------------------|-----------------------------------|
+| Responses: `custom`                   | a function with one string, `input`      | `custom_tool_call`                |
+| `local_shell`, `shell`, `apply_patch` | a function of that name                  | `local_shell_call` and so on      |
+| `namespace`                           | its functions, as `namespace__function`  | `function_call` with `namespace`  |
+| Messages: `bash_*`, `text_editor_*`,  | a function of the tool's name            | `tool_use`, as for any function   |
+| `memory_*`                            |                                          |                                   |
+
+Calls of earlier turns are translated alike, so that a client sends its history back as it got it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from models.chat.requests.request import MESSAGES, RESPONSES, ChatRequest
+from registry.base.json import NOT_JSON
+from registry.errors import BadRequest
+
+Json = dict[str, Any]
+SEPARATOR = "__"
+NULLABLE = ("id", "status", "encrypted_content")
+"""Fields of items that clients send as null, where vLLM's classes take only their absence."""
+_EVENT, _DATA = b"event: ", b"\ndata: "
+
+
+def _schema(required: tuple[str, ...], **properties: Json) -> Json:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _text(description: str = "") -> Json:
+    return {"type": "string", "description": description} if description else {"type": "string"}
+
+
+def _texts(description: str) -> Json:
+    return {"type": "array", "items": {"type": "string"}, "description": description}
+
+
+_INTEGER = {"type": "integer"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTool:
+    """One kind of tool: its function, and the item that the client knows its calls as."""
+
+    description: str
+    parameters: Json
+    item: str
+    """Type of the item of a call."""
+    read: Callable[[Json], Json]
+    """The fields of the item, from the function's arguments."""
+    write: Callable[[Json], Json]
+    """The function's arguments, from such an item."""
+
+
+def _shell_action(arguments: Json) -> Json:
+    commands = arguments.get("commands")
+    return {
+        "action": {
+            "commands": commands if isinstance(commands, list) else [],
+            "timeout_ms": arguments.get("timeout_ms"),
+            "max_output_length": arguments.get("max_output_length"),
+        }
+    }
+
+
+def _local_action(arguments: Json) -> Json:
+    command, env = arguments.get("command"), arguments.get("env")
+    return {
+        "action": {
+            "type": "exec",
+            "command": command if isinstance(command, list) else [],
+            "env": env if isinstance(env, dict) else {},
+            "working_directory": arguments.get("working_directory"),
+            "timeout_ms": arguments.get("timeout_ms"),
+            "user": None,
+        }
+    }
+
+
+def _given(fields: Any) -> Json:
+    """The fields of an object that say something, without its `type` and `user`."""
+    if not isinstance(fields, dict):
+        return {}
+    return {name: value for name, value in fields.items() if value not in (None, {}) and name not in ("type", "user")}
+
+
+def _operation(item: Json) -> Json:
+    operation = item.get("operation")
+    return operation if isinstance(operation, dict) else {}
+
+
+KINDS: Mapping[str, ClientTool] = {
+    "custom": ClientTool(
+        "",
+        _schema(("input",), input=_text("The whole input of the tool, as free text.")),
+        "custom_tool_call",
+        lambda arguments: {"input": str(arguments.get("input", ""))},
+        lambda item: {"input": item.get("input", "")},
+    ),
+    "local_shell": ClientTool(
+        "Run a command on the user's machine. Its output is returned.",
+        _schema(
+            ("command",),
+            command=_texts("The program and its arguments."),
+            working_directory=_text("Where to run it; by default where the client runs."),
+            timeout_ms=_INTEGER,
+            env={"type": "object", "additionalProperties": {"type": "string"}},
+        ),
+        "local_shell_call",
+        _local_action,
+        lambda item: _given(item.get("action")),
+    ),
+    "shell": ClientTool(
+        "Run shell commands on the user's machine, one after the other. Their output is returned.",
+        _schema(
+            ("commands",),
+            commands=_texts("Commands, each a line for the shell."),
+            timeout_ms=_INTEGER,
+            max_output_length=_INTEGER,
+        ),
+        "shell_call",
+        _shell_action,
+        lambda item: _given(item.get("action")),
+    ),
+    "apply_patch": ClientTool(
+        "Create, change or delete one file on the user's machine by a diff.",
+        _schema(
+            ("type", "path"),
+            type={"enum": ["create_file", "update_file", "delete_file"]},
+            path=_text("The file, relative to the workspace."),
+            diff=_text("A V4A diff of the file's lines; not for delete_file."),
+        ),
+        "apply_patch_call",
+        lambda arguments: {"operation": arguments},
+        _operation,
+    ),
+}
+_BY_ITEM = {kind.item: name for name, kind in KINDS.items()}
+_PATH = _text("Absolute path of the file or directory.")
+_FILE_COMMANDS: Json = {
+    "path": _PATH,
+    "file_text": _text("For create: the content of the file."),
+    "old_str": _text("For str_replace: the text to replace; it must occur once."),
+    "new_str": _text("For str_replace: its replacement."),
+    "insert_line": {"type": "integer", "description": "For insert: the line after which to insert."},
+    "insert_text": _text("For insert: the text."),
+    "view_range": {"type": "array", "items": _INTEGER, "description": "For view: first and last line."},
+}
+
+
+def _commands(*names: str, **more: Json) -> Json:
+    return _schema(("command",), command={"enum": list(names)}, **_FILE_COMMANDS, **more)
+
+
+ANTHROPIC: Mapping[str, tuple[str, Json]] = {
+    "bash_": (
+        "Run a command in a bash session on the user's machine that stays open between calls.",
+        _schema((), command=_text("The command to run."), restart={"type": "boolean"}),
+    ),
+    "text_editor_": (
+        "View, create and edit text files on the user's machine.",
+        _commands("view", "create", "str_replace", "insert"),
+    ),
+    "memory_": (
+        "Read and write files below /memories that last between conversations.",
+        _commands(
+            "view", "create", "str_replace", "insert", "delete", "rename",
+            old_path=_text("For rename: the present path."), new_path=_text("For rename: the new path."),
+        ),
+    ),
+}  # fmt: skip
+"""Tools of Messages by the beginning of their type: description and input schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """How the client knows a function that stands for its tool."""
+
+    kind: str
+    name: str
+    namespace: str | None = None
+
+
+@dataclass(slots=True)
+class ClientTools:
+    """The client's tools of one request to Responses, and its answer's items in their form."""
+
+    tools: msgspec.Raw
+    choice: msgspec.Raw | None
+    calls: dict[str, _Called]
+    _open: dict[int, str] = field(default_factory=dict)
+    """Function by output index, of the calls under way in a stream."""
+
+    def restore(self, data: bytes) -> bytes:
+        """Put the client's items in a whole answer, or in whole events of a stream."""
+        if data.startswith(b"{"):
+            return msgspec.json.encode(self._response(msgspec.json.decode(data)))
+        if not data.startswith(_EVENT):
+            return data
+        return b"".join(self._event(event) for event in data.split(b"\n\n") if event)
+
+    def _response(self, response: Json) -> Json:
+        output = response.get("output")
+        if isinstance(output, list):
+            response["output"] = [self._item(item) for item in output]
+        if "tools" in response:
+            response["tools"] = self.tools
+        if self.choice is not None and "tool_choice" in response:
+            response["tool_choice"] = self.choice
+        return response
+
+    def _event(self, text: bytes) -> bytes:
+        try:
+            event: Json = msgspec.json.decode(text.partition(_DATA)[2])
+        except NOT_JSON:
+            return text + b"\n\n"
+        if "response" in event:
+            return _written(event | {"response": self._response(event["response"])})
+        index = int(event.get("output_index", -1))
+        match event.get("type"):
+            case "response.output_item.added" if self._stands_for_a_tool(event["item"]):
+                self._open[index] = event["item"]["name"]
+                return _written(event | {"item": self._item(event["item"])})
+            case "response.output_item.done" if self._stands_for_a_tool(event["item"]):
+                self._open.pop(index, None)
+                return _written(event | {"item": self._item(event["item"])})
+            case "response.function_call_arguments.delta" if self._is_translated(index):
+                return b""  # half a JSON text says nothing about the tool's input
+            case "response.function_call_arguments.done" if self._is_translated(index):
+                return self._input_events(event, self._open[index])
+            case "response.function_call_arguments.done" if index in self._open:
+                return _written(event | ({"name": self.calls[self._open[index]].name} if "name" in event else {}))
+            case _:
+                return text + b"\n\n"
+
+    def _is_translated(self, index: int) -> bool:
+        """Whether the call under way at an index is not a plain function of a namespace."""
+        return index in self._open and self.calls[self._open[index]].kind != "namespace"
+
+    def _stands_for_a_tool(self, item: Any) -> bool:
+        return isinstance(item, dict) and item.get("type") == "function_call" and item.get("name") in self.calls
+
+    def _input_events(self, event: Json, function: str) -> bytes:
+        """The input of a custom tool, in one piece; the other kinds have no events of their own."""
+        if self.calls[function].kind != "custom":
+            return b""
+        text = _arguments(event).get("input", event.get("arguments", ""))
+        same: Json = {name: event[name] for name in ("item_id", "output_index", "sequence_number") if name in event}
+        delta: Json = {"type": "response.custom_tool_call_input.delta", **same, "delta": text}
+        return _written(delta) + _written({"type": "response.custom_tool_call_input.done", **same, "input": text})
+
+    def _item(self, item: Any) -> Any:
+        """An item of the output, in the client's form."""
+        if not self._stands_for_a_tool(item):
+            return item
+        called = self.calls[item["name"]]
+        if called.kind == "namespace":
+            return item | {"name": called.name, "namespace": called.namespace}
+        kind = KINDS[called.kind]
+        known = {name: item[name] for name in ("id", "call_id", "status") if name in item}
+        named: Json = {"name": called.name} if called.kind == "custom" else {}
+        if called.namespace is not None:
+            named["namespace"] = called.namespace
+        return {"type": kind.item, **known, **named, **kind.read(_arguments(item))}
+
+
+def translate(request: ChatRequest) -> ClientTools | None:
+    """Turn the client's own tools into functions. None: the request has none, or its answer needs no way back.
+
+    Raises BadRequest for two tools of one name.
+    """
+    if request.path == MESSAGES:
+        _translate_messages(request)
+        return None
+    if request.path != RESPONSES:
+        return None
+    _translate_history(request)
+    tools = [_decoded(item) for item in request.items("tools")]
+    if not any(isinstance(tool, dict) and tool.get("type") in (*KINDS, "namespace") for tool in tools):
+        return None
+    calls: dict[str, _Called] = {}
+    functions: list[Any] = []
+    for index, tool in enumerate(tools):
+        functions += _functions(tool, f"tools[{index}]", calls)
+    names = [function.get("name") for function in functions if isinstance(function, dict)]
+    for name in calls:
+        if names.count(name) > 1:
+            raise BadRequest(
+                f"Two tools have the name '{name}': give each a name of its own.", param="tools", code="invalid_value"
+            )
+    translated = ClientTools(request.fields["tools"], request.fields.get("tool_choice"), calls)
+    request.replace("tools", msgspec.json.encode(functions))
+    _translate_choice(request)
+    return translated
+
+
+def _functions(tool: Any, param: str, calls: dict[str, _Called], namespace: str | None = None) -> list[Any]:
+    """The functions that stand for a tool, entered in `calls`."""
+    kind = str(tool.get("type")) if isinstance(tool, dict) else ""
+    if kind == "namespace" and namespace is None:
+        inner = tool.get("tools")
+        if not (isinstance(tool.get("name"), str) and isinstance(inner, list)):
+            raise BadRequest("A namespace has a name and a list of tools.", param=param, code="invalid_value")
+        return [one for t in inner for one in _functions(t, f"{param}.tools", calls, tool["name"])]
+    if kind in KINDS:
+        name = str(tool.get("name") or kind)
+        function = f"{namespace}{SEPARATOR}{name}" if namespace else name
+        calls[function] = _Called(kind, name, namespace)
+        description = str(tool.get("description") or KINDS[kind].description)
+        if isinstance(tool.get("format"), dict) and tool["format"].get("definition"):
+            description += f"\nThe input follows this {tool['format'].get('syntax')} grammar:\n"
+            description += str(tool["format"]["definition"])
+        parameters = KINDS[kind].parameters
+        return [{"type": "function", "name": function, "description": description, "parameters": parameters}]
+    if namespace is None or not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+        return [tool]
+    function = f"{namespace}{SEPARATOR}{tool['name']}"
+    calls[function] = _Called("namespace", tool["name"], namespace)
+    return [tool | {"name": function}]
+
+
+def _translate_choice(request: ChatRequest) -> None:
+    """A choice of one of these tools is one of its function."""
+    choice = request.object("tool_choice")
+    if choice.get("type") in KINDS:
+        name = choice.get("name") or choice["type"]
+        request.replace("tool_choice", msgspec.json.encode({"type": "function", "name": name}))
+
+
+def _translate_history(request: ChatRequest) -> None:
+    """Turn calls of earlier turns, and their results, into those of functions."""
+    items = request.items("input")
+    changed = {index: new for index, item in enumerate(items) if (new := _past(item)) is not None}
+    if changed:
+        request.replace("input", msgspec.json.encode([changed.get(index, item) for index, item in enumerate(items)]))
+
+
+def _past(raw: msgspec.Raw) -> Json | None:
+    """An item of an earlier turn as vLLM knows it; None: it is that already."""
+    item = _decoded(raw)
+    kind = item.get("type") if isinstance(item, dict) else None
+    if not isinstance(kind, str):
+        return None
+    if any(item.get(name, "") is None for name in NULLABLE):
+        without: Json = {name: value for name, value in item.items() if value is not None or name not in NULLABLE}
+        if kind == "reasoning":  # vLLM's class of these has an id always
+            without.setdefault("id", "rs_0")
+        return _past(msgspec.Raw(msgspec.json.encode(without))) or without
+    if kind == "function_call" and item.get("namespace"):
+        name = f"{item['namespace']}{SEPARATOR}{item.get('name')}"
+        return {key: value for key, value in item.items() if key != "namespace"} | {"name": name}
+    if (tool := _BY_ITEM.get(kind)) is not None:
+        name = str(item.get("name") or tool)
+        if item.get("namespace"):
+            name = f"{item['namespace']}{SEPARATOR}{name}"
+        arguments = msgspec.json.encode(KINDS[tool].write(item)).decode()
+        call_id = item.get("call_id") or item.get("id")
+        return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+    if kind.removesuffix("_output") in _BY_ITEM and kind.endswith("_output"):
+        output = item.get("output")
+        if not isinstance(output, str):
+            output = str(item.get("status", "")) if output is None else msgspec.json.encode(output).decode()
+        return {"type": "function_call_output", "call_id": item.get("call_id") or item.get("id"), "output": output}
+    return None
+
+
+def _translate_messages(request: ChatRequest) -> None:
+    """Give Anthropic's client tools the description and the schema that their type implies."""
+    tools = [_decoded(item) for item in request.items("tools")]
+    functions = [_anthropic(tool) for tool in tools]
+    if functions != tools:
+        request.replace("tools", msgspec.json.encode(functions))
+
+
+def _anthropic(tool: Any) -> Any:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if not isinstance(kind, str) or "input_schema" in tool:
+        return tool
+    for beginning, (description, schema) in ANTHROPIC.items():
+        if kind.startswith(beginning):
+            return {"name": tool.get("name"), "description": description, "input_schema": schema}
+    return tool
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    return msgspec.json.decode(raw)
+
+
+def _arguments(item: Json) -> Json:
+    """The arguments of a call; what is no JSON object, as a call that was cut, is all input."""
+    try:
+        arguments = msgspec.json.decode(item.get("arguments") or "{}")
+    except NOT_JSON:
+        return {"input": item.get("arguments", "")}
+    return arguments if isinstance(arguments, dict) else {"input": item.get("arguments", "")}
+
+
+def _written(event: Json) -> bytes:
+    return _EVENT + str(event["type"]).encode() + _DATA + msgspec.json.encode(event) + b"\n\n"

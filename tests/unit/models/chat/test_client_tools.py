@@ -1,0 +1,205 @@
+"""Tools that a client runs itself: functions for the model, and the client's own items in the answer."""
+
+import json
+from typing import Any
+
+import pytest
+
+from models.chat.requests import client_tools
+from models.chat.requests.client_tools import KINDS, ClientTools
+from models.chat.requests.request import ChatRequest
+from registry.errors import BadRequest
+
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+EDIT = {"type": "custom", "name": "edit", "description": "Edit a file."}
+SHELL = {"type": "local_shell"}
+CRM = {
+    "type": "namespace",
+    "name": "crm",
+    "description": "d",
+    "tools": [{"type": "function", "name": "find", "parameters": {"type": "object"}}, EDIT],
+}
+
+
+def translated(path: str = RESPONSES, **body: Any) -> tuple[dict[str, Any], ClientTools | None]:
+    request = ChatRequest(path, json.dumps({"model": "m", **body}).encode())
+    tools = client_tools.translate(request)
+    return json.loads(request.body), tools
+
+
+def call(name: str, arguments: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "function_call", "id": "fc_1", "call_id": "call_1", "name": name, "arguments": arguments,
+        "status": "completed", **more,
+    }  # fmt: skip
+
+
+def events(*given: dict[str, Any]) -> bytes:
+    return b"".join(b"event: %s\ndata: %s\n\n" % (e["type"].encode(), json.dumps(e).encode()) for e in given)
+
+
+def read(data: bytes) -> list[dict[str, Any]]:
+    assert not data or data.endswith(b"\n\n")
+    parsed = []
+    for one in data.split(b"\n\n")[:-1]:
+        name, _, body = one.removeprefix(b"event: ").partition(b"\ndata: ")
+        parsed.append(json.loads(body))
+        assert parsed[-1]["type"] == name.decode()
+    return parsed
+
+
+def test_each_kind_is_a_function() -> None:
+    function = {"type": "function", "name": "f", "parameters": {}}
+    body, tools = translated(tools=[function, EDIT, SHELL, {"type": "shell"}, {"type": "apply_patch"}, CRM])
+    assert [tool["name"] for tool in body["tools"]] == [
+        "f", "edit", "local_shell", "shell", "apply_patch", "crm__find", "crm__edit",
+    ]  # fmt: skip
+    assert {tool["type"] for tool in body["tools"]} == {"function"}
+    assert body["tools"][0] == function
+    assert body["tools"][1]["description"] == "Edit a file."
+    assert tools is not None
+
+
+def test_a_request_of_plain_functions_stays_as_it_is() -> None:
+    body = b'{"model":"m", "tools": [{"type":"function","name":"f"}],"input":[{"role":"user","content":"x"}]}'
+    request = ChatRequest(RESPONSES, body)
+    assert client_tools.translate(request) is None
+    assert request.body == body
+
+
+def test_a_grammar_is_part_of_the_description() -> None:
+    form = {"type": "grammar", "syntax": "lark", "definition": "start: line+"}
+    body, _ = translated(tools=[EDIT | {"format": form}])
+    assert "lark grammar:\nstart: line+" in body["tools"][0]["description"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "item"),
+    [
+        (EDIT, {"input": "*** Begin"}, {"type": "custom_tool_call", "name": "edit", "input": "*** Begin"}),
+        (
+            SHELL,
+            {"command": ["ls", "-l"], "timeout_ms": 10},
+            {"type": "local_shell_call", "action": {
+                "type": "exec", "command": ["ls", "-l"], "env": {}, "working_directory": None, "timeout_ms": 10,
+                "user": None}},
+        ),
+        (
+            {"type": "shell"},
+            {"commands": ["ls"]},
+            {"type": "shell_call", "action": {"commands": ["ls"], "timeout_ms": None, "max_output_length": None}},
+        ),
+        (
+            {"type": "apply_patch"},
+            {"type": "delete_file", "path": "a"},
+            {"type": "apply_patch_call", "operation": {"type": "delete_file", "path": "a"}},
+        ),
+    ],
+)  # fmt: skip
+def test_a_call_comes_back_as_the_clients_item_and_goes_in_again(
+    tool: dict[str, Any], arguments: dict[str, Any], item: dict[str, Any]
+) -> None:
+    _, tools = translated(tools=[tool], tool_choice="auto")
+    assert tools is not None
+    name = tool.get("name", tool["type"])
+    answer = {"output": [{"type": "message"}, call(name, json.dumps(arguments))], "tools": [], "tool_choice": "auto"}
+    restored = json.loads(tools.restore(json.dumps(answer).encode()))
+    assert restored["tools"] == [tool], "the client sees its own tools"
+    expected = item | {"id": "fc_1", "call_id": "call_1", "status": "completed"}
+    assert restored["output"] == [{"type": "message"}, expected]
+
+    result = {"type": expected["type"] + "_output", "call_id": "call_1", "output": "done"}
+    body, _ = translated(tools=[tool], input=[expected, result])
+    assert json.loads(body["input"][0].pop("arguments")) == arguments
+    assert body["input"] == [
+        {"type": "function_call", "call_id": "call_1", "name": name},
+        {"type": "function_call_output", "call_id": "call_1", "output": "done"},
+    ]
+
+
+def test_a_function_of_a_namespace_keeps_its_name_for_the_client() -> None:
+    _, tools = translated(tools=[CRM])
+    assert tools is not None
+    restored = json.loads(tools.restore(json.dumps({"output": [call("crm__find", "{}")]}).encode()))
+    assert restored["output"] == [call("find", "{}", namespace="crm")]
+    body, _ = translated(tools=[CRM], input=restored["output"])
+    assert body["input"] == [call("crm__find", "{}")]
+
+
+def test_a_custom_tool_in_a_stream() -> None:
+    _, tools = translated(tools=[EDIT])
+    assert tools is not None
+    arguments = '{"input": "a\\nb"}'
+    data = tools.restore(
+        events(
+            {"type": "response.output_item.added", "output_index": 0, "item": call("edit", "")},
+            {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": '{"inp'},
+        )
+    ) + tools.restore(
+        events(
+            {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": 'ut": "a\\nb"}'},
+            {"type": "response.function_call_arguments.done", "output_index": 0, "item_id": "fc_1",
+             "sequence_number": 7, "arguments": arguments},
+            {"type": "response.output_item.done", "output_index": 0, "item": call("edit", arguments)},
+            {"type": "response.completed", "response": {"output": [call("edit", arguments)], "tools": []}},
+        )
+    )  # fmt: skip
+    added, delta, done, item, completed = read(data)
+    assert (added["item"]["type"], added["item"]["input"]) == ("custom_tool_call", "")
+    assert (delta["type"], delta["delta"]) == ("response.custom_tool_call_input.delta", "a\nb")
+    assert (done["input"], done["item_id"], done["sequence_number"]) == ("a\nb", "fc_1", 7)
+    assert item["item"]["input"] == "a\nb"
+    assert completed["response"] == {"output": [item["item"]], "tools": [EDIT]}
+
+
+def test_other_events_of_a_stream_stay_byte_for_byte() -> None:
+    _, tools = translated(tools=[EDIT])
+    assert tools is not None
+    text = events({"type": "response.output_text.delta", "output_index": 0, "delta": "call edit"})
+    plain = events(
+        {"type": "response.output_item.added", "output_index": 1, "item": call("f", "")},
+        {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": "{"},
+    )
+    assert tools.restore(text + plain) == text + plain
+
+
+def test_a_call_that_was_cut_is_still_there() -> None:
+    _, tools = translated(tools=[EDIT])
+    assert tools is not None
+    restored = json.loads(tools.restore(json.dumps({"output": [call("edit", '{"input": "ha')]}).encode()))
+    assert restored["output"][0]["input"] == '{"input": "ha'
+
+
+def test_two_tools_of_a_name_are_refused() -> None:
+    with pytest.raises(BadRequest, match="Two tools have the name 'edit'"):
+        translated(tools=[EDIT, {"type": "function", "name": "edit"}])
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_choice_of_such_a_tool_is_one_of_its_function(kind: str) -> None:
+    tool = {"type": kind, "name": "edit"} if kind == "custom" else {"type": kind}
+    body, _ = translated(tools=[tool], tool_choice=tool)
+    assert body["tool_choice"] == {"type": "function", "name": tool.get("name", kind)}
+
+
+def test_nulls_of_items_that_come_back_are_left_out() -> None:
+    message = {"type": "message", "role": "assistant", "content": []}
+    thoughts = {"type": "reasoning", "summary": []}
+    body, _ = translated(input=[message | {"id": None, "status": None}, thoughts | {"id": None}])
+    assert body["input"] == [message, thoughts | {"id": "rs_0"}]
+
+
+@pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "memory_20250818"])
+def test_anthropics_client_tools_get_their_schema(kind: str) -> None:
+    plain = {"name": "f", "input_schema": {"type": "object"}}
+    body, tools = translated(MESSAGES, tools=[plain, {"type": kind, "name": "it"}])
+    assert tools is None
+    assert body["tools"][0] == plain
+    assert body["tools"][1]["name"] == "it"
+    assert "command" in body["tools"][1]["input_schema"]["properties"]
+
+
+@pytest.mark.parametrize("tools", ["word", [1], None, [{"type": 4}], [], [[]]])
+def test_what_is_no_list_of_tools_is_left_to_the_engine(tools: Any) -> None:
+    body, found = translated(tools=tools, input="text")
+    assert (body["tools"], found) == (tools, None)
