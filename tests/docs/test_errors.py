@@ -46,7 +46,7 @@ HERE: dict[tuple[int, str], FaultyRequest] = {
         "/v1/rerank", {"model": "starter-rerank", "query": "q", "documents": ["d"] * 2049}
     ),
     (400, "too_many_inputs"): FaultyRequest("/v1/embeddings", {"model": "starter-embed", "input": ["x"] * 2049}),
-    (400, "unknown_parameter"): FaultyRequest(CHAT, {"model": "starter-chat", "messages": MESSAGES, "nonsense": 1}),
+    (400, "unknown_parameter"): FaultyRequest(CHAT, {"model": "starter-chat", "messages": MESSAGES, "best_of": 2}),
     (400, "unsupported_value"): FaultyRequest(
         "/v1/embeddings", {"model": "starter-embed", "input": "x", "truncate_prompt_tokens": 5}
     ),

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from models.chat.requests.request import ChatRequest, begins
+from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, ChatRequest, begins
 from registry.base.json import NOT_JSON
-from registry.errors import BadRequest, short
+from registry.errors import BadRequest, ContextLengthExceeded, short
 
 LONGEST_ERROR = 4 << 10
 ADVICE = {
@@ -30,6 +30,9 @@ ADVICE = {
     ),
 }
 """vLLM's advice to those who start it from a shell, and what to do here."""
+OVERLONG = frozenset({"input_text", "input_tokens"})
+"""What vLLM calls the prompt when it is longer than the context."""
+PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input"}
 _WORDS = re.compile(r"[a-z][a-z_]+")
 _NUMBER = re.compile(rb'"?[-0-9]')
 """The beginning of a number, also inside a string, which vLLM takes."""
@@ -58,11 +61,19 @@ def shorten(data: bytes) -> bytes:
 
 
 def add_param(data: bytes, request: ChatRequest) -> bytes:
-    """Name the field that vLLM's error is about: the first of the request's numbers that the message mentions."""
+    """Name the field that vLLM's error is about: the first of the request's numbers that the message mentions.
+
+    A prompt that is too long gets the code that agents wait for before they compact a conversation.
+    """
     try:
         whole = msgspec.json.decode(data, type=dict[str, Any])
         error = whole.get("error")
-        if not isinstance(error, dict) or error.get("param") is not None:
+        if not isinstance(error, dict):
+            return data
+        text, _, parameter = str(error.get("message")).rpartition(" (parameter=")
+        if parameter.partition(",")[0] in OVERLONG or error.get("param") in OVERLONG:
+            return msgspec.json.encode({**whole, "error": _too_long(error, text, request)})
+        if error.get("param") is not None:
             return data
         numbers = _numbers(request.fields)
     except NOT_JSON:
@@ -70,6 +81,13 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
     words = _WORDS.findall(str(error.get("message")))
     param = next((numbers[word] for word in words if word in numbers), None)
     return data if param is None else msgspec.json.encode({**whole, "error": {**error, "param": param}})
+
+
+def _too_long(error: Mapping[str, Any], text: str, request: ChatRequest) -> dict[str, Any]:
+    message = text or str(error.get("message"))
+    if request.path in (MESSAGES, COUNT_TOKENS):  # Anthropic's errors have no code: its clients go by these words
+        return {**error, "message": f"prompt is too long: {message}"}
+    return {**error, "message": message, "param": PROMPTS.get(request.path), "code": ContextLengthExceeded.code}
 
 
 def explain_failure(*, reached_engine: bool, constrained: bool) -> BadRequest | None:

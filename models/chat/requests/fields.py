@@ -57,6 +57,7 @@ HOSTED = re.compile(
 EMPTY: tuple[object, ...] = (None, [])
 INSTEAD: Mapping[str, str] = {
     "best_of": "ask for several with 'n', and choose among them.",
+    "audio": "no model here speaks.",
     "functions": "send 'tools'.",
     "function_call": "send 'tool_choice'.",
     "tools": "it needs a parser of this model's calls. Its recipe may name one in engine.flags.tool_call_parser, with "

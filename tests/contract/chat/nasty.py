@@ -70,8 +70,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "own template": (CHAT, {"chat_template": "{{ 1/0 }}"}),
     "processors by name": (CHAT, {"logits_processors": ["os.system"]}),
-    "a field of nobody's": (CHAT, {"nonsense": 1}),
-    "a vendor's own tool": (RESPONSES, {"input": "x", "tools": [{"type": "web_search"}]}),
     "template words": (CHAT, {"chat_template_kwargs": {"messages": 5}}),
     "messages empty": (CHAT, {"messages": []}),
     "messages a number": (CHAT, {"messages": 5}),
@@ -97,7 +95,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "input missing": (RESPONSES, {}),
     "input of odd items": (RESPONSES, {"input": [{"type": "zzz"}]}),
     "response unknown": (RESPONSES, {"input": "x", "previous_response_id": "resp_x"}),
-    "cut to fit": (RESPONSES, {"input": "x", "truncation": "auto"}),
     "background": (RESPONSES, {"input": "x", "background": True}),
     "role of nobody's": (CHAT, {"messages": [{"role": "wizard", "content": "x"}]}),
     "request id of 100 kB": (CHAT, {"request_id": "x" * 100_000}),
@@ -120,6 +117,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 """Case -> (path, what to lay over a good body). 4xx each."""
 
 ANSWERED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a field of nobody's": (CHAT, {"nonsense": 1}),
+    "a vendor's own tool": (RESPONSES, {"input": "x", "tools": [{"type": "web_search"}]}),
+    "cut to fit": (RESPONSES, {"input": "x", "truncation": "auto"}),
     "top_k beyond 32 bits": (CHAT, {"top_k": 2**40}),
     "penalty huge": (CHAT, {"repetition_penalty": 1e30}),
     "bias huge": (CHAT, {"logit_bias": {"5": 1e30}}),

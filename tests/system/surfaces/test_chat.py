@@ -201,15 +201,10 @@ def test_responses_with_instructions_tools_and_a_schema(client: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"extra_body": {"nonsense": 1}}, "nonsense"),
         ({"functions": [{"name": "f", "parameters": {}}]}, "functions"),
-        ({"web_search_options": {}}, "web_search_options"),
         ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}, "audio"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "multimodal"),
         ({"extra_body": {"thinking_token_budget": 9}}, "reasoning"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
-        ({"extra_body": {"response_format": {"type": "json_object", "value": {"const": 1}}}}, "json_schema.schema"),
-        ({"stream": True, "extra_body": {"stream_options": {"include_usge": True}}}, "include_usge"),
         ({"logprobs": True, "top_logprobs": 10_000}, "logprobs"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool"),
     ],
@@ -219,6 +214,31 @@ def test_what_cannot_be_honoured_is_refused(client: OpenAI, more: dict[str, Any]
     with pytest.raises(openai.BadRequestError, match=words) as refused:
         chat(client, **more)
     assert refused.value.type
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"extra_body": {"nonsense": 1}}, "nonsense"),
+        ({"web_search_options": {}}, "web_search_options"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"extra_body": {"response_format": {"type": "text", "value": 1}}}, "response_format.value"),
+    ],
+    ids=str,
+)
+def test_hints_are_left_out_with_a_warning(client: OpenAI, more: dict[str, Any], name: str) -> None:
+    message: Any = {"role": "user", "content": "hello world"}
+    raw = client.chat.completions.with_raw_response.create(
+        model=MODEL, messages=[message], temperature=0, max_tokens=20, **more
+    )
+    assert raw.headers["x-roundhouse-warning"].endswith(f": {name}")
+    assert raw.parse().choices[0].message.content
+
+
+def test_a_schema_beside_json_object_is_followed(client: OpenAI) -> None:
+    """As Hugging Face's client and others send it."""
+    answer = chat(client, extra_body={"response_format": {"type": "json_object", "value": {"const": 17}}})
+    assert answer.choices[0].message.content == "17"
 
 
 def test_an_answer_longer_than_the_context_is_cut_with_a_warning(client: OpenAI) -> None:
@@ -237,13 +257,9 @@ def test_what_changes_no_answer_is_let_through(client: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"tools": [{"type": "web_search_preview"}]}, "web_search_preview"),
+        ({"tools": [{"type": "web_search_preview"}], "tool_choice": "required"}, "web_search_preview"),
         ({"background": True}, "background"),
         ({"previous_response_id": "resp_1"}, "send the conversation as 'input'"),
-        ({"extra_body": {"nonsense": 1}}, "nonsense"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"extra_body": {"text": {"format": {"type": "json_object", "schema": {}}}}}, "text.format.schema"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
     ],
     ids=str,
 )
@@ -251,3 +267,69 @@ def test_responses_refuse_what_they_cannot_do(client: OpenAI, more: dict[str, An
     with pytest.raises(openai.APIStatusError, match=words) as refused:
         client.responses.create(model=MODEL, input="hi", **more)
     assert refused.value.status_code in (400, 404)
+
+
+def test_responses_leave_out_hints_with_a_warning(client: OpenAI) -> None:
+    """What a coding agent puts into each of its requests."""
+    raw = client.responses.with_raw_response.create(
+        model=MODEL, input="hi", temperature=0, max_output_tokens=8, truncation="auto", text={"verbosity": "low"},
+        reasoning={"effort": "high", "summary": "detailed"}, tools=[{"type": "web_search"}],
+        extra_body={"client_metadata": {"installation": "1"}},
+    )  # fmt: skip
+    warning = raw.headers["x-roundhouse-warning"]
+    for name in ("client_metadata", "truncation", "web_search", "reasoning.effort", "reasoning.summary", "verbosity"):
+        assert name in warning
+    assert raw.parse().output_text
+
+
+def test_a_tool_that_the_client_runs_comes_back_in_its_own_form(client: OpenAI) -> None:
+    light: Any = {"type": "function", "name": "set_light", "parameters": LIGHT, "strict": True}
+    home: Any = {"type": "namespace", "name": "home", "description": "the house", "tools": [light]}
+    requested: Any = {
+        "model": MODEL, "input": "light", "temperature": 0, "tools": [home, {"type": "local_shell"}],
+        "tool_choice": {"type": "function", "name": "home__set_light"},
+    }  # fmt: skip
+    answer = client.responses.create(**requested)
+    [call] = [item for item in answer.output if item.type == "function_call"]
+    assert (call.name, call.namespace) == ("set_light", "home")
+    assert json.loads(call.arguments)["state"] in ("on", "off")
+    assert [tool.type for tool in answer.tools] == ["namespace", "local_shell"]
+    history: Any = [
+        {"role": "user", "content": "light"},
+        call.model_dump(exclude_none=True),
+        {"type": "function_call_output", "call_id": call.call_id, "output": "done"},
+    ]
+    again = client.responses.create(**{**requested, "input": history, "tool_choice": "none"})
+    assert again.status == "completed"
+    with client.responses.stream(**requested) as stream:
+        events = [event for event in stream if event.type == "response.output_item.done"]
+    assert [(event.item.name, event.item.namespace) for event in events] == [("set_light", "home")]
+
+
+def test_a_shell_call_in_a_stream(client: OpenAI) -> None:
+    """The model is held to the tool's schema, so the call is whole whatever it says."""
+    requested: Any = {
+        "model": MODEL, "input": "list files", "temperature": 0, "tools": [{"type": "custom", "name": "note"}],
+        "tool_choice": {"type": "custom", "name": "note"}, "max_output_tokens": 100,
+    }  # fmt: skip
+    kinds, items = [], []
+    for event in client.responses.create(**requested, stream=True):
+        kinds.append(event.type)
+        if event.type in ("response.output_item.added", "response.output_item.done"):
+            items.append(event.item)
+    assert not [kind for kind in kinds if "function_call" in kind]
+    assert {item.type for item in items} == {"custom_tool_call"}
+    assert items[-1].name == "note"
+
+
+def test_the_code_of_a_prompt_that_is_too_long(client: OpenAI) -> None:
+    """Agents compact a conversation once they see it."""
+    long = "x" * 2000
+    for call, param in (
+        (lambda: client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": long}]), "messages"),
+        (lambda: client.completions.create(model=MODEL, prompt=long), "prompt"),
+        (lambda: client.responses.create(model=MODEL, input=long), "input"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            call()
+        assert (refused.value.code, refused.value.param) == ("context_length_exceeded", param)

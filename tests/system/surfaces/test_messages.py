@@ -74,13 +74,45 @@ def test_anthropics_errors(claude: Anthropic) -> None:
         {"messages": [{"role": "wizard", "content": "x"}]},
         {"messages": [{"role": "user", "content": "x" * 5000}]},
         {"max_tokens": -1},
-        {"extra_body": {"nonsense": 1}},
+        {"extra_body": {"n": 2}},
         {"max_tokens": 1100, "thinking": {"type": "enabled", "budget_tokens": 1023}},
-        {"extra_body": {"output_config": {"effort": "high"}}},
-        {"extra_body": {"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}},
     ):
         with pytest.raises(anthropic.BadRequestError) as refused:
             claude.messages.create(**{**requested, **more})
         body: Any = refused.value.body
         assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error"), more
         assert body["error"]["message"]
+
+
+def test_hints_of_a_coding_agent_are_left_out_with_a_warning(claude: Anthropic) -> None:
+    """What Claude Code puts into each of its requests, and tools that Anthropic's servers would run."""
+    raw = claude.messages.with_raw_response.create(
+        model=MODEL, max_tokens=4, messages=HELLO,
+        tools=[{"type": "web_search_20250305", "name": "web_search"}],
+        extra_body={
+            "context_management": {"edits": []}, "output_config": {"effort": "high"}, "nonsense": 1,
+            "mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}],
+        },
+    )  # fmt: skip
+    warning = raw.headers["x-roundhouse-warning"]
+    for name in ("context_management", "output_config.effort", "mcp_servers", "nonsense", "web_search_20250305"):
+        assert name in warning
+    assert raw.parse().content
+
+
+def test_tools_that_the_client_runs_itself(claude: Anthropic) -> None:
+    tool: Any = {"type": "bash_20250124", "name": "bash"}
+    answer = claude.messages.create(
+        model=MODEL, max_tokens=60, messages=HELLO, tools=[tool], temperature=0,
+        tool_choice={"type": "tool", "name": "bash"},
+    )  # fmt: skip
+    assert [(block.type, block.name) for block in answer.content if block.type == "tool_use"] in (
+        [("tool_use", "bash")],
+        [],
+    )
+
+
+def test_a_prompt_that_is_too_long_is_named_so_that_agents_compact(claude: Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long") as refused:
+        claude.messages.create(model=MODEL, max_tokens=4, messages=[{"role": "user", "content": "x" * 5000}])
+    assert "parameter=" not in str(refused.value)

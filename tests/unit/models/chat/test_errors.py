@@ -1,8 +1,12 @@
 """What a failure of the engine means for a request."""
 
+import json
+from typing import Any
+
 import pytest
 
 from models.chat.requests import errors
+from models.chat.requests.request import ChatRequest
 
 
 @pytest.mark.parametrize(
@@ -12,3 +16,24 @@ from models.chat.requests import errors
 def test_what_a_failure_of_a_living_engine_means(reached: bool, constrained: bool, code: str | None) -> None:
     fault = errors.explain_failure(reached_engine=reached, constrained=constrained)
     assert (fault and fault.code) == code
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "expected"),
+    [
+        ("/v1/chat/completions", {"message": "Too long.", "param": "input_tokens", "code": 400},
+         {"message": "Too long.", "param": "messages", "code": "context_length_exceeded"}),
+        ("/v1/responses", {"message": "Too long. (parameter=input_text, value=9)", "param": None, "code": 400},
+         {"message": "Too long.", "param": "input", "code": "context_length_exceeded"}),
+        ("/v1/messages", {"message": "Too long. (parameter=input_tokens, value=9)"},
+         {"message": "prompt is too long: Too long."}),
+        ("/v1/completions", {"message": "Bad. (parameter=logprobs, value=9)", "param": "logprobs"},
+         {"message": "Bad. (parameter=logprobs, value=9)", "param": "logprobs"}),
+        ("/v1/completions", {"message": "max_tokens is odd", "param": None},
+         {"message": "max_tokens is odd", "param": "max_tokens"}),
+    ],
+)  # fmt: skip
+def test_the_field_and_the_code_of_an_error(path: str, error: dict[str, Any], expected: dict[str, Any]) -> None:
+    request = ChatRequest(path, b'{"model": "m", "max_tokens": 5}')
+    data = errors.add_param(json.dumps({"error": error}).encode(), request)
+    assert json.loads(data) == {"error": expected}
