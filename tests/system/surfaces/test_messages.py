@@ -103,13 +103,11 @@ def test_hints_of_a_coding_agent_are_left_out_with_a_warning(claude: Anthropic) 
 def test_tools_that_the_client_runs_itself(claude: Anthropic) -> None:
     tool: Any = {"type": "bash_20250124", "name": "bash"}
     answer = claude.messages.create(
-        model=MODEL, max_tokens=60, messages=HELLO, tools=[tool], temperature=0,
+        model=MODEL, max_tokens=60, messages=HELLO, tools=[tool], extra_body={"temperature": 0},
         tool_choice={"type": "tool", "name": "bash"},
     )  # fmt: skip
-    assert [(block.type, block.name) for block in answer.content if block.type == "tool_use"] in (
-        [("tool_use", "bash")],
-        [],
-    )
+    calls = [block.name for block in answer.content if block.type == "tool_use"]
+    assert calls in (["bash"], []), "the model may be cut before its call ends"
 
 
 def test_a_prompt_that_is_too_long_is_named_so_that_agents_compact(claude: Anthropic) -> None:
