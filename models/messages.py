@@ -49,6 +49,8 @@ class HttpCall(Message, frozen=True):
     """Lower goes first, and is kept longer where the engine's memory is short."""
     tier: str = ""
     """`service_tier` of the answer; empty: it has none."""
+    strict: bool = False
+    """Whether hints that this model cannot follow are refused instead of left out."""
     trace: dict[str, str] = {}
     """Headers that name its place in a trace: `traceparent`, `tracestate`."""
 

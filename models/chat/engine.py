@@ -253,10 +253,11 @@ class VllmEngine:
         adapters = self._ready()
         request = ChatRequest(call.path, call.body)
         request.drop_nulls()
-        not_stored = "" if self._strict else request.drop_store()
-        left_out = self._check(call, request, adapters)
+        strict = self._strict or call.strict
+        not_stored = "" if strict else request.drop_store()
+        left_out = self._check(call, request, adapters, strict=strict)
         client = client_tools.translate(request)
-        unread = template.describe_unread(self._variables, request, strict=self._strict)
+        unread = template.describe_unread(self._variables, request, strict=strict)
         admission = GrammarAdmission(self._checker)
         await admission.check_tags(request)
         context = contextvars.copy_context()
@@ -311,7 +312,7 @@ class VllmEngine:
             headers["x-vllm-priority"] = str(call.priority)
         return headers | (call.trace if self._traces else {})
 
-    def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters) -> str:
+    def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters, *, strict: bool) -> str:
         """Check a request. Returns a warning about fields that were left out, empty if there were none."""
         if request.path not in PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
@@ -319,7 +320,7 @@ class VllmEngine:
         context, text_only = config.max_model_len, not config.is_multimodal_model
         limits.check_size(request, context, self._bounds, text_only=text_only)
         model = request.model
-        left_out = fields.check(self._fields, request, strict=self._strict)
+        left_out = fields.check(self._fields, request, strict=strict)
         limits.check(request, context, self._bounds)
         base = call.adapter is None
         known = call.served == self._model if base else adapters.placed(call.served)

@@ -13,13 +13,15 @@ Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """How the client wants to wait for a model that is not resident (`runtime.http.preferences`)."""
+    """How the client wants to be served: RFC 7240's `Prefer`, and our own header for progress."""
 
     respond_async: bool = False
     wait: float | None = None
     """Seconds at most; None: as long as the recipe's queue.max_wait."""
     progress: bool = False
     """A stream may begin before the model is there, with comments that report the load."""
+    strict: bool = False
+    """Hints that the model cannot follow are refused instead of left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,6 +268,7 @@ class LocalLease:
             request_id=f"{context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
             priority=int(context.service_class),
             tier=tier,
+            strict=context.preference.strict,
             trace=dict(trace.headers) if trace else {},
         )
 

@@ -233,6 +233,8 @@ def test_hints_are_left_out_with_a_warning(client: OpenAI, more: dict[str, Any],
     )
     assert raw.headers["x-roundhouse-warning"].endswith(f": {name}")
     assert raw.parse().choices[0].message.content
+    with pytest.raises(openai.BadRequestError, match=re.escape(name)):
+        chat(client, extra_headers={"Prefer": "handling=strict"}, **more)
 
 
 def test_a_schema_beside_json_object_is_followed(client: OpenAI) -> None:

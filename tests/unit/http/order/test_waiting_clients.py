@@ -43,6 +43,7 @@ RECIPE = Recipe.model_validate(
         ([(b"x-roundhouse-progress", b"SSE")], Preference(progress=True)),
         ([(b"x-roundhouse-progress", b"sse"), (b"prefer", b"respond-async")], Preference(respond_async=True)),
         ([(b"prefer", b"handling=lenient; x")], Preference()),
+        ([(b"prefer", b"handling=strict, wait=3")], Preference(wait=3.0, strict=True)),
     ],
 )
 def test_headers_to_preference(headers: list[tuple[bytes, bytes]], expected: Preference) -> None:
