@@ -237,7 +237,7 @@ class Recipe(Strict):
     )
     strict: bool = Field(
         default=False,
-        description="chat: refuse a wish that changes no answer and cannot be met, such as OpenAI's `store: true`; "
+        description="chat: refuse a hint that cannot be followed, such as an unknown field or OpenAI's `store: true`; "
         "else it is left out, with a warning header",
     )
     memory: Memory = Memory()
