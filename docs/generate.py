@@ -19,6 +19,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "paths": api.paths,
     "scopes": api.scopes,
     "recipe": recipe.fields,
+    "provider": recipe.provider,
     "flags": flags.own,
     "vllm": flags.vllm,
     "settings": cli.settings,

@@ -1,6 +1,6 @@
-"""Every field of a recipe, from its pydantic models. Raises ValueError for a field that nobody has described."""
+"""Every field of a recipe or a provider, from its pydantic models. Raises ValueError for a field that nobody has described."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -10,27 +10,38 @@ from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
 from docs.tables.markdown import code, size, table
-from docs.tables.words import RECIPE
+from docs.tables.words import PROVIDER, RECIPE
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Seconds
+from registry.recipes.provider import Provider
 
 _DURATION = get_args(Seconds)[1]
 _SIMPLE = {str: "text", bool: "true or false", int: "whole number", float: "number", ByteSize: "bytes: `512MiB`, `4GB`"}
 
 
 def fields() -> str:
-    """key, type, default, meaning."""
-    left = dict(RECIPE)
+    """Keys of a recipe."""
+    return _keys(Recipe, RECIPE)
+
+
+def provider() -> str:
+    """Keys of a provider's document."""
+    return _keys(Provider, PROVIDER)
+
+
+def _keys(model: type[BaseModel], words: Mapping[str, str]) -> str:
+    """key, type, default, meaning. `words` describes the fields that do not describe themselves."""
+    left = dict(words)
     rows = []
-    for name, field in walk(Recipe):
+    for name, field in walk(model):
         reported, ours = field.description, left.pop(name, None)
         if (reported is None) == (ours is None):
-            raise ValueError(f"{name}: describe it once, in registry/recipes/definition.py or in docs/tables/words.py")
+            raise ValueError(f"{name}: describe it once, in registry/recipes or in docs/tables/words.py")
         rows.append(
             (code(name), kind(field.annotation, field.metadata), default(field), _sentence(reported or ours or ""))
         )
     if left:
-        raise ValueError(f"docs/tables/words.py describes fields that recipes do not have: {', '.join(left)}")
+        raise ValueError(f"docs/tables/words.py describes fields that there are not: {', '.join(left)}")
     return table(("key", "type", "default", "meaning"), rows)
 
 

@@ -41,3 +41,14 @@ RECIPE: dict[str, str] = {
     "owned_by": "Shown by `GET /v1/models`.",
 }
 """Recipe key to meaning."""
+PROVIDER: dict[str, str] = {
+    "id": "The prefix of its models' names.",
+    "protocol": "Whose API it speaks.",
+    "models": "Its models.",
+    "models[].aliases": "Further names here.",
+    "models[].task": "What the model does.",
+    "models[].context_length": "Tokens that it reads. Limits reserve the price of so many, 32,768 if left out.",
+    "models[].abilities": "What requests it takes besides text.",
+    "models[].description": "Shown in lists.",
+    "description": "A note for readers.",
+}
