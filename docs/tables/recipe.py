@@ -1,4 +1,4 @@
-"""Every field of a recipe or a provider, from its pydantic models. Raises ValueError for a field that nobody has described."""
+"""Every key of a recipe or a provider, from its pydantic models. Raises ValueError for one without a description."""
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
