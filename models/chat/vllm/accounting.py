@@ -32,8 +32,8 @@ class UsageMeter:
 
     @property
     def request_ids(self) -> list[str]:
-        """Internal ids of the engine requests, finished ones included."""
-        return [state.request_id for state in self._states]
+        """Internal ids of the engine requests, finished ones included; of several answers, the id of all of them."""
+        return list(dict.fromkeys((state.parent_req or state).request_id for state in self._states))
 
     def usage(self) -> Usage:
         """Prompts count once however many answers (`n`) they have; every sampled token counts."""
