@@ -16,7 +16,7 @@ MOST_TEAMS, OTHER = 20, "other"
 CAUSES = ("queue", "load", "swap", "prefill", "decode", "provider")
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class RequestRoute(msgspec.Struct, frozen=True, kw_only=True):
     """Whom a router chose for a request, and why."""
 
     router: str
@@ -44,7 +44,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     provider: str = ""
     """The provider that answered; '' is this machine."""
-    route: Route | None = None
+    route: RequestRoute | None = None
     """None: no router was asked."""
     service_class: str
     source: str

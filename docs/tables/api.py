@@ -1,8 +1,9 @@
 """All paths of the server, and which scope of a key opens them."""
 
 from docs.tables.markdown import code, table
-from runtime.http.guard.access import PUBLIC, RULES
-from runtime.http.routes import routes
+from runtime.http.guard.access import PAGES as OPEN_PAGES
+from runtime.http.route import Route
+from runtime.http.routes import ROUTES, routes
 from tenants.caller import SCOPES, Scope
 
 PAGES = {
@@ -24,15 +25,10 @@ PAGES = {
     "/metrics": "monitor.md",
     "/ping": "monitor.md",
     "/version": "monitor.md",
-    "/v1/cluster": "monitor.md",
-    "/infinity/health": "monitor.md",
     "/v1/embeddings": "embeddings.md",
     "/embed": "embeddings.md",
     "/v1/rerank": "rerank.md",
     "/v2/rerank": "rerank.md",
-    "/v1/v2/rerank": "rerank.md",
-    "/infinity/rerank": "rerank.md",
-    "/infinity/embeddings": "embeddings.md",
     "/rerank": "rerank.md",
     "/score": "rerank.md",
     "/v1/score": "rerank.md",
@@ -47,13 +43,12 @@ PAGES = {
     "/api": "ollama.md",
 }
 """The page that tells about a path, by the path's beginning."""
-BESIDE_RULES = {
-    "infer": ["all calls that ask a model"],
+NOT_PATHS = {
+    "infer": ["all calls that run a model"],
     "paths": ["a folder of the server's machine as the source of an adapter or model, beside `adapters` or `models`"],
-    "models": [code("/v1/models/{model}/recipe")],
-    "none": ["the [console](console.md)'s pages", *map(code, ("GET /", *sorted(PUBLIC)))],
+    "none": ["the [console](console.md)'s pages", *map(code, (f"GET {path}" for path in sorted(OPEN_PAGES)))],
 }
-"""What the guard knows without a rule."""
+"""What a scope opens besides single paths."""
 
 
 def paths() -> str:
@@ -72,15 +67,20 @@ def paths() -> str:
 
 
 def scopes() -> str:
-    """Scope, and what it opens with what lies below it, as the guard's rules have it."""
-    opened: dict[str, list[str]] = {word: list(BESIDE_RULES.get(word, ())) for word in (*Scope, "any", "none")}
-    for start, (reading, changing) in RULES.items():
-        if reading == changing:
-            ways = [(reading, code(start))]
-        else:
-            ways = [(reading, code(f"GET {start}")), (changing, f"all else of {code(start)}")]
-        for expected, displayed in ways:
-            for word in ["any"] if expected == SCOPES else sorted(expected):
-                opened[word].append(displayed)
+    """Scope, and the routes that it opens: one entry for a prefix whose routes all need the same scopes."""
+    opened: dict[str, list[str]] = {word: list(NOT_PATHS.get(word, ())) for word in (*Scope, "any", "none")}
+    by_prefix: dict[str, list[Route]] = {}
+    for route in ROUTES:
+        if not route.is_inference:
+            by_prefix.setdefault("/".join(route.documented_path.split("/")[:3]), []).append(route)
+    for prefix, routes_below in sorted(by_prefix.items()):
+        by_scopes: dict[frozenset[Scope], list[Route]] = {}
+        for route in routes_below:
+            by_scopes.setdefault(route.scopes, []).append(route)
+        for needed, same in by_scopes.items():
+            names = [f"{route.method} {route.documented_path}" for route in same] if len(by_scopes) > 1 else [prefix]
+            words: list[str] = ["any"] if needed == SCOPES else [*sorted(needed)] or ["none"]
+            for word in words:
+                opened[word] += map(code, names)
     rows = [(code(word) if word in SCOPES else word, ", ".join(paths)) for word, paths in opened.items()]
     return table(("scope", "opens"), rows)

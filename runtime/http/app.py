@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Match
+from starlette.routing import Match, Mount
 from starlette.types import Scope
 
 from registry.base.wording import quoted
@@ -17,12 +17,11 @@ from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, Roundhou
 from registry.recipes.definition import Recipe
 from runtime.http.bodies import unreadable_error
 from runtime.http.errors import error_response
-from runtime.http.guard.access import dialect_of
-from runtime.http.guard.unknown import unknown
+from runtime.http.guard.access import FOLDERS, PAGES, dialect_of, unknown_path_error
 from runtime.http.openapi import document
 from runtime.http.pages import console
 from runtime.http.pages import routes as pages
-from runtime.http.routes import INFERENCE_PATHS
+from runtime.http.routes import INFERENCE_PATHS, ROUTES
 from runtime.http.sending import as_asgi
 
 REMOVED_PATHS = {
@@ -73,6 +72,21 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     pages.add(app)
     console.add(app)
     document(app, recipes)
+    _check_scopes(app)
+
+
+def _check_scopes(app: FastAPI) -> None:
+    """Raises RuntimeError for a path that is served without a scope in the route table."""
+    known = {(route.method, route.path) for route in ROUTES} | {("GET", path) for path in PAGES}
+    for route in app.router.routes:
+        path = getattr(route, "path", "")
+        if isinstance(route, Mount):
+            unknown = [] if f"{path}/" in FOLDERS else ["any method"]
+        else:
+            methods = set(getattr(route, "methods", None) or ("any method",)) - {"HEAD"}
+            unknown = [method for method in sorted(methods) if (method, path) not in known]
+        if unknown:
+            raise RuntimeError(f"{', '.join(unknown)} {path} has no scope: register it with @route.")
 
 
 def _without_slash(app: FastAPI, request: Request) -> str | None:
@@ -95,7 +109,7 @@ def _client_error(request: Request, error: Exception) -> RoundhouseError:
     if isinstance(error, RoundhouseError):
         return error
     if isinstance(error, HTTPException) and error.status_code == 404:
-        return unknown(request.url.path)
+        return unknown_path_error(request.url.path)
     if isinstance(error, RequestValidationError | HTTPException) and isinstance(error.__cause__, UNREADABLE):
         return unreadable_error(error.__cause__)
     if isinstance(error, RequestValidationError):

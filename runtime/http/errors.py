@@ -1,8 +1,10 @@
 """Errors as HTTP: one table from the error tree to each dialect's body, with Retry-After where a time is known."""
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -175,3 +177,59 @@ def event(data: bytes, dialect: Dialect) -> bytes:
     """An error's body as an event. Anthropic's clients pass over one without a name."""
     name = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
     return name + b"data: " + data + b"\n\n"
+
+
+# --- headers about limits --------------------------------------------------------------------------------------------
+Levels = Mapping[str, tuple[int, int, float]]
+"""Kind of limit to the limit, what remains of it, and the seconds until all of it is there again."""
+_NAMES = {
+    "requests_per_minute": "requests", "tokens_per_minute": "tokens", "audio_seconds_per_minute": "audio-seconds",
+    "requests_at_once": "concurrent-requests",
+}  # fmt: skip
+_LAST = 253_402_300_799
+"""The last second of the year 9999, the latest that RFC 3339 can express."""
+_ANTHROPICS = frozenset(("requests", "tokens"))
+_UNITS = {"audio_seconds_per_minute": 1000}
+
+
+def limit_headers(levels: Levels, dialect: Dialect) -> dict[str, str]:
+    """What is left of a caller's limits, in the headers that the dialect's clients read.
+
+    OpenAI's write times as Go does (`6m0s`), Anthropic's as RFC 3339. Of several limits of one kind, the one with the
+    least left.
+    """
+    found: dict[str, str] = {}
+    for kind, (limit, remaining, seconds) in levels.items():
+        name = _NAMES.get(kind)
+        if name is None:
+            continue
+        unit = _UNITS.get(kind, 1)
+        if dialect is Dialect.ANTHROPIC and name in _ANTHROPICS:
+            start = f"anthropic-ratelimit-{name}-"
+            found |= {f"{start}limit": f"{limit // unit}", f"{start}remaining": f"{remaining // unit}"}
+            found[f"{start}reset"] = format_time(time.time() + seconds)
+        else:
+            found |= {
+                f"x-ratelimit-limit-{name}": f"{limit // unit}",
+                f"x-ratelimit-remaining-{name}": f"{remaining // unit}",
+                f"x-ratelimit-reset-{name}": format_duration(seconds),
+            }
+    return found
+
+
+def format_duration(seconds: float) -> str:
+    """A duration as Go writes it, rounded up to a millisecond: 0s, 12ms, 1.5s, 6m0s."""
+    ms = math.ceil(seconds * 1e3)
+    if 0 < ms < 1000:
+        return f"{ms}ms"
+    minutes, rest = divmod(ms, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{rest / 1e3:g}s"
+    if hours or minutes:
+        text = f"{minutes}m{text}"
+    return f"{hours}h{text}" if hours else text
+
+
+def format_time(at: float) -> str:
+    """A time in RFC 3339, rounded up to a second."""
+    return datetime.fromtimestamp(min(math.ceil(at), _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

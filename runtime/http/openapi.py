@@ -1,45 +1,36 @@
-"""The OpenAPI 3.1 document. FastAPI gives paths and typed parameters; the tables beside this file give the rest.
-
-A path that is in no table, or a table's entry without its path, is an error when the document is built: what is served
-and what is documented cannot drift apart.
-"""
+"""The OpenAPI 3.1 document: FastAPI's paths and parameters, with what the route table says of each."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
 from registry.recipes.definition import Recipe
-from runtime.http.admin import openapi as management
-from runtime.http.audio import openapi as audio
-from runtime.http.chat import openapi as chat
-from runtime.http.embeddings import openapi as embeddings
 from runtime.http.errors import Dialect
-from runtime.http.ollama import openapi as ollama
-from runtime.http.openapi_parts import (
+from runtime.http.route import Route
+from runtime.http.routes import ROUTES
+from runtime.http.schema import (
+    COMPONENTS,
     ERROR_SCHEMAS,
     GUARD,
     GUARD_BODY,
     HEADERS,
+    JSON,
     PARAMETERS,
     Json,
-    Operation,
-    Operations,
+    content_of,
     error_responses,
+    models,
+    structs,
+    types_in,
 )
-from runtime.http.organization import openapi as organization
-from runtime.http.rerank import openapi as rerank
-from runtime.http.routing import openapi as routing
-from runtime.http.text_generation import openapi as generate
 
-_TABLES = (chat, generate, ollama, embeddings, rerank, audio, management, organization, routing)
-OPERATIONS: Operations = {}
-SCHEMAS: dict[str, Json] = dict(ERROR_SCHEMAS.values())
-for _table in _TABLES:
-    OPERATIONS |= _table.OPERATIONS
-    SCHEMAS |= _table.SCHEMAS
+OPERATIONS: dict[tuple[str, str], Route] = {(one.method.lower(), one.documented_path): one for one in ROUTES}
+"""By method and path."""
 TAGS = [
     {"name": "Chat", "description": "OpenAI's and Anthropic's chat APIs, answered by vLLM; `model` may be an adapter."},
     {"name": "Generate", "description": "Text Generation Inference's and LoRAX's, without a chat template."},
@@ -50,7 +41,7 @@ TAGS = [
     {"name": "Models", "description": "What exists, where it is, and residency by hand."},
     {"name": "Adapters", "description": "LoRA adapters: register, versions, aliases, pins."},
     {"name": "Organization", "description": "Teams, keys, limits, usage and costs; OpenAI's administration too."},
-    {"name": "Routers", "description": "One name in front of several targets: whom it chooses, and why."},
+    {"name": "Routers", "description": "One name in front of several targets: which one it chooses, and why."},
     {"name": "Operations", "description": "Health, metrics, status."},
 ]
 
@@ -63,9 +54,21 @@ def document(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     app.openapi = cache(partial(build, app, recipes))  # type: ignore[method-assign]
 
 
+@cache
+def schemas() -> dict[str, Json]:
+    """Every component: those written by hand, and the types of bodies and answers with all that they hold."""
+    kinds: dict[type, None] = {}
+    for route in ROUTES:
+        for content in (route.answer, route.body, *(content for _, content in route.others.values())):
+            kinds |= dict.fromkeys(types_in(content))
+    typed = structs(*(kind for kind in kinds if issubclass(kind, msgspec.Struct)))
+    typed |= models(*(kind for kind in kinds if issubclass(kind, BaseModel)))
+    return {**dict(ERROR_SCHEMAS.values()), **typed, **COMPONENTS}
+
+
 def build(app: FastAPI, recipes: Sequence[Recipe]) -> Json:
-    """The document as a dictionary. Raises KeyError for paths without an entry, or entries without a path."""
-    found = get_openapi(
+    """The document as a dictionary. Raises KeyError for a path that is not in the route table."""
+    result = get_openapi(
         title=app.title,
         version=app.version,
         description=app.description,
@@ -74,70 +77,69 @@ def build(app: FastAPI, recipes: Sequence[Recipe]) -> Json:
         openapi_version="3.1.0",
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
     )
-    served = {(method, path) for path, methods in found["paths"].items() for method in methods}
-    if served != set(OPERATIONS):
-        raise KeyError(f"not documented: {sorted(served - set(OPERATIONS))}, not there: {set(OPERATIONS) - served}")
     rename = _own_models(recipes)
-    for path, methods in found["paths"].items():
+    for path, methods in result["paths"].items():
         for method, basis in methods.items():
-            methods[method] = _merged(basis, OPERATIONS[method, path], rename)
-    own = found.get("components", {})
+            methods[method] = _operation(basis, OPERATIONS[method, path], rename)
+    own = result.get("components", {})
     typed = own.get("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):  # faults of typed bodies are 400 in our error shape
         typed.pop(unused, None)
-    ways = {**own.get("securitySchemes", {}), "key": {"type": "http", "scheme": "bearer"}}
-    found["security"] = [{}, {"key": []}]  # an open server asks for none
-    found["components"] = {
-        **own, "schemas": {**typed, **SCHEMAS}, "headers": HEADERS, "parameters": PARAMETERS, "securitySchemes": ways,
-    }  # fmt: skip
-    return found
+    result["security"] = [{}, {"key": []}]  # an open server needs none
+    result["components"] = {
+        **own,
+        "schemas": {**typed, **schemas()},
+        "headers": HEADERS,
+        "parameters": PARAMETERS,
+        "securitySchemes": {**own.get("securitySchemes", {}), "key": {"type": "http", "scheme": "bearer"}},
+    }
+    return result
 
 
-def _merged(basis: Json, entry: Operation, rename: Callable[[Any], Any]) -> Json:
-    """FastAPI's operation with what the table says of it."""
-    merged: Json = {"operationId": entry.id, "tags": [entry.tag], "summary": entry.summary}
+def _operation(basis: Json, route: Route, rename: Callable[[Any], Any]) -> Json:
+    """FastAPI's operation with what the route table says of it."""
+    merged: Json = {"operationId": route.id, "tags": [route.tag], "summary": route.summary}
     if "security" in basis:  # LIT_SERVER_API_KEY is set
         merged["security"] = basis["security"]
-    if text := entry.description or basis.get("description", ""):
-        merged["description"] = text
-    parameters = [_flat(parameter) for parameter in basis.get("parameters", [])]
-    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in entry.parameters]
+    if route.description:
+        merged["description"] = route.description
+    parameters = [_without_titles(parameter) for parameter in basis.get("parameters", [])]
+    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in route.parameters]
     if parameters:
         merged["parameters"] = parameters
-    if entry.body:
-        examples = {name: {"value": rename(value)} for name, value in entry.examples.items()}
-        merged["requestBody"] = {
-            "required": True,
-            "content": {
-                media: {"schema": schema, **({"examples": examples} if examples and "json" in media else {})}
-                for media, schema in entry.body.items()
-            },
-        }
+    if route.body is not None:
+        content = content_of(route.body)
+        if route.examples:
+            content[JSON]["examples"] = {name: {"value": rename(value)} for name, value in route.examples.items()}
+        merged["requestBody"] = {"required": True, "content": content}
     elif "requestBody" in basis:
         merged["requestBody"] = basis["requestBody"]
-    names = HEADERS if entry.is_inference else ["X-Request-Id"]
-    guarded = tuple(dict.fromkeys((Dialect.OPENAI, *entry.dialects)))  # keys are asked for in the client's dialect
+    guarded = tuple(dict.fromkeys((Dialect.OPENAI, *route.dialects)))  # errors about keys are in the client's dialect
+    names = HEADERS if route.is_inference else ["X-Request-Id"]
     merged["responses"] = {
         "200": {
             "description": "Done.",
             "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
-            "content": {media: {"schema": schema} for media, schema in entry.answers.items()},
+            "content": content_of(route.answer),
         },
-        **entry.others,
+        **{
+            str(status): {"description": description, "content": content_of(content)}
+            for status, (description, content) in route.others.items()
+        },
         **error_responses(GUARD_BODY if "requestBody" in merged else GUARD, guarded),
-        **error_responses(entry.errors, entry.dialects),
+        **error_responses(route.errors, route.dialects),
     }
     return merged
 
 
-def _flat(parameter: Json) -> Json:
+def _without_titles(parameter: Json) -> Json:
     """Without the titles that FastAPI makes up."""
     schema = {key: value for key, value in parameter["schema"].items() if key not in ("title", "description")}
     return {**parameter, "schema": schema}
 
 
 def _own_models(recipes: Sequence[Recipe]) -> Callable[[Any], Any]:
-    """Puts this server's first model of a task where an example names the starter pack's, if that is not here."""
+    """A function that replaces the starter pack's models in examples by this server's first model of the task."""
     own: dict[str, str] = {}
     for recipe in recipes:
         own.setdefault(f"starter-{recipe.task.value}", recipe.id)

@@ -1,53 +1,40 @@
-"""Every path of the server in one list: (path, handler, methods)."""
+"""Every route of the server: importing the modules of handlers fills the route table."""
 
-from runtime.http.admin import adapters, combine, launch, models, operations, providers, requests, usage
-from runtime.http.audio.endpoints import TASKS
-from runtime.http.audio.endpoints import handle as audio
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+
+from fastapi.responses import Response
+
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
 from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
-from runtime.http.ollama import keep_alive as ollama_keep_alive
-from runtime.http.ollama import models as ollama_models
-from runtime.http.ollama.endpoints import ENDPOINTS as OLLAMA
-from runtime.http.ollama.vectors import ENDPOINTS as OLLAMA_VECTORS
-from runtime.http.organization import keys, projects, spending, used
+from runtime.http.ollama.endpoints import ENDPOINTS as OLLAMA_ENDPOINTS
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
-from runtime.http.routing.endpoints import ROUTES as ROUTING
-from runtime.http.sending import Route, handler
+from runtime.http.route import ROUTES, Route
 from runtime.http.text_generation.endpoints import ENDPOINTS as TEXT_GENERATION
+
+__all__ = ["ENDPOINTS", "INFERENCE_PATHS", "OLLAMA_ENDPOINTS", "ROUTES", "routes"]
+_MODULES = (
+    "chat.routes", "audio.endpoints", "ollama.models", "admin.models", "admin.launch", "admin.adapters",
+    "admin.operations", "admin.usage", "routing.endpoints", "organization.usage", "organization.projects",
+    "organization.keys", "organization.spending",
+)  # fmt: skip
+for _module in _MODULES:
+    import_module(f"runtime.http.{_module}")
 
 ENDPOINTS = {endpoint.path: endpoint for endpoint in (*CHAT, *TEXT_GENERATION, *EMBEDDINGS, *RERANK)}
 """Paths whose body is JSON: what a line of a batch may name."""
-
-OLLAMA_ENDPOINTS = (*OLLAMA, *OLLAMA_VECTORS)
-
-
-INFERENCE_PATHS = frozenset((*ENDPOINTS, *(endpoint.path for endpoint in OLLAMA_ENDPOINTS), *TASKS))
-"""Paths of inference: their handlers take a request and nothing else."""
+INFERENCE_PATHS = frozenset(route.path for route in ROUTES if route.is_inference)
+"""Their handlers take a request and nothing else."""
 
 
-def routes() -> list[Route]:
-    """What is added to LitServe's application."""
-    found: list[Route] = [(path, handler(endpoint), ["POST"]) for path, endpoint in ENDPOINTS.items()]
-    found += [
-        (endpoint.path, handler(endpoint, ollama_keep_alive.apply_keep_alive), ["POST"])
-        for endpoint in OLLAMA_ENDPOINTS
-    ]
-    found += [(path, audio, ["POST"]) for path in TASKS]
-    return [
-        *found,
-        *launch.ROUTES,
-        *models.ROUTES,
-        *launch.WHOLE,
-        *adapters.ROUTES,
-        *ROUTING,
-        *combine.ROUTES,
-        *operations.ROUTES,
-        *providers.ROUTES,
-        *requests.ROUTES,
-        *usage.ROUTES,
-        *used.ROUTES,
-        *projects.ROUTES,
-        *keys.ROUTES,
-        *spending.ROUTES,
-        *ollama_models.ROUTES,
-    ]
+def _generality(route: Route) -> tuple[bool, int]:
+    """A path that ends in any name comes after those that end in a word, the shortest last."""
+    return route.path.endswith(":path}"), -route.path.count("/")
+
+
+ROUTES.sort(key=_generality)
+
+
+def routes() -> list[tuple[str, Callable[..., Awaitable[Response]], list[str]]]:
+    """Path, handler and methods, as LitServe's application takes them."""
+    return [(route.path, route.handler, [route.method]) for route in ROUTES]

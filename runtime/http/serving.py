@@ -37,8 +37,7 @@ from runtime.http.dialect import (
     last_event_start,
     warning,
 )
-from runtime.http.errors import Dialect
-from runtime.http.limit_headers import limit_headers
+from runtime.http.errors import Dialect, limit_headers
 from runtime.http.routing.model_used import with_model_used
 
 log = logging.getLogger("roundhouse.http")

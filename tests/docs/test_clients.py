@@ -23,7 +23,7 @@ def test_each_client_has_lines_that_run_and_an_answer() -> None:
     for example, uses in zip(found, CLIENTS.values(), strict=True):
         assert uses in example.code
         assert example.answer is not None
-    assert "infinity/starter-rerank" in next(one.code for one in found if "litellm" in one.code)
+    assert "cohere/starter-rerank" in next(one.code for one in found if "litellm" in one.code)
 
 
 def test_the_table_names_the_address_that_the_lines_use() -> None:

@@ -24,7 +24,7 @@ OPTIONS = {o for command in _COMMANDS.values() for p in parameters(command) for 
 OTHERS = {"--gpus", "--stop-timeout", "--minutes", "--shape", "--seconds"}
 """Of Docker, and of this repository's own benchmarks and load tests."""
 ROUTES = [(re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)), path, methods) for path, _, methods in routes()]
-BASES = ("/v1", "/v1/", "/infinity")
+BASES = ("/v1", "/v1/")
 """What clients are given as their address."""
 SERIES = {name for name, _ in series()}
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -32,7 +32,7 @@ _FILE = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})(?:/[\w.*-]+)*/[\w*-]+\
 FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
 _SOURCE = re.compile(r"`((?:[\w*-]+/)*[\w*-]+\.(?:py|c))`")
 _SPAN = re.compile(r"`([^`\n]+)`")
-_PATH = re.compile(r"(?:([A-Z]+) )?(/(?:v1|v2|api|health|infinity)(?:/[^\s?`]*)?)(?:\?\S*)?")
+_PATH = re.compile(r"(?:([A-Z]+) )?(/(?:v1|v2|api|health)(?:/[^\s?`]*)?)(?:\?\S*)?")
 
 
 def text(page: str) -> str:

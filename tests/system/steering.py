@@ -164,7 +164,7 @@ def _generate(body: dict[str, Any], path: str, random: Random) -> None:
 
 
 GENERATED: Mapping[str, Any] = {
-    "do_sample": True, "temperature": 0.5, "top_k": 5, "top_p": 0.9, "typical_p": 0.9, "seed": 7, "stop": ["x"],
+    "do_sample": True, "temperature": 0.5, "top_k": 5, "top_p": 0.9, "seed": 7, "stop": ["x"],
     "stop_sequences": ["y"], "repetition_penalty": 1.1, "frequency_penalty": 0.1, "ignore_eos_token": True,
     "truncate": 4, "return_full_text": True, "details": True, "decoder_input_details": True,
     "grammar": {"type": "regex", "value": "[a-z]+"}, "response_format": None, "adapter_source": "hub",

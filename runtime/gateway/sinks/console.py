@@ -3,7 +3,7 @@
 import time
 
 from console.decisions import Decisions
-from console.history import RequestRow, Route
+from console.history import RequestRoute, RequestRow
 from console.state import Console
 from console.texts import Transcript
 from runtime.gateway.record import RequestRecord
@@ -48,11 +48,11 @@ class ConsoleSink:
         )
 
 
-def _route(target: Target | None) -> Route | None:
+def _route(target: Target | None) -> RequestRoute | None:
     if target is None or target.routed is None:
         return None
     decision = target.routed.decision
-    return Route(
+    return RequestRoute(
         router=target.routed.router,
         target=decision.target,
         reason=decision.full_reason,

@@ -4,25 +4,55 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Path, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
+from adapters.compose.jobs import MOST_PARTS, Method
 from adapters.types import AdapterSource, UploadedArchive
 from registry.errors import BadRequest, Unavailable
+from registry.names import AdapterName
 from registry.recipes.fault_words import words
 from registry.recipes.source import PathSource
 from registry.records import Probe
 from registry.state.versions import RemoveAlias, Rollback, SetAlias
+from runtime.gateway.adapters import AdapterDeletedView
+from runtime.gateway.combine import MERGED, AdapterMergedView, Combination
 from runtime.gateway.core import Gateway
+from runtime.gateway.views.values import AdapterView
 from runtime.http.admin.answers import AdapterCheckView, AdapterListView, json_answer, registration_answer
 from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
 from runtime.http.admin.folders import check_folder, check_scope
 from runtime.http.bodies import parse_object, read_body
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.sending import Route
+from runtime.http.route import RouteGroup
+from runtime.http.schema import BOOLEAN, CONFLICT, MANAGEMENT, STRING, TEXT, component, models, record
 from runtime.http.upload import receive
-from tenants.caller import Caller
+from tenants.caller import Caller, Scope
 
+route = RouteGroup("Adapters")
+
+_JSON_FIELDS = models(RegisterRequest)
+_FIELDS, _PROBE = _JSON_FIELDS["RegisterRequest"]["properties"], _JSON_FIELDS["ProbeBody"]["properties"]
+FORM = component(
+    "RegisterForm",
+    record(
+        {
+            "name": _FIELDS["name"],
+            "base": _FIELDS["base"],
+            "alias": {**STRING, "description": "Points at the new version."},
+            "shared": {**BOOLEAN, "description": "All teams may use it; left out: as before, or your team alone."},
+            "probe_prompt": _PROBE["prompt"],
+            "probe_expected": _PROBE["expected"],
+            "file": {
+                "type": "string",
+                "contentMediaType": "application/octet-stream",
+                "description": "A tar, tar.gz or zip with the adapter's files, at most 2 GiB by default.",
+            },
+        },
+        ["name", "base", "file"],
+        open_=False,
+    ),
+)
 FORM_FIELDS = ("name", "base", "alias", "shared", "probe_prompt", "probe_expected")
 Name = Annotated[
     str,
@@ -33,23 +63,43 @@ Name = Annotated[
 ]
 
 
-async def list_(
+@route("GET", "/v1/adapters", scope=Scope.ADAPTERS, answer=AdapterListView)
+async def list_adapters(
     gateway: CurrentGateway, context: CurrentContext, base: Annotated[str | None, Query()] = None
 ) -> Response:
-    """Those of the caller's team and those that are shared; a key with the scope `admin` sees all."""
+    """List adapters.
+
+    The team's own and the shared ones; with the scope `admin` all.
+    """
     return json_answer(AdapterListView(gateway.services.adapters.all(context.caller, base)))
 
 
-async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+@route("GET", "/v1/adapters/{name:path}", scope=Scope.ADAPTERS, answer=AdapterView)
+async def get_adapter(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Show an adapter."""
     return json_answer(gateway.services.adapters.show(name, context.caller))
 
 
-async def register(
+@route(
+    "POST",
+    "/v1/adapters",
+    scope=Scope.ADAPTERS,
+    answer=(AdapterView, AdapterCheckView),
+    body={"application/json": RegisterRequest, "multipart/form-data": FORM},
+    errors=(*MANAGEMENT, 408, 409, 413, 422, 500, 503),
+    others={201: ("A new version.", AdapterView)},
+    examples={
+        "folder": {"name": "support", "base": "starter-chat", "source": {"path": "/srv/adapters/support"}},
+        "hub": {"name": "support", "base": "starter-chat", "source": {"hub": "team/support", "revision": "main"}},
+    },
+)
+async def register_adapter(
     request: Request, gateway: CurrentGateway, context: CurrentContext, dry_run: Annotated[bool, Query()] = False
 ) -> Response:
-    """JSON `{name, base, source}`, or multipart with `name`, `base` and a tar, tar.gz or zip in `file`.
+    """Register an adapter.
 
-    The form takes `alias` and `shared` too, and a probe as `probe_prompt` and `probe_expected`.
+    A name that exists gets a new version; the same content again changes nothing (200). With `dry_run=true` it is
+    only checked. The form takes `alias` and `shared` too, and a probe as `probe_prompt` and `probe_expected`.
     """
     caller = context.caller
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
@@ -91,7 +141,7 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
 
 
 async def _check_folder(gateway: Gateway, base: str, name: str, caller: Caller, path: str, param: str) -> None:
-    """Names first: a wrong one must not tell what lies on the server's disks."""
+    """Check names first: a wrong name must not reveal what is on the server's disks."""
     check_scope(caller, param, "adapters")
     gateway.services.adapters.check_name(base, name, caller)
     await check_folder(path, gateway.services.settings, param, "adapters")
@@ -120,83 +170,152 @@ async def _register(
     return registration_answer(done)
 
 
-async def remove(
+@route("DELETE", "/v1/adapters/{name:path}", scope=Scope.ADAPTERS, answer=AdapterDeletedView, errors=CONFLICT)
+async def delete_adapter(
     gateway: CurrentGateway,
     context: CurrentContext,
     name: Name,
     version: Annotated[str | None, Query()] = None,
     force: Annotated[bool, Query()] = False,
 ) -> Response:
-    """Remove an adapter or one version of it. Refused while requests use it or aliases point to it."""
+    """Remove an adapter or one version of it.
+
+    Refused while requests use it or aliases point to it.
+    """
     return json_answer(await gateway.services.adapters.remove(name, version, context.caller, force=force))
 
 
+@route("PUT", "/v1/adapters/{name:path}/aliases/{alias}", scope=Scope.ADAPTERS, answer=AdapterView, errors=CONFLICT)
 async def set_alias(
     gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str, body: AliasBody
 ) -> Response:
+    """Point an alias at a version."""
     return json_answer(await gateway.services.adapters.change(name, SetAlias(alias, body.version), context.caller))
 
 
-async def remove_alias(gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str) -> Response:
+@route("DELETE", "/v1/adapters/{name:path}/aliases/{alias}", scope=Scope.ADAPTERS, answer=AdapterView, errors=CONFLICT)
+async def delete_alias(gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str) -> Response:
+    """Remove an alias."""
     return json_answer(await gateway.services.adapters.change(name, RemoveAlias(alias), context.caller))
 
 
-async def rollback(
+@route("POST", "/v1/adapters/{name:path}/rollback", scope=Scope.ADAPTERS, answer=AdapterView, errors=CONFLICT)
+async def rollback_adapter(
     gateway: CurrentGateway, context: CurrentContext, name: Name, body: RollbackBody | None = None
 ) -> Response:
-    """Make the version before the current one, or the one that is named, the current one."""
+    """Go back to an earlier version.
+
+    The version that is named, or the one before the current one, becomes the current one.
+    """
     return json_answer(
         await gateway.services.adapters.change(name, Rollback(body.version if body else None), context.caller)
     )
 
 
-async def pin(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
-    """Keep the current version in its device place."""
+@route("PUT", "/v1/adapters/{name:path}/pin", scope=Scope.ADAPTERS, answer=AdapterView, errors=(*CONFLICT, 500))
+async def pin_adapter(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Pin an adapter in its place.
+
+    The current version stays in its place on the device.
+    """
     return json_answer(await gateway.services.adapters.pin(name, True, context.caller))
 
 
-async def unpin(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+@route("DELETE", "/v1/adapters/{name:path}/pin", scope=Scope.ADAPTERS, answer=AdapterView, errors=(*CONFLICT, 500))
+async def unpin_adapter(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Unpin an adapter."""
     return json_answer(await gateway.services.adapters.pin(name, False, context.caller))
 
 
-async def share(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
-    """Let all teams use it."""
+@route("PUT", "/v1/adapters/{name:path}/shared", scope=Scope.ADAPTERS, answer=AdapterView, errors=CONFLICT)
+async def share_adapter(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Let all teams use an adapter.
+
+    Let all teams use it.
+    """
     return json_answer(await gateway.services.adapters.share(name, True, context.caller))
 
 
-async def unshare(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
-    """Let only its own team use it: requests of others get 404 from now on."""
+@route("DELETE", "/v1/adapters/{name:path}/shared", scope=Scope.ADAPTERS, answer=AdapterView, errors=CONFLICT)
+async def unshare_adapter(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Restrict an adapter to its own team.
+
+    Requests of other teams get 404 from now on.
+    """
     return json_answer(await gateway.services.adapters.share(name, False, context.caller))
 
 
+# --- combine and merge -----------------------------------------------------------------------------------------------
+class PartBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str = Field(description="as in requests: name, name@version, base:name, team/name")
+    weight: float = Field(ge=-10, le=10, allow_inf_nan=False, description="what its change of the base counts")
+
+
+class CombineBody(BaseModel):
+    """Combine adapters of one base into a new version of `name`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: AdapterName
+    adapters: Annotated[list[PartBody], Field(min_length=2, max_length=MOST_PARTS)]
+    method: Method = "linear"
+    density: float = Field(default=0.5, gt=0, le=1, description="the share of values that ties and dare keep")
+    halves: bool = Field(default=False, description="combine the halves A and B apart: faster, and rough")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="of what dare drops")
+    alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
+
+
+@route(
+    "POST",
+    "/v1/adapters/combine",
+    scope=Scope.ADAPTERS,
+    answer=AdapterView,
+    errors=(*CONFLICT, 422, 500, 503),
+    others={201: ("A new version.", AdapterView)},
+)
+async def combine_adapters(gateway: CurrentGateway, context: CurrentContext, body: CombineBody) -> Response:
+    """Combine adapters into a new one.
+
+    A separate process makes it with peft, from adapters of one base; then it is checked and registered like any
+    other. The same content again changes nothing (200).
+    """
+    parts = tuple((part.name, part.weight) for part in body.adapters)
+    combination = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
+    return registration_answer(await gateway.services.combiner.combine(combination, context.caller))
+
+
+@route(
+    "POST",
+    "/v1/adapters/{name:path}/merge",
+    scope=Scope.ADAPTERS,
+    answer=AdapterMergedView,
+    errors=(*CONFLICT, 422, 500, 503),
+)
+async def merge_adapter(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Write base and adapter as one model.
+
+    The model is written to the server's data directory; add `output` with POST /v1/models. It takes the base's
+    memory and disk space once more. A version that was merged before is returned at once.
+    """
+    folder = gateway.services.settings.data_dir / MERGED
+    return json_answer(await gateway.services.combiner.merge(name, context.caller, folder))
+
+
 # --- vLLM's calls ----------------------------------------------------------------------------------------------------
-async def vllm_load(gateway: CurrentGateway, context: CurrentContext, body: VllmLoadBody) -> Response:
+@route("POST", "/v1/load_lora_adapter", scope=Scope.ADAPTERS, answer=TEXT, errors=(*CONFLICT, 413, 422, 500, 503))
+async def vllm_load_adapter(gateway: CurrentGateway, context: CurrentContext, body: VllmLoadBody) -> Response:
+    """Register an adapter (vLLM)."""
     base = body.base_model_name or gateway.services.adapters.only_base()
     await _check_folder(gateway, base, body.lora_name, context.caller, body.lora_path, "lora_path")
     await gateway.services.adapters.register(body.lora_name, base, PathSource(path=body.lora_path), context.caller)
     return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.", media_type="text/plain")
 
 
-async def vllm_unload(gateway: CurrentGateway, context: CurrentContext, body: VllmUnloadBody) -> Response:
+@route("POST", "/v1/unload_lora_adapter", scope=Scope.ADAPTERS, answer=TEXT, errors=CONFLICT)
+async def vllm_unload_adapter(gateway: CurrentGateway, context: CurrentContext, body: VllmUnloadBody) -> Response:
+    """Remove an adapter (vLLM)."""
     await gateway.services.adapters.remove(body.lora_name, None, context.caller)
     return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.", media_type="text/plain")
-
-
-ROUTES: list[Route] = [
-    ("/v1/adapters", list_, ["GET"]),
-    ("/v1/adapters", register, ["POST"]),
-    ("/v1/adapters/{name:path}/aliases/{alias}", set_alias, ["PUT"]),
-    ("/v1/adapters/{name:path}/aliases/{alias}", remove_alias, ["DELETE"]),
-    ("/v1/adapters/{name:path}/rollback", rollback, ["POST"]),
-    ("/v1/adapters/{name:path}/pin", pin, ["PUT"]),
-    ("/v1/adapters/{name:path}/pin", unpin, ["DELETE"]),
-    ("/v1/adapters/{name:path}/shared", share, ["PUT"]),
-    ("/v1/adapters/{name:path}/shared", unshare, ["DELETE"]),
-    ("/v1/adapters/{name:path}", show, ["GET"]),
-    ("/v1/adapters/{name:path}", remove, ["DELETE"]),
-    ("/v1/load_lora_adapter", vllm_load, ["POST"]),
-    ("/v1/unload_lora_adapter", vllm_unload, ["POST"]),
-]
 
 
 def _form(fields: dict[str, str]) -> dict[str, Any]:

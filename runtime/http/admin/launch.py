@@ -13,7 +13,16 @@ from models import sse
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.source import PathSource
 from runtime.gateway.core import Gateway
-from runtime.gateway.launch.views import ModelAddedView, proposal_view, step_view
+from runtime.gateway.launch.views import (
+    ModelAddedView,
+    ModelEditedView,
+    ModelRemovedView,
+    ModelStepView,
+    ProposalView,
+    ReloadedView,
+    proposal_view,
+    step_view,
+)
 from runtime.gateway.views.values import ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
@@ -22,14 +31,33 @@ from runtime.http.admin.folders import check_folder, check_scope
 from runtime.http.admin.models import Name
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.sending import Route
-from tenants.caller import Caller
+from runtime.http.route import RouteGroup
+from runtime.http.schema import CONFLICT
+from tenants.caller import Caller, Scope
+
+route = RouteGroup("Models")
 
 
-async def add(gateway: CurrentGateway, context: CurrentContext, body: AddModelBody) -> Response:
-    """Propose a recipe for a model, and serve it. With dry_run only the proposal; with stream its way here as events.
+@route(
+    "POST",
+    "/v1/models",
+    scope=Scope.MODELS,
+    answer={"application/json": (ProposalView, ModelAddedView), "text/event-stream": ModelStepView},
+    body=AddModelBody,
+    errors=(*CONFLICT, 422, 500, 503),
+    others={201: ("It was added.", ModelAddedView)},
+    examples={
+        "folder": {"source": "/srv/models/support-merged"},
+        "hub": {"source": "Qwen/Qwen3-0.6B", "id": "qwen", "overrides": {"context_length": 8192}},
+        "proposal": {"source": "package:models.starter/pack/starter-chat", "id": "mine", "dry_run": True},
+    },
+)
+async def add_model(gateway: CurrentGateway, context: CurrentContext, body: AddModelBody) -> Response:
+    """Add a model.
 
-    Without stream the answer comes as soon as it is served; files of a hub come meanwhile, see /v1/models/{id}.
+    A recipe is proposed with the reason for each value, written down, and served at once. A model that is there
+    already stays as it is (200). With `dry_run` the answer is only the proposal. Files of a hub are fetched while the
+    model is listed: see `progress` of GET /v1/models/{id}, or `stream`.
     """
     request = await _model_request(gateway, context.caller, body)
     if body.dry_run:
@@ -66,8 +94,20 @@ async def _events(gateway: Gateway, request: ModelRequest) -> AsyncIterator[byte
     yield sse.DONE_EVENT
 
 
-async def edit(gateway: CurrentGateway, name: Name, body: EditModelBody) -> Response:
-    """A new version of a model's recipe. It counts once nobody uses the model; the version before stays as `id@n`."""
+@route(
+    "PATCH",
+    "/v1/models/{model:path}",
+    scope=Scope.MODELS,
+    answer=ModelEditedView,
+    body=EditModelBody,
+    errors=(*CONFLICT, 422, 500, 503),
+    examples={"cache": {"changes": {"memory.kv_cache": "512MiB"}}},
+)
+async def edit_model(gateway: CurrentGateway, name: Name, body: EditModelBody) -> Response:
+    """Change a model's recipe.
+
+    Makes a new version, which takes effect once no request uses the model. The old version stays as `id@n`.
+    """
     try:
         return json_answer(await gateway.services.editor.edit(name, body.changes))
     except RoundhouseError as error:
@@ -76,41 +116,44 @@ async def edit(gateway: CurrentGateway, name: Name, body: EditModelBody) -> Resp
         raise
 
 
-async def remove(
+@route("DELETE", "/v1/models/{model:path}", scope=Scope.MODELS, answer=ModelRemovedView, errors=(*CONFLICT, 500, 503))
+async def remove_model(
     gateway: CurrentGateway,
     name: Name,
     force: Annotated[bool, Query()] = False,
     purge: Annotated[bool, Query()] = False,
 ) -> Response:
-    """Take a model out that was added here, or one former version; `purge` takes its files along."""
+    """Remove a model that was added, or one former version.
+
+    `purge` deletes its files too.
+    """
     return json_answer(await gateway.services.editor.remove(name, force=force, purge=purge))
 
 
-async def recipe(gateway: CurrentGateway, name: Name) -> Response:
-    """The recipe as YAML, as a file of --recipes may hold it."""
+@route("GET", "/v1/models/{model:path}/recipe", scope=Scope.MODELS, answer={"application/yaml": {"type": "object"}})
+async def export_model(gateway: CurrentGateway, name: Name) -> Response:
+    """Show a model's recipe as YAML, as in a file of --recipes."""
     return Response(await gateway.services.editor.export(name), media_type="application/yaml")
 
 
-async def cancel(gateway: CurrentGateway, name: Name) -> Response:
-    """Stop bringing a model's files. What has come is kept for the next try."""
+@route("DELETE", "/v1/models/{model:path}/download", scope=Scope.MODELS, answer=ModelView)
+async def cancel_download(gateway: CurrentGateway, name: Name) -> Response:
+    """Stop fetching a model's files.
+
+    Finished parts are kept for the next attempt.
+    """
     view = gateway.services.models.show(name)
     gateway.services.additions.cancel(view.id)
     return json_answer(gateway.services.models.show(name))
 
 
+@route("POST", "/v1/recipes/reload", scope=Scope.MODELS, answer=ReloadedView, errors=(500, 503))
 async def reload(gateway: CurrentGateway) -> Response:
-    """Read the recipe files again, as SIGHUP does. A faulty file changes nothing."""
+    """Read the recipe files again, as SIGHUP does.
+
+    A faulty file changes nothing.
+    """
     return json_answer(await gateway.services.reloader.reload())
 
 
-ROUTES: list[Route] = [
-    ("/v1/models", add, ["POST"]),
-    ("/v1/recipes/reload", reload, ["POST"]),
-    ("/v1/models/{model:path}/recipe", recipe, ["GET"]),
-    ("/v1/models/{model:path}/download", cancel, ["DELETE"]),
-]
-WHOLE: list[Route] = [
-    ("/v1/models/{model:path}", edit, ["PATCH"]),
-    ("/v1/models/{model:path}", remove, ["DELETE"]),
-]
 """Whose paths end with the model: behind those that say more."""

@@ -5,15 +5,28 @@ from typing import Annotated
 from fastapi import Path, Query
 from fastapi.responses import Response
 
+from runtime.gateway.providers.views import ProviderCardView
+from runtime.gateway.routing.dispatcher import RouterCardView
+from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.sending import Route
+from runtime.http.route import RouteGroup
+from runtime.http.schema import CONFLICT, MANAGEMENT, array, component, record, schema_of
+from tenants.caller import SCOPES, Scope
+
+route = RouteGroup("Models")
+CARDS = (ModelView, AdapterCardView, ProviderCardView, RouterCardView)
+LIST = component("ModelList", record({"object": {"const": "list"}, "data": array(schema_of(CARDS))}))
 
 Name = Annotated[str, Path(alias="model", description="model id or alias")]
 
 
-async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """All models, then all adapters, then what answers elsewhere, then routers, in OpenAI's list shape."""
+@route("GET", "/v1/models", scope=SCOPES, answer=LIST, errors=())
+async def list_models(gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """List models, adapters and routers.
+
+    All models, then adapters, then models of providers, then routers, in OpenAI's list shape.
+    """
     caller = context.caller
     cards = [
         *gateway.services.models.all(caller),
@@ -23,63 +36,87 @@ async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
     return json_answer({"object": "list", "data": cards})
 
 
-async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
-    """One model or adapter, with the progress of a load that is under way."""
+@route("GET", "/v1/models/{model:path}", scope=SCOPES, answer=CARDS)
+async def get_model(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Show a model, adapter or router.
+
+    Includes the progress of a load that is under way.
+    """
     if not name:  # /v1/models/
-        return await list_(gateway, context)
+        return await list_models(gateway, context)
     card = gateway.services.provider_models.card(name, context.caller) or gateway.dispatcher.card(name, context.caller)
     return json_answer(gateway.services.models.show(name, context.caller) if card is None else card)
 
 
-async def load(gateway: CurrentGateway, name: Name, wait: Annotated[bool, Query()] = True) -> Response:
-    """Bring the model in. With wait=false: 202 at once; ask /v1/models/{id} for the progress."""
+@route(
+    "POST",
+    "/v1/models/{model:path}/load",
+    scope=Scope.MODELS,
+    answer=ModelView,
+    errors=(*CONFLICT, 429, 500, 503),
+    others={202: ("With `wait=false`: the load has begun; Location tells where to look.", ModelView)},
+)
+async def load_model(gateway: CurrentGateway, name: Name, wait: Annotated[bool, Query()] = True) -> Response:
+    """Load a model.
+
+    With wait=false the answer is 202 at once; GET /v1/models/{id} shows the progress.
+    """
     view = await gateway.services.models.load(name, wait=wait)
     return json_answer(view) if wait else json_answer(view, 202, {"Location": f"/v1/models/{view.id}"})
 
 
-async def unload(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
-    """Let the model leave: running requests finish first. A pinned one only with force=true."""
+@route("POST", "/v1/models/{model:path}/unload", scope=Scope.MODELS, answer=ModelView, errors=(*CONFLICT, 500, 503))
+async def unload_model(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
+    """Unload a model.
+
+    Running requests finish first. A pinned model leaves only with force=true.
+    """
     return json_answer(await gateway.services.models.unload(name, force=force))
 
 
-async def plan(gateway: CurrentGateway, name: Name) -> Response:
-    """What a load would do now. Changes nothing."""
+@route("POST", "/v1/models/{model:path}/plan", scope=Scope.MODELS, answer=PlanView, errors=(*MANAGEMENT, 503))
+async def plan_load(gateway: CurrentGateway, name: Name) -> Response:
+    """Show what a load would do now, and change nothing."""
     return json_answer(gateway.services.models.plan(name))
 
 
-async def pin(gateway: CurrentGateway, name: Name) -> Response:
-    """Never evict this model. Does not load it."""
+@route("PUT", "/v1/models/{model:path}/pin", scope=Scope.MODELS, answer=ModelView, errors=CONFLICT)
+async def pin_model(gateway: CurrentGateway, name: Name) -> Response:
+    """Pin a model.
+
+    A pinned model is never evicted. Pinning does not load it.
+    """
     return json_answer(await gateway.services.models.pin(name, True))
 
 
-async def unpin(gateway: CurrentGateway, name: Name) -> Response:
+@route("DELETE", "/v1/models/{model:path}/pin", scope=Scope.MODELS, answer=ModelView, errors=CONFLICT)
+async def unpin_model(gateway: CurrentGateway, name: Name) -> Response:
+    """Unpin a model."""
     return json_answer(await gateway.services.models.pin(name, False))
 
 
+@route("DELETE", "/v1/models/{model:path}/estimate", scope=Scope.MODELS, answer=ModelView, errors=(*MANAGEMENT, 503))
 async def forget_estimate(gateway: CurrentGateway, name: Name) -> Response:
-    """Forget what loads of the model were measured to hold: the next plan is made with what its files tell."""
+    """Forget the measured size of a model.
+
+    The next plan uses the estimate from its files.
+    """
     return json_answer(await gateway.services.models.forget_estimate(name))
 
 
-async def set_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
-    """A further name of the model, or one that moves to it from another model."""
+@route("PUT", "/v1/models/{model:path}/aliases/{alias:path}", scope=Scope.MODELS, answer=ModelView, errors=CONFLICT)
+async def set_model_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
+    """Point an alias at a model.
+
+    The alias may be new, or move from another model.
+    """
     return json_answer(await gateway.services.models.set_alias(alias, name))
 
 
-async def remove_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
-    """Remove an alias that was made by a call; those of recipes stay."""
+@route("DELETE", "/v1/models/{model:path}/aliases/{alias:path}", scope=Scope.MODELS, answer=ModelView)
+async def delete_model_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
+    """Remove an alias of a model.
+
+    Only aliases made by a call; those of recipes stay.
+    """
     return json_answer(await gateway.services.models.remove_alias(alias, name))
-
-
-ROUTES: list[Route] = [
-    ("/v1/models", list_, ["GET"]),
-    ("/v1/models/{model:path}/load", load, ["POST"]),
-    ("/v1/models/{model:path}/unload", unload, ["POST"]),
-    ("/v1/models/{model:path}/plan", plan, ["POST"]),
-    ("/v1/models/{model:path}/pin", pin, ["PUT"]),
-    ("/v1/models/{model:path}/pin", unpin, ["DELETE"]),
-    ("/v1/models/{model:path}/estimate", forget_estimate, ["DELETE"]),
-    ("/v1/models/{model:path}/aliases/{alias:path}", set_alias, ["PUT"]),
-    ("/v1/models/{model:path}/aliases/{alias:path}", remove_alias, ["DELETE"]),
-    ("/v1/models/{model:path}", show, ["GET"]),
-]

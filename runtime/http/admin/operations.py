@@ -1,26 +1,59 @@
-"""Health, readiness, metrics, status."""
+"""Health, metrics, status, providers and single requests."""
 
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version as installed
 from typing import Annotated
 
+import msgspec
 from fastapi import Header
 from fastapi.responses import Response
 
-from registry.errors import Unauthorized
+from console.history import LAST, RequestRow
+from registry.base.wording import quoted
+from registry.errors import NotFound, Unauthorized
+from runtime.gateway.providers.views import ProviderCheckView, ProviderListView
+from runtime.gateway.views.overview import StatusView
 from runtime.http.admin.answers import HealthView, json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.sending import Route
-from tenants.caller import Scope
+from runtime.http.route import PUBLIC, RouteGroup
+from runtime.http.schema import STRING, TEXT, record
+from tenants.caller import SCOPES, Scope
+from tenants.ledger.lookup import LedgerRow
+
+route = RouteGroup("Operations")
+_readiness = partial(
+    route, scope=PUBLIC, answer=HealthView, errors=(), others={503: ("Starting or stopping.", HealthView)}
+)
 
 
+class RequestView(msgspec.Struct, frozen=True, kw_only=True):
+    """record: of the last requests, in memory; ledger: a row for each attempt. No texts are kept in either."""
+
+    object: str = "request"
+    id: str
+    record: RequestRow | None
+    ledger: list[LedgerRow]
+
+
+@route("GET", "/health/live", scope=PUBLIC, answer=HealthView, errors=())
 async def live() -> Response:
-    """200 while the gateway's event loop answers."""
+    """Liveness.
+
+    200 while the gateway's event loop answers.
+    """
     return json_answer(HealthView("live"))
 
 
+@_readiness("GET", "/health/ready")
+@_readiness("GET", "/health", id="health", summary="Readiness (vLLM, TGI)")
+@_readiness("GET", "/ping", id="ping", summary="Readiness (SageMaker)")
+@_readiness("POST", "/ping", id="pingByPost", summary="Readiness (SageMaker)")
 async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """200 once requests can be answered (models load on demand); 503 while it starts, drains or cannot read keys."""
+    """Readiness.
+
+    200 once requests can be answered (models load on demand); 503 while it starts, drains or cannot read keys.
+    """
     with suppress(Unauthorized):
         gateway.services.callers.identify([])  # raises Unavailable
     if gateway.phase == "ready":
@@ -29,41 +62,57 @@ async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
     return json_answer(HealthView(gateway.phase), 503, {"Retry-After": "1"})
 
 
+@route("GET", "/version", scope=PUBLIC, answer=record({"version": STRING}), errors=())
 async def version() -> Response:
-    """The server's version, as vLLM tells its own."""
+    """The server's version, as vLLM writes it."""
     return json_answer({"version": installed("roundhouse")})
 
 
-async def cluster_auth(gateway: CurrentGateway) -> Response:
-    """Whether a key has to be shown, which Xinference's clients ask before they show one."""
-    try:
-        gateway.services.callers.identify([])
-    except Unauthorized:
-        return json_answer({"auth": True})
-    return json_answer({"auth": False})
-
-
+@route("GET", "/metrics", scope=Scope.MODELS, answer=TEXT, errors=())
 async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
-    """Prometheus text; OpenMetrics, which has exemplars, to who takes that."""
+    """Prometheus metrics.
+
+    As Prometheus text, or as OpenMetrics, which has exemplars, for clients that accept it.
+    """
     gateway.services.provider_models.measure()
     text, content_type = await gateway.services.overview.metrics(accept)
     return Response(text, headers={"content-type": content_type})
 
 
+@route("GET", "/v1/status", scope=Scope.MODELS, answer=StatusView, errors=())
 async def status(gateway: CurrentGateway) -> Response:
     """What is resident where, with bytes and last use."""
     return json_answer(gateway.services.overview.status())
 
 
-ROUTES: list[Route] = [
-    ("/health/live", live, ["GET"]),
-    ("/health/ready", ready, ["GET"]),
-    ("/health", ready, ["GET"]),
-    ("/infinity/health", ready, ["GET"]),
-    ("/ping", ready, ["GET"]),
-    ("/ping", ready, ["POST"]),
-    ("/version", version, ["GET"]),
-    ("/v1/cluster/auth", cluster_auth, ["GET"]),
-    ("/metrics", metrics, ["GET"]),
-    ("/v1/status", status, ["GET"]),
-]
+@route("GET", "/v1/providers", scope=Scope.MODELS, answer=ProviderListView, errors=())
+async def list_providers(gateway: CurrentGateway) -> Response:
+    """List providers, with the breaker of each model."""
+    return json_answer(gateway.services.provider_models.views())
+
+
+@route("POST", "/v1/providers/{provider}/test", scope=Scope.MODELS, answer=ProviderCheckView)
+async def test_provider(gateway: CurrentGateway, provider: str) -> Response:
+    """Test whether a provider answers.
+
+    Asks the provider for its models, which costs nothing.
+    """
+    return json_answer(await gateway.services.provider_models.check(provider))
+
+
+@route("GET", "/v1/requests/{request_id:path}", scope=SCOPES, answer=RequestView)
+async def get_request(gateway: CurrentGateway, context: CurrentContext, request_id: str) -> Response:
+    """Show everything known about one request.
+
+    Where its time went, why it was routed there, what it cost. A team sees only its own requests.
+    """
+    team = None if Scope.ADMIN in context.caller.scopes else context.caller.team
+    row = gateway.services.console.history.find(request_id, team)
+    ledger = await gateway.services.usage.of_request(team, request_id)
+    if row is None and not ledger:
+        raise NotFound(
+            f"No request of yours is known as {quoted(request_id)}. Send the X-Request-Id of its answer: the last "
+            f"{LAST:,} requests are kept, and those in the ledger, which starts with the first team or key.",
+            code="request_not_found",
+        )
+    return json_answer(RequestView(id=request_id, record=row, ledger=ledger))

@@ -11,8 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.sending import Route
-from tenants.ledger.view import FIELDS, UsedView
+from runtime.http.route import RouteGroup
+from runtime.http.schema import CONFLICT, MANAGEMENT, STRING
+from tenants.caller import Scope
+from tenants.ledger.view import FIELDS, UsageReportView, UsedView
+
+route = RouteGroup("Organization")
 
 Team = Annotated[str | None, Query(description="One team; with the scope `admin` any, else the key's own")]
 Date = Annotated[str | None, Query(description="A day in UTC, such as 2026-11-23; left out: today")]
@@ -23,7 +27,14 @@ End = Annotated[str | None, Query(alias="to", description="The same; not part of
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-async def usage(
+@route(
+    "GET",
+    "/v1/usage",
+    scope=(Scope.ADMIN, Scope.USAGE),
+    answer={"application/json": UsageReportView, "text/csv": STRING},
+    errors=(*MANAGEMENT, 503),
+)
+async def get_usage(
     gateway: CurrentGateway,
     context: CurrentContext,
     team_id: Team = None,
@@ -36,7 +47,10 @@ async def usage(
     ] = None,
     format: Annotated[Literal["json", "csv"], Query()] = "json",
 ) -> Response:
-    """Requests, tokens and costs, summed up; whole hours count."""
+    """Show what teams used.
+
+    Requests, tokens and costs, summed up over whole hours.
+    """
     report = await gateway.services.usage.ask(context.caller, team_id, date, begin, end, group_by or [])
     if format == "json":
         return json_answer(report)
@@ -45,14 +59,24 @@ async def usage(
     return _csv([columns, *([getattr(one, column) for column in columns] for one in report.data)])
 
 
-async def daily(
+@route(
+    "GET",
+    "/v1/usage/daily",
+    scope=(Scope.ADMIN, Scope.USAGE),
+    answer={"application/json": "OrganizationObject", "text/csv": STRING, "text/html": STRING},
+    errors=(*MANAGEMENT, 503),
+)
+async def get_usage_of_day(
     gateway: CurrentGateway,
     context: CurrentContext,
     team_id: Team = None,
     date: Annotated[str | None, Query(description="A day of the team's own zone; left out: yesterday")] = None,
     format: Annotated[Literal["json", "csv", "html"], Query()] = "json",
 ) -> Response:
-    """A team's day: totals, by hour, by model, adapter and class."""
+    """Show a team's day.
+
+    Totals, by hour, and by model, adapter and class.
+    """
     day = await gateway.services.usage.day(context.caller, team_id, date)
     from tenants.costs.daily import as_json, as_rows
     from tenants.costs.page import page_of
@@ -62,7 +86,14 @@ async def daily(
     return _csv(as_rows(day)) if format == "csv" else json_answer(as_json(day))
 
 
-async def comparison(
+@route(
+    "GET",
+    "/v1/usage/comparison",
+    scope=(Scope.ADMIN, Scope.USAGE),
+    answer="OrganizationObject",
+    errors=(*MANAGEMENT, 503),
+)
+async def compare_usage(
     gateway: CurrentGateway,
     context: CurrentContext,
     team_id: Team = None,
@@ -70,7 +101,10 @@ async def comparison(
     begin: Begin = None,
     end: End = None,
 ) -> Response:
-    """What the same would have cost at the providers of --provider-prices, and the saving in per cent."""
+    """Show what the same usage would cost at providers' prices.
+
+    The prices are those of --provider-prices; the saving is in per cent.
+    """
     rows = await gateway.services.usage.compare(context.caller, team_id, date, begin, end)
     about = {"object": "usage.comparison", "currency": gateway.services.usage.currency}
     return json_answer({**about, "data": [one.fields for one in rows]})
@@ -84,8 +118,14 @@ class FeedbackBody(BaseModel):
     accepted: bool = Field(strict=True)
 
 
-async def feedback(body: FeedbackBody, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Kept with the request's costs. Said again, it changes what was said before."""
+@route(
+    "POST", "/v1/feedback", scope=Scope.INFER, answer="OrganizationObject", body=FeedbackBody, errors=(*CONFLICT, 503)
+)
+async def send_feedback(body: FeedbackBody, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """Report whether an answer was of use.
+
+    Kept with the request's costs. A second report replaces the first.
+    """
     model = await gateway.services.usage.judge(context.caller, body.request_id, body.accepted)
     if model is not None:
         gateway.services.overview.judged(model, body.accepted)
@@ -96,11 +136,3 @@ def _csv(rows: Iterable[Sequence[object]]) -> Response:
     text = io.StringIO()
     csv.writer(text).writerows(rows)
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8")
-
-
-ROUTES: list[Route] = [
-    ("/v1/usage", usage, ["GET"]),
-    ("/v1/usage/daily", daily, ["GET"]),
-    ("/v1/usage/comparison", comparison, ["GET"]),
-    ("/v1/feedback", feedback, ["POST"]),
-]

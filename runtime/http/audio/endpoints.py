@@ -6,6 +6,7 @@ without waiting for the upload. The engine reads the recording from a temporary 
 
 import os
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 
 import msgspec
 from fastapi import Request as HttpRequest
@@ -24,13 +25,17 @@ from runtime.gateway.target import Target
 from runtime.http import hints
 from runtime.http.audio.fields import Task, TranscriptionOptions, parse
 from runtime.http.audio.formats import MEDIA_TYPES, delta, render, transcript_language
+from runtime.http.audio.schemas import FORM, TRANSCRIPT
 from runtime.http.bodies import parse_object
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import context_of, gateway_of
+from runtime.http.route import LOAD_STARTED, RouteGroup
+from runtime.http.schema import INFERENCE, JSON, STRING
 from runtime.http.sending import Answer
 from runtime.http.serving import serve_parsed
 from runtime.http.upload import receive
+from tenants.caller import Scope as KeyScope
 
 TASKS: dict[str, Task] = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
 STREAM_HEAD = Head(200, f"{EVENT_STREAM}; charset=utf-8", NO_BUFFERING)
@@ -89,6 +94,23 @@ def _require_info(info: TranscriptInfo | None) -> TranscriptInfo:
     return info
 
 
+_route = partial(
+    RouteGroup("Audio"),
+    scope=KeyScope.INFER,
+    is_inference=True,
+    answer={
+        JSON: TRANSCRIPT,
+        **dict.fromkeys(("text/plain", "application/x-subrip", "text/vtt", EVENT_STREAM), STRING),
+    },
+    body={"multipart/form-data": FORM},
+    errors=INFERENCE,
+    parameters=("Prefer", "Progress"),
+    others=LOAD_STARTED,
+)
+
+
+@_route("POST", "/v1/audio/transcriptions", id="createTranscription", summary="Transcription (OpenAI)")
+@_route("POST", "/v1/audio/translations", id="createTranslation", summary="Translation into English (OpenAI)")
 async def handle(request: HttpRequest) -> Response:
     return RecordingResponse(request.url.path)
 

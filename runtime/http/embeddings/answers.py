@@ -11,11 +11,32 @@ from numpy.typing import NDArray
 
 from models.messages import EmbedResult
 from registry.errors import EngineFailed
+from runtime.http.schema import COUNT, NUMBER, STRING, array, component, either, record
 
 SLICE = 32 * 1024
 """Numbers that are written without a pause: 2 to 4 ms as text."""
 
 Matrix = NDArray[np.float32]
+EMBEDDINGS = component(
+    "Embeddings",
+    record(
+        {
+            "object": {"const": "list"},
+            "data": array(
+                record(
+                    {
+                        "object": {"const": "embedding"},
+                        "index": COUNT,
+                        "embedding": either(array(NUMBER), {**STRING, "contentEncoding": "base64"}),
+                    }
+                )
+            ),
+            "model": STRING,
+            "usage": record({"prompt_tokens": COUNT, "total_tokens": COUNT}),
+        }
+    ),
+)
+VECTORS = component("Vectors", array(array(NUMBER)))
 
 
 def matrix(result: EmbedResult, inputs: int) -> Matrix:

@@ -79,13 +79,6 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-class InfinityEmbeddingsBody(EmbeddingsBody, kw_only=True, forbid_unknown_fields=True):
-    """Infinity's embedding request: its own client sends both of these with each."""
-
-    dimensions: Annotated[int, Meta(ge=0, le=2**20, description="0: the model's own length.")] | None = None
-    modality: Annotated[Literal["text"] | None, Meta(description="Models here embed text only.")] = None
-
-
 class EmbedBody(msgspec.Struct, kw_only=True):
     """The request of Text Embeddings Inference. Unknown fields are ignored, as TEI does."""
 

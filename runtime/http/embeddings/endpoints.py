@@ -15,21 +15,22 @@ from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
 from runtime.http.bodies import decode
 from runtime.http.dialect import Endpoint, ParsedRequest, Parts, whole_answer
-from runtime.http.embeddings.answers import Matrix, matrix, openai_json, tei_json
-from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody, InfinityEmbeddingsBody
+from runtime.http.embeddings.answers import EMBEDDINGS, VECTORS, Matrix, matrix, openai_json, tei_json
+from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody
 from runtime.http.errors import Dialect
+from runtime.http.route import RouteGroup
 
 Write = Callable[[Matrix, str, int], Awaitable[bytes]]
-"""Vectors, the model's name and the number of tokens to a body."""
+"""Makes the body from vectors, the model's name and the number of tokens."""
 
 
-def _parsed(
+def _parsed_request(
     request: EmbedRequest, write: Write, model_ref: ModelRef, dialect: Dialect, renamed: Mapping[str, str]
 ) -> ParsedRequest:
     async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
         results = [event async for event in events if isinstance(event, EmbedResult)]
         if len(results) != 1:
-            raise EngineFailed("The engine answered with something that is no embedding.")
+            raise EngineFailed("The engine answered with something other than one embedding.")
         vectors = matrix(results[0], len(request.inputs))
         async for part in whole_answer(await write(vectors, target.requested, sum(results[0].tokens))):
             yield part
@@ -37,34 +38,49 @@ def _parsed(
     return ParsedRequest(model_ref, lambda _: [request], render, dialect, renamed=renamed)
 
 
-def _openai(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    return _parse_openai(decode(body, EmbeddingsBody))
+def _parse_openai(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    body = decode(data, EmbeddingsBody)
 
-
-def _infinity(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    return _parse_openai(decode(body, InfinityEmbeddingsBody))
-
-
-def _parse_openai(body: EmbeddingsBody) -> ParsedRequest:
     async def write(vectors: Matrix, model: str, tokens: int) -> bytes:
         return await openai_json(vectors, model, tokens, as_base64=body.encoding_format == "base64")
 
     model_ref = ModelRef(Task.EMBED, body.model)
-    return _parsed(body.request(), write, model_ref, Dialect.OPENAI, {"prompt_name": "input_type"})
+    return _parsed_request(body.request(), write, model_ref, Dialect.OPENAI, {"prompt_name": "input_type"})
 
 
-def _tei(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
-    embed_body = decode(body, EmbedBody)
+def _parse_tei(data: bytes, query: Mapping[str, str]) -> ParsedRequest:
+    body = decode(data, EmbedBody)
 
     async def write(vectors: Matrix, _model: str, _tokens: int) -> bytes:
         return await tei_json(vectors)
 
-    model_ref = ModelRef(Task.EMBED, embed_body.model or query.get("model"), optional=True)
-    return _parsed(embed_body.request(), write, model_ref, Dialect.TEI, {"input": "inputs"})
+    model_ref = ModelRef(Task.EMBED, body.model or query.get("model"), optional=True)
+    return _parsed_request(body.request(), write, model_ref, Dialect.TEI, {"input": "inputs"})
 
 
+# --- paths -----------------------------------------------------------------------------------------------------------
+_route = RouteGroup("Embeddings")
+_TEXTS = ["a warm kitchen", "a cold cellar"]
 ENDPOINTS = [
-    Endpoint("/v1/embeddings", _openai, Dialect.OPENAI),
-    Endpoint("/infinity/embeddings", _infinity, Dialect.OPENAI),
-    Endpoint("/embed", _tei, Dialect.TEI),
+    _route.endpoint(
+        Endpoint("/v1/embeddings", _parse_openai, Dialect.OPENAI),
+        id="createEmbeddings",
+        summary="Embeddings (OpenAI)",
+        answer=EMBEDDINGS,
+        body=EmbeddingsBody,
+        examples={
+            "texts": {"model": "starter-embed", "input": _TEXTS},
+            "base64": {"model": "starter-embed", "input": "a warm kitchen", "encoding_format": "base64"},
+        },
+    ),
+    _route.endpoint(
+        Endpoint("/embed", _parse_tei, Dialect.TEI),
+        id="embed",
+        summary="Embeddings (Text Embeddings Inference)",
+        description="`model` may be left out where there is one embedding model.",
+        answer=VECTORS,
+        body=EmbedBody,
+        parameters=("Prefer", "Model"),
+        examples={"texts": {"inputs": _TEXTS}},
+    ),
 ]

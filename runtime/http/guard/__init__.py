@@ -1,13 +1,11 @@
-"""What stands between the network and the application: who may call, how much a request may bring, and how slowly.
+"""What stands between the network and the application: who may call, how large a request may be, and how slow.
 
-origin.py      hosts, origins and content types that are let in: a policy without I/O
-door.py        that policy as the outermost ASGI layer
-keys.py        whose key a request shows, as an ASGI layer behind it
-access.py      which scope a path needs
-bodies.py      an ASGI layer that bounds the size of bodies, and how slowly they may come
+origin.py      the hosts, origins and content types that are allowed, and the outermost ASGI layer that checks them
+keys.py        the ASGI layer behind it: whose key a request carries
+access.py      which scope a request needs, from the route table
+bodies.py      the ASGI layer that bounds the size of bodies, and how slowly they may arrive
 memory.py      which bodies may be in memory, and which gives way to another: a policy without I/O
-protocol.py    the HTTP parser's connection: bytes of headers, deadlines, errors as JSON
-idle.py        connections that wait for a request, and which of them goes when there are too many
+protocol.py    the HTTP parser's connection: bytes of headers, deadlines, idle connections, errors as JSON
 
 What a request means is not decided here.
 """

@@ -1,70 +1,77 @@
-"""Which scope a path needs. What no rule knows is not there for anybody who shows a key."""
+"""Which scope a request needs, from the route table. What no route serves is not there for clients with a key."""
 
+import re
 from collections.abc import Mapping
 
-from runtime.http.audio.endpoints import TASKS
-from runtime.http.errors import Dialect
-from runtime.http.guard.origin import READS
-from runtime.http.guard.unknown import unknown
-from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS
-from tenants.caller import SCOPES, Scope
+from starlette.routing import compile_path
 
-PUBLIC = frozenset(
-    (
-        "/health", "/health/live", "/health/ready", "/infinity/health", "/ping", "/version", "/api/version",
-        "/v1/cluster/auth", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json",
-    )
-)  # fmt: skip
-"""For probes and people: to who shows no key they tell nothing of what is here."""
-_ASSETS = ("/docs/assets/", "/console/")
-"""Below them nothing needs a key: the console asks by itself who may see a page, and shows others where to sign in."""
-_INFERENCE = frozenset((*ENDPOINTS, *(endpoint.path for endpoint in OLLAMA_ENDPOINTS), *TASKS))
-_INFER, _ADAPTERS, _MODELS = (frozenset((scope,)) for scope in (Scope.INFER, Scope.ADAPTERS, Scope.MODELS))
-_ADMIN = frozenset((Scope.ADMIN,))
-_USAGE = frozenset((Scope.USAGE, Scope.ADMIN))
-RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
-    "/v1/models": (SCOPES, _MODELS),
-    "/v1/adapters": (_ADAPTERS, _ADAPTERS),
-    "/v1/load_lora_adapter": (_ADAPTERS, _ADAPTERS),
-    "/v1/unload_lora_adapter": (_ADAPTERS, _ADAPTERS),
-    "/v1/recipes": (_MODELS, _MODELS),
-    "/v1/route": (_INFER, _INFER),
-    "/v1/routers": (_MODELS, _MODELS),
-    "/api/tags": (SCOPES, SCOPES),
-    "/api/ps": (SCOPES, SCOPES),
-    "/api/show": (SCOPES, SCOPES),
-    "/api/pull": (_MODELS, _MODELS),
-    "/api/delete": (_ADAPTERS | _MODELS, _ADAPTERS | _MODELS),
-    "/v1/providers": (_MODELS, _MODELS),
-    "/v1/status": (_MODELS, _MODELS),
-    "/v1/requests": (SCOPES, SCOPES),
-    "/metrics": (_MODELS, _MODELS),
-    "/v1/usage": (_USAGE, _USAGE),
-    "/v1/feedback": (_INFER, _INFER),
-    "/v1/organization": (_ADMIN, _ADMIN),
-}
-"""The beginning of a path: scopes of which one is needed to read, and to change something."""
+from registry.base.wording import quoted
+from registry.errors import NotFound
+from runtime.http.errors import Dialect
+from runtime.http.route import PUBLIC
+from runtime.http.routes import ENDPOINTS, ROUTES
+from tenants.caller import Scope
+
+PAGES = frozenset(("/", "/docs", "/openapi.json", "/console"))
+"""Pages for people. They reveal nothing about this server's models."""
+FOLDERS = ("/docs/assets/", "/console/")
+"""Nothing below them needs a key: the console itself decides who may see a page."""
+PATHS = frozenset(route.path for route in ROUTES)
+_Methods = Mapping[str, frozenset[Scope]]
+_BY_PATH: dict[str, dict[str, frozenset[Scope]]] = {}
+for _route in ROUTES:
+    _BY_PATH.setdefault(_route.path, {})[_route.method] = _route.scopes
+_PATTERNS: list[tuple[re.Pattern[str], _Methods]] = [
+    (compile_path(path)[0], methods) for path, methods in _BY_PATH.items() if "{" in path
+]
 
 
 def required_scopes(method: str, path: str) -> frozenset[Scope] | None:
-    """Scopes of which a key needs one; None: no key is needed. Raises NotFound."""
-    if path in PUBLIC or path == "/console" or path.startswith(_ASSETS):
+    """The scopes of which a key needs one; None: no key is needed. Raises NotFound.
+
+    For a method that the path does not have, one of the scopes of its methods: the application answers 405.
+    """
+    if path.startswith(FOLDERS):
         return None
-    if path == "/" and method in READS:
+    methods = _methods(method, path) or _methods(method, path.rstrip("/"))
+    scopes = methods.get("GET" if method == "HEAD" else method)
+    if scopes is None and path in PAGES:
         return None
-    if path in _INFERENCE:
-        return _INFER
-    if path.startswith("/v1/models/") and path.endswith("/recipe"):
-        return _MODELS
-    for start, (reading, changing) in RULES.items():
-        if path == start or path.startswith(f"{start}/"):
-            return reading if method in READS else changing
-    raise unknown(path)
+    if not methods:
+        raise unknown_path_error(path)
+    if scopes is None:
+        scopes = PUBLIC if PUBLIC in methods.values() else frozenset[Scope]().union(*methods.values())
+    return None if scopes == PUBLIC else scopes
+
+
+def _methods(method: str, path: str) -> _Methods:
+    """The methods of the path, from the first pattern that has `method`, if one has it; empty for an unknown path."""
+    if path in _BY_PATH:
+        return _BY_PATH[path]
+    first: _Methods = {}
+    for pattern, methods in _PATTERNS:
+        if pattern.match(path):
+            if method in methods:
+                return methods
+            first = first or methods
+    return first
 
 
 def dialect_of(path: str) -> Dialect:
-    """Of a path's errors, as long as its body is not read."""
+    """The dialect of a path's errors, as long as its body is not read."""
     if path.startswith("/api/"):
         return Dialect.OLLAMA
     endpoint = ENDPOINTS.get(path)
     return Dialect.OPENAI if endpoint is None else endpoint.dialect
+
+
+def unknown_path_error(path: str) -> NotFound:
+    """The error for a path that does not exist; it names the same call with or without /v1."""
+    stripped = path.rstrip("/")
+    bare = stripped.removeprefix("/v1").removeprefix("/")
+    near = next((one for one in (f"/v1/{bare}", f"/{bare}", stripped.removeprefix("/api")) if one in PATHS), None)
+    if near is None:
+        advice = "See /docs."
+    else:
+        advice = f"It is at {near}. Some clients' address ends in /v1, and others' does not: see docs/clients.md."
+    return NotFound(f"There is no {quoted(path)} here. {advice}", code="unknown_path")

@@ -9,12 +9,10 @@ from starlette.middleware.cors import CORSMiddleware
 
 from runtime.config.settings import Settings
 from runtime.http.guard.bodies import BodyMiddleware, BodyPace
-from runtime.http.guard.idle import IdleConnections
 from runtime.http.guard.keys import KeyMiddleware
 from runtime.http.guard.memory import BodyMemory
-from runtime.http.guard.origin import OriginPolicy
-from runtime.http.guard.origin_middleware import OriginMiddleware
-from runtime.http.guard.protocol import ConnectionBounds, GuardedConnection
+from runtime.http.guard.origin import OriginMiddleware, OriginPolicy
+from runtime.http.guard.protocol import ConnectionBounds, GuardedConnection, IdleConnections
 from runtime.http.routing.endpoints import most_fitted
 
 FILES = 65_536

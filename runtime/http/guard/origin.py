@@ -19,8 +19,12 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from registry.base.wording import quoted
 from registry.errors import BadRequest, Forbidden, RoundhouseError, UnsupportedMedia
+from runtime.http.errors import error_response
+from runtime.http.guard.access import dialect_of, unknown_path_error
 
 READS = frozenset(("GET", "HEAD"))
 """They change nothing, and what they answer no other page can read."""
@@ -174,3 +178,21 @@ def _origin_error(origin: str | None) -> RoundhouseError:
         f"Requests from {page} are refused. If that page may use this server, add its origin with --cors-origins.",
         code="origin_not_allowed",
     )
+
+
+class OriginMiddleware:
+    """The policy as an ASGI layer: a refused request never reaches the application."""
+
+    def __init__(self, app: ASGIApp, allowed: OriginPolicy) -> None:
+        self._app, self._allowed = app, allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._allowed.check(scope["method"], scope["path"], scope["headers"])
+            except RoundhouseError as refusal:
+                if isinstance(refusal, UnsupportedMedia) and f"/v1{scope['path']}" in FORMS:
+                    refusal = unknown_path_error(scope["path"])
+                await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

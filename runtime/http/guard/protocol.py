@@ -22,7 +22,7 @@ import logging
 import secrets
 import sys
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.config import Config
@@ -32,13 +32,56 @@ from uvicorn.server import ServerState
 from registry.base.wording import quoted
 from registry.errors import BadRequest, HeadersTooLarge, RequestTimedOut, RoundhouseError, UnsupportedCoding
 from runtime.http import errors as http_errors
-from runtime.http.guard.idle import IdleConnections
 
 log = logging.getLogger("roundhouse.http")
 LINGER = 2.0
 """Seconds in which a refused client may read why. Closed at once, what it still sends would destroy the answer."""
 PROBE_SECONDS, MAX_PROBE_SECONDS = 0.5, 8.0
 """The first and the longest pause between two probes of a client that has half closed its connection."""
+
+
+class Closable(Protocol):
+    def leave(self) -> None: ...
+
+
+class IdleConnections:
+    """Connections that wait for a request, oldest first, bounded in total and per address.
+
+    Over a bound the longest idle one is closed, not the new one refused: a client that floods the server, from the
+    addresses of others too, must not keep their next requests out.
+    """
+
+    def __init__(self, most: int, per_address: int) -> None:
+        self._most, self._per_address = most, per_address
+        self._all: dict[Closable, str] = {}
+        self._by_address: dict[str, dict[Closable, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, connection: Closable, address: str) -> None:
+        """Start waiting. Another connection may have to leave."""
+        self.remove(connection)
+        self._all[connection] = address
+        here = self._by_address.setdefault(address, {})
+        here[connection] = None
+        if len(here) > self._per_address:
+            self._close(next(iter(here)))
+        elif len(self._all) > self._most:
+            self._close(next(iter(self._all)))
+
+    def remove(self, connection: Closable) -> None:
+        """Stop waiting; nothing happens if it did not wait."""
+        address = self._all.pop(connection, None)
+        if address is not None:
+            here = self._by_address[address]
+            del here[connection]
+            if not here:
+                del self._by_address[address]
+
+    def _close(self, connection: Closable) -> None:
+        self.remove(connection)
+        connection.leave()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,17 @@ Clock = Callable[[], int]
 
 
 # --- vLLM's ----------------------------------------------------------------------------------------------------------
-class TopLogprob(msgspec.Struct):
+class OllamaTopLogprob(msgspec.Struct):
     token: str
     logprob: float
 
 
-class Logprob(TopLogprob):
-    top_logprobs: list[TopLogprob] = []
+class OllamaLogprob(OllamaTopLogprob):
+    top_logprobs: list[OllamaTopLogprob] = []
 
 
 class _Logprobs(msgspec.Struct):
-    content: list[Logprob] | None = None
+    content: list[OllamaLogprob] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -67,28 +67,28 @@ def read(data: bytes, status: int = 500) -> EngineAnswer:
 
 
 # --- Ollama's --------------------------------------------------------------------------------------------------------
-class CalledFunction(msgspec.Struct):
+class OllamaCalledFunction(msgspec.Struct):
     name: str
     arguments: dict[str, Any]
 
 
-class AnswerToolCall(msgspec.Struct):
+class OllamaCall(msgspec.Struct):
     id: str
-    function: CalledFunction
+    function: OllamaCalledFunction
 
 
-class AnswerMessage(msgspec.Struct, omit_defaults=True):
+class OllamaAnswerMessage(msgspec.Struct, omit_defaults=True):
     role: str
     content: str
     thinking: str | None = None
-    tool_calls: list[AnswerToolCall] | None = None
+    tool_calls: list[OllamaCall] | None = None
 
 
 class _Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
     model: str
     created_at: str
     done: bool
-    logprobs: list[Logprob] | None = None
+    logprobs: list[OllamaLogprob] | None = None
     done_reason: str | None = None
     total_duration: int | None = None
     load_duration: int | None = None
@@ -101,7 +101,7 @@ class _Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 class OllamaChat(_Answer, kw_only=True, omit_defaults=True):
     """An answer of /api/chat, or a line of it; the last one has the counts and durations."""
 
-    message: AnswerMessage
+    message: OllamaAnswerMessage
 
 
 class OllamaGeneration(_Answer, kw_only=True, omit_defaults=True):
@@ -109,7 +109,7 @@ class OllamaGeneration(_Answer, kw_only=True, omit_defaults=True):
 
     response: str
     thinking: str | None = None
-    tool_calls: list[AnswerToolCall] | None = None
+    tool_calls: list[OllamaCall] | None = None
 
 
 Answer = OllamaChat | OllamaGeneration
@@ -208,27 +208,27 @@ class Writer:
         known.name = known.name or call.function.name
         known.arguments = known.arguments_text + call.function.arguments_text
 
-    def _called(self) -> list[AnswerToolCall] | None:
+    def _called(self) -> list[OllamaCall] | None:
         """Calls are told when all their pieces have come, never with the text that comes between them."""
         return [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
 
-    def _last(self, part: ChatDelta, choice: _Choice, calls: list[AnswerToolCall] | None = None) -> Answer:
+    def _last(self, part: ChatDelta, choice: _Choice, calls: list[OllamaCall] | None = None) -> Answer:
         counts = {"prompt_eval_count": self.usage.prompt_tokens or 0, "eval_count": self.usage.output_tokens}
         return self._made(part, choice, calls, done=True, done_reason=self.reason, **counts, **self.watch.durations())
 
     def _made(
-        self, part: ChatDelta, choice: _Choice, calls: list[AnswerToolCall] | None = None, *, done: bool, **more: Any
+        self, part: ChatDelta, choice: _Choice, calls: list[OllamaCall] | None = None, *, done: bool, **more: Any
     ) -> Answer:
         fields: dict[str, Any] = {"model": self.model, "created_at": now(), "done": done, **more}
         if choice.logprobs is not None:
             fields["logprobs"] = choice.logprobs.content
         text, thinking = part.visible_text, part.reasoning_text or None
         if self.is_chat:
-            return OllamaChat(message=AnswerMessage("assistant", text, thinking, calls), **fields)
+            return OllamaChat(message=OllamaAnswerMessage("assistant", text, thinking, calls), **fields)
         return OllamaGeneration(response=text, thinking=thinking, tool_calls=calls, **fields)
 
 
-def _called(call: ChatToolCall, reason: str) -> AnswerToolCall | None:
+def _called(call: ChatToolCall, reason: str) -> OllamaCall | None:
     """None: the answer's length ended within it. Raises EngineFailed for arguments that are no object."""
     try:
         arguments = msgspec.json.decode(call.function.arguments_text or "{}", type=dict[str, Any])
@@ -236,4 +236,4 @@ def _called(call: ChatToolCall, reason: str) -> AnswerToolCall | None:
         if reason == "length":
             return None
         raise EngineFailed("The model's call of a function holds no JSON object.") from None
-    return AnswerToolCall(call.id or "", CalledFunction(call.function.name or "", arguments))
+    return OllamaCall(call.id or "", OllamaCalledFunction(call.function.name or "", arguments))

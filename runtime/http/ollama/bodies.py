@@ -59,7 +59,7 @@ class OllamaFunction(msgspec.Struct, kw_only=True):
     arguments: dict[str, Any] = {}
 
 
-class ToolCall(msgspec.Struct, kw_only=True):
+class OllamaToolCall(msgspec.Struct, kw_only=True):
     function: OllamaFunction
     id: str | None = None
 
@@ -69,7 +69,7 @@ class OllamaMessage(msgspec.Struct, kw_only=True):
     content: str | None = None
     thinking: str | None = None
     images: Annotated[list[str] | None, Meta(description="Base64, for models that see.")] = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[OllamaToolCall] | None = None
     tool_name: Annotated[str | None, Meta(description="Of the function whose result this is.")] = None
     tool_call_id: str | None = None
 

@@ -1,24 +1,26 @@
-"""Chat and text as Ollama has them, over vLLM's chat completions; a raw prompt goes to its completions.
+"""Ollama's chat, text and embeddings, over vLLM's chat completions and the embedding models.
 
-| body                              | answer                                                         |
-|-----------------------------------|----------------------------------------------------------------|
-| `stream` true or left out         | a line of JSON for each piece; the last has counts and times   |
-| `stream: false`                   | one object                                                     |
-| without messages, or a prompt     | the model is loaded: `done_reason` is `load`                   |
-| the same with `keep_alive: 0`     | the model leaves memory: `unload` (`runtime.http.ollama.keep_alive`) |
+| body                              | answer                                                                          |
+|-----------------------------------|---------------------------------------------------------------------------------|
+| `stream` true or left out         | a line of JSON for each piece; the last has counts and times                    |
+| `stream: false`                   | one object                                                                      |
+| without messages, or a prompt     | the model is loaded: `done_reason` is `load`                                    |
+| the same with `keep_alive: 0`     | the model leaves memory: `unload` (`runtime.http.ollama.keep_alive`)            |
 
-What a model cannot do (call tools, think, see) is refused before it is loaded.
+A raw prompt goes to vLLM's completions. Tools, thinking and images are refused before a model that cannot handle them
+is loaded.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from models import sse
-from models.messages import Event, ResponseStart
+from models.messages import EmbedRequest, EmbedResult, Event, ResponseStart
 from registry.errors import BadRequest, EngineFailed
 from registry.files.context import Ability
 from registry.recipes.definition import Task
@@ -37,65 +39,68 @@ from runtime.http.dialect import (
     read_engine_events,
     whole_answer,
 )
+from runtime.http.embeddings.answers import matrix, tei_json
+from runtime.http.embeddings.bodies import input_list
 from runtime.http.errors import Dialect
 from runtime.http.ollama import translation
-from runtime.http.ollama.answers import Answer, Timings, Writer, read
-from runtime.http.ollama.bodies import OllamaBody, OllamaChatBody, OllamaGenerateBody
+from runtime.http.ollama.answers import Answer, OllamaChat, OllamaGeneration, Timings, Writer, read
+from runtime.http.ollama.bodies import (
+    OllamaBody,
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaEmbeddingsBody,
+    OllamaGenerateBody,
+    OllamaOptions,
+)
+from runtime.http.ollama.keep_alive import apply_keep_alive
+from runtime.http.route import RouteGroup
+from runtime.http.schema import NULL, component, ref, structs
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 
 
 @dataclass(slots=True)
 class OllamaRequest:
+    """One chat or generation."""
+
     path: str
     ollama_body: OllamaBody
-    body: Mapping[str, Any] | None
-    """vLLM's; None: only a load is asked for."""
-    needs: Mapping[Ability, str]
-    """What the model has to be able to do, and the field that asks for it."""
-    watch: Timings = field(default_factory=Timings)
+    body: Mapping[str, Any] | None  # vLLM's; None: only load the model
+    needs: Mapping[Ability, str]  # abilities that the model must have, and the fields that need them
+    timings: Timings = field(default_factory=Timings)
     warnings: Sequence[str] = ()
-    room: Sequence[str] = ()
-    """What is told of a context that is shorter than the client wants; of the last target that was asked."""
+    context_warnings: Sequence[str] = ()  # the last target's context is shorter than requested
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
-        self.watch.turn = self.watch.clock()
+        self.timings.turn = self.timings.clock()
         if self.body is None:
             return []
-        room = translation.read(self.ollama_body.options).num_ctx
-        is_short = room is not None and context_length is not None and room > context_length
-        self.room = [f"num_ctx: the model's context has {context_length} tokens"] if is_short else []
+        context = translation.read(self.ollama_body.options).num_ctx
+        is_short = context is not None and context_length is not None and context > context_length
+        self.context_warnings = [f"num_ctx: the model's context has {context_length} tokens"] if is_short else []
         if "prompt" not in self.body:
             return [ChatPayload("/v1/chat/completions", self.body)]
         if "max_tokens" in self.body:
             return [ChatPayload("/v1/completions", self.body)]
-        most = {} if context_length is None else {"max_tokens": context_length}  # where none is named there are 16
-        return [ChatPayload("/v1/completions", {**self.body, **most}, fills=True)]
+        limit = {} if context_length is None else {"max_tokens": context_length}  # vLLM's default is 16
+        return [ChatPayload("/v1/completions", {**self.body, **limit}, fills=True)]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
         for ability, name in self.needs.items():
             if ability not in target.abilities:
                 raise BadRequest(f"Model '{target.model}' {CANNOT[ability]}", param=name, code="unsupported_value")
-        writer = Writer(self.ollama_body.model, self.path == CHAT, self.watch)
+        writer = Writer(self.ollama_body.model, self.path == CHAT, self.timings)
         if self.ollama_body.stream is False:
             parts = self._whole(writer, events)
         else:
             parts = self._lines(writer, events)
-        try:
-            async with aclosing(parts):
-                async for part in parts:
-                    yield part
-        except BadRequest as error:
-            error.message = translation.rename_fields(error.message)
-            raise
+        async with aclosing(parts):
+            async for part in parts:
+                yield part
 
     def _headers(self, started: ResponseStart) -> dict[str, str]:
-        rename_fields = [
-            *self.warnings,
-            *self.room,
-            *([translation.rename_fields(started.warning)] if started.warning else []),
-        ]
-        return {"X-Roundhouse-Warning": "; ".join(rename_fields)} if rename_fields else {}
+        warnings = [*self.warnings, *self.context_warnings, *([started.warning] if started.warning else [])]
+        return {"X-Roundhouse-Warning": "; ".join(warnings)} if warnings else {}
 
     async def _whole(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
         started, data = await read_engine_answer(events)
@@ -145,40 +150,149 @@ CANNOT: Mapping[Ability, str] = {
 }
 
 
-def _parsed(
-    path: str, ollama_body: OllamaBody, body: Mapping[str, Any] | None, sees: bool, calls: bool
+def _parsed_request(
+    path: str, ollama_body: OllamaBody, body: Mapping[str, Any] | None, *, has_images: bool, has_tools: bool
 ) -> ParsedRequest:
-    needs = {Ability.TOOLS: ("tools", calls), Ability.THINKING: ("think", ollama_body.think not in (None, False)),
-             Ability.VISION: ("images", sees)}  # fmt: skip
-    request = OllamaRequest(
-        path,
-        ollama_body,
-        body,
-        {ability: name for ability, (name, is_requested) in needs.items() if is_requested},
-        warnings=[f"{name}: not an option here" for name in translation.unused(ollama_body.options)],
+    thinks = ollama_body.think not in (None, False)
+    needs = {
+        ability: name
+        for ability, name, is_needed in (
+            (Ability.TOOLS, "tools", has_tools),
+            (Ability.THINKING, "think", thinks),
+            (Ability.VISION, "images", has_images),
+        )
+        if is_needed
+    }
+    warnings = [f"{name}: not an option here" for name in translation.unused(ollama_body.options)]
+    request = OllamaRequest(path, ollama_body, body, needs, warnings=warnings)
+    # its lines are no server-sent events: `stream` stays False
+    return ParsedRequest(ModelRef(Task.CHAT, ollama_body.model), request.calls, request.render, Dialect.OLLAMA)
+
+
+def _parse_chat(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    ollama_body = decode(data, OllamaChatBody)
+    has_images = any(message.images for message in ollama_body.messages or ())
+    body = translation.chat(ollama_body) if ollama_body.messages else None
+    return _parsed_request(CHAT, ollama_body, body, has_images=has_images, has_tools=bool(ollama_body.tools))
+
+
+def _parse_generate(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    ollama_body = decode(data, OllamaGenerateBody)
+    body = translation.generation(ollama_body) if ollama_body.prompt else None
+    return _parsed_request(GENERATE, ollama_body, body, has_images=bool(ollama_body.images), has_tools=False)
+
+
+# --- embeddings ------------------------------------------------------------------------------------------------------
+class OllamaVectors(msgspec.Struct):
+    """The answer of /api/embed. Durations are nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaVector(msgspec.Struct):
+    """The answer of /api/embeddings."""
+
+    embedding: list[float]
+
+
+def _parsed_embedding(
+    model: str, request: EmbedRequest, write: Callable[[bytes, int, Timings], bytes]
+) -> ParsedRequest:
+    """write: makes the body from rows of JSON, tokens and timings. Without inputs the model is only loaded."""
+    timings = Timings()
+
+    def calls(_: int | None) -> Sequence[Call]:
+        timings.turn = timings.clock()
+        return [request] if request.inputs else []
+
+    async def render(_: Target, events: AsyncIterator[Event]) -> Parts:
+        results = [event async for event in events if isinstance(event, EmbedResult)]
+        if len(results) != bool(request.inputs):
+            raise EngineFailed("The engine answered with something other than one embedding.")
+        rows, tokens = b"[]", 0
+        if results:
+            rows, tokens = await tei_json(matrix(results[0], len(request.inputs))), sum(results[0].tokens)
+        async for part in whole_answer(write(rows, tokens, timings)):
+            yield part
+
+    return ParsedRequest(ModelRef(Task.EMBED, model), calls, render, Dialect.OLLAMA)
+
+
+def _parse_embed(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    ollama_body = decode(data, OllamaEmbedBody)
+    texts = ollama_body.input
+    inputs = input_list(texts if isinstance(texts, str) else [*texts], "input") if texts else []
+    request = EmbedRequest(inputs=inputs, dimensions=ollama_body.dimensions, truncate=ollama_body.truncate is not False)
+
+    def write(rows: bytes, tokens: int, timings: Timings) -> bytes:
+        model, durations = msgspec.json.encode(ollama_body.model), timings.durations()
+        times = (durations["total_duration"], durations["load_duration"], tokens)
+        shape = b'{"model":%s,"embeddings":%s,"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
+        return shape % (model, rows, *times)
+
+    return _parsed_embedding(ollama_body.model, request, write)
+
+
+def _parse_embeddings(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    ollama_body = decode(data, OllamaEmbeddingsBody)
+    request = EmbedRequest(inputs=[ollama_body.prompt] if ollama_body.prompt else [], truncate=True)
+    return _parsed_embedding(
+        ollama_body.model, request, lambda rows, _tokens, _timings: b'{"embedding":%s}' % (rows[1:-1] or b"[]")
     )
-    model_ref = ModelRef(Task.CHAT, ollama_body.model)
-    return ParsedRequest(
-        model_ref, request.calls, request.render, Dialect.OLLAMA
-    )  # its lines are no server-sent events
 
 
-def _chat(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    ollama_body = decode(body, OllamaChatBody)
-    sees = any(message.images for message in ollama_body.messages or ())
-    return _parsed(
-        CHAT,
-        ollama_body,
-        translation.chat(ollama_body) if ollama_body.messages else None,
-        sees,
-        bool(ollama_body.tools),
+# --- paths -----------------------------------------------------------------------------------------------------------
+_route = RouteGroup("Ollama", (Dialect.OLLAMA,))
+_endpoint = partial(_route.endpoint, wrap=apply_keep_alive)
+for _body in (OllamaChatBody, OllamaGenerateBody, OllamaEmbedBody, OllamaEmbeddingsBody):
+    _schema = structs(_body)[_body.__name__]
+    component(
+        _body.__name__,
+        {**_schema, "properties": {**_schema["properties"], "options": {"anyOf": [ref("OllamaOptions"), NULL]}}},
     )
-
-
-def _generate(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    ollama_body = decode(body, OllamaGenerateBody)
-    asks = translation.generation(ollama_body) if ollama_body.prompt else None
-    return _parsed(GENERATE, ollama_body, asks, bool(ollama_body.images), calls=False)
-
-
-ENDPOINTS = [Endpoint(CHAT, _chat, Dialect.OLLAMA), Endpoint(GENERATE, _generate, Dialect.OLLAMA)]
+component("OllamaOptions", structs(OllamaOptions)["OllamaOptions"])
+_CHAT = {"model": "starter-chat", "messages": [{"role": "user", "content": "turn on the lamp"}]}
+ENDPOINTS = [
+    _endpoint(
+        Endpoint(CHAT, _parse_chat, Dialect.OLLAMA),
+        id="ollamaChat",
+        summary="Chat",
+        description="Lines of JSON; one object with `stream: false`. Tools, thinking and images are refused for a "
+        "model that cannot handle them.",
+        answer={NDJSON: OllamaChat, JSON: OllamaChat},
+        body=OllamaChatBody,
+        examples={
+            "stream": _CHAT,
+            "adapter": {**_CHAT, "model": "uppercase", "stream": False, "options": {"temperature": 0}},
+        },
+    ),
+    _endpoint(
+        Endpoint(GENERATE, _parse_generate, Dialect.OLLAMA),
+        id="ollamaGenerate",
+        summary="Generate text",
+        description="The prompt is one message of a chat; with `raw: true` the model gets it as it is.",
+        answer={NDJSON: OllamaGeneration, JSON: OllamaGeneration},
+        body=OllamaGenerateBody,
+        examples={"prompt": {"model": "starter-chat", "prompt": "what is a slot?"}},
+    ),
+    _endpoint(
+        Endpoint("/api/embed", _parse_embed, Dialect.OLLAMA),
+        id="ollamaEmbed",
+        summary="Embeddings",
+        answer=OllamaVectors,
+        body=OllamaEmbedBody,
+        examples={"texts": {"model": "starter-embed", "input": ["a warm kitchen", "a cold cellar"]}},
+    ),
+    _endpoint(
+        Endpoint("/api/embeddings", _parse_embeddings, Dialect.OLLAMA),
+        id="ollamaEmbeddings",
+        summary="One embedding (older)",
+        answer=OllamaVector,
+        body=OllamaEmbeddingsBody,
+        examples={"text": {"model": "starter-embed", "prompt": "a warm kitchen"}},
+    ),
+]

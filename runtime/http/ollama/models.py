@@ -18,13 +18,14 @@ from runtime.gateway.views.values import AdapterCardView, ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
 from runtime.http.bodies import T, decode, read_body
-from runtime.http.dialect import NDJSON, NO_BUFFERING
+from runtime.http.dialect import JSON, NDJSON, NO_BUFFERING
 from runtime.http.errors import Dialect
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.ollama.bodies import OllamaNameBody, OllamaPullBody
 from runtime.http.ollama.views import (
     TASKS,
     OllamaLoaded,
+    OllamaModelInfo,
     OllamaTags,
     digest,
     is_loaded,
@@ -34,8 +35,11 @@ from runtime.http.ollama.views import (
     router_entry,
     router_info,
 )
-from runtime.http.sending import Route
-from tenants.caller import Caller, Scope
+from runtime.http.route import PUBLIC, RouteGroup
+from runtime.http.schema import CONFLICT
+from tenants.caller import SCOPES, Caller, Scope
+
+route = RouteGroup("Ollama", (Dialect.OLLAMA,))
 
 API = "0.12.6"
 """The version of Ollama whose interface this is: clients decide by it what they may send. Ours is at /version."""
@@ -56,7 +60,7 @@ class OllamaVersion(msgspec.Struct):
 
 
 class OllamaStatus(msgspec.Struct, omit_defaults=True):
-    """How far a pull is."""
+    """The progress of a pull."""
 
     status: str
     digest: str = ""
@@ -64,8 +68,9 @@ class OllamaStatus(msgspec.Struct, omit_defaults=True):
     completed: int = 0
 
 
-async def tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Chat and embedding models, adapters and routers: what Ollama's clients can ask for."""
+@route("GET", "/api/tags", scope=SCOPES, answer=OllamaTags, errors=())
+async def ollama_tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """List models, adapters and routers that Ollama's clients can use."""
     views = [view for view in gateway.services.models.all(context.caller) if view.task in TASKS]
     lookups = [(view, gateway.services.models.facts(base_model(view))) for view in views]
     entries = await asyncio.to_thread(lambda: [model_entry(view, facts()) for view, facts in lookups])
@@ -73,8 +78,9 @@ async def tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
     return json_answer(OllamaTags([*entries, *routers]))
 
 
-async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Models in memory."""
+@route("GET", "/api/ps", scope=SCOPES, answer=OllamaLoaded, errors=())
+async def ollama_ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """List models in memory."""
     seen = [view for view in gateway.services.models.views() if context.caller.sees(view.id)]
     views = [view for view in seen if view.task in TASKS and is_loaded(view)]
     lookups = [(view, gateway.services.models.facts(view.id)) for view in views]
@@ -82,8 +88,9 @@ async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
     return json_answer(OllamaLoaded(entries))
 
 
-async def show(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """What is known of a model or an adapter, and what it can do."""
+@route("POST", "/api/show", scope=SCOPES, answer=OllamaModelInfo, body=OllamaNameBody, errors=(*CONFLICT, 413))
+async def ollama_show(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """Show a model or an adapter, and what it can do."""
     name = (await _read(request, gateway, OllamaNameBody)).required_name
     if (router := gateway.dispatcher.card(name.removesuffix(LATEST), context.caller)) is not None:
         return json_answer(router_info(router))
@@ -91,13 +98,25 @@ async def show(request: Request, gateway: CurrentGateway, context: CurrentContex
     return json_answer(model_info(view, await asyncio.to_thread(gateway.services.models.facts(base_model(view)))))
 
 
-async def version() -> Response:
-    """The version of Ollama whose interface this is."""
+@route("GET", "/api/version", scope=PUBLIC, answer=OllamaVersion, errors=())
+async def ollama_version() -> Response:
+    """Show the version of Ollama whose interface this is."""
     return json_answer(OllamaVersion(API))
 
 
-async def pull(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """A model that is here is told to be here; any other comes from a hub, and is served."""
+@route(
+    "POST",
+    "/api/pull",
+    scope=Scope.MODELS,
+    answer={NDJSON: OllamaStatus, JSON: OllamaStatus},
+    body=OllamaPullBody,
+    errors=(*CONFLICT, 413),
+)
+async def ollama_pull(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """Fetch a model from a hub, and serve it.
+
+    A model that is here already is reported as such.
+    """
     body = await _read(request, gateway, OllamaPullBody)
     statuses = _statuses(gateway, body.required_name, context.caller)
     if body.stream is False:
@@ -106,7 +125,7 @@ async def pull(request: Request, gateway: CurrentGateway, context: CurrentContex
 
 
 def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[OllamaStatus, None]:
-    """Raises BadRequest for what is neither a name nor a hub's repository."""
+    """Raises BadRequest for a name that is neither known nor a repository of a hub."""
     try:
         return _is_here(gateway, gateway.services.models.show(name, caller))
     except NotFound as missing:
@@ -152,8 +171,16 @@ async def _lines(statuses: AsyncGenerator[OllamaStatus, None]) -> AsyncIterator[
         yield http_errors.sse(error, Dialect.OLLAMA)
 
 
-async def delete(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Remove an adapter or one version of it, or a model that was added while the server ran."""
+@route(
+    "DELETE",
+    "/api/delete",
+    scope=(Scope.ADAPTERS, Scope.MODELS),
+    answer=OllamaStatus,
+    body=OllamaNameBody,
+    errors=(*CONFLICT, 413),
+)
+async def ollama_delete(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """Remove an adapter, one version of it, or a model that was added."""
     name = (await _read(request, gateway, OllamaNameBody)).required_name
     view = gateway.services.models.show(name, context.caller)
     scope = Scope.ADAPTERS if isinstance(view, AdapterCardView) else Scope.MODELS
@@ -170,19 +197,9 @@ async def delete(request: Request, gateway: CurrentGateway, context: CurrentCont
 
 
 def base_model(view: ModelView | AdapterCardView) -> str:
-    """The model whose files it is made of."""
+    """The id of the model whose files it uses."""
     return view.parent if isinstance(view, AdapterCardView) else view.id
 
 
 async def _read(request: Request, gateway: Gateway, kind: type[T]) -> T:
     return decode(await read_body(request, gateway.services.settings.max_json), kind)
-
-
-ROUTES: list[Route] = [
-    ("/api/tags", tags, ["GET"]),
-    ("/api/ps", ps, ["GET"]),
-    ("/api/show", show, ["POST"]),
-    ("/api/version", version, ["GET"]),
-    ("/api/pull", pull, ["POST"]),
-    ("/api/delete", delete, ["DELETE"]),
-]

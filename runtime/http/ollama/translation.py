@@ -1,4 +1,4 @@
-"""Ollama's request as vLLM's body: messages, tools, formats, and options under their names there."""
+"""Translates Ollama's requests into vLLM's: messages, tools, formats and options."""
 
 import re
 from collections import defaultdict, deque
@@ -20,65 +20,51 @@ from runtime.http.ollama.bodies import (
     OllamaOptions,
 )
 
-RENAMED = {
-    "max_tokens": "num_predict",
-    "repetition_penalty": "repeat_penalty",
-    "response_format": "format",
-    "reasoning_effort": "think",
-}
-"""Fields in vLLM's messages, and what they are called here."""
-_NAMED = re.compile(rf"\b({'|'.join(RENAMED)})\b")
-
-
-def rename_fields(message: str) -> str:
-    """What vLLM tells, under the names of this dialect."""
-    return _NAMED.sub(lambda match: RENAMED[match[1]], message)
-
 
 def chat(body: OllamaChatBody) -> dict[str, Any]:
-    """For /v1/chat/completions."""
-    found: dict[str, Any] = {"messages": list(_messages(body.messages or ())), **_shared(body)}
+    """The body for /v1/chat/completions."""
+    result: dict[str, Any] = {"messages": list(_messages(body.messages or ())), **_shared(body)}
     if body.tools:
-        found["tools"] = body.tools
-    return found
+        result["tools"] = body.tools
+    return result
 
 
 def generation(body: OllamaGenerateBody) -> dict[str, Any]:
-    """For /v1/chat/completions; of a raw prompt for /v1/completions."""
+    """The body for /v1/chat/completions, or for /v1/completions with a raw prompt."""
     body.refuse()
     shared = _shared(body)
     if body.raw:
-        return {"prompt": body.prompt, **{name: value for name, value in shared.items() if name not in _OF_CHATS}}
+        return {"prompt": body.prompt, **{name: value for name, value in shared.items() if name not in _CHAT_ONLY}}
     messages = [OllamaMessage(role="system", content=body.system)] if body.system else []
     messages.append(OllamaMessage(role="user", content=body.prompt, images=body.images))
     return {"messages": list(_messages(messages)), **shared}
 
 
 _PLAIN = re.compile(r"^[a-z0-9_]{1,40}\Z")
-MOST_NAMED = 8
-_OF_CHATS = ("reasoning_effort", "chat_template_kwargs", "logprobs", "top_logprobs")
+MAX_NAMED = 8
+_CHAT_ONLY = ("reasoning_effort", "chat_template_kwargs", "logprobs", "top_logprobs")
 
 
 def _shared(body: OllamaBody) -> dict[str, Any]:
     stream = body.stream is not False
-    found: dict[str, Any] = {"model": body.model, "stream": stream, **_options(read(body.options))}
+    result: dict[str, Any] = {"model": body.model, "stream": stream, **_options(read(body.options))}
     if stream:
-        found["stream_options"] = {"include_usage": True}
+        result["stream_options"] = {"include_usage": True}
     if body.format is not None and body.format != "":
-        found["response_format"] = _format(body.format)
+        result["response_format"] = _format(body.format)
     if body.think is False:
-        found["reasoning_effort"] = "none"
+        result["reasoning_effort"] = "none"
     elif isinstance(body.think, str):
-        found["reasoning_effort"] = body.think
+        result["reasoning_effort"] = body.think
     elif body.think:
-        found["chat_template_kwargs"] = THINK
+        result["chat_template_kwargs"] = THINK
     if body.logprobs:
-        found |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
-    return found
+        result |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
+    return result
 
 
 def read(options: dict[str, Any] | None) -> OllamaOptions:
-    """Raises BadRequest for a value that cannot be, with its place."""
+    """Decode the options. Raises BadRequest that names the wrong one."""
     try:
         return convert({name: value for name, value in (options or {}).items() if value is not None}, OllamaOptions)
     except BadRequest as error:
@@ -87,18 +73,24 @@ def read(options: dict[str, Any] | None) -> OllamaOptions:
 
 
 def unused(options: dict[str, Any] | None) -> list[str]:
-    """Options that an answer would depend on at Ollama, and does not here: the first few, as a header may hold them."""
+    """Options that change an answer at Ollama but not here: the first few, short enough for a header."""
     known = {*OllamaOptions.__struct_fields__, *LOAD_OPTIONS}
     names = sorted(name for name, value in (options or {}).items() if value is not None and name not in known)
-    return [name if _PLAIN.match(name) else "a name of no option" for name in names[:MOST_NAMED]]
+    return [name if _PLAIN.match(name) else "a name of no option" for name in names[:MAX_NAMED]]
 
 
 def _options(options: OllamaOptions) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    if options.typical_p not in (None, 1):
+        raise BadRequest(
+            "Typical decoding is not available: leave 'typical_p' out, and set 'top_p' or 'min_p' instead.",
+            param="options.typical_p",
+            code="unsupported_value",
+        )
+    result: dict[str, Any] = {
         "max_tokens": options.num_predict if options.num_predict and options.num_predict > 0 else None,
         "temperature": options.temperature,
         "top_p": options.top_p or None,
-        "top_k": 1 if options.top_p == 0 else options.top_k,  # Ollama's cut leaves the likeliest token
+        "top_k": 1 if options.top_p == 0 else options.top_k,  # at 0 Ollama keeps the likeliest token
         "min_p": options.min_p,
         "repetition_penalty": options.repeat_penalty,
         "presence_penalty": options.presence_penalty,
@@ -106,12 +98,7 @@ def _options(options: OllamaOptions) -> dict[str, Any]:
         "seed": options.seed if options.seed is None or options.seed >= 0 else None,  # below 0: a new one each time
         "stop": options.stop,
     }
-    if (
-        options.typical_p not in (None, 1) and options.temperature != 0
-    ):  # our logits processor cuts by all three in turn
-        cuts = {"typical_top_k": found.pop("top_k") or 0, "typical_top_p": found.pop("top_p") or 1.0}
-        found["vllm_xargs"] = {"typical_p": options.typical_p, **cuts}
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in result.items() if value is not None}
 
 
 def _format(format_: str | dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +110,10 @@ def _format(format_: str | dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
-    """Ollama's calls may have no ids: they get one, and a result belongs to the first open call of its name."""
+    """Messages in OpenAI's shape.
+
+    Ollama's calls may have no ids: they get one, and a result belongs to the first open call of its name.
+    """
     open_: _Open = {}
     for index, message in enumerate(messages):
         converted: dict[str, Any] = {"role": message.role, "content": _content(message)}
@@ -145,16 +135,16 @@ def _call(id_: str, function: OllamaFunction) -> dict[str, Any]:
 
 
 _Open = Mapping[str | None, deque[list[str]]]
-"""Calls without a result by the function's name, and all of them by none: lists of one id, empty once it was taken."""
+"""Open calls by function name, and all of them under None: lists of one id, empty once a result took it."""
 
 
 def _opened(calls: Sequence[tuple[str, OllamaFunction]]) -> _Open:
-    found = defaultdict[str | None, deque[list[str]]](deque)
+    result = defaultdict[str | None, deque[list[str]]](deque)
     for id_, function in calls:
         call = [id_]
-        found[function.name].append(call)
-        found[None].append(call)
-    return found
+        result[function.name].append(call)
+        result[None].append(call)
+    return result
 
 
 def _answered(message: OllamaMessage, open_: _Open) -> str:
@@ -174,5 +164,5 @@ def _content(message: OllamaMessage) -> str | list[dict[str, Any]]:
 
 
 def _url(image: str) -> str:
-    """Ollama's images are base64 without a type; what they are is read from their first bytes later."""
+    """A data URL. Ollama's images are base64 without a type; the type is detected from their first bytes later."""
     return image if image.startswith("data:") else f"data:image/png;base64,{image}"

@@ -14,9 +14,8 @@ from registry.errors import BadRequest, NotFound
 from registry.names import DEFAULT_TEAM
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
-from runtime.http.organization.pages import After, Count, Order, page
+from runtime.http.organization.pages import LIST, OBJECT, After, Count, Order, admin_route, page
 from runtime.http.organization.projects import ONE
-from runtime.http.sending import Route
 from tenants.caller import Scope
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from tenants.watch import Tables
 
 KEYS, ACCOUNTS = f"{ONE}/api_keys", f"{ONE}/service_accounts"
+KEY = f"{KEYS}/{{key}}"
 ACCOUNT = f"{ACCOUNTS}/{{account}}"
 ADMIN_KEYS = "/v1/organization/admin_api_keys"
 _DELETED = "organization.project.api_key.deleted"
@@ -67,7 +67,7 @@ class AdminKeyBody(BaseModel):
     expires_in_seconds: Seconds = None
 
 
-# --- as they are shown ----------------------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------------
 def _project_key(key: "Key", accounts: "Mapping[str, Account]") -> Mapping[str, Any]:
     owner = accounts.get(key.account or "")
     whose = {
@@ -108,7 +108,7 @@ def _admin_key(key: "Key") -> Mapping[str, Any]:
 
 # --- keys of a project ----------------------------------------------------------------------------------------------
 def _key(tables: "Tables", id_: str, *, project: str | None = None) -> "Key":
-    """One that is not revoked; of a project, or an admin's. Raises NotFound."""
+    """A project's key, or an admin key, that is not revoked. Raises NotFound."""
     now = time.time()
     for key in tables.keys.list_keys(project):
         if key.id == id_ and key.state(now) != "revoked" and (project is not None or Scope.ADMIN in key.scopes):
@@ -117,20 +117,21 @@ def _key(tables: "Tables", id_: str, *, project: str | None = None) -> "Key":
 
 
 def _revoke(tables: "Tables", id_: str, *, project: str | None = None) -> None:
-    """Raises NotFound; Conflict for the last one that may administer."""
+    """Raises NotFound, and Conflict for the last key that may administer."""
     _key(tables, id_, project=project)
     tables.keys.check_admin_remains(lambda key: key.id == id_)
     tables.keys.revoke(id_)
 
 
-async def list_keys(
+@admin_route("GET", KEYS, answer=LIST)
+async def list_project_keys(
     project: str,
     gateway: CurrentGateway,
     after: After = None,
     limit: Count = 20,
     owner_project_access: Annotated[Literal["active", "inactive", "any"], Query()] = "any",
 ) -> Response:
-    """Keys that are not revoked, never what they are."""
+    """List the keys of a team that are not revoked, without their secrets."""
 
     def work(tables: "Tables") -> tuple[list[Mapping[str, Any]], list[str]]:
         accounts = {one.id: one for one in tables.accounts.all(project)}
@@ -142,7 +143,10 @@ async def list_keys(
     return page(keys, after, limit, gone)
 
 
-async def show_key(project: str, key: str, gateway: CurrentGateway) -> Response:
+@admin_route("GET", KEY, answer=OBJECT)
+async def get_project_key(project: str, key: str, gateway: CurrentGateway) -> Response:
+    """Show a key, without its secret."""
+
     def work(tables: "Tables") -> Mapping[str, Any]:
         accounts = {one.id: one for one in tables.accounts.all(project)}
         return _project_key(_key(tables, key, project=project), accounts)
@@ -150,8 +154,9 @@ async def show_key(project: str, key: str, gateway: CurrentGateway) -> Response:
     return json_answer(await gateway.services.administration.do(work))
 
 
-async def edit_key(project: str, key: str, body: KeyBody, gateway: CurrentGateway) -> Response:
-    """Other scopes, or another time at which it expires."""
+@admin_route("POST", KEY, answer=OBJECT, body=KeyBody)
+async def edit_project_key(project: str, key: str, body: KeyBody, gateway: CurrentGateway) -> Response:
+    """Change a key's scopes or expiry."""
 
     def work(tables: "Tables") -> Mapping[str, Any]:
         _key(tables, key, project=project)
@@ -166,22 +171,31 @@ async def edit_key(project: str, key: str, body: KeyBody, gateway: CurrentGatewa
     return json_answer(await gateway.services.administration.do(work))
 
 
-async def delete_key(project: str, key: str, gateway: CurrentGateway) -> Response:
-    """Revoke it."""
+@admin_route("DELETE", KEY, answer=OBJECT)
+async def delete_project_key(project: str, key: str, gateway: CurrentGateway) -> Response:
+    """Revoke a key."""
     await gateway.services.administration.do(partial(_revoke, id_=key, project=project))
     return json_answer({"object": _DELETED, "id": key, "deleted": True})
 
 
 # --- service accounts -----------------------------------------------------------------------------------------------
-async def list_accounts(project: str, gateway: CurrentGateway, after: After = None, limit: Count = 20) -> Response:
+@admin_route("GET", ACCOUNTS, answer=LIST)
+async def list_service_accounts(
+    project: str, gateway: CurrentGateway, after: After = None, limit: Count = 20
+) -> Response:
+    """List service accounts."""
     found = await gateway.services.administration.do(
         lambda tables: tables.accounts.all(tables.keys.team(project).id, deleted=True)
     )
     return page([_account(one) for one in found], after, limit, [one.id for one in found if one.deleted is not None])
 
 
-async def create_account(project: str, body: NewAccountBody, gateway: CurrentGateway) -> Response:
-    """With a key that may ask models, unless only the account is wanted."""
+@admin_route("POST", ACCOUNTS, answer=OBJECT, body=NewAccountBody)
+async def create_service_account(project: str, body: NewAccountBody, gateway: CurrentGateway) -> Response:
+    """Create a service account, with a key.
+
+    The key may call models. `create_service_account_only` leaves it out.
+    """
 
     def work(tables: "Tables") -> dict[str, Any]:
         account = tables.accounts.create(tables.keys.team(project).id, body.name)
@@ -193,21 +207,26 @@ async def create_account(project: str, body: NewAccountBody, gateway: CurrentGat
     return json_answer(await gateway.services.administration.do(work))
 
 
-async def show_account(project: str, account: str, gateway: CurrentGateway) -> Response:
+@admin_route("GET", ACCOUNT, answer=OBJECT)
+async def get_service_account(project: str, account: str, gateway: CurrentGateway) -> Response:
+    """Show a service account."""
     return json_answer(
         _account(await gateway.services.administration.do(lambda tables: tables.accounts.find(project, account)))
     )
 
 
-async def edit_account(project: str, account: str, body: AccountBody, gateway: CurrentGateway) -> Response:
+@admin_route("POST", ACCOUNT, answer=OBJECT, body=AccountBody)
+async def edit_service_account(project: str, account: str, body: AccountBody, gateway: CurrentGateway) -> Response:
+    """Change a service account."""
     changed = await gateway.services.administration.do(
         lambda tables: tables.accounts.edit(project, account, body.name, body.role)
     )
     return json_answer(_account(changed))
 
 
-async def delete_account(project: str, account: str, gateway: CurrentGateway) -> Response:
-    """And revoke its keys."""
+@admin_route("DELETE", ACCOUNT, answer=OBJECT)
+async def delete_service_account(project: str, account: str, gateway: CurrentGateway) -> Response:
+    """Delete a service account and revoke its keys."""
 
     def work(tables: "Tables") -> None:
         tables.keys.check_admin_remains(lambda key: (key.team, key.account) == (project, account))
@@ -217,7 +236,9 @@ async def delete_account(project: str, account: str, gateway: CurrentGateway) ->
     return json_answer({"object": "organization.project.service_account.deleted", "id": account, "deleted": True})
 
 
-async def create_key(project: str, account: str, body: KeyBody, gateway: CurrentGateway) -> Response:
+@admin_route("POST", f"{ACCOUNT}/api_keys", answer=OBJECT, body=KeyBody)
+async def create_service_account_key(project: str, account: str, body: KeyBody, gateway: CurrentGateway) -> Response:
+    """Create a key."""
     found = await gateway.services.administration.do(
         lambda tables: _new_key(tables.accounts.find(project, account), body, tables)
     )
@@ -233,18 +254,23 @@ def _new_key(account: "Account", body: KeyBody, tables: "Tables") -> Mapping[str
 
 
 # --- admin keys -----------------------------------------------------------------------------------------------------
+@admin_route("GET", ADMIN_KEYS, answer=LIST)
 async def list_admin_keys(
     gateway: CurrentGateway, after: After = None, limit: Count = 20, order: Order = "asc"
 ) -> Response:
-    """Keys with the scope `admin`."""
+    """List keys with the scope `admin`."""
     keys = await gateway.services.administration.do(lambda tables: tables.keys.list_keys())
     found = [_admin_key(key) for key in (keys if order == "asc" else keys[::-1])]
     gone = [key.id for key in keys if Scope.ADMIN not in key.scopes or key.revoked is not None]
     return page(found, after, limit, gone)
 
 
+@admin_route("POST", ADMIN_KEYS, answer=OBJECT, body=AdminKeyBody)
 async def create_admin_key(body: AdminKeyBody, gateway: CurrentGateway) -> Response:
-    """A key of the team `default` with the scope `admin`, and no other one."""
+    """Create a key with the scope `admin`.
+
+    It belongs to the team `default` and has no other scope.
+    """
 
     def work(tables: "Tables") -> Mapping[str, Any]:
         from tenants.keys.records import KeyRequest
@@ -256,29 +282,14 @@ async def create_admin_key(body: AdminKeyBody, gateway: CurrentGateway) -> Respo
     return json_answer(await gateway.services.administration.do(work))
 
 
-async def show_admin_key(key: str, gateway: CurrentGateway) -> Response:
+@admin_route("GET", f"{ADMIN_KEYS}/{{key}}", answer=OBJECT)
+async def get_admin_key(key: str, gateway: CurrentGateway) -> Response:
+    """Show an admin key, without its secret."""
     return json_answer(_admin_key(await gateway.services.administration.do(partial(_key, id_=key))))
 
 
+@admin_route("DELETE", f"{ADMIN_KEYS}/{{key}}", answer=OBJECT)
 async def delete_admin_key(key: str, gateway: CurrentGateway) -> Response:
-    """Revoke it."""
+    """Revoke an admin key."""
     await gateway.services.administration.do(partial(_revoke, id_=key))
     return json_answer({"object": "organization.admin_api_key.deleted", "id": key, "deleted": True})
-
-
-ROUTES: list[Route] = [
-    (KEYS, list_keys, ["GET"]),
-    (f"{KEYS}/{{key}}", show_key, ["GET"]),
-    (f"{KEYS}/{{key}}", edit_key, ["POST"]),
-    (f"{KEYS}/{{key}}", delete_key, ["DELETE"]),
-    (ACCOUNTS, list_accounts, ["GET"]),
-    (ACCOUNTS, create_account, ["POST"]),
-    (ACCOUNT, show_account, ["GET"]),
-    (ACCOUNT, edit_account, ["POST"]),
-    (ACCOUNT, delete_account, ["DELETE"]),
-    (f"{ACCOUNT}/api_keys", create_key, ["POST"]),
-    (ADMIN_KEYS, list_admin_keys, ["GET"]),
-    (ADMIN_KEYS, create_admin_key, ["POST"]),
-    (f"{ADMIN_KEYS}/{{key}}", show_admin_key, ["GET"]),
-    (f"{ADMIN_KEYS}/{{key}}", delete_admin_key, ["DELETE"]),
-]

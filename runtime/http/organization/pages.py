@@ -1,6 +1,7 @@
-"""Lists, page by page, as OpenAI's SDK turns them."""
+"""What all administration routes share: their scope, the shapes of answers, and lists page by page."""
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
@@ -9,17 +10,36 @@ from fastapi.responses import Response
 from registry.base.wording import quoted
 from registry.errors import BadRequest
 from runtime.http.admin.answers import json_answer
+from runtime.http.route import RouteGroup
+from runtime.http.schema import ANY_OBJECT, BOOLEAN, CONFLICT, STRING, array, component, nullable, record
+from tenants.caller import Scope
 
-After = Annotated[str | None, Query(description="The last id of the page before")]
-Count = Annotated[int, Query(ge=1, le=100, description="Of a page")]
-Order = Annotated[Literal["asc", "desc"], Query(description="By when they were made")]
+admin_route = partial(RouteGroup("Organization"), scope=Scope.ADMIN, errors=(*CONFLICT, 503))
+OBJECT = component("OrganizationObject", record({"object": STRING}))
+"""As OpenAI has it: its SDK's types describe it."""
+LIST = component(
+    "OrganizationList",
+    record(
+        {
+            "object": {"const": "list"},
+            "data": array(ANY_OBJECT),
+            "first_id": nullable(STRING),
+            "last_id": nullable(STRING),
+            "has_more": BOOLEAN,
+        }
+    ),
+)
+
+After = Annotated[str | None, Query(description="The last id of the previous page")]
+Count = Annotated[int, Query(ge=1, le=100, description="Entries per page")]
+Order = Annotated[Literal["asc", "desc"], Query(description="By time of creation")]
 Row = Mapping[str, Any]
 
 
 def page(rows: Sequence[Row], after: str | None, limit: int, gone: Collection[str] = ()) -> Response:
-    """Those behind `after`, without those that are gone: these stand among the others, since `after` may be one.
+    """One page of `rows`: those behind the id `after`, without those whose id is in `gone`.
 
-    Raises BadRequest where it is none of them.
+    `rows` includes what is gone, since `after` may be one of them. Raises BadRequest where it is none of them.
     """
     ids = [row["id"] for row in rows]
     if after is not None and after not in ids:

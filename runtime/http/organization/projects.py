@@ -12,8 +12,7 @@ from registry.errors import BadRequest, Conflict
 from registry.names import DEFAULT_TEAM
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
-from runtime.http.organization.pages import After, Count, page
-from runtime.http.sending import Route
+from runtime.http.organization.pages import LIST, OBJECT, After, Count, admin_route, page
 
 if TYPE_CHECKING:
     from tenants.keys.records import Team
@@ -24,7 +23,7 @@ ONE = f"{PROJECTS}/{{project}}"
 
 
 class ProjectBody(BaseModel):
-    """A project. Fields of OpenAI's that mean something only there are not taken."""
+    """A project. Fields that only mean something at OpenAI are refused."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(min_length=1, max_length=128)
@@ -38,18 +37,23 @@ def project_view(team: "Team") -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-async def list_(
+@admin_route("GET", PROJECTS, answer=LIST)
+async def list_projects(
     gateway: CurrentGateway, after: After = None, limit: Count = 20, include_archived: bool = False
 ) -> Response:
-    """Teams, the oldest first."""
+    """List teams, the oldest first."""
     teams = await gateway.services.administration.do(lambda tables: tables.keys.list_teams())
     gone = [] if include_archived else [team.id for team in teams if team.archived is not None]
     return page([project_view(team) for team in teams], after, limit, gone)
 
 
-async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
-    """Make a team. Its id is made from the name: 'Search and ranking' is `search-and-ranking`, one without a letter
-    a-z or digit `project`."""
+@admin_route("POST", PROJECTS, answer=OBJECT, body=ProjectBody)
+async def create_project(body: ProjectBody, gateway: CurrentGateway) -> Response:
+    """Create a team.
+
+    Its id is made from the name: 'Search and ranking' becomes `search-and-ranking`; a name without a letter a-z or
+    digit becomes `project`.
+    """
 
     def work(tables: "Tables") -> "Team":
         taken = {team.id for team in tables.keys.list_teams()}
@@ -66,18 +70,21 @@ async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
     return json_answer(project_view(await gateway.services.administration.do(work)))
 
 
-async def show(project: str, gateway: CurrentGateway) -> Response:
-    """One team."""
+@admin_route("GET", ONE, answer=OBJECT)
+async def get_project(project: str, gateway: CurrentGateway) -> Response:
+    """Show a team."""
     return json_answer(project_view(await gateway.services.administration.do(lambda tables: tables.keys.team(project))))
 
 
-async def edit(project: str, body: ProjectBody, gateway: CurrentGateway) -> Response:
-    """Give a team another name; its id stays."""
+@admin_route("POST", ONE, answer=OBJECT, body=ProjectBody)
+async def edit_project(project: str, body: ProjectBody, gateway: CurrentGateway) -> Response:
+    """Rename a team; its id stays."""
     team = await gateway.services.administration.do(lambda tables: tables.keys.edit_team(project, name=body.name))
     return json_answer(project_view(team))
 
 
-async def archive(project: str, gateway: CurrentGateway) -> Response:
+@admin_route("POST", f"{ONE}/archive", answer=OBJECT)
+async def archive_project(project: str, gateway: CurrentGateway) -> Response:
     """Refuse all keys of a team from now on."""
 
     def work(tables: "Tables") -> "Team":
@@ -85,12 +92,3 @@ async def archive(project: str, gateway: CurrentGateway) -> Response:
         return tables.keys.archive(project, True)
 
     return json_answer(project_view(await gateway.services.administration.do(work)))
-
-
-ROUTES: list[Route] = [
-    (PROJECTS, list_, ["GET"]),
-    (PROJECTS, create, ["POST"]),
-    (ONE, show, ["GET"]),
-    (ONE, edit, ["POST"]),
-    (f"{ONE}/archive", archive, ["POST"]),
-]

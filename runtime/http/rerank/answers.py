@@ -11,6 +11,7 @@ import msgspec
 
 from models.messages import RerankResult
 from registry.errors import EngineFailed
+from runtime.http.schema import ANY_OBJECT, COUNT, NUMBER, STRING, Json, array, component, nullable, record, ref
 
 DOCUMENTS_PER_SEARCH_UNIT = 100
 """Cohere's unit of billing; a chunk of a long document counts as a document."""
@@ -83,22 +84,6 @@ def jina(
     return msgspec.json.encode(body)
 
 
-def infinity(ranking: Ranking, model: str, top_n: int | None, documents: Sequence[str] | None, *, raw: bool) -> bytes:
-    """`documents`: to be repeated in the results; None: not wanted. `raw`: logits instead of values from 0 to 1."""
-    logits = ranking.result.logits
-    found = [
-        {
-            "relevance_score": logits[index] if raw else sigmoid(logits[index]),
-            "index": index,
-            "document": None if documents is None else documents[index],
-        }
-        for index in ranking.best(top_n)
-    ]
-    usage = {"prompt_tokens": ranking.tokens, "total_tokens": ranking.tokens}
-    about = {"object": "rerank", "id": f"rerank-{uuid.uuid4().hex}", "created": int(time())}
-    return msgspec.json.encode({**about, "model": model, "usage": usage, "results": found})
-
-
 def cohere(ranking: Ranking, top_n: int | None, documents: Sequence[str | dict[str, Any]] | None) -> bytes:
     results: list[dict[str, Any]] = []
     for index in ranking.best(top_n):
@@ -150,3 +135,76 @@ def scores(logits: Sequence[float], tokens: int, model: str, *, raw: bool) -> by
             "usage": usage,
         }
     )
+
+
+# --- schemas ---------------------------------------------------------------------------------------------------------
+_SCORE: Json = {"type": "number", "minimum": 0, "maximum": 1}
+_TOKENS = record({"prompt_tokens": COUNT, "total_tokens": COUNT})
+JINA_RANKING = component(
+    "JinaRanking",
+    record(
+        {
+            "id": STRING,
+            "object": {"const": "list"},
+            "model": STRING,
+            "usage": _TOKENS,
+            "results": array(
+                record(
+                    {
+                        "index": COUNT,
+                        "relevance_score": _SCORE,
+                        "document": ANY_OBJECT,
+                        "raw_score": NUMBER,
+                        "chunks": {"type": "integer", "minimum": 2},
+                    },
+                    ["index", "relevance_score"],
+                )
+            ),
+        }
+    ),
+)
+COHERE_RANKING = component(
+    "CohereRanking",
+    record(
+        {
+            "id": STRING,
+            "results": array(
+                record(
+                    {"index": COUNT, "relevance_score": _SCORE, "document": ANY_OBJECT}, ["index", "relevance_score"]
+                )
+            ),
+            "meta": record(
+                {
+                    "api_version": record({"version": STRING}),
+                    "billed_units": record({"search_units": COUNT}),
+                    "tokens": record({"input_tokens": COUNT, "output_tokens": COUNT}),
+                    "warnings": array(STRING),
+                },
+                ["api_version", "billed_units", "tokens"],
+            ),
+        }
+    ),
+)
+TEI_RANKING = component(
+    "TeiRanking", array(record({"index": COUNT, "score": NUMBER, "text": STRING}, ["index", "score"]))
+)
+component(
+    "Usage",
+    record(
+        {"prompt_tokens": COUNT, "completion_tokens": nullable(COUNT), "total_tokens": COUNT},
+        ["prompt_tokens", "total_tokens"],
+    ),
+)
+SCORES = component(
+    "Scores",
+    record(
+        {
+            "id": STRING,
+            "object": {"const": "list"},
+            "created": COUNT,
+            "model": STRING,
+            "data": array(record({"index": COUNT, "object": {"const": "score"}, "score": NUMBER})),
+            "usage": ref("Usage"),
+        }
+    ),
+)

@@ -1,12 +1,9 @@
-"""Rerank in five dialects over one engine call.
+"""Rerank and scores in four dialects over one engine call.
 
 | path                | dialect                       | unknown fields | errors                 | no model named   |
 |---------------------|-------------------------------|----------------|------------------------|------------------|
 | /v1/rerank          | Jina (Cohere v1, vLLM)        | refused (400)  | `detail`, `error`      | refused          |
 | /v2/rerank          | Cohere v2                     | refused (422)  | `message`              | refused          |
-| /v1/v2/rerank       | the same, where /v1 ends the  | refused (422)  | `message`              | refused          |
-|                     | address that a client is given |               |                        |                  |
-| /infinity/rerank    | Infinity                      | refused (400)  | `detail`, `error`      | refused          |
 | /rerank             | TEI by `texts`, else Jina     | TEI: ignored   | `error`, `error_type`  | the only one     |
 | /score, /v1/score   | vLLM                          | ignored        | OpenAI's               | the only one     |
 
@@ -29,10 +26,11 @@ from runtime.http.bodies import convert, decode, parse_object, unknown_fields
 from runtime.http.dialect import JSON, Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect
 from runtime.http.rerank import answers as results
-from runtime.http.rerank.answers import Ranking
+from runtime.http.rerank.answers import COHERE_RANKING, JINA_RANKING, SCORES, TEI_RANKING, Ranking
 from runtime.http.rerank.bodies import CohereBody, JinaBody, ScoreBody, TeiBody
-from runtime.http.rerank.score import pairs
-from runtime.http.rerank.texts import context_only, document_texts, query_text, tightest
+from runtime.http.rerank.texts import SIDES, context_only, document_texts, pairs, query_text, tightest
+from runtime.http.route import RouteGroup
+from runtime.http.schema import INFERENCE, component, structs
 
 Write = Callable[[Ranking, str], bytes]
 """Scores and the model's name to a body."""
@@ -79,18 +77,6 @@ def _rerank_request(body: JinaBody) -> RerankRequest:
         max_document_tokens=tightest(body.max_tokens_per_doc, body.max_doc_length),
         max_chunks=body.max_chunks_per_doc or 0,
     )
-
-
-def _infinity(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    """Jina's request. Its documents come back as strings, and only if they are asked for."""
-    body = decode(data, JinaBody)
-    request = _rerank_request(body)
-
-    def write(ranking: Ranking, model: str) -> bytes:
-        documents = request.documents if body.return_documents else None
-        return results.infinity(ranking, model, body.top_n, documents, raw=bool(body.raw_scores))
-
-    return _parsed(request, write, ModelRef(Task.RERANK, body.model), Dialect.JINA)
 
 
 def _cohere(body: CohereBody) -> ParsedRequest:
@@ -189,12 +175,59 @@ def _tei_or_jina(body: bytes) -> Dialect:
     return Dialect.JINA if found.texts is msgspec.UNSET else Dialect.TEI
 
 
+_route = RouteGroup("Rerank")
+_DOCUMENTS = ["A slot is a worker process.", "Bread is baked in an oven."]
+_CHUNKS = (
+    "Documents over the context length are scored in chunks, and the best chunk counts; the header X-Roundhouse-Chunks "
+    "then says how many chunks were scored."
+)
+component("ScoreBody", {**structs(ScoreBody)["ScoreBody"], "anyOf": [{"required": list(sides)} for sides in SIDES]})
+
+
+def _score_endpoint(path: str, id_: str) -> Endpoint:
+    return _route.endpoint(
+        Endpoint(path, _score, Dialect.OPENAI),
+        id=id_,
+        summary="Scores of pairs (vLLM)",
+        description="One text and any number, or pair by pair. `model` may be left out where there is one reranker. "
+        + _CHUNKS,
+        answer=SCORES,
+        body=ScoreBody,
+        examples={"pairs": {"model": "starter-rerank", "text_1": "what is a slot?", "text_2": _DOCUMENTS}},
+    )
+
+
 ENDPOINTS = [
-    Endpoint("/v1/rerank", _parse_jina, Dialect.JINA),
-    Endpoint("/v2/rerank", _parse_cohere, Dialect.COHERE),
-    Endpoint("/v1/v2/rerank", _parse_cohere, Dialect.COHERE),
-    Endpoint("/infinity/rerank", _infinity, Dialect.JINA),
-    Endpoint("/rerank", _parse_tei_or_jina, Dialect.JINA, dialect_of=_tei_or_jina),
-    Endpoint("/score", _score, Dialect.OPENAI),
-    Endpoint("/v1/score", _score, Dialect.OPENAI),
+    _route.endpoint(
+        Endpoint("/v1/rerank", _parse_jina, Dialect.JINA),
+        id="rerank",
+        summary="Rerank (Jina)",
+        description=f"Fields of Cohere v1 and vLLM work too. {_CHUNKS}",
+        answer=JINA_RANKING,
+        body=JinaBody,
+        examples={"documents": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS}},
+    ),
+    _route.endpoint(
+        Endpoint("/v2/rerank", _parse_cohere, Dialect.COHERE),
+        id="rerankCohere",
+        summary="Rerank (Cohere v2)",
+        description=_CHUNKS,
+        answer=COHERE_RANKING,
+        body=CohereBody,
+        errors=(*INFERENCE, 422),
+        examples={"best": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS, "top_n": 1}},
+    ),
+    _route.endpoint(
+        Endpoint("/rerank", _parse_tei_or_jina, Dialect.JINA, dialect_of=_tei_or_jina),
+        id="rerankTei",
+        summary="Rerank (Text Embeddings Inference, or Jina)",
+        description="With `texts` the answer is TEI's, with `documents` Jina's.",
+        answer=(TEI_RANKING, JINA_RANKING),
+        body=(TeiBody, JinaBody),
+        dialects=(Dialect.TEI, Dialect.JINA),
+        parameters=("Prefer", "Model"),
+        examples={"texts": {"query": "what is a slot?", "texts": _DOCUMENTS}},
+    ),
+    _score_endpoint("/score", "score"),
+    _score_endpoint("/v1/score", "scoreV1"),
 ]

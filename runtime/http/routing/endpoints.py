@@ -1,4 +1,4 @@
-"""Routers: add, show, remove; versions, aliases, rollback; their fitted models; and whom one would choose."""
+"""Routers: add, show, remove; versions, aliases, rollback; fitted models; explanations and reports."""
 
 import asyncio
 import base64
@@ -29,8 +29,12 @@ from runtime.http.chat.endpoints import ENDPOINTS as CHAT
 from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
-from runtime.http.sending import Route
+from runtime.http.route import RouteGroup
+from runtime.http.schema import CONFLICT, MANAGEMENT
+from tenants.caller import Scope
 from tenants.ledger.routed_requests import routed_requests
+
+route = RouteGroup("Routers")
 
 EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK, *FORM_ENDPOINTS)}
 Name = Annotated[str, Path(alias="name", description="router's name")]
@@ -64,7 +68,7 @@ class FittedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteView(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a router would choose for a body, and why. Nothing was asked of anybody."""
+    """The target that a router would choose for a body, and why. No model runs."""
 
     object: str = "route"
     router: str
@@ -78,7 +82,7 @@ class RouteView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportView(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a router's decisions. Costs are millionths of the server's currency, a request's mean."""
+    """The outcome of a router's decisions. Costs are the mean per request, in millionths of the server's currency."""
 
     object: str = "router.report"
     router: str
@@ -89,19 +93,40 @@ class ReportView(msgspec.Struct, frozen=True, kw_only=True):
     """What other thresholds of its intents would have given."""
 
 
-async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
+@route("GET", "/v1/routers", scope=Scope.MODELS, answer=RouterListView, errors=())
+async def list_routers(gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """List routers."""
     return json_answer(
         RouterListView([gateway.dispatcher.priced(v, context.caller) for v in gateway.services.routers.all()])
     )
 
 
-async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
-    """`name@v2` and `name@alias` too: as that version is."""
+@route("GET", "/v1/routers/{name}", scope=Scope.MODELS, answer=RouterView)
+async def get_router(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Show a router.
+
+    `name@v2` and `name@alias` show that version.
+    """
     return json_answer(gateway.dispatcher.priced(await gateway.services.routers.version(name), context.caller))
 
 
-async def put(request: Request, gateway: CurrentGateway, alias: Annotated[str | None, Query()] = None) -> Response:
-    """Add a router, or a new version of one: its definition as recipe files have it, without `kind` or `source`."""
+@route(
+    "POST",
+    "/v1/routers",
+    scope=Scope.MODELS,
+    answer=RouterView,
+    body=RouterSpec,
+    errors=(*CONFLICT, 422, 503),
+    others={201: ("It is new.", RouterView)},
+    examples={"two": {"id": "two", "targets": [{"name": "starter-chat"}, {"name": "uppercase"}]}},
+)
+async def add_router(
+    request: Request, gateway: CurrentGateway, alias: Annotated[str | None, Query()] = None
+) -> Response:
+    """Add a router, or a new version of one.
+
+    The body is a definition as in recipe files, without `kind` and `source`. Fitted models of the version before stay.
+    """
     data = parse_object(await read_body(request, gateway.services.settings.max_json))
     data.pop("kind", None)
     if data.get("source") is not None:
@@ -122,14 +147,23 @@ def _spec(data: Mapping[str, Any], bounds: Bounds) -> RouterSpec:
         raise Unfit("The router cannot be used.", faults[:20], code="bad_router") from None
 
 
-async def fit(request: Request, gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
-    """A new version of the router with another fitted model."""
+@route(
+    "PUT",
+    "/v1/routers/{name}/fitted/{kind}",
+    scope=Scope.MODELS,
+    answer=RouterView,
+    body=FittedBody,
+    errors=(*CONFLICT, 422, 503),
+    others={201: ("It is new.", RouterView)},
+)
+async def put_fitted(request: Request, gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
+    """Add a version with another fitted model."""
     body = await read_body(request, most_fitted(gateway.services.settings.bounds))
     return _kept(await gateway.services.routers.fit(name, kind, await asyncio.to_thread(_model, body)))
 
 
 def most_fitted(bounds: Bounds) -> int:
-    """Bytes of a body that brings a fitted model: it comes as base64."""
+    """The limit in bytes of a body with a fitted model, which comes as base64."""
     return bounds.fitted_bytes * 4 // 3 + 1024
 
 
@@ -141,33 +175,60 @@ def _model(body: bytes) -> bytes:
         raise BadRequest("'safetensors' must be base64.", param="safetensors") from None
 
 
-async def fitted(gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
+@route("GET", "/v1/routers/{name}/fitted/{kind}", scope=Scope.MODELS, answer=FittedView, errors=(*MANAGEMENT, 422))
+async def get_fitted(gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
+    """Show a fitted model as a file."""
     data = await gateway.services.routers.model(name, kind)
     text = await asyncio.to_thread(base64.b64encode, data)
     return json_answer(FittedView(name=name, kind=kind, safetensors=text.decode()))
 
 
-async def remove(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
-    """Refused while aliases point to it."""
+@route("DELETE", "/v1/routers/{name}", scope=Scope.MODELS, answer=RouterDeletedView, errors=CONFLICT)
+async def remove_router(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
+    """Remove a router.
+
+    Refused while aliases point to it.
+    """
     await gateway.services.routers.remove(name, force=force)
     return json_answer(RouterDeletedView(name=name))
 
 
-async def set_alias(gateway: CurrentGateway, name: Name, alias: str, body: AliasBody) -> Response:
+@route("PUT", "/v1/routers/{name}/aliases/{alias}", scope=Scope.MODELS, answer=RouterView, errors=CONFLICT)
+async def set_router_alias(gateway: CurrentGateway, name: Name, alias: str, body: AliasBody) -> Response:
+    """Point an alias at a version."""
     return json_answer(await gateway.services.routers.change(name, SetAlias(alias, body.version)))
 
 
-async def remove_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
+@route("DELETE", "/v1/routers/{name}/aliases/{alias}", scope=Scope.MODELS, answer=RouterView, errors=CONFLICT)
+async def delete_router_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
+    """Remove an alias."""
     return json_answer(await gateway.services.routers.change(name, RemoveAlias(alias)))
 
 
-async def rollback(gateway: CurrentGateway, name: Name, body: RollbackBody | None = None) -> Response:
-    """Make the version before the current one, or the one that is named, the current one."""
+@route("POST", "/v1/routers/{name}/rollback", scope=Scope.MODELS, answer=RouterView, errors=CONFLICT)
+async def roll_back_router(gateway: CurrentGateway, name: Name, body: RollbackBody | None = None) -> Response:
+    """Go back to an earlier version.
+
+    The version that is named, or the one before the current one, becomes the current one.
+    """
     return json_answer(await gateway.services.routers.change(name, Rollback(body.version if body else None)))
 
 
-async def route(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Whom a router would choose for this body, and why: the body of a request, and `endpoint` beside it."""
+@route(
+    "POST",
+    "/v1/route",
+    scope=Scope.INFER,
+    answer=RouteView,
+    body={"type": "object"},
+    errors=(*MANAGEMENT, 503),
+    examples={"dates": {"model": "auto", "messages": [{"role": "user", "content": "3 March 2024"}]}},
+)
+async def explain_route(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """Explain which target a router would choose.
+
+    The body is that of a request, with its path as `endpoint` (/v1/chat/completions if left out). The decision is the
+    one that the request itself would get; no model runs.
+    """
     data = parse_object(await read_body(request, gateway.services.settings.max_json))
     path = data.pop("endpoint", "/v1/chat/completions")
     endpoint = EXPLAINED.get(path) if isinstance(path, str) else None
@@ -197,13 +258,18 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
     )
 
 
-async def report(
+@route("GET", "/v1/routers/{name}/report", scope=Scope.MODELS, answer=ReportView, errors=(*MANAGEMENT, 503))
+async def report_router(
     gateway: CurrentGateway,
     context: CurrentContext,
     name: Name,
     days: Annotated[float, Query(gt=0, le=366)] = 7.0,
 ) -> Response:
-    """What came of its decisions, with what POST /v1/feedback has told. Of its ledger a team sees its own."""
+    """Report the outcome of a router's decisions.
+
+    For all teams with the scope `admin`, otherwise for the key's own. A request counts once, for the target that
+    answered.
+    """
     router = gateway.services.routers.show(name).name
     database, team = gateway.services.usage.database(), gateway.services.usage.visible_team(context.caller, None)
 
@@ -217,18 +283,3 @@ async def report(
 def _kept(done: RouterAddition) -> Response:
     view = {**msgspec.structs.asdict(done.router), "new": done.is_new}
     return json_answer(view, 201 if done.is_new else 200, {"Location": f"/v1/routers/{done.router.name}"})
-
-
-ROUTES: list[Route] = [
-    ("/v1/route", route, ["POST"]),
-    ("/v1/routers", list_, ["GET"]),
-    ("/v1/routers", put, ["POST"]),
-    ("/v1/routers/{name}", show, ["GET"]),
-    ("/v1/routers/{name}", remove, ["DELETE"]),
-    ("/v1/routers/{name}/aliases/{alias}", set_alias, ["PUT"]),
-    ("/v1/routers/{name}/aliases/{alias}", remove_alias, ["DELETE"]),
-    ("/v1/routers/{name}/rollback", rollback, ["POST"]),
-    ("/v1/routers/{name}/report", report, ["GET"]),
-    (FITTED, fitted, ["GET"]),
-    (FITTED, fit, ["PUT"]),
-]

@@ -42,12 +42,12 @@ class GenerateParameters(msgspec.Struct, kw_only=True):
         _Count | None, Meta(description=f"The default is what the context has room for, {MOST_BY_DEFAULT} at most.")
     ] = None
     do_sample: Annotated[
-        bool | None, Meta(description="Sampling also begins by temperature, top_k, top_p or typical_p, as in TGI.")
+        bool | None, Meta(description="Sampling also begins by temperature, top_k or top_p, as in TGI.")
     ] = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_k: _NotNegative | None = None
     top_p: Share | None = None
-    typical_p: Share | None = None
+    typical_p: Annotated[Share | None, Meta(description="Only 1.")] = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     seed: Annotated[int, Meta(ge=0)] | None = None
@@ -75,12 +75,8 @@ class GenerateParameters(msgspec.Struct, kw_only=True):
     @property
     def is_sampled(self) -> bool:
         """TGI's rule: asked for, or implied by a value that changes the distribution. Temperature 0 is greedy here."""
-        shaped = self.temperature not in (None, 1) or self.top_k or self.typical or self.top_p not in (None, 1)
+        shaped = self.temperature not in (None, 1) or self.top_k or self.top_p not in (None, 1)
         return self.temperature != 0 and bool(self.do_sample or shaped)
-
-    @property
-    def typical(self) -> float | None:
-        return None if self.typical_p == 1 else self.typical_p
 
     @property
     def wants_details(self) -> bool:
@@ -124,15 +120,14 @@ class Generation(msgspec.Struct, kw_only=True):
         Values that change nothing are sent too: vLLM would put those of the model's generation_config.json there.
         """
         parameters = self.parameters
-        sampled, typical = parameters.is_sampled, parameters.typical
-        limits = {"top_k": parameters.top_k or 0, "top_p": parameters.top_p or 1.0}
+        sampled = parameters.is_sampled
         found: dict[str, Any] = {
             "prompt": self.inputs,
             "stream": self.stream,
             "max_tokens": parameters.max_new_tokens or min(MOST_BY_DEFAULT, context or MOST_BY_DEFAULT),
             "temperature": (1.0 if parameters.temperature is None else parameters.temperature) if sampled else 0.0,
-            "top_k": 0,
-            "top_p": 1.0,
+            "top_k": (parameters.top_k or 0) if sampled else 0,
+            "top_p": (parameters.top_p or 1.0) if sampled else 1.0,
             "min_p": 0.0,
             "repetition_penalty": parameters.repetition_penalty or 1.0,
             "frequency_penalty": parameters.frequency_penalty or 0.0,
@@ -141,10 +136,6 @@ class Generation(msgspec.Struct, kw_only=True):
             "include_stop_str_in_output": True,
             "ignore_eos": bool(parameters.ignore_eos_token),
         }
-        if sampled and typical is not None:  # our logits processor cuts by all three in TGI's order
-            found["vllm_xargs"] = {"typical_p": typical, **{f"typical_{name}": value for name, value in limits.items()}}
-        elif sampled:
-            found |= limits
         if sampled and self.seed is not None:
             found["seed"] = self.seed % 2**63  # vLLM's seeds have a sign, and -1 means none
         if parameters.truncate is not None:
@@ -181,6 +172,11 @@ def _refuse(parameters: GenerateParameters, *, stream: bool) -> None:
         "The engine names alternative tokens without their ids. Send /v1/completions with 'logprobs' instead."
     )
     for name, refused, text in (
+        (
+            "typical_p",
+            parameters.typical_p not in (None, 1),
+            "Typical decoding is not available: leave 'typical_p' out, and set 'top_p' instead.",
+        ),
         ("watermark", parameters.watermark, "This engine does not watermark: set 'watermark' to false."),
         ("best_of", (parameters.best_of or 1) > 1, "One answer is made per request: leave 'best_of' out."),
         ("top_n_tokens", parameters.top_n_tokens, alternatives),

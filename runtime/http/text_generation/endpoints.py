@@ -13,6 +13,7 @@ for what is wrong in a request; unknown fields are ignored.
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -38,7 +39,10 @@ from runtime.http.dialect import (
     whole_answer,
 )
 from runtime.http.errors import Dialect
+from runtime.http.route import RouteGroup
+from runtime.http.schema import INFERENCE, JSON, STREAM, Json
 from runtime.http.text_generation import answers
+from runtime.http.text_generation.answers import GeneratedText
 from runtime.http.text_generation.bodies import GenerateBody, Generation, generation
 
 ENGINE_PATH = "/v1/completions"
@@ -98,4 +102,44 @@ def _endpoint(path: str) -> Endpoint:
     return Endpoint(path, parse, Dialect.TGI)
 
 
-ENDPOINTS = [_endpoint(path) for path in ("/generate", "/generate_stream", "/")]
+_route = partial(
+    RouteGroup("Generate").endpoint,
+    body=GenerateBody,
+    parameters=("Prefer", "Progress", "Model"),
+    errors=(*INFERENCE, 422),
+)
+_TEXT = (
+    "`inputs` goes to the model as it is: no chat template is applied. `model` may be left out where there is one chat "
+    "model; `parameters.adapter_id` names an adapter of it."
+)
+_PROMPT = "<|user|>turn on the lamp<|end|><|assistant|>"
+_GREEDY: Json = {"inputs": _PROMPT, "model": "starter-chat", "parameters": {"max_new_tokens": 64}}
+ENDPOINTS = [
+    _route(
+        _endpoint("/generate"),
+        id="generate",
+        summary="Generate text (Text Generation Inference, LoRAX)",
+        description=_TEXT,
+        answer={JSON: GeneratedText, **STREAM},
+        examples={
+            "greedy": _GREEDY,
+            "adapter": {**_GREEDY, "parameters": {"max_new_tokens": 64, "adapter_id": "uppercase", "details": True}},
+        },
+    ),
+    _route(
+        _endpoint("/generate_stream"),
+        id="generateStream",
+        summary="Generate text as a stream (Text Generation Inference, LoRAX)",
+        description=_TEXT,
+        answer=STREAM,
+        examples={"greedy": _GREEDY},
+    ),
+    _route(
+        _endpoint("/"),
+        id="generateCompatible",
+        summary="Generate text, as a list of one or a stream (Text Generation Inference, LoRAX)",
+        description=f"{_TEXT} `return_full_text` is true by default.",
+        answer={JSON: [GeneratedText], **STREAM},
+        examples={"greedy": _GREEDY},
+    ),
+]

@@ -110,10 +110,12 @@ def chat() -> dict[str, Any]:
 
 
 def generate() -> dict[str, Any]:
-    """HuggingFaceEndpoint by itself, with what it sends by default, `typical_p` among it."""
+    """HuggingFaceEndpoint by itself, without the `typical_p` that it sends by default."""
 
     def model(path: str = "/?model=uppercase", **more: Any) -> HuggingFaceEndpoint:
-        return HuggingFaceEndpoint(**{"endpoint_url": URL + path, "temperature": 0.01, "max_new_tokens": 60, **more})
+        return HuggingFaceEndpoint(
+            **{"endpoint_url": URL + path, "temperature": 0.01, "typical_p": None, "max_new_tokens": 60, **more}
+        )
 
     async def parts(endpoint: HuggingFaceEndpoint) -> list[str]:
         return [part async for part in endpoint.astream(PROMPT)]
@@ -128,7 +130,7 @@ def generate() -> dict[str, Any]:
 
     named = model("/", model_kwargs={"adapter_id": "uppercase"}, stop_sequences=["<|end|>"])
     return {
-        "typical_p": model().typical_p,
+        "typical_p": refusals(typical_p=0.95),
         "text": model().invoke(PROMPT),
         "async": asyncio.run(model().ainvoke(PROMPT)),
         "generate": model("/generate?model=uppercase").invoke(PROMPT),

@@ -79,7 +79,6 @@ def test_what_hugging_faces_chat_cannot_have_is_refused(found: dict[str, Any]) -
 
 def test_hugging_faces_endpoint_by_itself(found: dict[str, Any]) -> None:
     generated = found["generate"]
-    assert generated["typical_p"] == 0.95  # what the class sends unless it is told otherwise
     assert [generated[name] for name in ("text", "async", "generate")] == ["HELLO WORLD"] * 3
     for name in ("stream", "async_stream"):
         assert generated[name] == [*"HELLO WORLD", "<|end|>"]  # TGI tells special tokens too, and the class shows them
@@ -90,6 +89,7 @@ def test_hugging_faces_endpoint_by_itself(found: dict[str, Any]) -> None:
 def test_what_hugging_faces_endpoint_cannot_have_is_refused(found: dict[str, Any]) -> None:
     for name, words in (
         ("watermark", "This engine does not watermark: set 'watermark' to false."),
+        ("typical_p", "Typical decoding is not available: leave 'typical_p' out"),
         ("unknown", "There is no model or adapter 'nobody'. There are: starter-chat"),
     ):
         assert len(found["generate"][name]) == 3

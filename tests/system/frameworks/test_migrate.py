@@ -68,18 +68,10 @@ def test_loraxs_adapter_beside_its_base(server: Server) -> None:
     assert "HELLO WORLD" in server.http.post("/generate", json=body).json()["generated_text"]
 
 
-def test_infinitys_rerank_has_strings_and_jinas_objects(server: Server) -> None:
-    check_row("Infinity", "POST /rerank", "documents come back as objects")
-    theirs = server.http.post("/infinity/rerank", json={**RANK, "return_documents": True}).json()["results"][0]
-    ours = server.http.post("/rerank", json=RANK).json()["results"][0]
-    assert theirs["document"] == DOCUMENTS[1]
-    assert ours["document"] == {"text": DOCUMENTS[1]}
-
-
 def test_tgis_refusals_and_forms(server: Server) -> None:
     check_row("Text Generation Inference", "watermark", "refused")
     check_row("Text Generation Inference", "response_format", "the other form is a 400")
-    for more in ({"watermark": True}, {"best_of": 2}, {"top_n_tokens": 2}):
+    for more in ({"watermark": True}, {"typical_p": 0.95}, {"best_of": 2}, {"top_n_tokens": 2}):
         body = {"inputs": PROMPT, "parameters": {"adapter_id": "uppercase", "max_new_tokens": 4, **more}}
         assert server.http.post("/generate", json=body).status_code == 422, more
     assert chat(server, response_format={"type": "json_object", "value": {"type": "object"}}).status_code == 400

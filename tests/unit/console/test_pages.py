@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from console.files import VENDORED, files
-from console.history import RequestRow, Route
+from console.history import RequestRoute, RequestRow
 from console.rendering import templates
 from console.web import pages
 from tests.unit.console.conftest import HTML, Console
@@ -148,7 +148,7 @@ async def test_older_requests_follow_though_new_ones_come_between(console: Conso
 
 
 async def test_why_it_was_routed_there_and_who_answered_on_another_server(console: Console) -> None:
-    route = Route(
+    route = RequestRoute(
         router="auto@v1",
         target="there/large",
         reason="intent:legal",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from runtime.http.guard.idle import IdleConnections
+from runtime.http.guard.protocol import IdleConnections
 
 
 @dataclass(eq=False)

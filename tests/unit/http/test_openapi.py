@@ -24,8 +24,8 @@ from runtime.config.settings import Settings
 from runtime.gateway.views.values import adapter_card, adapter_view, plan_view, version_view
 from runtime.http.admin.adapters import FORM_FIELDS
 from runtime.http.errors import Dialect, body
-from runtime.http.openapi import OPERATIONS, SCHEMAS, build, document
-from runtime.http.openapi_parts import ERROR_SCHEMAS
+from runtime.http.openapi import OPERATIONS, build, document, schemas
+from runtime.http.schema import ERROR_SCHEMAS
 from runtime.residency.policy import Plan
 from runtime.server.run import build as server_build
 from tests.unit.http.fakes import FakeGateway, application, recipe
@@ -137,7 +137,7 @@ def test_every_schema_is_used_and_there(found: dict[str, Any]) -> None:
     text = str(found)
     for name in found["components"]["schemas"]:
         assert f"'#/components/schemas/{name}'" in text, name
-    assert SCHEMAS.keys() <= found["components"]["schemas"].keys()
+    assert schemas().keys() <= found["components"]["schemas"].keys()
 
 
 def test_the_form_of_a_registration_has_all_its_fields(found: dict[str, Any]) -> None:
@@ -252,5 +252,5 @@ async def test_adapters_and_plans_fit_their_schemas(gateway: FakeGateway, found:
     made = adapter("chat", "upper", 1, 2, aliases={"prod": 1})
     check(found, named("Adapter"), _json(adapter_view(made, "upper", gateway.queues["chat"])))
     check(found, named("AdapterCard"), _json(adapter_card(made, "upper", gateway.entries["chat"])))
-    assert set(_json(version_view(made.current))) <= set(SCHEMAS["Adapter"]["properties"])
+    assert set(_json(version_view(made.current))) <= set(schemas()["Adapter"]["properties"])
     check(found, named("Plan"), _json(plan_view(Plan("chat", "load", 5, 9, 10, why="there is room"))))

@@ -18,10 +18,7 @@ from openai.types.admin.organization import (
 from openai.types.admin.organization.projects import (
     APIKeyDeleteResponse,
     ProjectAPIKey,
-    ProjectRateLimit,
     ProjectServiceAccount,
-    ProjectSpendAlert,
-    ProjectSpendAlertDeleted,
     ProjectSpendLimit,
     ProjectSpendLimitDeleted,
     ServiceAccountCreateResponse,
@@ -29,16 +26,14 @@ from openai.types.admin.organization.projects import (
 )
 from openai.types.admin.organization.projects.service_accounts import APIKeyCreateResponse
 
-from registry.recipes.provider import Provider
 from tenants.key_settings import KeySettings
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.rows import Entry, Settlement
 from tenants.limits.limiter import Limiter
 from tenants.limits.loader import LimitLoader
-from tenants.limits.records import Kind
 from tenants.watch import KeyWatch
 from tests.system.vendor.strict import faults
-from tests.unit.http.fakes import FakeGateway, application, recipe
+from tests.unit.http.fakes import FakeGateway, application
 
 
 class Served:
@@ -200,66 +195,15 @@ async def test_the_last_admin_key_stays(served: Served) -> None:
     await projects.archive("search")
 
 
-async def test_rate_limits(served: Served) -> None:
+async def test_spend_limits(served: Served) -> None:
     await served.organization.projects.create(name="search")
-    rates = served.organization.projects.rate_limits
-    rows = [one async for one in rates.list_rate_limits("search")]
-    served.check(ProjectRateLimit)
-    assert [one.model for one in rows] == ["*", "chat", "embed", "rerank", "speech"]
-    changed = await rates.update_rate_limit("rl-chat", project_id="search", max_requests_per_1_minute=7)
-    served.check(ProjectRateLimit)
-    assert (changed.max_requests_per_1_minute, changed.max_tokens_per_1_minute) == (7, 10**9)
-    from tenants.caller import Caller
-
-    assert served.limiter.levels(Caller("search"), "chat")[Kind.REQUESTS].limit == 7
-    await rates.update_rate_limit("rl-chat", project_id="search", max_requests_per_1_minute=10**9)
-    assert served.limiter.is_empty
-    with pytest.raises(openai.NotFoundError) as error:
-        await rates.update_rate_limit("rl-nothing", project_id="search", max_requests_per_1_minute=7)
-    assert error.value.code == "limit_not_found"
-    with pytest.raises(openai.BadRequestError):
-        await rates.update_rate_limit("rl-chat", project_id="search", max_images_per_1_minute=7)
-
-
-async def test_any_model_has_a_rate_limit(tmp_path: Path) -> None:
-    """One with a slash in its name was a 404, and a provider's was not among them."""
-    place = {"protocol": "openai", "base_url": "https://there.example/v1", "key_env": "KEY"}
-    provider = Provider.model_validate({"id": "there", "version": 1, **place, "models": [{"name": "big"}]})
-    served = Served(tmp_path, recipes=[recipe("org/chat", "chat")], providers=[provider])
-    await served.organization.projects.create(name="search")
-    rates = served.organization.projects.rate_limits
-    assert [one.model async for one in rates.list_rate_limits("search")] == ["*", "org/chat", "there/big"]
-    for model in ("org/chat", "there/big"):
-        found = await rates.update_rate_limit(f"rl-{model}", project_id="search", max_requests_per_1_minute=7)
-        assert (found.model, found.max_requests_per_1_minute) == (model, 7)
-    await served.client.close()
-    await served.ledger.close()
-    await served.watch.close()
-
-
-async def test_spend_limits_and_alerts(served: Served) -> None:
-    await served.organization.projects.create(name="search")
-    spend, alerts = served.organization.projects.spend_limit, served.organization.projects.spend_alerts
+    spend = served.organization.projects.spend_limit
     with pytest.raises(openai.NotFoundError):
         await spend.retrieve("search")
     await spend.update("search", threshold_amount=25_000, currency="USD", interval="month")
     found = await spend.retrieve("search")
     assert (found.threshold_amount, found.enforcement.status) == (25_000, "enforcing")
     served.check(ProjectSpendLimit, ProjectSpendLimit)
-    channel: Any = {"type": "email", "recipients": ["ops@example.com"]}
-    requested: Any = {"currency": "USD", "interval": "month", "notification_channel": channel}
-    made = await alerts.create("search", threshold_amount=20_000, **requested)
-    assert (await alerts.retrieve(made.id, project_id="search")).notification_channel.recipients == ["ops@example.com"]
-    changed = await alerts.update(made.id, project_id="search", threshold_amount=21_000, **requested)
-    assert (changed.id, changed.threshold_amount) == (made.id, 21_000)
-    assert [one.id async for one in alerts.list("search")] == [made.id]
-    await alerts.delete(made.id, project_id="search")
-    served.check(*[ProjectSpendAlert] * 4, ProjectSpendAlertDeleted)
-    made, later = [await alerts.create("search", threshold_amount=n, **requested) for n in (1, 2)]
-    assert [one.id async for one in alerts.list("search", limit=1)] == [made.id, later.id]
-    assert [one.id async for one in alerts.list("search", limit=1, order="desc")] == [later.id, made.id]
-    with pytest.raises(openai.BadRequestError, match="use after"):
-        await alerts.list("search", before=later.id)
     await spend.delete("search")
     served.check(ProjectSpendLimitDeleted)
     with pytest.raises(openai.BadRequestError) as error:

@@ -17,7 +17,7 @@ from registry.recipes.definition import Prices
 from runtime.gateway.charging import demand_of
 from runtime.gateway.context import RequestContext
 from runtime.gateway.target import ChatPayload, Target
-from runtime.http.limit_headers import format_duration, format_time
+from runtime.http.errors import format_duration, format_time
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import EVERYBODY
 from tenants.costs.prices import PriceList

@@ -8,7 +8,6 @@ import httpx2
 import openai
 import pytest
 
-from runtime.http.organization.used import NOTHING
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.organization import UsageQuery, page_of
 from tenants.ledger.rows import Entry, Settlement
@@ -114,20 +113,10 @@ async def test_other_tasks(client: openai.AsyncOpenAI) -> None:
     assert (received.object, received.seconds) == ("organization.usage.audio_transcriptions.result", 3)
 
 
-async def test_unavailable_usage_kinds_are_empty(client: openai.AsyncOpenAI) -> None:
-    usage = client.admin.organization.usage
-    for kind in NOTHING:
-        page = await getattr(usage, kind)(start_time=0, end_time=2 * DAY)
-        assert [(bucket.start_time, bucket.results) for bucket in page.data] == [(0, []), (DAY, [])], kind
-    requested: dict[str, dict[str, Any]] = {
-        "images": {"group_by": ["size", "source"], "sizes": ["256x256"], "sources": ["image.edit"]},
-        "file_search_calls": {"group_by": ["vector_store_id"], "vector_store_ids": ["vs"]},
-        "web_search_calls": {"group_by": ["context_level"], "context_levels": ["low"]},
-        "moderations": {"user_ids": ["somebody"]},
-    }
-    for kind, filters in requested.items():
-        page = await getattr(usage, kind)(start_time=0, end_time=DAY, **filters)
-        assert [bucket.results for bucket in page.data] == [[]], kind
+async def test_unavailable_usage_kinds_do_not_exist(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as error:
+        await client.admin.organization.usage.images(start_time=0, end_time=DAY)
+    assert error.value.code == "unknown_path"
 
 
 async def test_each_task_reports_its_groups(client: openai.AsyncOpenAI) -> None:
@@ -169,7 +158,7 @@ async def test_a_wrong_question(client: openai.AsyncOpenAI, wrong: dict[str, Any
 
 
 def test_people_repeat_and_sdks_write_brackets(tmp_path: Path) -> None:
-    from runtime.http.organization.used import _parse_query
+    from runtime.http.organization.usage import _parse_query
 
     repeated, brackets = (
         _parse_query([("start_time", "5"), (name, "model"), (name, "batch")], ()) for name in ("group_by", "group_by[]")

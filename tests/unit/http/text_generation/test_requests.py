@@ -36,7 +36,7 @@ from tests.unit.http.text_generation.script import (
         ({"unknown": 3}, PLAIN),
         ({"watermark": False, "best_of": 1, "top_n_tokens": 0, "apply_chat_template": False, "api_token": "t"}, PLAIN),
         ({"temperature": 1.0, "top_p": 1.0, "typical_p": 1.0, "top_k": 0, "do_sample": False}, PLAIN),
-        ({"temperature": 0, "do_sample": True, "typical_p": 0.5, "seed": 3}, PLAIN),
+        ({"temperature": 0, "do_sample": True, "seed": 3}, PLAIN),
         ({"max_new_tokens": 7, "ignore_eos_token": True}, {**PLAIN, "max_tokens": 7, "ignore_eos": True}),
         ({"stop": ["a"], "stop_sequences": ["b"]}, {**PLAIN, "stop": ["a", "b"]}),
         (
@@ -47,10 +47,7 @@ from tests.unit.http.text_generation.script import (
         ({"top_k": 5}, {**SAMPLED, "top_k": 5}),
         ({"top_p": 0.5, "seed": 2**64 - 1}, {**SAMPLED, "top_p": 0.5, "seed": 2**63 - 1}),
         ({"temperature": 0.5, "seed": 3}, {**SAMPLED, "temperature": 0.5, "seed": 3}),
-        (
-            {"typical_p": 0.9, "top_p": 0.8, "top_k": 4},
-            {**SAMPLED, "vllm_xargs": {"typical_p": 0.9, "typical_top_p": 0.8, "typical_top_k": 4}},
-        ),
+        ({"typical_p": 1, "top_p": 0.8, "top_k": 4}, {**SAMPLED, "top_p": 0.8, "top_k": 4}),
         ({"truncate": 4}, {**PLAIN, "truncate_prompt_tokens": 4, "truncation_side": "left"}),
         ({"grammar": {"type": "regex", "value": "a+"}}, {**PLAIN, "structured_outputs": {"regex": "a+"}}),
         (
@@ -103,6 +100,8 @@ async def test_no_more_tokens_are_requested_than_the_context_has(tmp_path: Path)
         ({"apply_chat_template": True}, "/v1/chat/completions"),
         ({"adapter_source": "s3"}, "POST /v1/adapters"),
         ({"typical_p": 0}, "typical_p"),
+        ({"typical_p": 0.95}, "leave 'typical_p' out"),
+        ({"typical_p": 0.95, "temperature": 0}, "leave 'typical_p' out"),
         ({"top_p": 1.5}, "top_p"),
         ({"temperature": -1}, "temperature"),
         ({"max_new_tokens": 0}, "max_new_tokens"),

@@ -1,8 +1,6 @@
-"""Building blocks of the OpenAPI document: schema shorthands, error responses, and what one operation is."""
+"""Schemas of the OpenAPI document: shorthands, components from types, error responses, shared headers."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -12,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 from runtime.http.errors import Dialect
 
 Json = dict[str, Any]
+JSON = "application/json"
 
 STRING: Json = {"type": "string"}
 INTEGER: Json = {"type": "integer"}
@@ -128,11 +127,11 @@ def error_responses(statuses: Sequence[int], dialects: Sequence[Dialect]) -> Jso
     }
 
 
-# --- operations ----------------------------------------------------------------------------------------------------
+# --- statuses, headers, parameters -----------------------------------------------------------------------------------
 INFERENCE = (400, 404, 408, 413, 429, 500, 502, 503, 504)
 MANAGEMENT = (400, 404)
 GUARD, GUARD_BODY = (401, 403), (401, 403, 408, 413, 415)
-"""Every operation's, and those with a body: `runtime.http.guard` writes them."""
+"""Errors of `runtime.http.guard`: for every operation, and for those with a body."""
 CONFLICT = (*MANAGEMENT, 409)
 
 HEADERS: Json = {
@@ -178,73 +177,50 @@ PARAMETERS: Json = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What the document says of one method on one path."""
-
-    id: str
-    tag: str
-    summary: str
-    answers: Json
-    """Media type to schema of the 200 answer."""
-    description: str = ""
-    body: Json = field(default_factory=dict)
-    """Media type to schema of the request; empty: as FastAPI knows it."""
-    examples: Json = field(default_factory=dict)
-    """Name to an example body."""
-    errors: tuple[int, ...] = INFERENCE
-    dialects: tuple[Dialect, ...] = (Dialect.OPENAI,)
-    parameters: tuple[str, ...] = ()
-    """Names in PARAMETERS."""
-    others: Json = field(default_factory=dict)
-    """Further good answers: status to response."""
-
-    @property
-    def is_inference(self) -> bool:
-        return "Prefer" in self.parameters
-
-
-Operations = dict[tuple[str, str], Operation]
-"""By method and path."""
-
-
-def json_of(name: str) -> Json:
-    """A body or an answer of this schema."""
-    return {"application/json": ref(name)}
-
-
-def other_answer(description: str, schema: str) -> Json:
-    """An answer of another status than 200."""
-    return {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
-
-
+# --- what a route takes and answers ----------------------------------------------------------------------------------
+Schema = type | str | list[Any] | tuple[Any, ...] | Mapping[str, Any]
+"""A struct or model; a component's name; [items] of an array; a tuple of alternatives; or JSON Schema itself."""
+Content = Schema
+"""A schema of JSON, or a mapping from media types to schemas."""
 STREAM: Json = {"text/event-stream": {"type": "string", "description": "Server-sent events, with `stream: true`."}}
-model_call = partial(
-    Operation,
-    parameters=("Prefer",),
-    others={"202": other_answer("Only with `Prefer: respond-async`: the model's load has begun.", "LoadStarted")},
-)
-"""An operation that asks a model, which may have to be loaded."""
+COMPONENTS: dict[str, Json] = {}
+"""Schemas that are written by hand."""
 
 
-Row = tuple[str, str, str, str, str, tuple[int, ...]]
-"""Method, path, id, summary, the answer's schema, errors."""
+def component(name: str, schema: Json) -> str:
+    """Register a schema that no type has; routes name it."""
+    COMPONENTS[name] = schema
+    return name
 
 
-def table(tag: str, *rows: Row) -> Operations:
-    """Operations without a body of their own."""
-    return {
-        (method, path): Operation(id_, tag, summary, json_of(schema), errors=errors)
-        for method, path, id_, summary, schema, errors in rows
-    }
+def schema_of(value: Schema) -> Json:
+    """The JSON Schema of one body or answer. A view's component is called as the view without that word."""
+    match value:
+        case type():
+            return ref(value.__name__.removesuffix("View"))
+        case str():
+            return ref(value)
+        case list():
+            return array(schema_of(value[0]))
+        case tuple():
+            return either(*map(schema_of, value))
+    return dict(value)
 
 
-def versioned(path: str, tag: str, schema: str, alias: str, back: str) -> Operations:
-    """Of what has versions: its aliases, and the way back. alias, back: of the operations' ids."""
-    where = f"{path}/aliases/{{alias}}"
-    return table(
-        tag,
-        ("put", where, f"set{alias}", "Point an alias at a version", schema, CONFLICT),
-        ("delete", where, f"delete{alias}", "Remove an alias", schema, CONFLICT),
-        ("post", f"{path}/rollback", back, "Go back to an earlier version", schema, CONFLICT),
-    )
+def content_of(value: Content) -> Json:
+    """OpenAPI's `content`: media types and their schemas."""
+    return {media: {"schema": schema_of(schema)} for media, schema in _by_media(value).items()}
+
+
+def types_in(value: Content | None) -> Iterator[type]:
+    """The types that `value` refers to."""
+    for schema in () if value is None else _by_media(value).values():
+        if isinstance(schema, type):
+            yield schema
+        elif isinstance(schema, list | tuple):
+            for part in schema:
+                yield from types_in(part)
+
+
+def _by_media(value: Content) -> Mapping[str, Schema]:
+    return value if isinstance(value, Mapping) and any("/" in key for key in value) else {JSON: value}

@@ -1,4 +1,4 @@
-"""`GET /v1/organization/usage/...`: what was used as OpenAI's SDK asks for it. A team is a project of its."""
+"""Usage and costs as OpenAI's SDK reads them: `GET /v1/organization/usage/...`. A team is a project."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,21 +12,40 @@ from registry.errors import BadRequest
 from runtime.http.admin.answers import json_answer
 from runtime.http.audio.endpoints import TASKS
 from runtime.http.middleware import CurrentGateway
-from runtime.http.sending import Route
+from runtime.http.route import RouteGroup
+from runtime.http.schema import ANY_OBJECT, BOOLEAN, COUNT, MANAGEMENT, STRING, array, component, nullable, record
+from tenants.caller import Scope
 
 if TYPE_CHECKING:
     from tenants.ledger.organization import UsageBucket, UsageQuery
+
+usage_route = partial(RouteGroup("Organization"), scope=Scope.ADMIN, errors=(*MANAGEMENT, 503))
+PAGE = component(
+    "UsagePage",
+    record(
+        {
+            "object": {"const": "page"},
+            "data": array(
+                record(
+                    {
+                        "object": {"const": "bucket"},
+                        "start_time": COUNT,
+                        "end_time": COUNT,
+                        "results": array(ANY_OBJECT),
+                    }
+                )
+            ),
+            "has_more": BOOLEAN,
+            "next_page": nullable(STRING),
+        }
+    ),
+)
 
 COMPLETIONS = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate", "/generate_stream", "/",
     "/api/chat", "/api/generate",
 )  # fmt: skip
 EMBEDDINGS = ("/v1/embeddings", "/embed", "/infinity/embeddings", "/api/embed", "/api/embeddings")
-NOTHING = (
-    "audio_speeches", "code_interpreter_sessions", "decisions", "file_search_calls", "images", "moderations",
-    "vector_stores", "web_search_calls",
-)  # fmt: skip
-"""What OpenAI counts and nobody can use here: administrators' clients ask for it all the same."""
 _LISTS = ("project_ids", "api_key_ids", "models", "group_by", "line_items")
 _GROUPS, _MORE_GROUPS = ("project_id", "user_id", "api_key_id", "model"), ("batch", "service_tier")
 _BATCH = {"true": True, "false": False}
@@ -69,8 +88,12 @@ def _costs(bucket: "UsageBucket", currency: str) -> dict[str, Any]:
     return {"object": "bucket", "start_time": bucket.begin, "end_time": bucket.end, "results": results}
 
 
-async def costs(request: Request, gateway: CurrentGateway) -> Response:
-    """What teams are charged by list prices, by the day."""
+@usage_route("GET", "/v1/organization/costs", answer=PAGE)
+async def get_costs(request: Request, gateway: CurrentGateway) -> Response:
+    """Show what teams are charged, as OpenAI does.
+
+    By list prices, per day.
+    """
     currency = gateway.services.usage.currency
     items = request.query_params.multi_items()
     return await _page(items, gateway, lambda bucket: _costs(bucket, currency), (), costs=True)
@@ -104,25 +127,31 @@ async def _page(
     )
 
 
-async def completions(request: Request, gateway: CurrentGateway) -> Response:
-    """Tokens of chat and text, by the minute, the hour or the day."""
+@usage_route("GET", "/v1/organization/usage/completions", answer=PAGE)
+async def get_completions_usage(request: Request, gateway: CurrentGateway) -> Response:
+    """Show the usage of chat and text, as OpenAI does.
+
+    Tokens per minute, hour or day.
+    """
     return await _usage(request, gateway, "completions", COMPLETIONS)
 
 
-async def embeddings(request: Request, gateway: CurrentGateway) -> Response:
-    """Tokens of embeddings, by the minute, the hour or the day."""
+@usage_route("GET", "/v1/organization/usage/embeddings", answer=PAGE)
+async def get_embeddings_usage(request: Request, gateway: CurrentGateway) -> Response:
+    """Show the usage of embeddings, as OpenAI does.
+
+    Tokens per minute, hour or day.
+    """
     return await _usage(request, gateway, "embeddings", EMBEDDINGS)
 
 
-async def audio(request: Request, gateway: CurrentGateway) -> Response:
-    """Seconds of recordings, by the minute, the hour or the day."""
+@usage_route("GET", "/v1/organization/usage/audio_transcriptions", answer=PAGE)
+async def get_transcriptions_usage(request: Request, gateway: CurrentGateway) -> Response:
+    """Show the usage of speech, as OpenAI does.
+
+    Seconds of recordings per minute, hour or day.
+    """
     return await _usage(request, gateway, "audio_transcriptions", tuple(TASKS))
-
-
-async def nothing(request: Request, gateway: CurrentGateway) -> Response:
-    """Empty buckets, whatever they are filtered and grouped by."""
-    items = [(name, value) for name, value in request.query_params.multi_items() if name in _SINGLE]
-    return await _page(items, gateway, lambda bucket: _bucket(bucket, ""), ("",))
 
 
 def _parse_query(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, costs: bool = False) -> "UsageQuery":
@@ -170,12 +199,3 @@ def _number(single: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise BadRequest(f"{name} is a whole number, times in seconds since 1970.", param=name)
     return int(text)
-
-
-ROUTES: list[Route] = [
-    ("/v1/organization/costs", costs, ["GET"]),
-    ("/v1/organization/usage/completions", completions, ["GET"]),
-    ("/v1/organization/usage/embeddings", embeddings, ["GET"]),
-    ("/v1/organization/usage/audio_transcriptions", audio, ["GET"]),
-    *((f"/v1/organization/usage/{kind}", nothing, ["GET"]) for kind in NOTHING),
-]

@@ -1,20 +1,7 @@
-"""Audio in the OpenAPI document."""
+"""The form and the transcripts of the audio endpoints as JSON Schema."""
 
 from runtime.http.audio.fields import FORMATS, GRANULARITIES
-from runtime.http.openapi_parts import (
-    COUNT,
-    NUMBER,
-    STRING,
-    Json,
-    Operations,
-    array,
-    either,
-    json_of,
-    model_call,
-    one_of,
-    record,
-    ref,
-)
+from runtime.http.schema import COUNT, NUMBER, STRING, Json, array, component, either, one_of, record
 
 _FLAG = one_of("true", "false", "1", "0")
 _DURATION = record({"type": {"const": "duration"}, "seconds": COUNT})
@@ -38,7 +25,7 @@ _FORM: dict[str, Json] = {
         "description": "A recording: wav, mp3, flac, ogg, m4a or webm.",
     },
     "language": {**STRING, "description": "ISO 639-1 code or English name; left out: detected."},
-    "prompt": {**STRING, "description": "Text that came before, or words in the wanted spelling."},
+    "prompt": {**STRING, "description": "Text that came before, or words in the desired spelling."},
     "response_format": {**one_of(*FORMATS), "default": "json"},
     "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
     "timestamp_granularities[]": array(one_of(*GRANULARITIES), description="Only with verbose_json."),
@@ -53,9 +40,10 @@ _FORM: dict[str, Json] = {
 }
 
 
-SCHEMAS: dict[str, Json] = {
-    "AudioForm": record(_FORM, ["model", "file"], open_=False),
-    "Transcript": either(
+FORM = component("AudioForm", record(_FORM, ["model", "file"], open_=False))
+TRANSCRIPT = component(
+    "Transcript",
+    either(
         record({"text": STRING, "usage": _USAGE}, open_=False),
         record(
             {
@@ -70,18 +58,4 @@ SCHEMAS: dict[str, Json] = {
             ["task", "language", "duration", "text"],
         ),
     ),
-}
-
-_TEXTS = ("text/plain", "application/x-subrip", "text/vtt", "text/event-stream")
-_AUDIO_ANSWERS: Json = {**json_of("Transcript"), **dict.fromkeys(_TEXTS, STRING)}
-
-OPERATIONS: Operations = {
-    ("post", "/v1/audio/transcriptions"): model_call(
-        "createTranscription", "Audio", "Transcription (OpenAI)", _AUDIO_ANSWERS,
-        body={"multipart/form-data": ref("AudioForm")}, parameters=("Prefer", "Progress"),
-    ),
-    ("post", "/v1/audio/translations"): model_call(
-        "createTranslation", "Audio", "Translation into English (OpenAI)", _AUDIO_ANSWERS,
-        body={"multipart/form-data": ref("AudioForm")}, parameters=("Prefer", "Progress"),
-    ),
-}  # fmt: skip
+)

@@ -1,0 +1,74 @@
+"""The document against that of commit 5e417445: equal but for texts, what was removed and what got another name.
+
+The chat family is left out: its schemas are generated from vLLM's own since then.
+"""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from runtime.http.openapi import document
+from tests.unit.http.fakes import FakeGateway, application
+
+BEFORE = Path(__file__).with_name("openapi-5e417445.json.gz")
+USAGE = (
+    "audio_speeches", "code_interpreter_sessions", "decisions", "file_search_calls", "images", "moderations",
+    "vector_stores", "web_search_calls",
+)  # fmt: skip
+PROJECT = "/v1/organization/projects/{project}"
+REMOVED_PATHS = {
+    "/infinity/embeddings", "/infinity/health", "/infinity/rerank", "/v1/cluster/auth", "/v1/v2/rerank",
+    *(f"/v1/organization/usage/{kind}" for kind in USAGE),
+    f"{PROJECT}/rate_limits", f"{PROJECT}/rate_limits/{{rate_limit}}",
+    f"{PROJECT}/spend_alerts", f"{PROJECT}/spend_alerts/{{alert}}",
+}  # fmt: skip
+REMOVED_SCHEMAS = {"AlertBody", "Channel", "InfinityEmbeddingsBody", "InfinityRanking", "RateBody"}
+RENAMED_SCHEMAS = {"OllamaCalled": "OllamaCall", "OllamaShown": "OllamaModelInfo", "Replayed": "ReplayPoint"}
+CHAT_SCHEMAS = {
+    "AnthropicMessage", "AnthropicRequest", "ChatCompletion", "ChatCompletionRequest", "ChatMessage", "Completion",
+    "CompletionRequest", "CountTokens", "CountTokensRequest", "DetokenizeRequest", "Detokenized", "ResponsesRequest",
+    "ResponsesResponse", "TokenizeRequest", "Tokens",
+}  # fmt: skip
+ROUTE_OF_A_REQUEST = "RequestRow"
+"""Its `route` pointed at another schema of the same name."""
+
+
+def comparable(value: Any) -> Any:
+    """Without texts for people, with today's names."""
+    if isinstance(value, list):
+        return [comparable(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    result = {
+        key: comparable(item)
+        for key, item in value.items()
+        if key not in ("description", "summary", "title") or not isinstance(item, str)
+    }
+    if isinstance(reference := result.get("$ref"), str):
+        start, _, name = reference.rpartition("/")
+        result["$ref"] = f"{start}/{RENAMED_SCHEMAS.get(name, name)}"
+    return result
+
+
+def read() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Paths and schemas."""
+    before = json.loads(gzip.decompress(BEFORE.read_bytes()))
+    schemas = {RENAMED_SCHEMAS.get(name, name): schema for name, schema in before["components"]["schemas"].items()}
+    return comparable(before["paths"]), comparable(schemas)
+
+
+def test_the_document_is_the_same_but_for_what_was_removed(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path)
+    app = application(gateway)
+    document(app, gateway.recipes)
+    now = comparable(json.loads(json.dumps(app.openapi())))
+    paths, schemas = read()
+    chat = {path for path, methods in paths.items() if "Chat" in methods.get("post", {}).get("tags", ())}
+    assert now["paths"].keys() == paths.keys() - REMOVED_PATHS
+    for path in now["paths"].keys() - chat:
+        assert now["paths"][path] == paths[path], path
+    for name, schema in schemas.items():
+        if name not in REMOVED_SCHEMAS | CHAT_SCHEMAS | {ROUTE_OF_A_REQUEST}:
+            assert now["components"]["schemas"][name] == schema, name
+    assert not REMOVED_SCHEMAS & now["components"]["schemas"].keys()
