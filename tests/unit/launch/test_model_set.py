@@ -69,7 +69,7 @@ def made(tmp_path: Path) -> tuple[ModelSet, Leaving]:
         path = tmp_path if recipe.adapters else None
         return SimpleNamespace(id=recipe.id, recipe=recipe, path=path, pinned=False)
 
-    files: Any = SimpleNamespace(entry=entry, look=lambda _recipe: lambda _entry: None)
+    files: Any = SimpleNamespace(entry=entry, read_files=lambda _recipe: lambda _entry: None)
     make_queue: Callable[[Recipe], Any] = lambda _recipe: object()  # noqa: E731
     model_set = ModelSet(
         (), RecipeStore(tmp_path), StoredRecipes((), ()), Names((), state), residency,
@@ -168,7 +168,7 @@ async def test_a_recipe_that_waited_for_a_model_that_leaves_names_it_no_more(tmp
     state: Any = SimpleNamespace(
         adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()), models=SimpleNamespace(aliases=lambda: {}, pins=dict)
     )
-    files: Any = SimpleNamespace(look=lambda _recipe: lambda _entry: None)
+    files: Any = SimpleNamespace(read_files=lambda _recipe: lambda _entry: None)
     names = Names([one, other], state)
     queue = world.queues["a"]
     model_set = ModelSet(
