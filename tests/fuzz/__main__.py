@@ -26,7 +26,7 @@ import msgspec
 import psutil
 
 from tests.fuzz import key, memory, report
-from tests.fuzz.corpus import KEPT, SEEDS, Kept, Raw, read
+from tests.fuzz.corpus import KEPT, SEEDS, NewOutcomes, Raw, read
 from tests.fuzz.gaps import WORST, Gap
 from tests.fuzz.mutate import mutate
 from tests.fuzz.sending import Reply, send
@@ -69,7 +69,7 @@ class Run:
         self.seconds = 0.0
         self.whole = False
         """Did it last as long as it was to?"""
-        self.kept = Kept(KEPT)
+        self.kept = NewOutcomes(KEPT)
         self._lock = threading.Lock()
 
     def send(self, raw: Raw, *, known: bool = False) -> Reply:

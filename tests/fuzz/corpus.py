@@ -46,7 +46,7 @@ def read(*files: Path) -> list[Raw]:
     return [msgspec.json.decode(line, type=Raw) for line in lines]
 
 
-class Kept:
+class NewOutcomes:
     """Requests whose outcome, `(route, status, code)`, was not seen before."""
 
     def __init__(self, file: Path, most: int = 200) -> None:

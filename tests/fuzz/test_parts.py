@@ -14,7 +14,7 @@ from console.web import pages
 from runtime.http.openapi import OPERATIONS
 from runtime.server.shutdown import ProcessWatchdog
 from tests.fuzz import gaps, sending
-from tests.fuzz.corpus import SEEDS, Kept, Raw, read
+from tests.fuzz.corpus import SEEDS, NewOutcomes, Raw, read
 from tests.fuzz.gaps import Beat, Sample, between, stood_still
 from tests.fuzz.memory import CHAT, GATEWAY, MIB, MemoryFootprint, findings, growth
 from tests.fuzz.mutate import mutate
@@ -108,7 +108,7 @@ def test_memory_is_flat_after_warm_up() -> None:
 
 
 def test_what_was_not_seen_before_is_kept(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "kept.jsonl")
+    kept = NewOutcomes(tmp_path / "kept.jsonl")
     assert not kept.saw(REQUESTED, (REQUESTED.route, 200, ""), known=True)
     assert not kept.saw(REQUESTED, (REQUESTED.route, 200, ""))
     assert kept.saw(REQUESTED, (REQUESTED.route, 400, "bad"))

@@ -4,7 +4,10 @@ import ast
 import subprocess
 from collections import Counter
 from graphlib import TopologicalSorter
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from typing import Any
 
 import grimp
 
@@ -57,3 +60,41 @@ def test_one_class_of_a_name() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, []).append(str(file))
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+WIRE = {
+    ("console/history.py", "asked"),
+    ("console/live_view.py", "asked"),
+    ("registry/recipes/router.py", "When"),
+    ("runtime/gateway/sinks/console.py", "asked"),
+    ("runtime/gateway/sinks/tenants.py", "asked"),
+    ("tenants/ledger/lookup.py", "asked"),
+    ("tenants/ledger/rows.py", "asked"),
+    ("tests/unit/providers/test_routed.py", "asked"),
+    ("tests/unit/routing/test_replay.py", "asked"),
+}
+"""A column of the ledger and a JSON field have this name, and a schema of the OpenAPI document: clients know them."""
+
+
+def script(name: str) -> Any:
+    """A script without an ending, as a module."""
+    spec = spec_from_loader(name, SourceFileLoader(name, str(ROOT / "scripts" / name)))
+    assert spec is not None
+    module = module_from_spec(spec)
+    assert spec.loader is not None
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_identifiers_are_words_of_the_field() -> None:
+    """As `scripts/house --banned` counts them."""
+    house = script("house")
+    faults = house.banned_in(house.working_tree())
+    assert [fault for fault in faults if (fault[0], fault[2]) not in WIRE] == []
+    assert {(path, name) for path, _, name in faults} == WIRE, "what is gone needs no exemption"
+
+
+def test_a_banned_word_is_found() -> None:
+    house = script("house")
+    source = "class Held:\n    def is_told(self, nobody): ...\n\n\nretold = f'{asked}'\n"
+    assert [name for _, _, name in house.banned_in({"a.py": source})] == ["is_told", "nobody", "asked", "Held"]

@@ -59,6 +59,7 @@ INSTEAD: Mapping[str, str] = {
     "best_of": "ask for several with 'n', and choose among them.",
     "audio": "no model here speaks.",
     "functions": "send 'tools'.",
+    "logits_processors": "a client may not name code to run.",
     "function_call": "send 'tool_choice'.",
     "tools": "it needs a parser of this model's calls. Its recipe may name one in engine.flags.tool_call_parser, with "
     "engine.flags.enable_auto_tool_choice: true.",

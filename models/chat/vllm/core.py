@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from models import nvml
-from models.chat.vllm import plugin, step_budget
+from models.chat.vllm import step_budget, variables
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Texts of errors that have no type of their own for lack of memory."""
@@ -213,7 +213,7 @@ def _tell_cause(error: Exception) -> None:
     """Leave [out of memory (0 or 1), cause] for the slot: vLLM only reports that initialization failed or the engine
     died.
     """
-    if path := os.environ.get(plugin.CAUSE):
+    if path := os.environ.get(variables.CAUSE):
         what = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
         with contextlib.suppress(OSError):  # the slot is gone
             Path(path).write_text(json.dumps([int(_is_out_of_memory(error)), what]))

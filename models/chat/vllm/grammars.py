@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from models.chat.vllm import plugin
+from models.chat.vllm import variables
 from registry.bounds import Bounds
 
 VOCABULARY, LEAST_SECONDS = 131_072, 0.5
@@ -143,7 +143,7 @@ def patch(manager: Any, params: Any) -> None:
     def create_grammar(self: Any, request: Any) -> TimedGrammar:
         if threading.current_thread() is not threading.main_thread():
             _be_nicer()
-        follow, each = map(float, os.environ[plugin.FOLLOW].split())
+        follow, each = map(float, os.environ[variables.FOLLOW].split())
         shared = self.__dict__.setdefault("roundhouse_budget", SharedBudget(follow))
         return TimedGrammar(stock_create(self, request), follow, each, shared)
 

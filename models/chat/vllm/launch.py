@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError
 
-from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source
+from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source, variables
 from registry.base.json import read_object
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
@@ -125,11 +125,11 @@ def start_engine(
     config = configuration(arguments, device)
     # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    os.environ[plugin.THREADS] = str(threads)
-    os.environ[plugin.SWAP_TOKENS] = str(swap_tokens or "")
-    os.environ[plugin.CRITICAL_TOKENS] = str(critical_tokens or "")
-    os.environ[plugin.LOGPROBS_TOKENS] = str(_logprobs_tokens(config, device))
-    os.environ[plugin.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
+    os.environ[variables.THREADS] = str(threads)
+    os.environ[variables.SWAP_TOKENS] = str(swap_tokens or "")
+    os.environ[variables.CRITICAL_TOKENS] = str(critical_tokens or "")
+    os.environ[variables.LOGPROBS_TOKENS] = str(_logprobs_tokens(config, device))
+    os.environ[variables.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, bounds.grammar_cache >> 20)))
     cause = plugin.CauseFile()
     try:

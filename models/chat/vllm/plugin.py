@@ -13,23 +13,9 @@ from functools import cache
 
 from packaging.version import Version
 
+from models.chat.vllm import variables
 from models.process_control import die_with_parent
 from registry.errors import EngineFailed
-
-ACTIVE = "ROUNDHOUSE_VLLM"
-"""1: the plug-in is active. A plain vLLM in the same environment stays as it was made."""
-THREADS = "ROUNDHOUSE_VLLM_THREADS"
-"""Compute threads of EngineCore on a CPU: two threads on busy cores wait for each other at every layer."""
-SWAP_TOKENS = "ROUNDHOUSE_VLLM_SWAP_TOKENS"
-"""Most tokens of a step while adapters come (`step_budget`); empty: no bound."""
-CRITICAL_TOKENS = "ROUNDHOUSE_VLLM_CRITICAL_TOKENS"
-"""Most tokens of a step while critical requests come."""
-LOGPROBS_TOKENS = "ROUNDHOUSE_VLLM_LOGPROBS_TOKENS"
-"""Most tokens of a step while logprobs of a prompt are requested."""
-FOLLOW = "ROUNDHOUSE_VLLM_FOLLOW"
-"""Seconds of CPU to follow a grammar, and for each token (`grammars.TimedGrammar`)."""
-CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
-"""The file for the cause of EngineCore's end, at its start or later (`CauseFile`)."""
 
 
 class CauseFile:
@@ -37,7 +23,7 @@ class CauseFile:
 
     def __init__(self) -> None:
         self._file = os.memfd_create("roundhouse-cause")
-        os.environ[CAUSE] = f"/proc/{os.getpid()}/fd/{self._file}"
+        os.environ[variables.CAUSE] = f"/proc/{os.getpid()}/fd/{self._file}"
 
     def recorded_error(self) -> EngineFailed | None:
         """The cause in EngineCore's words; None: it left none."""
@@ -61,7 +47,7 @@ def enter() -> None:
 
 def _bound_threads() -> None:
     """Set the compute threads of this process; vLLM's CPU worker makes later calls to set them do nothing."""
-    if threads := os.environ.get(THREADS):
+    if threads := os.environ.get(variables.THREADS):
         import torch
 
         torch.set_num_threads(int(threads))
@@ -76,7 +62,7 @@ def register() -> None:
 
     Raises RuntimeError on a vLLM that was not checked, which stops the load with that message.
     """
-    if os.environ.get(ACTIVE) != "1":
+    if os.environ.get(variables.ACTIVE) != "1":
         return
     import vllm
 

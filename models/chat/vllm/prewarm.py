@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from models import importing
-from models.chat.vllm import launch, plugin, request_classes
+from models.chat.vllm import launch, plugin, request_classes, variables
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -87,7 +87,7 @@ def environment() -> None:
         VLLM_MEDIA_URL_ALLOW_REDIRECTS="0",  # they lead out of the domains that a recipe allows
         TOKENIZERS_PARALLELISM="false",
     )
-    os.environ[plugin.ACTIVE] = "1"
+    os.environ[variables.ACTIVE] = "1"
     # FlashInfer's sampler is compiled at its first use, with nvcc and ninja from PATH (vLLM issue 49497). Who has them
     # may set this to 1.
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")

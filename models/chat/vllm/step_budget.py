@@ -20,7 +20,7 @@ import time
 from typing import Any
 from weakref import WeakSet
 
-from models.chat.vllm import plugin
+from models.chat.vllm import variables
 
 LINGER = 1.0
 """Seconds."""
@@ -31,17 +31,17 @@ _one_at_a_time = threading.Lock()
 
 def on_adapter_call(core: Any) -> None:
     """Note an adapter call: on the engine's loop between two steps, or in the thread that receives calls."""
-    _shorten(core, plugin.SWAP_TOKENS)
+    _shorten(core, variables.SWAP_TOKENS)
 
 
 def on_request(core: Any, request: Any) -> None:
     """Note a request, in the thread that receives it, before the engine's loop can see it."""
     if request.priority <= CRITICAL:
-        _shorten(core, plugin.CRITICAL_TOKENS)
+        _shorten(core, variables.CRITICAL_TOKENS)
     if getattr(getattr(request, "sampling_params", None), "prompt_logprobs", None) is not None:
         with _one_at_a_time:
             core.__dict__.setdefault("roundhouse_telling", WeakSet()).add(request)
-        _shorten(core, plugin.LOGPROBS_TOKENS)
+        _shorten(core, variables.LOGPROBS_TOKENS)
 
 
 def _has_unread_prompt(core: Any) -> bool:

@@ -65,7 +65,7 @@ def _is_open(path: str, settings: Settings, what: Literal["adapters", "models"])
 def _is_within(real: Path, folder: Path) -> bool:
     """Is it the folder, or below it? By identity, since a disk may know one folder by several spellings."""
     try:
-        wanted = folder.stat()
-        return any(os.path.samestat(one.stat(), wanted) for one in (real, *real.parents))
+        target = folder.stat()
+        return any(os.path.samestat(one.stat(), target) for one in (real, *real.parents))
     except FileNotFoundError:
         return False

@@ -63,7 +63,7 @@ class Own:
     """A module that we know nothing of."""
 
 
-class First:
+class FirstStep:
     def __init__(self, model: Any) -> None:
         self.model = model
 
@@ -71,13 +71,13 @@ class First:
 def test_only_what_is_known_is_packed() -> None:
     import torch
 
-    assert of_embedder([First(network(0)), Pooling()], "cpu") is not None
-    assert of_embedder([First(network(0)), Pooling()], "cuda:0") is None
-    assert of_embedder([First(network(0)), Pooling(), Own()], "cpu") is None
-    assert of_embedder([First(network(0))], "cpu") is None
-    assert of_embedder([First(network(0, hidden_act="relu")), Pooling()], "cpu") is None
-    assert of_embedder([First(network(0, is_decoder=True)), Pooling()], "cpu") is None
-    assert of_embedder([First(network(0).to(torch.bfloat16)), Pooling()], "cpu") is None
+    assert of_embedder([FirstStep(network(0)), Pooling()], "cpu") is not None
+    assert of_embedder([FirstStep(network(0)), Pooling()], "cuda:0") is None
+    assert of_embedder([FirstStep(network(0)), Pooling(), Own()], "cpu") is None
+    assert of_embedder([FirstStep(network(0))], "cpu") is None
+    assert of_embedder([FirstStep(network(0, hidden_act="relu")), Pooling()], "cpu") is None
+    assert of_embedder([FirstStep(network(0, is_decoder=True)), Pooling()], "cpu") is None
+    assert of_embedder([FirstStep(network(0).to(torch.bfloat16)), Pooling()], "cpu") is None
 
 
 async def test_a_recipe_can_keep_the_librarys_network() -> None:

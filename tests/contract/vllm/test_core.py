@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from models.chat.vllm import core as vllm_core
-from models.chat.vllm import launch, plugin, step_budget
+from models.chat.vllm import launch, step_budget, variables
 from models.chat.vllm.adapters import manager as vllm_manager
 from tenants.caller import ServiceClass
 from tests.contract.vllm.stock import stock
@@ -90,7 +90,7 @@ def test_vllms_own_intake_takes_a_request_for_an_adapter_that_is_not_loaded(monk
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
 
-    monkeypatch.delenv(plugin.CRITICAL_TOKENS, raising=False)  # there is no scheduler here
+    monkeypatch.delenv(variables.CRITICAL_TOKENS, raising=False)  # there is no scheduler here
     core = core_of(stock("vllm.v1.engine.core"))
     lora = LoRARequest("seven", 7, "/nowhere")
     request = EngineCoreRequest("r", [1, 2], None, SamplingParams(max_tokens=1), None, 0.0, lora, None, None)
@@ -118,7 +118,7 @@ def test_the_reason_of_a_failed_start_reaches_the_slot(
 ) -> None:
     """vLLM's own EngineCore raises in its process and leaves nothing; the parent hears 'initialization failed'."""
     cause, fault = tmp_path / "cause", MemoryError("no room") if memory else ValueError("bad flag")
-    monkeypatch.setenv(plugin.CAUSE, str(cause))
+    monkeypatch.setenv(variables.CAUSE, str(cause))
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise fault
@@ -271,7 +271,7 @@ def budget_clock(monkeypatch: pytest.MonkeyPatch) -> _Time:
     found = _Time()
     monkeypatch.setattr("models.chat.vllm.step_budget.threading.Timer", found.timer)
     monkeypatch.setattr("models.chat.vllm.step_budget.time", found)
-    for variable in (plugin.SWAP_TOKENS, plugin.CRITICAL_TOKENS, plugin.LOGPROBS_TOKENS):
+    for variable in (variables.SWAP_TOKENS, variables.CRITICAL_TOKENS, variables.LOGPROBS_TOKENS):
         monkeypatch.delenv(variable, raising=False)
     return found
 
@@ -283,7 +283,7 @@ def test_steps_are_shorter_while_adapters_come_and_as_ever_after(
     core.scheduler.max_num_scheduled_tokens = 8192
     vllm_core.stage_adapter(core, 5, "/x")
     assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
-    monkeypatch.setenv(plugin.SWAP_TOKENS, "2048")
+    monkeypatch.setenv(variables.SWAP_TOKENS, "2048")
     vllm_core.stage_adapter(core, 5, "/x")
     budget_clock.pass_(step_budget.LINGER * 0.9)
     vllm_core.place_adapter(core, 5, 0)
@@ -291,7 +291,7 @@ def test_steps_are_shorter_while_adapters_come_and_as_ever_after(
     assert core.scheduler.max_num_scheduled_tokens == 2048, "the last one counts"
     budget_clock.pass_(step_budget.LINGER)
     assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
-    monkeypatch.setenv(plugin.SWAP_TOKENS, "20480")
+    monkeypatch.setenv(variables.SWAP_TOKENS, "20480")
     vllm_core.place_adapter(core, 5, 0)
     assert core.scheduler.max_num_scheduled_tokens == 8192, "never longer ones"
 
@@ -301,13 +301,13 @@ def test_steps_are_shorter_while_critical_requests_come(monkeypatch: pytest.Monk
     vllm_core.patch(kind, lambda: None)
     core = kind({})
     core.scheduler.max_num_scheduled_tokens = 8192
-    monkeypatch.setenv(plugin.CRITICAL_TOKENS, "1024")
+    monkeypatch.setenv(variables.CRITICAL_TOKENS, "1024")
     for service_class in (ServiceClass.BATCH, ServiceClass.INTERACTIVE):
         core.preprocess_add_request(SimpleNamespace(lora_request=None, priority=int(service_class)))
     assert core.scheduler.max_num_scheduled_tokens == 8192
     core.preprocess_add_request(SimpleNamespace(lora_request=None, priority=int(ServiceClass.CRITICAL)))
     assert core.scheduler.max_num_scheduled_tokens == 1024
-    monkeypatch.setenv(plugin.SWAP_TOKENS, "2048")
+    monkeypatch.setenv(variables.SWAP_TOKENS, "2048")
     vllm_core.place_adapter(core, 5, 0)
     assert core.scheduler.max_num_scheduled_tokens == 1024, "the shorter of both"
     budget_clock.pass_(step_budget.LINGER)
@@ -332,7 +332,7 @@ def test_steps_are_shorter_while_logprobs_of_a_prompt_are_worked_out(
     end: str, monkeypatch: pytest.MonkeyPatch, budget_clock: _Time
 ) -> None:
     """However long that takes: each of a step's tokens takes 12 bytes for each word of the vocabulary meanwhile."""
-    monkeypatch.setenv(plugin.LOGPROBS_TOKENS, "170")
+    monkeypatch.setenv(variables.LOGPROBS_TOKENS, "170")
     kind = type("Core", (_Core,), {})
     vllm_core.patch(kind, lambda: None)
     core = kind({})
@@ -360,7 +360,7 @@ def test_vllms_own_request_tells_how_much_of_its_prompt_is_read(
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
 
-    monkeypatch.setenv(plugin.LOGPROBS_TOKENS, "170")
+    monkeypatch.setenv(variables.LOGPROBS_TOKENS, "170")
     fresh = stock("vllm.v1.engine.core")
     vllm_core.patch(fresh.EngineCore, lambda: None)
     core = core_of(fresh)

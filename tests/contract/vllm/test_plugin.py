@@ -17,7 +17,7 @@ import torch
 
 from adapters.check_process import Job, check
 from adapters.types import Base
-from models.chat.vllm import plugin
+from models.chat.vllm import plugin, variables
 from models.chat.vllm.adapters import read
 from registry.bounds import Bounds
 from tests.contract.vllm.stock import stock
@@ -76,7 +76,7 @@ def test_ranks_of_logprobs_are_counted_without_a_compiler(before: str, compiled:
 
 def test_compute_threads_are_bound_before_vllm_makes_that_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
     before, set_threads = torch.get_num_threads(), torch.set_num_threads
-    monkeypatch.setenv(plugin.THREADS, "1")
+    monkeypatch.setenv(variables.THREADS, "1")
     try:
         torch.set_num_threads(3)
         monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # as vLLM's CPU worker does
@@ -129,10 +129,10 @@ def test_no_layer_or_no_weights_are_faults() -> None:
 def test_a_plain_vllm_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     applied: list[str] = []
     monkeypatch.setattr(plugin, "_patch_all", lambda: applied.append("all"))
-    monkeypatch.delenv(plugin.ACTIVE, raising=False)
+    monkeypatch.delenv(variables.ACTIVE, raising=False)
     plugin.register()
     assert not applied
-    monkeypatch.setenv(plugin.ACTIVE, "1")
+    monkeypatch.setenv(variables.ACTIVE, "1")
     plugin.register()
     assert applied == ["all"]
 
@@ -140,7 +140,7 @@ def test_a_plain_vllm_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unchecked_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import vllm
 
-    monkeypatch.setenv(plugin.ACTIVE, "1")
+    monkeypatch.setenv(variables.ACTIVE, "1")
     monkeypatch.setattr(plugin, "_patch_all", lambda: pytest.fail("patched"))
     monkeypatch.setattr(vllm, "__version__", "0.99.1")
     with pytest.raises(RuntimeError, match=r"0\.99\.1"):

@@ -40,7 +40,7 @@ REPORTED = [
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-class Kept:
+class ExportedSpans:
     """Spans in the order of their ends."""
 
     def __init__(self, sampler: Sampler | None = None) -> None:
@@ -78,7 +78,7 @@ def reported(span: ReadableSpan) -> dict[str, Any]:
 
 
 async def test_a_request_is_a_span_and_its_stages_lie_in_it(tmp_path: Path) -> None:
-    kept = Kept()
+    kept = ExportedSpans()
     gateway = FakeGateway(tmp_path, tracing=kept.tracing)
     with telling(gateway, *REPORTED):
         assert (await ask(gateway, {"x-request-id": "mine-1"})).status_code == 200
@@ -109,7 +109,7 @@ async def test_a_request_is_a_span_and_its_stages_lie_in_it(tmp_path: Path) -> N
 
 
 async def test_a_callers_trace_goes_on_into_the_engine(tmp_path: Path) -> None:
-    kept = Kept()
+    kept = ExportedSpans()
     gateway = FakeGateway(tmp_path, tracing=kept.tracing)
     with telling(gateway, *REPORTED):
         await ask(gateway, {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "a=b"})
@@ -122,7 +122,7 @@ async def test_a_callers_trace_goes_on_into_the_engine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["", "x", f"00-{'0' * 32}-{CALLER}-01", f"00-{TRACE}-{CALLER}-01" * 50, "00-ü-1-1"])
 async def test_what_is_no_trace_begins_a_new_one(tmp_path: Path, odd: str) -> None:
-    kept = Kept()
+    kept = ExportedSpans()
     gateway = FakeGateway(tmp_path, tracing=kept.tracing)
     with telling(gateway, *REPORTED):
         answer = await ask(gateway, {"traceparent": odd.encode()})
@@ -131,7 +131,7 @@ async def test_what_is_no_trace_begins_a_new_one(tmp_path: Path, odd: str) -> No
 
 
 async def test_what_is_not_sampled_says_so_and_has_no_stages(tmp_path: Path) -> None:
-    kept = Kept(ALWAYS_OFF)
+    kept = ExportedSpans(ALWAYS_OFF)
     gateway = FakeGateway(tmp_path, tracing=kept.tracing)
     with telling(gateway, *REPORTED):
         await ask(gateway)
@@ -149,7 +149,7 @@ async def test_without_traces_nothing_is_passed_on(tmp_path: Path) -> None:
 
 
 async def test_a_clients_fault_is_no_error_of_the_span_and_ours_is(tmp_path: Path) -> None:
-    kept = Kept()
+    kept = ExportedSpans()
     gateway = FakeGateway(tmp_path, tracing=kept.tracing)
     await ask(gateway, model="nobody")
     refused = kept["chat"]
@@ -169,7 +169,7 @@ async def test_each_attempt_at_a_provider_is_a_span_that_the_provider_goes_on_fr
 ) -> None:
     monkeypatch.setenv("TEST_PROVIDER_KEY", KEY)
     monkeypatch.setattr(retry, "FIRST_SECONDS", 0.001)
-    kept = Kept()
+    kept = ExportedSpans()
     plays = [Play([json.dumps({"error": {"message": SECRET}}).encode()], status=503), traces.chat("big")]
     scripts: Any = {"there": (lambda seen: plays.pop(0), "openai", {"retries": 1})}
     async with rigged_with(tmp_path, scripts, kept.tracing) as rig:
@@ -200,7 +200,7 @@ async def test_a_key_is_on_no_span(tmp_path: Path, header: str) -> None:
     key, wrong, pepper = secret.make(), secret.make(), b"p" * 64
     caller = Caller("search", key.id, frozenset(SCOPES))
     known = {key.id: KeyEntry(secret.digest(pepper, key.text), caller, None, False)}
-    kept = Kept()
+    kept = ExportedSpans()
     gateway = FakeGateway(tmp_path, tracing=kept.tracing, callers=Keyring(known, pepper, is_open=False))
     app = application(gateway, layers(gateway.settings))
     transport, reported_by = httpx.ASGITransport(app=app), ("Bearer {}" if header == "authorization" else "{}")

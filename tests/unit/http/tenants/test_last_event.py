@@ -14,7 +14,7 @@ from registry.errors import EngineFailed
 from tenants.ledger.table import LedgerTable
 from tests.unit.http.audio.script import SCRIPT, WAV
 from tests.unit.http.fakes import Wire
-from tests.unit.http.tenants.test_usage import BODY, END, PATH, STREAM, Kept, kept, limiter
+from tests.unit.http.tenants.test_usage import BODY, END, PATH, STREAM, LedgerRig, kept, limiter
 
 __all__ = ["kept", "limiter"]
 
@@ -59,7 +59,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return Gate(monkeypatch)
 
 
-def wire_of(kept: Kept, path: str, data: bytes = b"") -> Wire:
+def wire_of(kept: LedgerRig, path: str, data: bytes = b"") -> Wire:
     kept.gateway.links["chat"].script = lambda _: [STREAM, Chunk(data=data), END]
     requested = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "stream": True, "inputs": "a"}
     return Wire(kept.app, path, [json.dumps(requested).encode()])
@@ -69,7 +69,7 @@ def sent(wire: Wire) -> bytes:
     return b"".join(message.get("body", b"") for message in wire.sent)
 
 
-async def seen_before_the_end(kept: Kept, gate: Gate, wire: Wire) -> tuple[bytes, bytes]:
+async def seen_before_the_end(kept: LedgerRig, gate: Gate, wire: Wire) -> tuple[bytes, bytes]:
     """What the client has while the end of its request is not written; what comes then."""
     task = asyncio.create_task(wire.run())
     try:
@@ -88,14 +88,14 @@ async def seen_before_the_end(kept: Kept, gate: Gate, wire: Wire) -> tuple[bytes
 
 
 @pytest.mark.parametrize("path", STREAMS)
-async def test_the_last_event_waits_for_the_ledger_and_no_other(kept: Kept, gate: Gate, path: str) -> None:
+async def test_the_last_event_waits_for_the_ledger_and_no_other(kept: LedgerRig, gate: Gate, path: str) -> None:
     data, last = STREAMS[path]
     before, held = await seen_before_the_end(kept, gate, wire_of(kept, path, data))
     assert before
     assert held.startswith(last)
 
 
-async def test_a_transcripts_last_event_waits_too(kept: Kept, gate: Gate) -> None:
+async def test_a_transcripts_last_event_waits_too(kept: LedgerRig, gate: Gate) -> None:
     kept.gateway.links["speech"].script = lambda _: SCRIPT
     form = httpx.Request("POST", "http://test", data={"model": "speech", "stream": "true"}, files={"file": WAV})
     wire = Wire(kept.app, "/v1/audio/transcriptions", [form.read()], dict(form.headers))
@@ -104,7 +104,7 @@ async def test_a_transcripts_last_event_waits_too(kept: Kept, gate: Gate) -> Non
     assert held.startswith(b'data: {"type":"transcript.text.done"')
 
 
-async def test_an_answer_that_is_no_stream_waits_as_a_whole(kept: Kept, gate: Gate) -> None:
+async def test_an_answer_that_is_no_stream_waits_as_a_whole(kept: LedgerRig, gate: Gate) -> None:
     """Where a proxy speaks HTTP/1.0, its end would be told by nothing but the connection's."""
     wire = Wire(kept.app, PATH, [json.dumps(BODY).encode()])
     started = STREAM.__class__(status=200, content_type="application/json")
@@ -112,7 +112,7 @@ async def test_an_answer_that_is_no_stream_waits_as_a_whole(kept: Kept, gate: Ga
     assert await seen_before_the_end(kept, gate, wire) == (b"", b'{"id":1}')
 
 
-async def test_events_come_while_the_engine_works(kept: Kept) -> None:
+async def test_events_come_while_the_engine_works(kept: LedgerRig) -> None:
     link = kept.gateway.links["chat"]
     wire = wire_of(kept, PATH)
     link.script = lambda _: [STREAM, Chunk(data=event(WORD)), Chunk(data=DONE), END]
@@ -127,7 +127,7 @@ async def test_events_come_while_the_engine_works(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("end", [EngineFailed("it broke"), None])
-async def test_an_answer_whose_end_did_not_come_is_not_whole(kept: Kept, end: EngineFailed | None) -> None:
+async def test_an_answer_whose_end_did_not_come_is_not_whole(kept: LedgerRig, end: EngineFailed | None) -> None:
     """Between its last event and its end the engine fails, or the client leaves."""
     link, wire = kept.gateway.links["chat"], wire_of(kept, PATH)
     events: list[Event | EngineFailed] = [STREAM, Chunk(data=event(WORD) + DONE)]

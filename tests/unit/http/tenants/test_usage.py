@@ -52,7 +52,7 @@ ADMIN = Caller("default", "key00003", frozenset((Scope.ADMIN,)))
 
 
 @dataclass
-class Kept:
+class LedgerRig:
     """A scripted gateway with a ledger in a file."""
 
     gateway: FakeGateway
@@ -91,26 +91,26 @@ def limiter() -> Limiter:
 
 
 @pytest.fixture
-async def kept(tmp_path: Path, limiter: Limiter) -> AsyncIterator[Kept]:
+async def kept(tmp_path: Path, limiter: Limiter) -> AsyncIterator[LedgerRig]:
     database = open_tables(tmp_path / "data")
     ledger = Ledger(tmp_path / "data")
     await ledger.enable(database)
     gateway = FakeGateway(tmp_path, ledger=ledger, limiter=limiter)
     gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
     gateway.links["chat"].tokens = (7, 1, 4)
-    yield Kept(gateway, ledger, database, application(gateway))
+    yield LedgerRig(gateway, ledger, database, application(gateway))
     await ledger.close()
     database.close()
 
 
-async def test_an_engine_sees_no_request_before_the_ledger_has_it(kept: Kept) -> None:
+async def test_an_engine_sees_no_request_before_the_ledger_has_it(kept: LedgerRig) -> None:
     seen: list[tuple[str, str]] = []
     kept.gateway.links["chat"].look = lambda _: seen.extend((row.state, row.team) for row in kept.rows())
     assert await kept.ask() == 200
     assert seen == [("open", "search")]
 
 
-async def test_without_a_limit_too_the_most_that_a_request_may_use_is_known(kept: Kept, limiter: Limiter) -> None:
+async def test_without_a_limit_too_the_most_that_a_request_may_use_is_known(kept: LedgerRig, limiter: Limiter) -> None:
     """It is what is lost at most if the server is killed under it, and what the first limit begins with."""
     recipe = kept.gateway.entries["chat"].recipe
     kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=2)})
@@ -129,7 +129,7 @@ async def test_without_a_limit_too_the_most_that_a_request_may_use_is_known(kept
 
 
 @pytest.mark.parametrize("explicit_tokens", [2**40, 2**63 - 1, 10**30])
-async def test_a_request_over_the_databases_bounds_blocks_no_other(kept: Kept, explicit_tokens: int) -> None:
+async def test_a_request_over_the_databases_bounds_blocks_no_other(kept: LedgerRig, explicit_tokens: int) -> None:
     """Their rows are one transaction: the engine refuses such a number, and the ledger is asked before it."""
     recipe = kept.gateway.entries["chat"].recipe
     kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=1e6)})
@@ -137,7 +137,7 @@ async def test_a_request_over_the_databases_bounds_blocks_no_other(kept: Kept, e
     assert {row.state for row in kept.rows()} == {"settled"}
 
 
-async def test_numbers_and_words_of_a_provider_have_no_end_and_rows_have(kept: Kept) -> None:
+async def test_numbers_and_words_of_a_provider_have_no_end_and_rows_have(kept: LedgerRig) -> None:
     kept.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, ResponseEnd(usage=Usage(prompt_tokens=10**30))]
     assert await kept.ask() == 200
     kept.gateway.links["chat"].script = lambda _: [BadRequest("no", code="\0" + "c" * 1000)]
@@ -159,7 +159,7 @@ async def test_a_server_without_teams_checks_no_limits(tmp_path: Path) -> None:
         assert request.attempt.admission is None
 
 
-async def test_who_has_an_answer_is_in_the_ledger(kept: Kept) -> None:
+async def test_who_has_an_answer_is_in_the_ledger(kept: LedgerRig) -> None:
     assert await kept.ask() == 200
     (row,) = kept.rows()
     assert (row.state, row.end, row.status, row.code) == ("settled", "done", 200, None)
@@ -174,7 +174,7 @@ async def test_who_has_an_answer_is_in_the_ledger(kept: Kept) -> None:
         (Unavailable("died", code="engine_died"), "engine_died", 503),
     ],
 )
-async def test_whatever_the_end(kept: Kept, error: Any, end: str, status: int) -> None:
+async def test_whatever_the_end(kept: LedgerRig, error: Any, end: str, status: int) -> None:
     kept.gateway.links["chat"].script = lambda _: [error]
     assert await kept.ask() == status
     await kept.gateway.gateway.flush()
@@ -182,7 +182,7 @@ async def test_whatever_the_end(kept: Kept, error: Any, end: str, status: int) -
     assert (row.state, row.end, row.status, row.code) == ("settled", end, status, error.code)
 
 
-async def test_a_client_that_leaves_has_used_what_was_made(kept: Kept) -> None:
+async def test_a_client_that_leaves_has_used_what_was_made(kept: LedgerRig) -> None:
     link = kept.gateway.links["chat"]
     link.gate.clear()
     link.free = 2
@@ -196,13 +196,13 @@ async def test_a_client_that_leaves_has_used_what_was_made(kept: Kept) -> None:
     assert (row.state, row.end, row.prompt_tokens, row.completion_tokens) == ("settled", "cancelled", 7, 1)
 
 
-async def test_what_names_no_model_is_no_row(kept: Kept) -> None:
+async def test_what_names_no_model_is_no_row(kept: LedgerRig) -> None:
     assert await kept.ask(model="nobody") == 404
     await kept.gateway.gateway.flush()
     assert kept.rows() == []
 
 
-async def test_a_team_sees_what_it_used_and_an_admin_sees_all(kept: Kept) -> None:
+async def test_a_team_sees_what_it_used_and_an_admin_sees_all(kept: LedgerRig) -> None:
     await asyncio.gather(*(kept.ask(caller) for caller in (SEARCH, SEARCH, SPEECH)))
     found = (await kept.usage(SEARCH)).json()
     assert found["data"] == [{**found["data"][0], "requests": 2, "input_tokens": 14, "output_tokens": 6}]
@@ -219,7 +219,7 @@ async def test_a_team_sees_what_it_used_and_an_admin_sees_all(kept: Kept) -> Non
     assert (await kept.usage(ADMIN, date="2001-01-01")).json()["data"][0]["requests"] == 0
 
 
-async def test_a_misspelt_team_is_not_one_that_used_nothing(kept: Kept) -> None:
+async def test_a_misspelt_team_is_not_one_that_used_nothing(kept: LedgerRig) -> None:
     missing = await kept.usage(ADMIN, team_id="serch")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "team_not_found")
     assert missing.json()["error"]["param"] == "team_id"
@@ -230,13 +230,13 @@ async def test_a_misspelt_team_is_not_one_that_used_nothing(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"group_by": "user"}, {"date": "today"}, {"from": "9", "to": "8"}])
-async def test_a_wrong_question(kept: Kept, wrong: dict[str, str]) -> None:
+async def test_a_wrong_question(kept: LedgerRig, wrong: dict[str, str]) -> None:
     found = await kept.usage(ADMIN, **wrong)
     assert found.status_code == 400
     assert found.json()["error"]["param"] in (*wrong, "group_by")
 
 
-async def test_many_requests_agree(kept: Kept) -> None:
+async def test_many_requests_agree(kept: LedgerRig) -> None:
     link = kept.gateway.links["chat"]
     link.script = lambda _: [STREAM, CHUNK, END]
     statuses = [await asyncio.gather(*(kept.ask() for _ in range(30))) for _ in range(10)]
@@ -256,7 +256,7 @@ async def test_a_server_without_teams_has_no_ledger(client: httpx.AsyncClient, g
     assert gateway.records.all[0].entry is None
 
 
-async def test_costs_feedback_a_day_and_csv(kept: Kept, tmp_path: Path) -> None:
+async def test_costs_feedback_a_day_and_csv(kept: LedgerRig, tmp_path: Path) -> None:
     recipe = kept.gateway.entries["chat"].recipe
     kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=2)})
     with kept.database.write() as connection:
@@ -296,7 +296,9 @@ async def test_costs_feedback_a_day_and_csv(kept: Kept, tmp_path: Path) -> None:
     assert (row["theirs"], row["ours"], round(row["saving_percent"], 1)) == (60e-6, 13e-6, 78.3)
 
 
-async def test_a_table_of_prices_is_not_read_on_the_event_loop(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_table_of_prices_is_not_read_on_the_event_loop(
+    kept: LedgerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A hundred rows take 30 ms, in which no stream would go on."""
     threads: list[threading.Thread] = []
 
@@ -313,7 +315,7 @@ async def test_a_table_of_prices_is_not_read_on_the_event_loop(kept: Kept, monke
     assert threading.main_thread() not in threads
 
 
-async def test_a_team_sees_its_own_request_with_its_ledger_rows(kept: Kept) -> None:
+async def test_a_team_sees_its_own_request_with_its_ledger_rows(kept: LedgerRig) -> None:
     await kept.ask(SEARCH)
     mine = await kept.call(SEARCH, "GET", "/v1/requests/r-1")
     found = mine.json()
@@ -332,7 +334,7 @@ async def test_a_team_sees_its_own_request_with_its_ledger_rows(kept: Kept) -> N
     assert "search" not in other.text, "not even whose it is"
 
 
-async def test_a_routers_report_is_of_the_callers_own_team(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_routers_report_is_of_the_callers_own_team(kept: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept.gateway.gateway.services.routers, "show", lambda name: SimpleNamespace(name=name))
     for team in ("search", "speech"):
         entry = Entry(team, "r-1", 1, time.time(), team, "", PATH, f"{team}-model", "rev", "", "interactive", "api",
@@ -345,7 +347,7 @@ async def test_a_routers_report_is_of_the_callers_own_team(kept: Kept, monkeypat
         assert (found["requests"], [one["target"] for one in found["outcomes"]]) == (len(seen), seen)
 
 
-async def test_a_report_is_counted_beside_the_loop(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_is_counted_beside_the_loop(kept: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the most rows that it reads it took two seconds, in which no stream got a token."""
     threads: list[threading.Thread] = []
     monkeypatch.setattr(kept.gateway.gateway.services.routers, "show", lambda name: SimpleNamespace(name=name))

@@ -24,7 +24,7 @@ NO_Q = {"q_lora_rank": None}
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownModel:
     name: str
     kind: str
     parameters: int
@@ -66,7 +66,7 @@ V3 = {
 Q3MOE = {"num_experts": 128, "num_experts_per_tok": 8}
 T, F = True, False
 CHAT = [
-    Known(*row)  # type: ignore[arg-type]
+    KnownModel(*row)  # type: ignore[arg-type]
     for row in [
         ("Llama-3.1-8B-Instruct", "llama", 8_030_261_248, 4096, 32, 32, 8, 0, 14336, 128256, F, 131072),
         ("Llama-3.1-70B-Instruct", "llama", 70_553_706_496, 8192, 80, 64, 8, 0, 28672, 128256, F, 131072),

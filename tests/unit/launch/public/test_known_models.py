@@ -14,20 +14,20 @@ from registry.files.shape import shape_of
 from registry.recipes.definition import Task
 from registry.recipes.source import HubSource
 from tests.unit.launch.listings import listing_of
-from tests.unit.launch.public.known_models import CHAT, Known
+from tests.unit.launch.public.known_models import CHAT, KnownModel
 
 GIB = 2**30
 MACHINE = Machine("cuda", 8 * 141 * GIB * 85 // 100, 90)
 """Large enough for all of them."""
 
 
-def proposal(known: Known, machine: Machine = MACHINE) -> Proposal:
+def proposal(known: KnownModel, machine: Machine = MACHINE) -> Proposal:
     each = 2 if "dtype" in known.config else 4  # where nothing is said, the files hold 32 bits
     listing: Listing = listing_of({"config.json": known.config}, {"model.safetensors": known.parameters * each})
     return propose(listing, HubSource(hub=f"org/{known.name}", revision="0" * 40), ModelRequest("x"), machine)
 
 
-def counted(known: Known) -> int:
+def counted(known: KnownModel) -> int:
     """Parameters as transformers has them, without memory for any."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -43,7 +43,7 @@ def test_there_are_a_hundred() -> None:
 
 
 @pytest.mark.parametrize("known", CHAT, ids=lambda known: known.name)
-def test_the_recipe_is_valid_and_its_weights_are_within_a_tenth(known: Known) -> None:
+def test_the_recipe_is_valid_and_its_weights_are_within_a_tenth(known: KnownModel) -> None:
     found = proposal(known)
     assert found.recipe.task is Task.CHAT
     assert all(choice.why for choice in found.choices)
@@ -55,7 +55,7 @@ def test_the_recipe_is_valid_and_its_weights_are_within_a_tenth(known: Known) ->
 
 
 @pytest.mark.parametrize("known", [k for k in CHAT if "kv_lora_rank" not in k.more], ids=lambda known: known.name)
-def test_its_kv_cache_is_what_vllm_counts(known: Known) -> None:
+def test_its_kv_cache_is_what_vllm_counts(known: KnownModel) -> None:
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 

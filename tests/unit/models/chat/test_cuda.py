@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.chat import devices, processes, settings
-from models.chat.vllm import core, launch, plugin, prewarm
+from models.chat.vllm import core, launch, prewarm, variables
 from tests.unit.registry.makers import recipe
 
 
@@ -70,7 +70,7 @@ def test_nothing_is_compiled_for_the_sampler_by_default(monkeypatch: pytest.Monk
 def test_a_start_that_ran_out_of_memory_says_so(
     error: Exception, memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(plugin.CAUSE, str(tmp_path / "cause"))
+    monkeypatch.setenv(variables.CAUSE, str(tmp_path / "cause"))
     core._tell_cause(error)
     reported = json.loads((tmp_path / "cause").read_text())
     assert reported[0] == memory

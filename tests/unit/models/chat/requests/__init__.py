@@ -1,0 +1,1 @@
+"""What a body of the chat engine may hold."""
