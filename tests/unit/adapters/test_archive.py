@@ -131,8 +131,8 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "cut tar": (tar(GOOD, "w")[:1800], ""),
     "cut zip": (zipped(GOOD)[:-30], "damaged"),
     "gzip of noise": (gzip.compress(os.urandom(2000)), "damaged"),
-    "bz2": (tar(GOOD, "w:bz2"), "no tar"),
-    "text": (b"hello", "no tar"),
+    "bz2": (tar(GOOD, "w:bz2"), "not a tar"),
+    "text": (b"hello", "not a tar"),
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ async def test_requests_that_failed_while_a_team_was_alone_are_listed(
         return cell
 
     monkeypatch.setattr(sharing, "closed_loop", closed_loop)
-    server: Any = SimpleNamespace(model="m", requested=lambda _team, request, _tier: request)
+    server: Any = SimpleNamespace(model="m", request_of=lambda _team, request, _tier: request)
     bench = Bench("fairness", RunSettings(quick=True, tiny=True, smoke=True, seed=0, work=tmp_path))
     await sharing._classes(bench, server, Workload(0))
     assert set(bench.failures) == {

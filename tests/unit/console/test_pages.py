@@ -144,7 +144,7 @@ async def test_older_requests_follow_though_new_ones_come_between(console: Conso
         seen += re.findall(r'data-copy="(req-\d+)', part)
         assert seen == [f"req-{number:03}" for number in reversed(range(100))]
         gone = await displayed.page("requests?part=rows&after=1.0 nobody")
-        assert "no longer kept" in gone
+        assert "no longer stored" in gone
 
 
 async def test_why_it_was_routed_there_and_who_answered_on_another_server(console: Console) -> None:

@@ -144,4 +144,4 @@ async def test_a_teams_texts_are_for_its_keys_and_admins(console: Console) -> No
         assert "secret" not in reported.text, "the console alone shows them"
         assert (await displayed.client.get(where.partition("&at")[0], headers=HTML)).status_code == 400
         texts.set_teams([])
-        assert "no longer kept" in (await displayed.client.get(where, headers=HTML)).text
+        assert "no longer stored" in (await displayed.client.get(where, headers=HTML)).text

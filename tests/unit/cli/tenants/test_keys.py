@@ -27,7 +27,7 @@ def test_a_key_alone_is_on_standard_output(run: Run) -> None:
     done = run("keys", "create", "--team", "search", "--models", "a*", "--models", "b", "--expires", "90d")
     text = done.stdout.strip()
     assert secret.id_of(text)
-    assert "Keep it" in done.stderr
+    assert "Store it" in done.stderr
     assert text not in done.stderr
     (key,) = listed(run, "keys")
     assert (key["team"], key["scopes"], key["models"], key["state"]) == ("search", ["infer"], ["a*", "b"], "active")
@@ -40,7 +40,7 @@ def test_a_key_alone_is_on_standard_output(run: Run) -> None:
 
 def test_rotate_and_revoke(run: Run) -> None:
     old = json.loads(run("keys", "create", "--scopes", "all", "--json").stdout)
-    assert sorted(old["scopes"]) == ["adapters", "admin", "infer", "models", "usage"]
+    assert sorted(old["scopes"]) == ["adapters", "admin", "infer", "models", "paths", "usage"]
     new = json.loads(run("keys", "rotate", old["id"], "--grace", "7d", "--json").stdout)
     assert (new["replaces"], new["scopes"]) == (old["id"], old["scopes"])
     assert new["value"] != old["value"]

@@ -10,6 +10,7 @@ import pytest
 from adapters.types import StoredAdapter
 from registry.records import Adapter, AdapterKey, NewVersion, Version
 from registry.state.database import State
+from registry.state.versions import VersionChange
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import digest, recipe
 
@@ -32,8 +33,8 @@ class Service:
     async def pin(self, key: AdapterKey, pinned: bool) -> Adapter:
         return self.adapters.pin(key, pinned)
 
-    async def alias(self, key: AdapterKey, alias: str, ref: str) -> Adapter:
-        return self.adapters.set_alias(key, alias, ref)
+    async def change(self, key: AdapterKey, change: VersionChange) -> Adapter:
+        return change.apply(self.adapters, key)
 
     async def remove(self, key: AdapterKey, ref: str | None, *, force: bool) -> tuple[str, ...]:
         before = {version.digest for version in self.adapters.get(key).versions}

@@ -186,7 +186,7 @@ async def test_the_last_admin_key_stays(served: Served) -> None:
         accounts.delete(account.id, project_id="search"),
         projects.archive("search"),
     ):
-        with pytest.raises(openai.ConflictError, match=f"the key {last.id} nobody .* 'admin'. Make one") as error:
+        with pytest.raises(openai.ConflictError, match=f"Without the key {last.id} .* 'admin'. Make one") as error:
             await refused
         assert error.value.code == "last_admin_key"
     assert served.watch.identify([last.value]).scopes == {"admin", "infer"}
@@ -198,8 +198,9 @@ async def test_the_last_admin_key_stays(served: Served) -> None:
 async def test_spend_limits(served: Served) -> None:
     await served.organization.projects.create(name="search")
     spend = served.organization.projects.spend_limit
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError) as missing:
         await spend.retrieve("search")
+    assert missing.value.code == "limit_not_found"
     await spend.update("search", threshold_amount=25_000, currency="USD", interval="month")
     found = await spend.retrieve("search")
     assert (found.threshold_amount, found.enforcement.status) == (25_000, "enforcing")
