@@ -17,7 +17,7 @@ import httpx
 from benchmarks.peers import processes
 from benchmarks.report.environment import ROOT
 from models.chat import devices
-from models.chat.vllm import plugin
+from models.chat.vllm import variables
 from models.process_control import die_with_parent
 from registry.files.dtypes import settle
 from registry.recipes.definition import Recipe
@@ -202,7 +202,7 @@ class VllmServe(Server):
         return [*words, "--host", "127.0.0.1", "--port", str(self.port), *vllm_flags(recipe, kind_of_host())]
 
     def variables(self) -> Mapping[str, str]:
-        ours = dict.fromkeys((plugin.ACTIVE, plugin.THREADS), "1" if self._patched else "")
+        ours = dict.fromkeys((variables.ACTIVE, variables.THREADS), "1" if self._patched else "")
         # FlashInfer's sampler is compiled at its first use, with what a host need not have: no more for the peer
         same = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
         return {**same, **ours, **self._variables}
