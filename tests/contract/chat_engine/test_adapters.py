@@ -71,14 +71,14 @@ async def test_an_adapter_that_vllm_knows_but_that_is_in_no_place_fails_that_req
     try:
         body = {"model": ref.digest, "prompt": "x", "max_tokens": 4}
         path = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=ref.digest, display_name="x", adapter=ref)
-        bench.engine._adapters._held[ref.digest] = type(  # type: ignore[union-attr]
-            next(iter(bench.engine._adapters._held.values()))  # type: ignore[union-attr]
+        bench.engine._adapters._staged[ref.digest] = type(  # type: ignore[union-attr]
+            next(iter(bench.engine._adapters._staged.values()))  # type: ignore[union-attr]
         )(777, True)
         with pytest.raises(RoundhouseError):
             async for _ in bench.engine.call(path):
                 pass
     finally:
-        del names[ref.digest], bench.engine._adapters._held[ref.digest]  # type: ignore[union-attr]
+        del names[ref.digest], bench.engine._adapters._staged[ref.digest]  # type: ignore[union-attr]
     prompt, answer = await stream
     assert bench.oracle.agrees(None, prompt, answer)
     await bench.engine.ping()
