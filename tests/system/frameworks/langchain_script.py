@@ -102,9 +102,7 @@ def chat() -> dict[str, Any]:
         "calls": [[one["name"], one["args"]] for one in call.tool_calls],
         "after": model("starter-chat").invoke(after).content,
         "person": person.with_structured_output(PERSON, method="function_calling").invoke(ALICE),
-        "schema": refused(
-            HfHubHTTPError, lambda: person.with_structured_output(PERSON, method="json_schema").invoke(ALICE)
-        ),
+        "schema": person.with_structured_output(PERSON, method="json_schema").invoke(ALICE),
         "unnamed": refused(HfHubHTTPError, lambda: model(None).invoke("hello")),
     }
 

@@ -26,7 +26,8 @@ def recipe(folder: Path) -> Path:
     """The starter chat model with few places and two pools."""
     data = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())
     data["batching"] = {**data.get("batching", {}), "max_requests": AT_ONCE}
-    data["memory"] = {**data["memory"], "kv_cache": "4300KiB"}  # one or two requests of full length
+    data["memory"] = {**data["memory"], "kv_cache": "8600KiB"}  # one or two requests of full length
+    data["dtype"] = "float32"  # so that every processor's cache holds as many
     data["adapters"] = []
     data["queue"] = {"max_waiting": 400, "max_wait": "600s"}
     data["pools"] = {
@@ -55,7 +56,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, d
             run_cli("teams", "create", team)
             keys[team] = run_cli("keys", "create", "--team", team, "--scopes", "infer,models", *more)["value"]
         eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys["reports"]}).status_code == 200)
-        assert chat(server, keys["quiet"]).status_code == 200
+        first = chat(server, keys["quiet"])
+        assert first.status_code == 200, first.text
         yield server, keys
 
 

@@ -1,6 +1,7 @@
 """What a provider reports beyond what a request can have is cut to that, and told."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ CHOICE = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_
 async def test_one_false_answer_does_not_end_a_month(
     tmp_path: Path, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "roundhouse.providers")
     whole = Play([json.dumps({"model": "big", "choices": [CHOICE], "usage": REPORTED}).encode()])
     chunks: list[Any] = [
         {"model": "big", "choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]},
