@@ -180,8 +180,12 @@ class RerankingEngine(BatchedEngine[Ids, float]):
                 "text.",
                 param="query",
             )
-        answers = await self._batcher.submit([Item(index, len(part.ids), part) for index, part in enumerate(flat)])
-        scores = iter(answers.results)
+        # equal documents get one score: computed in two batches, they would differ in the last digits
+        distinct = {tuple(part.ids): part for part in flat}
+        places = {ids: place for place, ids in enumerate(distinct)}
+        items = [Item(place, len(ids), part) for place, (ids, part) in enumerate(distinct.items())]
+        answers = await self._batcher.submit(items)
+        scores = iter([answers.results[places[tuple(part.ids)]] for part in flat])
         return [max(next(scores) for _ in parts) for parts in inputs], inputs, answers.batch
 
     async def _known(self) -> Any:

@@ -82,6 +82,8 @@ class ChatPayload:
     body: Mapping[str, Any]
     fills: bool = False
     """The client named no number of tokens: use all the room there is, not the path's default."""
+    continues: bool = False
+    """The last message is the beginning of the answer. Providers have their own rule for it."""
 
 
 Call = ChatPayload | EmbedRequest | RerankRequest | TranscribeRequest

@@ -5,14 +5,15 @@ A struct is the one definition of a body: it decodes, checks, and shows in the O
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Request
+from pydantic import BeforeValidator, Strict
 
 from models.messages import EmbedRequest, RerankRequest
 from registry.base.json import NOT_JSON
-from registry.base.wording import quoted, size_words
+from registry.base.wording import size_words
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
 from runtime.gateway.target import Call
@@ -21,20 +22,16 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 # msgspec gives the place of a fault only inside its message; it is read for `param` and for nothing else.
 _NO_MODEL = "Object missing required field `model`"
+_WHOLE_FLOAT = re.compile(rb"\d(?:\.0+(?!\d)|[eE])")
+"""What a body has that was refused for a whole float."""
 _FAULT_PATH = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises TooLarge over `limit` bytes, before reading on; BadRequest for one that is compressed.
+    """The whole body. Raises TooLarge over `limit` bytes, before reading on.
 
-    How slow it may be: `guard.bodies`.
+    How slow it may be, and how it is decompressed: `guard.bodies`.
     """
-    if (encoding := request.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
-        raise BadRequest(
-            f"The body is compressed ({quoted(encoding)}), and this server takes it as it is: send it without "
-            "Content-Encoding.",
-            code="invalid_json",
-        )
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large_error(limit)
@@ -71,21 +68,44 @@ def unreadable_error(error: Exception) -> BadRequest:
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """JSON bytes as `kind`. Raises BadRequest that says what is wrong and where."""
+    """JSON bytes as `kind`; whole floats are integers. Raises BadRequest that says what is wrong and where."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise validation_error(error) from None
+        if _WHOLE_FLOAT.search(body) is None:
+            raise validation_error(error) from None
     except NOT_JSON as error:
         raise unreadable_error(error) from None
+    return convert(parse_object(body), kind)
 
 
 def convert(data: dict[str, Any], kind: type[T]) -> T:
     """An object that was parsed already as `kind`. Raises BadRequest as `decode` does."""
     try:
         return msgspec.convert(data, kind)
+    except msgspec.ValidationError:
+        pass
+    try:
+        return msgspec.convert(with_integers(data), kind)
     except msgspec.ValidationError as error:
         raise validation_error(error) from None
+
+
+def with_integers(value: Any) -> Any:
+    """JSON with each whole float as an integer: 8192.0, as programs with one type of numbers write 8192."""
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**63:
+            return int(value)
+        case list():
+            return [with_integers(item) for item in value]
+        case dict():
+            return {name: with_integers(item) for name, item in value.items()}
+        case _:
+            return value
+
+
+WholeNumber = Annotated[int, Strict(), BeforeValidator(with_integers)]
+"""A field of pydantic's that takes integers and whole floats, but neither texts nor booleans."""
 
 
 def validation_error(error: msgspec.ValidationError) -> BadRequest:

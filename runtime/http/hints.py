@@ -28,7 +28,7 @@ import msgspec
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
 from runtime.gateway.context import RequestContext, RequestHints
-from runtime.http.bodies import parse_object
+from runtime.http.bodies import parse_object, with_integers
 from runtime.http.preferences import parse as parse_preference
 from tenants.caller import CLASSES, Caller, ServiceClass
 
@@ -158,7 +158,7 @@ def _class(word: str, param: str) -> ServiceClass:
 
 def _count(value: object) -> int | None:
     try:
-        return max(0, msgspec.convert(value, int))
+        return max(0, msgspec.convert(with_integers(value), int))
     except msgspec.ValidationError:
         return None  # the body's parser says what is wrong with it
 

@@ -167,6 +167,8 @@ def _text(body: Mapping[str, object], name: str, otherwise: str | None = None) -
 
 def _whole(body: Mapping[str, object], name: str, most: int, otherwise: int | None = None) -> int:
     value = body.get(name, otherwise)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not (isinstance(value, int) and 1 <= value <= most):
         raise BadRequest(f"Send `{name}` as a whole number of 1 to {most}.", param=name)
     return value

@@ -73,7 +73,7 @@ def token_limits(request: ChatRequest) -> dict[str, int]:
     limits: dict[str, int] = {}
     for name in TOKEN_FIELDS & request.fields.keys():
         try:
-            limits[name] = msgspec.json.decode(request.fields[name], type=int)
+            limits[name] = msgspec.json.decode(request.fields[name], type=int, strict=False)
         except NOT_JSON:
             continue  # vLLM refuses it
     return limits

@@ -39,6 +39,8 @@ SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", 
 """Calls that leave something in an engine's prefix cache."""
 TIERS = {ServiceClass.CRITICAL: "priority", ServiceClass.INTERACTIVE: "default", ServiceClass.BATCH: "flex"}
 """OpenAI's names of the classes."""
+CONTINUED = {"add_generation_prompt": False, "continue_final_message": True}
+"""vLLM's fields for a last message that is the beginning of the answer."""
 NOT_LOADING = frozenset((ModelState.ABSENT, ModelState.ASLEEP, ModelState.FAILED))
 """States in which no load is under way."""
 PROBE_FAILED = "The adapter's probe failed. Only the team that shares it is told more."
@@ -259,9 +261,10 @@ class LocalLease:
         served = self._adapter.digest if self._adapter else self.entry.id
         tier = TIERS[context.service_class] if context.hints.echoes_class else ""
         repeated = {"service_tier": tier} if tier and call.path == "/v1/responses" else {}
+        begun = CONTINUED if call.continues else {}
         return HttpCall(
             path=call.path,
-            body=msgspec.json.encode({**call.body, **self._salt(call), "model": served, **repeated}),
+            body=msgspec.json.encode({**call.body, **self._salt(call), "model": served, **repeated, **begun}),
             served=served,
             display_name=self._target.requested,
             adapter=self._adapter,

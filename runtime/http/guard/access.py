@@ -16,6 +16,7 @@ PAGES = frozenset(("/", "/docs", "/openapi.json", "/console"))
 """Pages for people. They reveal nothing about this server's models."""
 FOLDERS = ("/docs/assets/", "/console/")
 """Nothing below them needs a key: the console itself decides who may see a page."""
+_SLASHES = re.compile("//+")
 PATHS = frozenset(route.path for route in ROUTES)
 _Methods = Mapping[str, frozenset[Scope]]
 _BY_PATH: dict[str, dict[str, frozenset[Scope]]] = {}
@@ -66,8 +67,12 @@ def dialect_of(path: str) -> Dialect:
 
 
 def unknown_path_error(path: str) -> NotFound:
-    """The error for a path that does not exist; it names the same call with or without /v1."""
-    stripped = path.rstrip("/")
+    """The error for a path that does not exist; it names the same call with or without /v1, and with single slashes."""
+    single = _SLASHES.sub("/", path)
+    if single != path and _methods("POST", single):
+        advice = f"It is at {quoted(single)}: leave the last slash of the client's address out."
+        return NotFound(f"There is no {quoted(path)} here. {advice}", code="unknown_path")
+    stripped = single.rstrip("/")
     bare = stripped.removeprefix("/v1").removeprefix("/")
     near = next((one for one in (f"/v1/{bare}", f"/{bare}", stripped.removeprefix("/api")) if one in PATHS), None)
     if near is None:

@@ -1,17 +1,19 @@
 """How large a body may be, how much it may hold, and how slowly it may come, for every path, also those that never look
-at it. Which body gives way to another: `guard.memory`."""
+at it. Which body gives way to another: `guard.memory`; how it is decompressed: `guard.codings`. Its bounds are those of
+the decoded body, its pace that of the bytes that are sent."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from registry.errors import QueueFull, RequestTimedOut, TooLarge
+from registry.errors import BadRequest, QueueFull, RequestTimedOut, TooLarge, UnsupportedMedia
 from registry.values import Values
 from runtime.http.bodies import too_large_error
 from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of
+from runtime.http.guard.codings import Decoder, decoder
 from runtime.http.guard.memory import Body, BodyMemory, Owner, owners_of
 from runtime.http.guard.origin import FORMS
 from runtime.http.middleware import context_of
@@ -36,7 +38,7 @@ NO_KEY_BYTES = 64 * 2**10
 
 
 class BodyMiddleware:
-    """Raises RequestTimedOut, TooLarge or QueueFull from `receive`, which endpoints write in their dialect's words.
+    """Raises RequestTimedOut, TooLarge, QueueFull or BadRequest from `receive`; endpoints write it in their dialect.
 
     FastAPI, where it reads a body itself, turns what is raised there into an error of its own: then ours is sent
     in its place. Only the time that we wait for the client counts, not the time that the endpoint takes.
@@ -58,24 +60,36 @@ class BodyMiddleware:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
+        try:
+            decodes = decoder(_header(scope, b"content-encoding"))
+        except UnsupportedMedia as refusal:
+            await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
+            return
         caller, most = context_of(scope).caller, self._most(scope["path"])
         if caller is ANONYMOUS:
             most = min(most, NO_KEY_BYTES)
         memory = None if _is_form(scope) else self._memory
         client = scope.get("client")
         owners = owners_of(caller, client[0] if client else "")
-        body = _Body(receive, send, self._pace, most, memory, owners, Values(self._values), _declared(scope))
+        declared = int(_header(scope, b"content-length") or 0)  # the parser has refused what is no number
+        body = _Body(receive, send, self._pace, most, memory, owners, Values(self._values), declared, decodes)
         try:
-            await self._app(scope, body.receive, body.send)
+            await self._app(scope if decodes is None else _decoded(scope), body.receive, body.send)
         finally:
             body.leave()
         if body.refusal is not None and not body.answered:
             await error_response(body.refusal, dialect_of(scope["path"]))(scope, receive, send)
 
 
-def _declared(scope: Scope) -> int:
-    """Bytes that are to come, as the client says; the parser has refused what is no number."""
-    return next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+def _header(scope: Scope, header: bytes) -> str:
+    """The values of a header, as one; empty: there is none."""
+    return ", ".join(value.decode("latin-1") for name, value in scope["headers"] if name == header)
+
+
+def _decoded(scope: Scope) -> Scope:
+    """The scope of a request whose body is decoded here."""
+    headers = [one for one in scope["headers"] if one[0] not in (b"content-encoding", b"content-length")]
+    return {**scope, "headers": headers}
 
 
 def _is_form(scope: Scope) -> bool:
@@ -115,14 +129,20 @@ class _Body:
         owners: tuple[Owner, ...],
         values: Values,
         declared: int,
+        decodes: Decoder | None,
     ) -> None:
-        """memory: None for a form. declared: bytes that are to come."""
+        """memory: None for a form. declared: bytes that are to come, as they are sent. decodes: None for plain ones."""
+        self._decoder = decodes
+        self._pieces: Iterator[bytes] = iter(())
+        """Decoded from the last message, and not yet passed on."""
         self._values, self._declared = values, declared
         self._receive, self._send, self._pace, self._most, self._memory = receive, send, pace, most, memory
-        self._size, self._waited, self._ended = 0, 0.0, False
+        self._size = self._received = 0
+        """Bytes passed on, and bytes as they were sent."""
+        self._waited, self._received_all, self._ended = 0.0, False, False
         self._timeout: asyncio.Timeout | None = None
         self.body = Body(owners, STALL_SECONDS)
-        self.refusal: RequestTimedOut | TooLarge | QueueFull | None = None
+        self.refusal: BadRequest | RequestTimedOut | TooLarge | QueueFull | None = None
         self.answered = False
 
     async def receive(self) -> Message:
@@ -133,11 +153,40 @@ class _Body:
             self.refusal = too_large_error(self._most)
         if self.refusal is not None:
             raise self.refusal
+        try:
+            message = await (self._await_message() if self._decoder is None else self._decode(self._decoder))
+            data = message.get("body", b"")
+            self._size += len(data)
+            self._ended = not message.get("more_body", False)
+            if self._memory is not None:
+                self._values.add(data)
+                self._memory.add(self, len(data), asyncio.get_running_loop().time())
+        except (BadRequest, TooLarge, QueueFull) as refusal:
+            self.refusal = refusal
+            raise
+        return message
+
+    async def _decode(self, decodes: Decoder) -> Message:
+        """The next piece of the decoded body as a message of its own."""
+        while (piece := next(self._pieces, None)) is None:
+            if self._received_all:
+                decodes.finish()
+                return {"type": "http.request", "body": b"", "more_body": False}
+            message = await self._await_message()
+            if message["type"] != "http.request":
+                return message
+            self._pieces = decodes.feed(message.get("body", b""))
+            self._received_all = not message.get("more_body", False)
+        await asyncio.sleep(0)  # a small body may decode into many pieces
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    async def _await_message(self) -> Message:
+        """The next message as it was sent. Raises RequestTimedOut."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.body.await_piece(began)
         try:
-            async with asyncio.timeout(self._pace.seconds_left(self._waited, self._size)) as self._timeout:
+            async with asyncio.timeout(self._pace.seconds_left(self._waited, self._received)) as self._timeout:
                 message = await self._receive()
         except TimeoutError:
             self.refusal = self.refusal or RequestTimedOut(
@@ -151,15 +200,7 @@ class _Body:
         now, size = loop.time(), len(message.get("body", b""))
         self.body.take_piece(size, now, self._pace.rate, STALL_SECONDS)
         self._waited += now - began
-        self._size += size
-        self._ended = not message.get("more_body", False)
-        if self._memory is not None:
-            try:
-                self._values.add(message.get("body", b""))
-                self._memory.add(self, size, now)
-            except (TooLarge, QueueFull) as refusal:
-                self.refusal = refusal
-                raise
+        self._received += size
         return message
 
     def give_way(self) -> None:

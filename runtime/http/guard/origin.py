@@ -6,10 +6,10 @@ A browser lets any page send requests to a server on this machine. Three things 
 |-----------------------------------------------------|--------------------------------------------------------------|
 | a name of the attacker's points here (DNS rebinding)| its name is not among the hosts                              |
 | a page posts, and does not need to read the answer  | its Origin, or Sec-Fetch-Site, is foreign                    |
-| the same, from a browser that tells neither         | bodies are JSON, which a page must ask for first, or a form  |
+| the same, from a browser that sends neither         | bodies are JSON, which a page must ask for first, or a form  |
 
-Ollama's paths are called by programs that do not say that a body is JSON, as its own examples do. They are known by the
-User-Agent: a page must ask first before it may send another one than its browser's.
+Ollama's paths take a body of any type, since most programs that call them declare none or a form. There the Referer
+stands in for an Origin that is missing; every browser since 2020 sends one of the three with a page's POST.
 """
 
 import ipaddress
@@ -30,13 +30,9 @@ READS = frozenset(("GET", "HEAD"))
 """They change nothing, and what they answer no other page can read."""
 FORMS = frozenset(("/v1/adapters", "/v1/audio/transcriptions", "/v1/audio/translations"))
 """Paths that take files as multipart/form-data."""
-PROGRAMS = (
-    ("curl/", "application/x-www-form-urlencoded"), ("node", "text/plain"), ("undici", "text/plain"),
-    ("Deno/", "text/plain"), ("Bun/", "text/plain"),
-)  # fmt: skip
-"""The beginning of their User-Agent, and the type that they write of themselves. Others write none, as LiteLLM does."""
-BROWSERS = ("Mozilla/", "Opera/")
-"""How the User-Agent of every browser begins that runs a page's scripts, without which a body always has a type."""
+RECORDINGS = FORMS - {"/v1/adapters"}
+"""Those of them that take nothing else."""
+OLLAMA = "/api/"
 EVERY = "*"
 _OWN = ("same-origin", "none")
 _PORTS = {"http": 80, "https": 443}
@@ -114,14 +110,22 @@ class OriginPolicy:
                 raise _origin_error(origin)
         elif values.get(b"sec-fetch-site", _OWN[0]) not in _OWN:
             raise _origin_error(None)
+        elif path.startswith(OLLAMA) and (page := values.get(b"referer")) and not self.origin(_origin_of(page), host):
+            raise _origin_error(_origin_of(page))
         if values.get(b"content-length", "0") != "0" or b"transfer-encoding" in values:
-            _check_type(path, values.get(b"content-type", ""), values.get(b"user-agent", ""))
+            _check_type(path, values.get(b"content-type", ""))
 
 
 _ONCE = {b"host": "Host", b"content-type": "Content-Type"}
 _READ = frozenset(
-    (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding", b"user-agent")
+    (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding", b"referer")
 )
+
+
+def _origin_of(page: str) -> str:
+    """The origin of a page, from its address."""
+    scheme, _, rest = page.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
 
 
 def _host_name(value: str) -> str | None:
@@ -140,26 +144,21 @@ def _host_name(value: str) -> str | None:
     return name if name and (not port or port.isdigit()) else None
 
 
-def _check_type(path: str, value: str, agent: str) -> None:
+def _check_type(path: str, value: str) -> None:
     kind = value.partition(";")[0].strip().lower()
-    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+    if path.startswith(OLLAMA) or kind == "application/json":
         return
-    if path.startswith("/api/") and _is_ollama_client(kind, agent):
+    if kind.startswith("application/") and kind.endswith("+json"):
         return
     if path in FORMS:
         if kind == "multipart/form-data":
             return
+        if path in RECORDINGS:
+            raise UnsupportedMedia("Send multipart/form-data with the recording as its field 'file'.")
         raise UnsupportedMedia("Send Content-Type: application/json with JSON, or multipart/form-data with a file.")
     raise UnsupportedMedia(
         f"Send JSON with Content-Type: application/json; this has {quoted(kind) if kind else 'none'}."
     )
-
-
-def _is_ollama_client(kind: str, agent: str) -> bool:
-    """Is it a program that calls Ollama's paths so, and no browser?"""
-    if not kind:
-        return bool(agent) and not agent.startswith(BROWSERS)
-    return any(agent.startswith(program) and kind == own for program, own in PROGRAMS)
 
 
 def _host_error(host: str) -> RoundhouseError:
@@ -191,7 +190,8 @@ class OriginMiddleware:
             try:
                 self._allowed.check(scope["method"], scope["path"], scope["headers"])
             except RoundhouseError as refusal:
-                if isinstance(refusal, UnsupportedMedia) and f"/v1{scope['path']}" in FORMS:
+                path = scope["path"]
+                if isinstance(refusal, UnsupportedMedia) and (f"/v1{path}" in FORMS or "//" in path):
                     refusal = unknown_path_error(scope["path"])
                 await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
                 return

@@ -52,7 +52,7 @@ from runtime.http.ollama.bodies import (
     OllamaGenerateBody,
     OllamaOptions,
 )
-from runtime.http.ollama.keep_alive import apply_keep_alive
+from runtime.http.ollama.keep_alive import apply_keep_alive, unloads
 from runtime.http.route import RouteGroup
 from runtime.http.schema import NULL, component, ref, structs
 
@@ -79,7 +79,7 @@ class OllamaRequest:
         is_short = context is not None and context_length is not None and context > context_length
         self.context_warnings = [f"num_ctx: the model's context has {context_length} tokens"] if is_short else []
         if "prompt" not in self.body:
-            return [ChatPayload("/v1/chat/completions", self.body)]
+            return [ChatPayload("/v1/chat/completions", self.body, continues=translation.is_begun(self.ollama_body))]
         if "max_tokens" in self.body:
             return [ChatPayload("/v1/completions", self.body)]
         limit = {} if context_length is None else {"max_tokens": context_length}  # vLLM's default is 16
@@ -153,6 +153,7 @@ CANNOT: Mapping[Ability, str] = {
 def _parsed_request(
     path: str, ollama_body: OllamaBody, body: Mapping[str, Any] | None, *, has_images: bool, has_tools: bool
 ) -> ParsedRequest:
+    unloads(ollama_body.keep_alive)  # a bad value is refused before the model is loaded
     thinks = ollama_body.think not in (None, False)
     needs = {
         ability: name
@@ -200,9 +201,10 @@ class OllamaVector(msgspec.Struct):
 
 
 def _parsed_embedding(
-    model: str, request: EmbedRequest, write: Callable[[bytes, int, Timings], bytes]
+    body: OllamaEmbedBody | OllamaEmbeddingsBody, request: EmbedRequest, write: Callable[[bytes, int, Timings], bytes]
 ) -> ParsedRequest:
     """write: makes the body from rows of JSON, tokens and timings. Without inputs the model is only loaded."""
+    unloads(body.keep_alive)
     timings = Timings()
 
     def calls(_: int | None) -> Sequence[Call]:
@@ -219,7 +221,7 @@ def _parsed_embedding(
         async for part in whole_answer(write(rows, tokens, timings)):
             yield part
 
-    return ParsedRequest(ModelRef(Task.EMBED, model), calls, render, Dialect.OLLAMA)
+    return ParsedRequest(ModelRef(Task.EMBED, body.model), calls, render, Dialect.OLLAMA)
 
 
 def _parse_embed(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
@@ -234,14 +236,14 @@ def _parse_embed(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
         shape = b'{"model":%s,"embeddings":%s,"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
         return shape % (model, rows, *times)
 
-    return _parsed_embedding(ollama_body.model, request, write)
+    return _parsed_embedding(ollama_body, request, write)
 
 
 def _parse_embeddings(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
     ollama_body = decode(data, OllamaEmbeddingsBody)
     request = EmbedRequest(inputs=[ollama_body.prompt] if ollama_body.prompt else [], truncate=True)
     return _parsed_embedding(
-        ollama_body.model, request, lambda rows, _tokens, _timings: b'{"embedding":%s}' % (rows[1:-1] or b"[]")
+        ollama_body, request, lambda rows, _tokens, _timings: b'{"embedding":%s}' % (rows[1:-1] or b"[]")
     )
 
 

@@ -11,7 +11,8 @@ from contextlib import aclosing
 import msgspec
 
 from registry.base.json import NOT_JSON
-from registry.errors import Forbidden, RoundhouseError
+from registry.base.wording import quoted
+from registry.errors import BadRequest, Forbidden, RoundhouseError
 from runtime.gateway.core import Gateway
 from runtime.gateway.views.values import ModelView
 from runtime.http.dialect import Parts, whole_answer
@@ -19,7 +20,10 @@ from runtime.http.ollama.answers import Timings, Writer
 from runtime.http.ollama.models import base_model
 from tenants.caller import Caller, Scope
 
-_ZERO = re.compile(r"^0+(\.0*)?(ns|us|µs|ms|s|m|h)?$")
+_NUMBER = r"(\d+(\.\d*)?|\.\d+)"
+_DURATION = re.compile(rf"[+-]?({_NUMBER}|({_NUMBER}(ns|us|µs|μs|ms|s|m|h))+)")
+"""Go's durations, and seconds without a unit."""
+_ZERO = re.compile(r"[^1-9]*")
 
 
 _unloads: set[asyncio.Future[ModelView]] = set()
@@ -33,17 +37,29 @@ class _KeepAliveFields(msgspec.Struct):
     prompt: str | None = None
 
 
+def unloads(keep_alive: int | float | str | None) -> bool:
+    """Whether the model is to leave after the answer. Raises BadRequest for what is no duration."""
+    if not isinstance(keep_alive, str):
+        return keep_alive == 0
+    if keep_alive and not _DURATION.fullmatch(keep_alive):
+        raise BadRequest(
+            f"'keep_alive' is {quoted(keep_alive)}, which is no duration. Send seconds as a number, or a text such as "
+            '"5m", "1h30m", "0" or "-1s".',
+            param="keep_alive",
+        )
+    return bool(keep_alive) and _ZERO.fullmatch(keep_alive) is not None
+
+
 def apply_keep_alive(path: str, gateway: Gateway, caller: Caller, body: bytes, parts: Parts) -> Parts:
     """The same answer; the model leaves behind it where that was asked for. Raises Forbidden."""
     if b'"keep_alive"' not in body:
         return parts
     try:
         request = msgspec.json.decode(body, type=_KeepAliveFields)
-    except NOT_JSON:
+        if not unloads(request.keep_alive):
+            return parts
+    except (BadRequest, *NOT_JSON):
         return parts  # refused, with what is wrong
-    keep_alive = request.keep_alive
-    if keep_alive is None or not (_ZERO.match(keep_alive) if isinstance(keep_alive, str) else keep_alive == 0):
-        return parts
     is_empty = path in ("/api/chat", "/api/generate") and not (request.messages or request.prompt)
     if Scope.MODELS not in caller.scopes:
         if is_empty:  # to go on would load the model

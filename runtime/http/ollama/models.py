@@ -41,7 +41,7 @@ from tenants.caller import SCOPES, Caller, Scope
 
 route = RouteGroup("Ollama", (Dialect.OLLAMA,))
 
-API = "0.12.6"
+API = "0.14.0"
 """The version of Ollama whose interface this is: clients decide by it what they may send. Ours is at /version."""
 
 

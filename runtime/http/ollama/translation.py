@@ -29,6 +29,14 @@ def chat(body: OllamaChatBody) -> dict[str, Any]:
     return result
 
 
+def is_begun(body: OllamaBody) -> bool:
+    """Whether the last message is the beginning of the answer, from which Ollama goes on."""
+    if not isinstance(body, OllamaChatBody) or not body.messages:
+        return False
+    last = body.messages[-1]
+    return last.role == "assistant" and bool(last.content) and not (last.tool_calls or last.images)
+
+
 def generation(body: OllamaGenerateBody) -> dict[str, Any]:
     """The body for /v1/chat/completions, or for /v1/completions with a raw prompt."""
     body.refuse()

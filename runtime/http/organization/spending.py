@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from registry.errors import BadRequest, NotFound
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import json_answer
+from runtime.http.bodies import WholeNumber
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import OBJECT, admin_route
 from runtime.http.organization.projects import ONE
@@ -26,7 +27,7 @@ _CENT = MICRO // 100
 
 class SpendBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    threshold_amount: int = Field(strict=True, ge=0, le=10**9, description="hundredths of the currency")
+    threshold_amount: WholeNumber = Field(ge=0, le=10**9, description="hundredths of the currency")
     currency: str
     interval: Literal["month"]
 

@@ -1,6 +1,5 @@
 """The chat family's relay: names in two fields, and errors of the engine's own in each dialect's shape."""
 
-import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,18 +116,6 @@ async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient, path: str) 
         assert error["message"]
         if path != "/v1/messages":  # Anthropic's errors have no code
             assert error["code"] == code
-
-
-async def test_a_compressed_body_is_refused_as_such(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    body = json.dumps(REQUEST).encode()
-    refused = await client.post(
-        "/v1/chat/completions", content=gzip.compress(body), headers={"Content-Encoding": "gzip"}
-    )
-    assert refused.status_code == 400
-    assert "compressed ('gzip')" in refused.json()["error"]["message"]
-    answers(gateway, 200, b"{}")
-    plain = await client.post("/v1/chat/completions", content=body, headers={"Content-Encoding": "identity"})
-    assert plain.status_code == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])

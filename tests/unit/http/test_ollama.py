@@ -115,6 +115,40 @@ async def test_a_chat_as_vllm_gets_it(tmp_path: Path, more: Any, expected: Any) 
     assert sent(gateway) == {**SENT, **expected}
 
 
+@pytest.mark.parametrize("value", [0, 300, -1, 2.5, "", "0", "0s", "5m", "1h30m", "-1m", "-1", "300", "+.5h", "10ms"])
+async def test_a_keep_alive_is_a_duration(tmp_path: Path, value: Any) -> None:
+    gateway = able(tmp_path)
+    streams(gateway, delta(content="a", finish="stop"))
+    assert (await post(gateway, "/api/chat", {**REQUEST, "keep_alive": value})).status_code == 200
+
+
+@pytest.mark.parametrize("value", ["5 minutes", "forever", "5x", "m", "-", "5m5", "1e3", True, [5]])
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/embed", "/api/embeddings"])
+async def test_what_is_no_duration_is_refused(gateway: FakeGateway, path: str, value: Any) -> None:
+    body = {"model": "chat", "messages": MESSAGES, "prompt": "a", "input": "a", "keep_alive": value}
+    response = await post(gateway, path, body)
+    assert response.status_code == 400
+    assert "keep_alive" in response.json()["error"]
+    assert not isinstance(value, str) or "5m" in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("last", "continues"),
+    [
+        ({"role": "assistant", "content": "HELLO"}, True),
+        ({"role": "assistant", "content": ""}, False),
+        ({"role": "assistant", "content": "a", "tool_calls": [CALL]}, False),
+        ({"role": "user", "content": "b"}, False),
+    ],
+)
+async def test_a_last_message_of_the_assistant_is_continued(tmp_path: Path, last: Any, continues: bool) -> None:
+    gateway = able(tmp_path)
+    streams(gateway, delta(content=" WORLD", finish="stop"))
+    assert (await post(gateway, "/api/chat", {**REQUEST, "messages": [*MESSAGES, last]})).status_code == 200
+    fields = {"add_generation_prompt": False, "continue_final_message": True}
+    assert fields.items() <= sent(gateway).items() if continues else not fields.keys() & sent(gateway).keys()
+
+
 async def test_a_shorter_context_is_reported_once_for_the_target_that_answers() -> None:
     """A router's fall-back may have a longer one than the target that failed."""
     path = {endpoint.path: endpoint for endpoint in ENDPOINTS}["/api/chat"]

@@ -1,0 +1,131 @@
+"""Bodies with Content-Encoding: decoded, and bounded while they are."""
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import BadRequest, UnsupportedMedia
+from runtime.http.guard import codings
+from tests.unit.guard.serving import HOST, JSON, Answer, Served, served
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+PACKERS = {
+    "gzip": ("gzip", gzip.compress),
+    "X-GZip": ("X-GZip", gzip.compress),
+    "deflate": ("deflate", zlib.compress),
+    "raw deflate": ("deflate", raw_deflate),
+    "zstd": ("zstd", zstd),
+}
+
+
+def decoded(coding: str, parts: list[bytes]) -> bytes:
+    decodes = codings.decoder(coding)
+    assert decodes is not None
+    pieces = [piece for part in parts for piece in decodes.feed(part)]
+    decodes.finish()
+    assert all(pieces)
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize("name", PACKERS)
+@given(st.lists(st.binary(max_size=2000), min_size=1, max_size=3), st.integers(1, 40), st.integers(0, 3))
+def test_what_was_packed_comes_back_however_it_was_cut(name: str, members: list[bytes], size: int, more: int) -> None:
+    coding, pack = PACKERS[name]
+    members = members if coding != "deflate" else members[:1]
+    data = [member * 10**more for member in members]
+    packed = b"".join(map(pack, data))
+    parts = [packed[start : start + size * 10**more] for start in range(0, len(packed), size * 10**more)]
+    assert decoded(coding, parts) == b"".join(data)
+    with pytest.raises(BadRequest, match="too early"):
+        decoded(coding, [packed[:-1]])
+
+
+@pytest.mark.parametrize("name", PACKERS)
+def test_no_piece_is_large(name: str) -> None:
+    coding, pack = PACKERS[name]
+    decodes = codings.decoder(coding)
+    assert decodes is not None
+    size = 64 * 2**20
+    bomb = pack(bytes(size))
+    assert len(bomb) < size / 900
+    lengths = [len(piece) for piece in decodes.feed(bomb)]
+    assert sum(lengths) == size
+    assert max(lengths) <= 8 * 2**20
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+def test_what_is_packed_otherwise_is_refused(coding: str) -> None:
+    with pytest.raises(BadRequest, match="without Content-Encoding"):
+        decoded(coding, [b'{"model": "embed"}'])
+
+
+def test_unknown_codings_are_refused_with_those_that_are_known() -> None:
+    for coding in ("br", "gzip, gzip", "gzip\r\nx", "compress"):
+        with pytest.raises(UnsupportedMedia, match="gzip, deflate or zstd") as refused:
+            codings.decoder(coding)
+        assert refused.value.status == 415
+    assert codings.decoder(" Identity ") is None
+    assert codings.decoder("") is None
+
+
+async def post(server: Served, path: bytes, coding: bytes, body: bytes, more: bytes = JSON) -> Answer:
+    head = b"POST " + path + b" HTTP/1.1\r\n" + HOST + more + b"Content-Encoding: " + coding + b"\r\n"
+    return await server.ask(head + b"Content-Length: %d\r\n" % len(body), body)
+
+
+@pytest.mark.parametrize("name", PACKERS)
+async def test_every_path_takes_packed_bodies_and_no_bomb(tmp_path: Path, name: str) -> None:
+    coding, pack = PACKERS[name]
+    body = json.dumps({"model": "nothing", "input": "a" * 100_000, "messages": []}).encode()
+    async with served(tmp_path, max_json=2**20) as server:
+        for path in (b"/v1/embeddings", b"/v1/chat/completions", b"/api/show", b"/v1/models/embed/plan"):
+            answer = await post(server, path, coding.encode(), pack(body))
+            assert answer.status == (200 if path.endswith(b"plan") else 404), answer.body
+            bomb = pack(b'"' + b"a" * 2**28)
+            assert len(bomb) < 2**20
+            answer = await post(server, path, coding.encode(), bomb)
+            assert answer.status == 413
+            assert b"1 MiB" in answer.body
+            answer = await post(server, path, coding.encode(), pack(b"[" * 900_000))
+            assert answer.status == 413, "too many values"
+            answer = await post(server, path, coding.encode(), pack(body)[:-5])
+            assert (answer.status, b"too early" in answer.body) == (400, True)
+        assert server.memory.held == 0
+
+
+@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/api/chat", b"/v1/messages", b"/v1/adapters"])
+async def test_an_unknown_coding_is_refused_in_the_dialect_of_its_path(tmp_path: Path, path: bytes) -> None:
+    async with served(tmp_path) as server:
+        answer = await post(server, path, b"br", b"abc")
+        assert answer.status == 415
+        error = json.loads(answer.body)["error"]
+        assert "gzip, deflate or zstd" in (error if isinstance(error, str) else error["message"])
+
+
+@pytest.mark.parametrize("name", PACKERS)
+async def test_a_packed_form_is_a_form(tmp_path: Path, name: str) -> None:
+    coding, pack = PACKERS[name]
+    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nnothing\r\n--b--\r\n'
+    kind = b"Content-Type: multipart/form-data; boundary=b\r\n"
+    async with served(tmp_path) as server:
+        plain = await post(server, b"/v1/audio/transcriptions", b"identity", form, kind)
+        packed = await post(server, b"/v1/audio/transcriptions", coding.encode(), pack(form), kind)
+        assert (packed.status, packed.body) == (plain.status, plain.body)
+        part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+        bomb = pack(part + bytes(2**27))
+        assert (await post(server, b"/v1/audio/transcriptions", coding.encode(), bomb, kind)).status == 413
