@@ -256,6 +256,7 @@ class VllmEngine:
         strict = self._strict or call.strict
         not_stored = "" if strict else request.drop_store()
         left_out = self._check(call, request, adapters, strict=strict)
+        echoed = schemas.echo(request)
         client = client_tools.translate(request)
         unread = template.describe_unread(self._variables, request, strict=strict)
         admission = GrammarAdmission(self._checker)
@@ -288,7 +289,7 @@ class VllmEngine:
             while (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
-                    data = schemas.fit_answer(call.path, data, call.tier, rename, fault)
+                    data = schemas.fit_answer(call.path, data, call.tier, rename, fault, echoed)
                     yield Chunk(data if client is None else client.restore(data))
                 else:
                     yield Chunk(rename(errors.add_param(errors.shorten(data), request)))

@@ -6,6 +6,7 @@ so they are changed field by field; answers of Chat Completions hold none, so pa
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ import msgspec
 from cachetools import LRUCache
 from msgspec import Raw
 
+from models.chat.requests.request import RESPONSES, ChatRequest, begins
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, RoundhouseError, by_status, short
 
@@ -169,7 +171,10 @@ def _fit_error(match: re.Match[bytes], fault: Fault) -> bytes:
     return b"data: " + msgspec.json.encode(_ErrorEvent(error))
 
 
-NAMES = ("annotations", "completion_tokens_details", "function_call", "prompt_tokens_details", "service_tier")
+NAMES = (
+    "annotations", "audio", "completion_tokens_details", "function_call", "prompt_tokens_details", "reasoning",
+    "service_tier",
+)  # fmt: skip
 PIECES = ("id", "name", "type")
 """Fields of a call in a stream that only its first piece has."""
 OWN = (
@@ -203,7 +208,7 @@ def _with(*names: str, **inner: ObjectShape) -> ObjectShape:
     return ObjectShape(frozenset(names), dict.fromkeys(names, NULL), OVERRIDDEN, inner)
 
 
-BLOCK = ObjectShape(kinds={b'"text"': _with("citations"), b'"thinking"': ObjectShape(always={"signature": Raw(b'""')})})
+BLOCK = ObjectShape(kinds={b'"thinking"': ObjectShape(always={"signature": Raw(b'""')})})
 MESSAGE = _with("diagnostics", *_STOP, content=BLOCK, usage=_with(*USED))
 EVENTS = {
     b"message_start": ObjectShape(inner={"message": MESSAGE}),
@@ -227,7 +232,41 @@ def fit_message(data: bytes, overrides: Overrides, fault: Fault) -> bytes:
     return fit_events(data, MESSAGE, EVENTS.get, overrides)
 
 
-_ALWAYS = ("access_programs", "error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
+ALWAYS = (
+    "access_programs", "completed_at", "error", "incomplete_details", "instructions", "max_output_tokens",
+    "max_tool_calls", "previous_response_id", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+    "temperature", "top_p",
+)  # fmt: skip
+DEFAULTS: Mapping[str, Any] = {
+    "background": False,
+    "metadata": {},
+    "reasoning": {"effort": None, "summary": None},
+    "store": False,
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "top_logprobs": 0,
+}
+"""What OpenAI's answers say of fields that the request leaves out."""
+ECHOED = (
+    "max_output_tokens", "max_tool_calls", "metadata", "previous_response_id", "prompt_cache_key",
+    "prompt_cache_retention", "reasoning", "safety_identifier", "text", "top_logprobs",
+)  # fmt: skip
+"""Fields of a request to Responses that its answer repeats. vLLM does not know some of them, and changes others."""
+
+
+def echo(request: ChatRequest) -> Overrides:
+    """What an answer of Responses says of its request; empty for other paths. After hints were left out."""
+    if request.path != RESPONSES:
+        return _NOTHING
+    found: dict[str, msgspec.Raw] = {}
+    for name in ECHOED:
+        value, otherwise = request.fields.get(name, NULL), DEFAULTS.get(name)
+        if isinstance(otherwise, dict) and begins(value, b"{"):
+            given = {key: one for key, one in request.raw_object(name).items() if one != NULL}
+            value = msgspec.Raw(msgspec.json.encode({**otherwise, **given}))
+        elif value == NULL:
+            value = msgspec.Raw(msgspec.json.encode(otherwise))
+        found[name] = value
+    return found
 
 
 class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="function"):
@@ -251,20 +290,23 @@ ITEM = ObjectShape(
     inner={"content": ObjectShape()},
 )
 RESPONSE = ObjectShape(
-    nullable=frozenset(_ALWAYS),
-    always=dict.fromkeys(_ALWAYS, NULL),
-    overrides=frozenset({"model", "service_tier"}),
+    nullable=frozenset(ALWAYS),
+    always={
+        **dict.fromkeys(ALWAYS, NULL),
+        **{name: Raw(msgspec.json.encode(value)) for name, value in DEFAULTS.items()},
+    },
+    overrides=OVERRIDDEN.union(ECHOED),
     inner={
         "output": ITEM,
-        "reasoning": ObjectShape(),
-        "text": ObjectShape(inner={"format": ObjectShape()}),
         "tools": ObjectShape(frozenset({"parameters", "strict"}), usual=msgspec.json.Decoder(list[Tool])),
     },
 )
+COMPLETED = replace(RESPONSE, overrides=RESPONSE.overrides | {"completed_at"})
 EVENT = ObjectShape(
     nullable=frozenset({"annotation", "code", "param"}),
     inner={"item": ITEM, "part": ObjectShape(), "response": RESPONSE},
 )
+LAST_EVENT = replace(EVENT, inner={**EVENT.inner, "response": COMPLETED})
 
 
 _COMPLETED_LINE = b"event: response.completed\n"
@@ -281,7 +323,10 @@ class _LastEvent(msgspec.Struct):
 
 def fit_response(data: bytes, overrides: Overrides, _: Fault) -> bytes:
     """Fit Responses. A failure in such a stream is raised, so there is no error event."""
-    answer = fit_events(data, RESPONSE, _of_event, overrides)
+    if data.startswith(b"{") or _COMPLETED_LINE in data:
+        overrides = {**overrides, "completed_at": Raw(str(int(time.time())).encode())}
+    is_completed = data.startswith(b"{") and msgspec.json.decode(data, type=_Status).status == "completed"
+    answer = fit_events(data, COMPLETED if is_completed else RESPONSE, _of_event, overrides)
     return _COMPLETED.sub(_rename_last, answer) if _COMPLETED_LINE in answer else answer
 
 
@@ -291,12 +336,16 @@ def _rename_last(match: re.Match[bytes]) -> bytes:
         return match[0]
     event = msgspec.json.decode(match[1], type=dict[str, msgspec.Raw])
     event["type"] = msgspec.Raw(b'"response.incomplete"')
+    response = msgspec.json.decode(event["response"], type=dict[str, msgspec.Raw]) | {"completed_at": NULL}
+    event["response"] = msgspec.Raw(msgspec.json.encode(response))
     return b"event: response.incomplete\ndata: " + msgspec.json.encode(event)
 
 
 def _of_event(name: bytes) -> ObjectShape | None:
     """The shape of an event; None for a piece of text, which is a string and never null."""
-    return None if name.endswith(b".delta") else EVENT
+    if name.endswith(b".delta"):
+        return None
+    return LAST_EVENT if name == b"response.completed" else EVENT
 
 
 _CHAT = re.compile(rb'("object":"chat\.completion(?:\.chunk)?",)')
@@ -322,16 +371,24 @@ _PAIRS = {"/v1/chat/completions": fit_completion, "/v1/completions": fit_complet
 _SAME = Renamer("", "")
 
 
-def fit_answer(path: str, data: bytes, tier: str = "", rename: Renamer = _SAME, fault: Fault = lambda: None) -> bytes:
+def fit_answer(
+    path: str,
+    data: bytes,
+    tier: str = "",
+    rename: Renamer = _SAME,
+    fault: Fault = lambda: None,
+    echoed: Overrides = _NOTHING,
+) -> bytes:
     """Fit `data`, a whole answer or whole events of a stream, to this path's vendor.
 
     Args:
         tier: the service class to report; empty: none.
         rename: puts the client's name of the model in.
         fault: explains why a stream broke.
+        echoed: what the answer repeats of its request (`echo`).
     """
     if (by_fields := _FIELDS.get(path)) is not None:
-        return by_fields(data, {**rename.overrides, **tier_override(path, tier)}, fault)
+        return by_fields(data, {**echoed, **rename.overrides, **tier_override(path, tier)}, fault)
     if (by_pairs := _PAIRS.get(path)) is not None:
         data = by_pairs(data, fault)
     return rename(add_tier(data, tier) if tier and path == "/v1/chat/completions" else data)

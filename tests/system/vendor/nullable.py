@@ -3,7 +3,8 @@
 True: the field is always there, with a value or null. False: it may be left out too. What is not listed may be left out
 but is never null. From the types of the vendors' TypeScript packages, made from the same OpenAPI documents, which write
 `field: T | null` and `field?: T | null` where Python's have one `Optional`: openai 7.57.0 (`resources/`),
-@anthropic-ai/sdk 1.12.0 (`resources/messages`, `resources/shared`). Cohere's have no field that may be null.
+@anthropic-ai/sdk 1.12.0 (`resources/messages`, `resources/shared`); but a text's `citations`, which Anthropic's answers
+leave out, and whose null other clients refuse. Cohere's have no field that may be null.
 """
 
 from collections.abc import Mapping
@@ -35,27 +36,27 @@ NULLABLE: Mapping[str, Mapping[str, bool]] = {
         "strict": True,
     },
     "Reasoning": {"context": False, "effort": False, "generate_summary": False, "summary": False},
-    "Response": {
+    "Response": {  # its answers have more of these always than its document says
         "access_programs": True,
-        "background": False,
-        "completed_at": False,
+        "background": True,
+        "completed_at": True,
         "conversation": False,
         "error": True,
         "incomplete_details": True,
         "instructions": True,
-        "max_output_tokens": False,
-        "max_tool_calls": False,
+        "max_output_tokens": True,
+        "max_tool_calls": True,
         "metadata": True,
         "moderation": False,
-        "previous_response_id": False,
+        "previous_response_id": True,
         "prompt": False,
-        "prompt_cache_key": False,
-        "prompt_cache_retention": False,
-        "reasoning": False,
-        "safety_identifier": False,
+        "prompt_cache_key": True,
+        "prompt_cache_retention": True,
+        "reasoning": True,
+        "safety_identifier": True,
         "service_tier": False,
         "temperature": True,
-        "top_logprobs": False,
+        "top_logprobs": True,
         "top_p": True,
         "truncation": False,
     },
@@ -88,7 +89,6 @@ NULLABLE: Mapping[str, Mapping[str, bool]] = {
         ),
         True,
     ),
-    "TextBlock": {"citations": True},
     "ToolUseBlock": {"toolset_name": False},
     "Usage": dict.fromkeys(
         (
@@ -125,7 +125,10 @@ MORE: Mapping[str, Mapping[str, str]] = {
         ("output_tokens_per_turn", "tool_output_tokens", "tool_output_tokens_per_turn"), _PER_TURN
     ),
     "RerankResponse": dict.fromkeys(("model", "object", "usage"), "Jina's, on the path that both share"),
-    "Response": dict.fromkeys(("frequency_penalty", "presence_penalty"), "the request's, as vLLM took them"),
+    "Response": {
+        **dict.fromkeys(("frequency_penalty", "presence_penalty"), "the request's, as vLLM took them"),
+        "store": "OpenAI's answers have it",
+    },
     "ResponseFunctionCallArgumentsDoneEvent": {"name": "the function's, as in OpenAI's earlier documents"},
     "TranscriptionVerbose": {"task": "OpenAI's API reference shows it"},
     "V2RerankResponseResultsItem": {"document": "Cohere v1's, for those who ask with `return_documents`"},

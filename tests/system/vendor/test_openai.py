@@ -46,7 +46,8 @@ REQUESTS: dict[str, Body] = {
     "plain": {},
     "cut": {"max_output_tokens": 2},
     "logprobs": {"top_logprobs": 2, "include": ["message.output_text.logprobs"]},
-    "all said": {"instructions": "be brief", "metadata": {"a": "b"}, "user": "me", "top_p": 0.9},
+    "all said": {"instructions": "be brief", "metadata": {"a": "b"}, "user": "me", "top_p": 0.9, "max_tool_calls": 3},
+    "keys": {"prompt_cache_key": "k", "safety_identifier": "s", "text": {"verbosity": "medium"}, "background": False},
     "schema": {"text": {"format": {"type": "json_schema", **SHAPE}}},
     "tools": {"tools": FLAT[:1], "tool_choice": {"type": "function", "name": "set_light"}},
     "some tool": {"tools": FLAT, "tool_choice": "required", "logit_bias": CLOSE_LIST},
@@ -100,6 +101,11 @@ def test_responses(request: pytest.FixtureRequest, name: str, stream: bool) -> N
     found = answers(request, RESPONSES, body, stream=stream)
     for answer in found:
         assert faults(kind, answer) == []
+        response = answer.get("response", {}) if stream else answer
+        if response:
+            assert {"text", "store", "service_tier"} <= response.keys()
+            assert response["text"]["format"]["type"] == ("json_schema" if name == "schema" else "text")
+            assert (response["completed_at"] is not None) == (response["status"] == "completed")
     if stream:
         assert {answer["type"] for answer in found} >= {"response.created", "response.in_progress"}
         assert found[-1]["type"] == f"response.{found[-1]['response']['status']}"

@@ -1,6 +1,7 @@
 """What may not be null is left out, what must be there is put in, and what clients and models wrote stays as it is."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from models.chat import schemas
 from models.chat.requests.errors import explain_failure
+from models.chat.requests.request import ChatRequest
 
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 GONE = (*schemas.NAMES, *schemas.PIECES, *schemas.OWN)
@@ -32,7 +34,7 @@ def parse(data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
-@given(st.text(), st.dictionaries(st.sampled_from([*GONE, "audio", "refusal"]), st.none() | st.integers()))
+@given(st.text(), st.dictionaries(st.sampled_from([*GONE, "content", "refusal"]), st.none() | st.integers()))
 def test_only_nulls_of_these_names_go(path: str, content: str, fields: dict[str, int | None]) -> None:
     tricky = content + ',"service_tier":null' + packed({"id": None, "annotations": None}).decode()
     whole = {"first": fields, "content": tricky, **fields, "choices": [{**fields, "text": "{"}, fields]}
@@ -69,18 +71,21 @@ def test_responses_keep_what_a_client_sent_and_a_model_wrote(sent: Any, stated: 
     expected = {
         "id": "resp_1",
         "instructions": stated,
-        "metadata": None,
         "output": [
             {"type": "message", "content": [{"type": "output_text", "text": stated}]},
             {"type": "function_call", "arguments": stated},
         ],
-        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"properties": sent}, "strict": True}},
         "tools": [{"type": "function", "name": "x", "parameters": sent, "strict": None}],
-        **dict.fromkeys(("access_programs", "error", "incomplete_details", "temperature", "top_p")),
+        **dict.fromkeys(schemas.ALWAYS),
+        **schemas.DEFAULTS,
+        "metadata": {"a": "b"},
+        "text": {"format": shape, "verbosity": "medium"},
     }
-    assert json.loads(schemas.fit_answer(RESPONSES, packed(whole))) == expected
+    request = ChatRequest(RESPONSES, packed({"text": {"format": shape}, "metadata": {"a": "b"}, "top_logprobs": None}))
+    echoed = schemas.echo(request)
+    assert json.loads(schemas.fit_answer(RESPONSES, packed(whole), echoed=echoed)) == expected
     created = {"type": "response.created", "response": whole, "sequence_number": 0}
-    assert parse(schemas.fit_answer(RESPONSES, event(created)))["response"] == expected
+    assert parse(schemas.fit_answer(RESPONSES, event(created), echoed=echoed))["response"] == expected
     added = {"type": "response.output_item.added", "item": item}
     assert parse(schemas.fit_answer(RESPONSES, event(added)))["item"] == expected["output"][0]
 
@@ -95,11 +100,28 @@ def test_messages_have_what_anthropics_clients_count_on(sent: Any) -> None:
     block = {"type": "tool_use", "id": "x", "name": "y", "input": {"type": "text", "more": sent}}
     whole = {"id": "msg", "content": [block, {"type": "text", "text": "hi"}], "usage": {"input_tokens": 1}}
     found = json.loads(schemas.fit_answer(MESSAGES, packed(whole)))
-    assert found["content"] == [block, {"type": "text", "text": "hi", "citations": None}]
+    assert found["content"] == [block, {"type": "text", "text": "hi"}]
     assert found["usage"] == {"input_tokens": 1, **dict.fromkeys(schemas.USED)}
     assert all(found[name] is None for name in ("container", "diagnostics", "stop_details", "stop_sequence"))
     started = {"type": "content_block_start", "content_block": {"type": "thinking", "thinking": ""}, "index": 0}
     assert parse(schemas.fit_answer(MESSAGES, event(started)))["content_block"]["signature"] == ""
+
+
+def test_a_response_says_what_was_requested_and_not_what_vllm_made_of_it() -> None:
+    """vLLM puts the schema of a call that has to be made into `text`, and its own limit where there was none."""
+    made = {"id": "resp_1", "text": {"format": {"type": "json_schema", "name": "tool_calling_response"}}}
+    made |= {"max_output_tokens": 497, "status": "completed", "reasoning": None}
+    fields = {"prompt_cache_key": "k", "safety_identifier": "s", "reasoning": {"effort": "low"}, "max_tool_calls": 3}
+    for sent in ({}, fields, {**fields, "max_output_tokens": 20, "previous_response_id": None}):
+        request = ChatRequest(RESPONSES, packed({"model": "m", "input": "a", **sent}))
+        found = json.loads(schemas.fit_answer(RESPONSES, packed(made), echoed=schemas.echo(request)))
+        for name in ("prompt_cache_key", "safety_identifier", "max_tool_calls", "max_output_tokens"):
+            assert found[name] == sent.get(name), name
+        assert found["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
+        assert found["reasoning"] == {"effort": sent.get("reasoning", {}).get("effort"), "summary": None}
+        assert (found["store"], found["background"], found["metadata"]) == (False, False, {})
+        assert found["completed_at"] == pytest.approx(time.time(), abs=60)
+    assert schemas.echo(ChatRequest(CHAT, b'{"text": {}}')) == {}
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
@@ -115,6 +137,7 @@ def test_the_last_event_of_a_response_says_whether_it_was_cut(status: str) -> No
     found = json.loads(data)
     assert (found["type"], found["response"]["status"]) == (f"response.{status}", status)
     assert found["response"]["instructions"] == stated
+    assert (found["response"]["completed_at"] is None) == (status == "incomplete")
 
 
 def test_pieces_of_text_and_several_events_at_once_stay_whole() -> None:

@@ -1,0 +1,130 @@
+"""What we answered is taken back as it is, in the next request's history: as it was sent, and as the SDKs write it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from anthropic.types import Message
+from ollama import ChatResponse
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+from pydantic import BaseModel
+
+from tests.system.serving import Server
+from tests.system.surfaces.thinking import BOTH, FUNCTIONS, SUM
+from tests.system.surfaces.thinking import TOOLS as CALLED
+from tests.system.vendor import asking
+
+pytestmark = pytest.mark.real
+Json = dict[str, Any]
+RESULT = "21 degrees"
+FLAT = [{"type": "function", **function} for function in FUNCTIONS]
+ANTHROPICS = [{"name": function["name"], "input_schema": function["parameters"]} for function in FUNCTIONS]
+WORDS = {"text": "hello", "thoughts": SUM, "thoughts and calls": BOTH}
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "as sent": lambda kept: kept.sent,
+    "to_dict": lambda kept: kept.model.model_dump(mode="json", exclude_unset=True),
+    "model_dump": lambda kept: kept.model.model_dump(mode="json"),
+}
+"""The last one has each field, null where nothing was."""
+
+
+class Kept:
+    """An answer, and the same as an SDK holds it."""
+
+    def __init__(self, kind: type[BaseModel], sent: Json) -> None:
+        self.sent, self.model = sent, kind.model_validate(sent)
+
+
+def user(text: str) -> Json:
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", WORDS)
+def test_chat_completions(thinker: Server, name: str, form: str) -> None:
+    body: Json = {"model": "thinker", "temperature": 0, "tools": CALLED}
+    messages = [user(WORDS[name])]
+    answer = Kept(ChatCompletion, asking.whole(thinker.http, "/v1/chat/completions", {**body, "messages": messages}))
+    message = FORMS[form](answer)["choices"][0]["message"]
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": RESULT} for call in message.get("tool_calls") or ()
+    ]
+    assert bool(results) == name.endswith("calls")
+    messages += [message, *results, user("go on")]
+    asking.whole(thinker.http, "/v1/chat/completions", {**body, "messages": messages, "max_tokens": 2})
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", WORDS)
+def test_responses(thinker: Server, name: str, form: str) -> None:
+    body: Json = {"model": "thinker", "temperature": 0, "tools": FLAT, "input": [user(WORDS[name])]}
+    answer = Kept(Response, asking.whole(thinker.http, "/v1/responses", body))
+    last = asking.events(thinker.http, "/v1/responses", body)[-1]["response"]
+    for response in (answer, Kept(Response, last)):
+        output = FORMS[form](response)["output"]
+        calls = [item["call_id"] for item in output if item["type"] == "function_call"]
+        assert bool(calls) == name.endswith("calls")
+        results = [{"type": "function_call_output", "call_id": call, "output": RESULT} for call in calls]
+        history = [*body["input"], *output, *results, user("go on")]
+        asking.whole(thinker.http, "/v1/responses", {**body, "input": history, "max_output_tokens": 2})
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", WORDS)
+def test_messages(thinker: Server, name: str, form: str) -> None:
+    body: Json = {"model": "thinker", "temperature": 0, "tools": ANTHROPICS, "max_tokens": 1500}
+    messages = [user(WORDS[name])]
+    answer = Kept(Message, asking.whole(thinker.http, "/v1/messages", {**body, "messages": messages}))
+    content = FORMS[form](answer)["content"]
+    calls = [block["id"] for block in content if block["type"] == "tool_use"]
+    assert bool(calls) == name.endswith("calls")
+    results: list[Json] = [{"type": "tool_result", "tool_use_id": call, "content": RESULT} for call in calls]
+    turns = [{"role": "assistant", "content": content}, {"role": "user", "content": [*results, text("go on")]}]
+    asking.whole(thinker.http, "/v1/messages", {**body, "messages": messages + turns, "max_tokens": 2})
+
+
+def text(words: str) -> Json:
+    return {"type": "text", "text": words}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", WORDS)
+def test_ollama(thinker: Server, name: str, form: str) -> None:
+    body: Json = {"model": "thinker", "tools": CALLED, "stream": False, "options": {"temperature": 0}}
+    messages = [user(WORDS[name])]
+    answer = Kept(ChatResponse, asking.whole(thinker.http, "/api/chat", {**body, "messages": messages}))
+    message = FORMS[form](answer)["message"]
+    calls = [call["function"]["name"] for call in message.get("tool_calls") or ()]
+    assert bool(calls) == name.endswith("calls")
+    results = [{"role": "tool", "tool_name": call, "content": RESULT} for call in calls]
+    messages += [message, *results, user("go on")]
+    asking.whole(thinker.http, "/api/chat", {**body, "messages": messages, "options": {"num_predict": 2}})
+
+
+REFUSALS: dict[str, tuple[str, Json]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": None, "refusal": "I cannot."}]}),
+    "chat, a part": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}]},
+    ),
+    "responses": (
+        "/v1/responses",
+        {
+            "input": [
+                {
+                    "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+                    "content": [{"type": "refusal", "refusal": "I cannot."}],
+                }
+            ]
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_of_other_models(thinker: Server, name: str) -> None:
+    path, body = REFUSALS[name]
+    ((field, history),) = body.items()
+    limit = {"max_output_tokens": 2} if field == "input" else {"max_tokens": 2}
+    asking.whole(thinker.http, path, {"model": "thinker", field: [user("a"), *history, user("b")], **limit})
