@@ -5,11 +5,11 @@ A struct is the one definition of a body: it decodes, checks, and shows in the O
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request
-from pydantic import BeforeValidator, Strict
+from pydantic import BeforeValidator
 
 from models.messages import EmbedRequest, RerankRequest
 from registry.base.json import NOT_JSON
@@ -104,8 +104,8 @@ def with_integers(value: Any) -> Any:
             return value
 
 
-WholeNumber = Annotated[int, Strict(), BeforeValidator(with_integers)]
-"""A field of pydantic's that takes integers and whole floats, but neither texts nor booleans."""
+WHOLE = BeforeValidator(with_integers)
+"""Lets a strict integer of pydantic's be a whole float too; after its bounds, which its schema would lose."""
 
 
 def validation_error(error: msgspec.ValidationError) -> BadRequest:

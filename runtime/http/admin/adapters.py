@@ -22,7 +22,7 @@ from runtime.gateway.views.values import AdapterView
 from runtime.http.admin.answers import AdapterCheckView, AdapterListView, json_answer, registration_answer
 from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
 from runtime.http.admin.folders import check_folder, check_scope
-from runtime.http.bodies import WholeNumber, parse_object, read_body
+from runtime.http.bodies import WHOLE, parse_object, read_body
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup
 from runtime.http.schema import BOOLEAN, CONFLICT, MANAGEMENT, STRING, TEXT, component, models, record
@@ -261,7 +261,7 @@ class CombineBody(BaseModel):
     method: Method = "linear"
     density: float = Field(default=0.5, gt=0, le=1, description="the share of values that ties and dare keep")
     halves: bool = Field(default=False, description="combine the halves A and B apart: faster, and rough")
-    seed: WholeNumber = Field(default=0, ge=0, lt=2**32, description="of what dare drops")
+    seed: Annotated[int, Field(ge=0, lt=2**32, description="of what dare drops"), WHOLE] = 0
     alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
 
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 from registry.names import AdapterName
 from registry.recipes.source import HubSource, PathSource
 from registry.records import PROBE_BYTES
-from runtime.http.bodies import WholeNumber
+from runtime.http.bodies import WHOLE
 
 
 class ProbeBody(BaseModel):
@@ -81,8 +81,10 @@ class AddModelBody(BaseModel):
     overrides: dict[str, Value] | None = Field(
         default=None, max_length=50, description="keys of the recipe with dots, such as `memory.kv_cache`"
     )
-    requests: WholeNumber = Field(default=8, ge=1, le=4096, description="the KV cache is sized for so many at once")
-    tokens: WholeNumber = Field(default=4096, ge=16, le=10_000_000, description="of so many tokens each")
+    requests: Annotated[
+        int, Field(strict=True, ge=1, le=4096, description="the KV cache is sized for so many at once"), WHOLE
+    ] = 8
+    tokens: Annotated[int, Field(strict=True, ge=16, le=10_000_000, description="of so many tokens each"), WHOLE] = 4096
     dry_run: bool = Field(default=False, strict=True, description="propose, and change nothing")
     stream: bool = Field(default=False, strict=True, description="tell its way here as server-sent events")
 

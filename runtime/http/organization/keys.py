@@ -13,7 +13,7 @@ from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound
 from registry.names import DEFAULT_TEAM
 from runtime.http.admin.answers import json_answer
-from runtime.http.bodies import WholeNumber
+from runtime.http.bodies import WHOLE
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import LIST, OBJECT, After, Count, Order, admin_route, page
 from runtime.http.organization.projects import ONE
@@ -30,12 +30,14 @@ ACCOUNT = f"{ACCOUNTS}/{{account}}"
 ADMIN_KEYS = "/v1/organization/admin_api_keys"
 _DELETED = "organization.project.api_key.deleted"
 Seconds = Annotated[
-    WholeNumber | None,
+    int | None,
     Field(
+        strict=True,
         ge=1,
         le=10**9,
         description="from now until it expires; null: never, of a key that is there as it was",
     ),
+    WHOLE,
 ]
 
 

@@ -4,7 +4,7 @@ Amounts are in hundredths of the server's currency, as OpenAI's are in cents.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from registry.errors import BadRequest, NotFound
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import json_answer
-from runtime.http.bodies import WholeNumber
+from runtime.http.bodies import WHOLE
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import OBJECT, admin_route
 from runtime.http.organization.projects import ONE
@@ -27,7 +27,9 @@ _CENT = MICRO // 100
 
 class SpendBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    threshold_amount: WholeNumber = Field(ge=0, le=10**9, description="hundredths of the currency")
+    threshold_amount: Annotated[
+        int, Field(strict=True, ge=0, le=10**9, description="hundredths of the currency"), WHOLE
+    ]
     currency: str
     interval: Literal["month"]
 

@@ -1,19 +1,19 @@
 """Whole floats are integers: 8192.0 is what programs with one type of numbers write for 8192."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from models.chat.requests import limits
 from models.chat.requests.request import CHAT, ChatRequest
 from registry.errors import BadRequest
-from runtime.http.bodies import WholeNumber, convert, decode, with_integers
+from runtime.http.bodies import WHOLE, convert, decode, with_integers
 from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody
 from runtime.http.ollama.bodies import OllamaChatBody, OllamaEmbedBody, OllamaOptions
 from runtime.http.rerank.bodies import CohereBody, JinaBody, ScoreBody
@@ -62,7 +62,7 @@ def test_integers_deeper_in_a_body() -> None:
 
 
 def test_our_own_fields_and_the_chat_engines() -> None:
-    number = TypeAdapter(WholeNumber)
+    number = TypeAdapter(Annotated[int, Field(strict=True), WHOLE])
     assert number.validate_python(8.0) == 8
     for wrong in (True, "8", 8.5):
         with pytest.raises(ValidationError):
