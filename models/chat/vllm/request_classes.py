@@ -8,7 +8,7 @@ So numbers are bounded, and a list is refused at its first fault. vLLM answers w
 
 import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -22,6 +22,10 @@ from starlette.responses import JSONResponse, Response
 
 MOST = 2
 """Faults of a request that are described. Where a value may be of many kinds, the others say why it is none of them."""
+KINDS = ("role", "type")
+"""Fields that say which kind of object one is."""
+Place = tuple[str | int, ...]
+MOST_REASONS = 4
 _PREFIX = "Value error, "
 
 
@@ -87,19 +91,59 @@ def patch_errors(app: FastAPI) -> None:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _answer(*describe(error.errors(), error.body))
+    errors = error.errors()
+    if any(isinstance(next(iter(fault["loc"]), None), int) for fault in errors):
+        return _answer(*describe_part(errors))
+    return _answer(*describe(errors, error.body))
 
 
 async def _refused_part(_: Request, error: Exception) -> Response:
-    """A message's parts are read late, each by itself, so vLLM does not say which message one belongs to."""
     assert isinstance(error, ValidationError)
-    errors = [{**fault, "loc": ("body", *_of_part(fault["loc"]))} for fault in error.errors()]
-    return _answer(*describe(errors, None))
+    return _answer(*describe_part(error.errors()))
+
+
+def describe_part(errors: Sequence[Any]) -> tuple[str, str | None]:
+    """Describe faults of a message's parts or calls.
+
+    They are read late, each by itself, so vLLM does not say which message one belongs to.
+    """
+    return describe([{**fault, "loc": ("body", *_of_part(fault["loc"]))} for fault in of_their_kind(errors)], None)
 
 
 def _of_part(where: Sequence[str | int]) -> Sequence[str | int]:
     number, *inside = where or (0,)
-    return [f"content[{number}]", *inside[1:]] if isinstance(number, int) else where
+    if not isinstance(number, int):
+        return where
+    is_call = bool(inside) and "ToolCall" in str(inside[0])
+    return [f"tool_calls[{number}]" if is_call else f"content[{number}]", *inside[1:]]
+
+
+def of_their_kind(errors: Sequence[Any]) -> Sequence[Any]:
+    """The faults that say something of the kind that was sent.
+
+    Pydantic has some for each kind that a value may be of. Where the `role` or `type` is that of one kind, what the
+    others lack is no fault; where it is that of none, this is the fault. Of kinds without one, those that have all of
+    their fields count.
+    """
+    tagged = {error["loc"][:-1] for error in errors if error["type"] == "literal_error" and error["loc"][-1] in KINDS}
+    of_a_kind = _without(errors, tagged)
+    if any(error["loc"][: len(kind)] == kind for kind in tagged for error in of_a_kind):  # of none
+        return [error for error in of_a_kind if error["loc"][:-1] not in tagged or error["loc"][-1] in KINDS]
+    missing = {error["loc"][:-1] for error in of_a_kind if error["type"] == "missing"}
+    return _without(of_a_kind, missing)
+
+
+def _without(errors: Sequence[Any], kinds: Collection[Place]) -> Sequence[Any]:
+    """The faults without those of these kinds of a value, but for values that have no others."""
+    of = [next((kind for kind in kinds if error["loc"][: len(kind)] == kind), None) for error in errors]
+    values = {kind[:-1] for kind in kinds}
+    others = {
+        value
+        for error, kind in zip(errors, of, strict=True)
+        for value in values
+        if kind is None and error["loc"][: len(value)] == value
+    }
+    return [error for error, kind in zip(errors, of, strict=True) if kind is None or kind[:-1] not in others]
 
 
 def _answer(message: str, param: str | None) -> Response:
@@ -111,16 +155,23 @@ def describe(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
     """What is wrong, and the first field of it. A field of several types has an error for each; they are one fault."""
     faults: dict[str, list[str]] = {}
     param: str | None = None
-    for error in errors:
+    for error in of_their_kind(errors):
         place = _place(error["loc"], body, is_missing=error["type"] == "missing")
         param = param or getattr(error.get("ctx", {}).get("error"), "parameter", None) or place or None
         faults.setdefault(place, []).append(str(error["msg"]).removeprefix(_PREFIX).removesuffix("."))
+    inside = [
+        place for place in faults if place and any(other.startswith((f"{place}.", f"{place}[")) for other in faults)
+    ]
+    for place in inside:  # it is of the kind whose inside has the fault
+        del faults[place]
+    if param in inside:
+        param = next(iter(faults))
     texts = [_text(place, words) for place, words in faults.items()]
     return " ".join(texts[:MOST]) or "The request cannot be read.", param
 
 
 def _text(place: str, words: Sequence[str]) -> str:
-    reasons = "; or: ".join(dict.fromkeys(words))
+    reasons = "; or: ".join(list(dict.fromkeys(words))[:MOST_REASONS])
     return f"{place}: {reasons}." if place else f"{reasons}."
 
 
