@@ -29,6 +29,8 @@ PAGES = {
     "/embed": "embeddings.md",
     "/v1/rerank": "rerank.md",
     "/v2/rerank": "rerank.md",
+    "/v2/chat": "chat.md",
+    "/v2/embed": "embeddings.md",
     "/rerank": "rerank.md",
     "/score": "rerank.md",
     "/v1/score": "rerank.md",

@@ -24,6 +24,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 _NO_MODEL = "Object missing required field `model`"
 _WHOLE_FLOAT = re.compile(rb"\d(?:\.0+(?!\d)|[eE])")
 """What a body has that was refused for a whole float."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+MOST_NAMED = 8
 _FAULT_PATH = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
 
 
@@ -119,6 +121,13 @@ def validation_error(error: msgspec.ValidationError) -> BadRequest:
 def unknown_fields(data: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
     """The keys of `data` that `kind` does not have."""
     return [key for key in data if key not in kind.__struct_fields__]
+
+
+def warn_of_fields(names: Sequence[str]) -> str:
+    """A warning, short enough for a header, that these fields of a request were left out; empty for none."""
+    listed = [name if _PLAIN_NAME.fullmatch(name) else "a field of no plain name" for name in names[:MOST_NAMED]]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"left out, as they have no effect here: {', '.join(listed)}{more}" if names else ""
 
 
 def check_counts(calls: Sequence[Call], bounds: Bounds) -> None:

@@ -76,16 +76,24 @@ class Endpoint:
 
 _LAST_EVENT = re.compile(
     rb"^(?:data: ?\[DONE\]"
-    rb"|event: ?(?:message_stop|response\.(?:completed|incomplete|failed))"
+    rb"|event: ?(?:message_stop|message-end|response\.(?:completed|incomplete|failed))"
     rb'|data: ?\{"type":"transcript\.text\.done"'
     rb'|data:.*"generated_text":"'
     rb'|\{(?!.*"done":false).*"done":true)',
     re.MULTILINE,
 )
-"""OpenAI's, Anthropic's and that of Responses, of transcripts, of Text Generation Inference, Ollama's. None of them can
-stand in a text: there quotes and line ends are escaped. A call's arguments may say that they are done; the line does
-not."""
-_LAST_EVENT_WORDS = (b"[DONE]", b"message_stop", b"response.", b"text.done", b'"generated_text":"', b'"done":true')
+"""OpenAI's, Anthropic's, Cohere's and that of Responses, of transcripts, of Text Generation Inference, Ollama's. None of
+them can stand in a text: there quotes and line ends are escaped. A call's arguments may say that they are done; the
+line does not."""
+_LAST_EVENT_WORDS = (
+    b"[DONE]",
+    b"message_stop",
+    b"message-end",
+    b"response.",
+    b"text.done",
+    b'"generated_text":"',
+    b'"done":true',
+)
 """Of which a part has one if `_LAST_EVENT` is in it: told apart in a tenth of the time."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from models.sse import event as sse_event
 from registry.base.json import NOT_JSON
 from registry.base.wording import cut
 from registry.errors import LimitExceeded, RoundhouseError, Unfit, Unreachable, by_status
@@ -174,7 +175,10 @@ def sse(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
 
 
 def event(data: bytes, dialect: Dialect) -> bytes:
-    """An error's body as an event. Anthropic's clients pass over one without a name."""
+    """An error's body as an event. Anthropic's clients pass over one without a name; Cohere's know no other end."""
+    if dialect is Dialect.COHERE:
+        delta = {"finish_reason": "ERROR", "error": msgspec.json.decode(data)["message"]}
+        return sse_event({"type": "message-end", "delta": delta}, "message-end")
     name = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
     return name + b"data: " + data + b"\n\n"
 

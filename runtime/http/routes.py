@@ -6,6 +6,7 @@ from importlib import import_module
 from fastapi.responses import Response
 
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
+from runtime.http.cohere.endpoints import ENDPOINTS as COHERE
 from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
 from runtime.http.ollama.endpoints import ENDPOINTS as OLLAMA_ENDPOINTS
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
@@ -21,7 +22,7 @@ _MODULES = (
 for _module in _MODULES:
     import_module(f"runtime.http.{_module}")
 
-ENDPOINTS = {endpoint.path: endpoint for endpoint in (*CHAT, *TEXT_GENERATION, *EMBEDDINGS, *RERANK)}
+ENDPOINTS = {endpoint.path: endpoint for endpoint in (*CHAT, *COHERE, *TEXT_GENERATION, *EMBEDDINGS, *RERANK)}
 """Paths whose body is JSON: what a line of a batch may name."""
 INFERENCE_PATHS = frozenset(route.path for route in ROUTES if route.is_inference)
 """Their handlers take a request and nothing else."""

@@ -60,7 +60,8 @@ def base64(rows: Matrix) -> list[bytes]:
     return [b'"%s"' % binascii.b2a_base64(row, newline=False) for row in rows]
 
 
-async def _write_rows(vectors: Matrix, write: Callable[[Matrix], list[bytes]]) -> list[bytes]:
+async def write_rows(vectors: Matrix, write: Callable[[Matrix], list[bytes]]) -> list[bytes]:
+    """Each row as `write` writes it, a slice at a time."""
     step = max(1, SLICE // max(1, vectors.shape[1]))
     parts: list[bytes] = []
     for start in range(0, len(vectors), step):
@@ -72,7 +73,7 @@ async def _write_rows(vectors: Matrix, write: Callable[[Matrix], list[bytes]]) -
 
 async def openai_json(vectors: Matrix, model: str, tokens: int, *, as_base64: bool) -> bytes:
     """The body of /v1/embeddings."""
-    rows = await _write_rows(vectors, base64 if as_base64 else numbers)
+    rows = await write_rows(vectors, base64 if as_base64 else numbers)
     data = b",".join(b'{"object":"embedding","index":%d,"embedding":%s}' % pair for pair in enumerate(rows))
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     return b'{"object":"list","data":[%s],"model":%s,"usage":%s}' % (data, msgspec.json.encode(model), usage)
@@ -80,4 +81,4 @@ async def openai_json(vectors: Matrix, model: str, tokens: int, *, as_base64: bo
 
 async def tei_json(vectors: Matrix) -> bytes:
     """The body of /embed: a bare list of vectors."""
-    return b"[%s]" % b",".join(await _write_rows(vectors, numbers))
+    return b"[%s]" % b",".join(await write_rows(vectors, numbers))

@@ -33,11 +33,13 @@ class _Logprobs(msgspec.Struct):
     content: list[OllamaLogprob] | None = None
 
 
-class _Choice(msgspec.Struct):
+class EngineChoice(msgspec.Struct):
     message: ChatDelta | None = None
     delta: ChatDelta | None = None
     text: str | None = None
     finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    """vLLM's: the stop string that was met."""
     logprobs: _Logprobs | None = None
 
 
@@ -49,7 +51,7 @@ class _Error(msgspec.Struct):
 class EngineAnswer(msgspec.Struct):
     """A whole answer or one event of a stream."""
 
-    choices: list[_Choice] = []
+    choices: list[EngineChoice] = []
     usage: ChatUsage | None = None
     error: _Error | None = None
 
@@ -168,7 +170,7 @@ class Writer:
     def line(self, data: bytes) -> Answer | None:
         """What an event of the stream tells; None: nothing yet."""
         found = read(data)
-        choice = found.choices[0] if found.choices else _Choice()
+        choice = found.choices[0] if found.choices else EngineChoice()
         self._note(found, choice)
         part = choice.delta or ChatDelta(choice.text)
         for call in part.tool_calls or ():
@@ -183,17 +185,17 @@ class Writer:
 
     def calls(self) -> Answer | None:
         """A line with the functions that are called, whole; None: there are none."""
-        return self._made(ChatDelta(""), _Choice(), self._called(), done=False) if self._calls else None
+        return self._made(ChatDelta(""), EngineChoice(), self._called(), done=False) if self._calls else None
 
     def last(self) -> Answer:
         """A stream's last line."""
-        return self._last(ChatDelta(""), _Choice())
+        return self._last(ChatDelta(""), EngineChoice())
 
     def only(self, reason: str) -> Answer:
         """The answer to a request that asks for nothing but a load."""
-        return self._made(ChatDelta(""), _Choice(), done=True, done_reason=reason)
+        return self._made(ChatDelta(""), EngineChoice(), done=True, done_reason=reason)
 
-    def _note(self, found: EngineAnswer, choice: _Choice) -> None:
+    def _note(self, found: EngineAnswer, choice: EngineChoice) -> None:
         if found.usage is not None:
             self.usage = found.usage
         if choice.finish_reason is not None:
@@ -212,12 +214,12 @@ class Writer:
         """Calls are told when all their pieces have come, never with the text that comes between them."""
         return [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
 
-    def _last(self, part: ChatDelta, choice: _Choice, calls: list[OllamaCall] | None = None) -> Answer:
+    def _last(self, part: ChatDelta, choice: EngineChoice, calls: list[OllamaCall] | None = None) -> Answer:
         counts = {"prompt_eval_count": self.usage.prompt_tokens or 0, "eval_count": self.usage.output_tokens}
         return self._made(part, choice, calls, done=True, done_reason=self.reason, **counts, **self.watch.durations())
 
     def _made(
-        self, part: ChatDelta, choice: _Choice, calls: list[OllamaCall] | None = None, *, done: bool, **more: Any
+        self, part: ChatDelta, choice: EngineChoice, calls: list[OllamaCall] | None = None, *, done: bool, **more: Any
     ) -> Answer:
         fields: dict[str, Any] = {"model": self.model, "created_at": now(), "done": done, **more}
         if choice.logprobs is not None:

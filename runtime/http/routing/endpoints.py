@@ -26,6 +26,7 @@ from runtime.http.admin.bodies import AliasBody, RollbackBody
 from runtime.http.audio.endpoints import FORM_ENDPOINTS
 from runtime.http.bodies import decode, parse_object, read_body
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
+from runtime.http.cohere.endpoints import ENDPOINTS as COHERE
 from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
@@ -36,7 +37,7 @@ from tenants.ledger.routed_requests import routed_requests
 
 route = RouteGroup("Routers")
 
-EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK, *FORM_ENDPOINTS)}
+EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *COHERE, *EMBEDDINGS, *RERANK, *FORM_ENDPOINTS)}
 Name = Annotated[str, Path(alias="name", description="router's name")]
 FITTED = "/v1/routers/{name}/fitted/{kind}"
 FittedKind = Annotated[Kind, Path(alias="kind", description="which of its models")]

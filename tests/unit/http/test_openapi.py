@@ -197,6 +197,11 @@ def scripted(gateway: FakeGateway) -> None:
         ("/v1/embeddings", {"model": "embed", "input": DOCUMENTS}),
         ("/v1/embeddings", {"model": "embed", "input": DOCUMENTS, "encoding_format": "base64"}),
         ("/embed", {"inputs": DOCUMENTS}),
+        ("/v2/embed", {"model": "embed", "input_type": "clustering", "texts": DOCUMENTS, "embedding_types": ["int8"]}),
+        (
+            "/v2/embed",
+            {"model": "embed", "input_type": "clustering", "texts": DOCUMENTS, "embedding_types": ["base64"]},
+        ),
         ("/v1/rerank", {"model": "rerank", "query": "q", "documents": DOCUMENTS, "raw_scores": True}),
         ("/v2/rerank", {"model": "rerank", "query": "q", "documents": DOCUMENTS, "return_documents": True}),
         ("/rerank", {"query": "q", "texts": DOCUMENTS, "return_text": True}),

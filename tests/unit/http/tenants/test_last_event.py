@@ -34,6 +34,7 @@ STREAMS = {
         event({}, "message_stop") + DONE,
     ),
     "/v1/responses": (event({}, "response.created") + event({}, "response.completed"), b"event: response.completed"),
+    "/v2/chat": (event(WORD) + event(FINISH) + DONE, b"event: message-end"),
     "/api/chat": (event(WORD) + event(FINISH) + DONE, b'{"model":"chat"'),
     "/generate_stream": (event({"choices": [TOKEN]}) + event({"choices": [LAST]}) + DONE, b'data:{"index":2'),
 }

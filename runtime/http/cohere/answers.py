@@ -1,0 +1,225 @@
+"""From vLLM's answer, whole or in a stream, to Cohere's; and vectors in the types of its embeddings."""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from registry.errors import EngineFailed
+from routing.providers.translation.completions import CUT, GAVE_UP, ChatDelta, ChatUsage
+from runtime.http.embeddings.answers import Matrix, base64, numbers, write_rows
+from runtime.http.ollama.answers import EngineAnswer, EngineChoice, read
+
+Json = dict[str, Any]
+
+
+# --- schemas ---------------------------------------------------------------------------------------------------------
+class CohereAnswerContent(msgspec.Struct, omit_defaults=True):
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+
+
+class CohereCalledFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class CohereCall(msgspec.Struct):
+    id: str
+    type: str
+    function: CohereCalledFunction
+
+
+class CohereAnswerMessage(msgspec.Struct, omit_defaults=True):
+    role: str
+    content: list[CohereAnswerContent] | None = None
+    tool_calls: list[CohereCall] | None = None
+
+
+class CohereTokens(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+
+
+class CohereUsage(msgspec.Struct, omit_defaults=True):
+    billed_units: CohereTokens
+    tokens: CohereTokens
+    cached_tokens: int | None = None
+
+
+class CohereChat(msgspec.Struct):
+    """The answer of /v2/chat."""
+
+    id: str
+    finish_reason: str
+    message: CohereAnswerMessage
+    usage: CohereUsage
+
+
+class CohereApiVersion(msgspec.Struct):
+    version: str = "2"
+    is_experimental: bool = False
+
+
+class CohereInputTokens(msgspec.Struct):
+    input_tokens: int
+
+
+class CohereMeta(msgspec.Struct):
+    billed_units: CohereInputTokens
+    api_version: CohereApiVersion = msgspec.field(default_factory=CohereApiVersion)
+
+
+class CohereVectors(msgspec.Struct):
+    """The answer of /v2/embed: `embeddings` has a list of vectors for each type."""
+
+    id: str
+    embeddings: dict[str, list[list[float] | str]]
+    texts: list[str]
+    meta: CohereMeta
+    response_type: str = "embeddings_by_type"
+
+
+# --- chat ------------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Writer:
+    """Writes the answer to one request."""
+
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    usage: ChatUsage = field(default_factory=ChatUsage)
+    reason: str | None = None
+    """None: the engine has not said why it ended."""
+    _has_calls: bool = False
+    _blocks: int = 0
+    _calls: int = 0
+    """Blocks of text and thoughts, and calls, that have ended: Cohere counts them apart."""
+    _open: str | None = None
+    """What is under way: text, thinking, or call."""
+    _call: Any = None
+    """The engine's number of the call under way."""
+
+    def whole(self, data: bytes) -> CohereChat:
+        """Raises EngineFailed for a completion that is none."""
+        found = read(data)
+        if not found.choices:
+            raise EngineFailed("The engine's answer holds no text.")
+        part = found.choices[0].message or ChatDelta()
+        calls = [
+            CohereCall(call.id or "", "function", CohereCalledFunction(call.function.name or "", text))
+            for call in part.tool_calls or ()
+            if (text := call.function.arguments_text) is not None
+        ]
+        self._has_calls = bool(calls)
+        self._note(found, found.choices[0])
+        content = [CohereAnswerContent("thinking", thinking=part.reasoning_text)] if part.reasoning_text else []
+        if part.visible_text or not calls:
+            content.append(CohereAnswerContent("text", text=part.visible_text))
+        message = CohereAnswerMessage("assistant", content or None, calls or None)
+        return CohereChat(self.id, self._finish_reason, message, self._usage)
+
+    def start(self) -> Json:
+        return {"type": "message-start", "id": self.id, "delta": {"message": {"role": "assistant"}}}
+
+    def events(self, data: bytes) -> Iterator[Json]:
+        """What an event of the engine's stream says."""
+        found = read(data)
+        choice = found.choices[0] if found.choices else EngineChoice()
+        self._note(found, choice)
+        part = choice.delta or ChatDelta()
+        for kind, text in (("thinking", part.reasoning_text), ("text", part.visible_text)):
+            if text:
+                if self._open != kind:
+                    yield from self._close()
+                    self._open = kind
+                    yield self._content("content-start", {"type": kind, kind: ""})
+                yield self._content("content-delta", {kind: text})
+        for call in part.tool_calls or ():
+            if call.index != self._call or self._open != "call":
+                yield from self._close()
+                self._open, self._call, self._has_calls = "call", call.index, True
+                function = {"name": call.function.name or "", "arguments": ""}
+                yield self._of_call("tool-call-start", {"id": call.id or "", "type": "function", "function": function})
+            if arguments := call.function.arguments_text:
+                yield self._of_call("tool-call-delta", {"function": {"arguments": arguments}})
+
+    def end(self) -> Iterator[Json]:
+        yield from self._close()
+        delta = {"finish_reason": self._finish_reason, "usage": self._usage}
+        yield {"type": "message-end", "id": self.id, "delta": delta}
+
+    def _content(self, kind: str, content: Json) -> Json:
+        return {"type": kind, "index": self._blocks, "delta": {"message": {"content": content}}}
+
+    def _of_call(self, kind: str, call: Json) -> Json:
+        return {"type": kind, "index": self._calls, "delta": {"message": {"tool_calls": call}}}
+
+    def _close(self) -> Iterator[Json]:
+        if self._open == "call":
+            yield {"type": "tool-call-end", "index": self._calls}
+            self._calls += 1
+        elif self._open is not None:
+            yield {"type": "content-end", "index": self._blocks}
+            self._blocks += 1
+        self._open = None
+
+    def _note(self, found: EngineAnswer, choice: EngineChoice) -> None:
+        if found.usage is not None:
+            self.usage = found.usage
+        if choice.finish_reason is None:
+            return
+        if choice.finish_reason in GAVE_UP:
+            raise EngineFailed(f"The answer ended before it was complete: {choice.finish_reason}.")
+        self.reason = "STOP_SEQUENCE" if isinstance(choice.stop_reason, str) else "COMPLETE"
+        if choice.finish_reason in CUT:
+            self.reason = "MAX_TOKENS"
+
+    @property
+    def _finish_reason(self) -> str:
+        return "TOOL_CALL" if self._has_calls and self.reason == "COMPLETE" else self.reason or "ERROR"
+
+    @property
+    def _usage(self) -> CohereUsage:
+        tokens = CohereTokens(self.usage.prompt_tokens or 0, self.usage.output_tokens)
+        return CohereUsage(tokens, tokens, self.usage.cached or None)
+
+
+# --- embeddings ------------------------------------------------------------------------------------------------------
+def _int8(rows: Matrix) -> NDArray[np.float32]:
+    """Each vector scaled so that its largest value is 127, which changes no cosine; zeros stay."""
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
+    scaled: NDArray[np.float32] = np.rint(rows * (127 / np.where(largest > 0, largest, 1)))
+    return scaled
+
+
+def _ubinary(rows: Matrix) -> NDArray[np.uint8]:
+    """A bit for each dimension, the first the highest of its byte: whether the value is above 0."""
+    return np.packbits(rows > 0, axis=1)
+
+
+def _integers(rows: NDArray[Any]) -> list[bytes]:
+    return [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
+
+
+TYPES: Mapping[str, Callable[[Matrix], list[bytes]]] = {
+    "float": numbers,
+    "base64": base64,
+    "int8": lambda rows: _integers(_int8(rows).astype(np.int8)),
+    "uint8": lambda rows: _integers((_int8(rows) + 128).astype(np.uint8)),
+    "binary": lambda rows: _integers((_ubinary(rows).astype(np.int16) - 128).astype(np.int8)),
+    "ubinary": lambda rows: _integers(_ubinary(rows)),
+}
+"""Rows as JSON."""
+
+
+async def vectors_json(vectors: Matrix, types: Sequence[str], texts: Sequence[str], tokens: int) -> bytes:
+    """The body of /v2/embed."""
+    lists = [b'"%s":[%s]' % (one.encode(), b",".join(await write_rows(vectors, TYPES[one]))) for one in types]
+    meta = msgspec.json.encode(CohereMeta(CohereInputTokens(tokens)))
+    shape = b'{"id":"%s","response_type":"embeddings_by_type","embeddings":{%s},"texts":%s,"meta":%s}'
+    return shape % (str(uuid.uuid4()).encode(), b",".join(lists), msgspec.json.encode(texts), meta)

@@ -1,0 +1,145 @@
+"""Cohere's v2 chat, over vLLM's chat completions, and its embeddings."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from models import sse
+from models.messages import EmbedResult, Event, ResponseStart
+from registry.errors import EngineFailed
+from registry.recipes.definition import Task
+from runtime.gateway.names import ModelRef
+from runtime.gateway.target import ChatPayload, Target
+from runtime.http.bodies import convert, parse_object, unknown_fields, warn_of_fields
+from runtime.http.cohere import translation
+from runtime.http.cohere.answers import CohereChat, CohereVectors, Writer, vectors_json
+from runtime.http.cohere.bodies import CohereChatBody, CohereEmbedBody
+from runtime.http.dialect import (
+    EVENT_STREAM,
+    JSON,
+    NO_BUFFERING,
+    Endpoint,
+    Head,
+    ParsedRequest,
+    Parts,
+    read_engine_answer,
+    read_engine_events,
+    whole_answer,
+)
+from runtime.http.embeddings.answers import matrix
+from runtime.http.errors import Dialect
+from runtime.http.ollama.answers import read
+from runtime.http.route import RouteGroup
+from runtime.http.schema import STREAM
+
+WITHOUT_EFFECT = ("citation_options", "safety_mode")
+"""Fields that ask for something that no model here does."""
+
+
+def _parse_chat(data: dict[str, Any]) -> ParsedRequest:
+    body = convert({name: value for name, value in data.items() if value is not None}, CohereChatBody)
+    without_effect = [name for name in WITHOUT_EFFECT if getattr(body, name) is not None]
+    left_out = warn_of_fields([*unknown_fields(data, CohereChatBody), *without_effect])
+    call = ChatPayload("/v1/chat/completions", translation.chat(body))
+    return ParsedRequest(
+        ModelRef(Task.CHAT, body.model),
+        calls=lambda _: [call],
+        render=lambda _, events: _stream(events, left_out) if body.stream else _whole(events, left_out),
+        dialect=Dialect.COHERE,
+        stream=bool(body.stream),
+    )
+
+
+def _headers(started: ResponseStart, left_out: str) -> Mapping[str, str]:
+    warnings = [text for text in (left_out, started.warning) if text]
+    return {"X-Roundhouse-Warning": "; ".join(warnings)} if warnings else {}
+
+
+async def _whole(events: AsyncIterator[Event], left_out: str) -> Parts:
+    started, data = await read_engine_answer(events)
+    if started.status >= 400:
+        read(data, started.status)
+    answer = Writer().whole(data)
+    async for part in whole_answer(msgspec.json.encode(answer), headers=_headers(started, left_out)):
+        yield part
+
+
+async def _stream(events: AsyncIterator[Event], left_out: str) -> Parts:
+    """The head waits for the engine's first event, so that an error before it keeps its status."""
+    opened, started, writer = False, ResponseStart(status=200, content_type=""), Writer()
+    async with aclosing(read_engine_events(events, lambda status, data: read(data, status))) as lines:
+        async for line in lines:
+            if isinstance(line, ResponseStart):
+                started = line
+            elif line != sse.DONE:
+                found = list(writer.events(line))
+                if not opened:
+                    yield Head(200, f"{EVENT_STREAM}; charset=utf-8", {**NO_BUFFERING, **_headers(started, left_out)})
+                    found.insert(0, writer.start())
+                    opened = True
+                if found:
+                    yield _written(found)
+    if writer.reason is None:
+        raise EngineFailed("The answer ended before it was complete.")
+    yield _written(list(writer.end()))
+
+
+def _written(events: Sequence[dict[str, Any]]) -> bytes:
+    return b"".join(sse.event(event, event["type"]) for event in events)
+
+
+def _parse_embed(data: dict[str, Any]) -> ParsedRequest:
+    body = convert({name: value for name, value in data.items() if value is not None}, CohereEmbedBody)
+    request, types = body.request(), list(dict.fromkeys(body.embedding_types or ["float"]))
+    left_out = warn_of_fields(unknown_fields(data, CohereEmbedBody))
+
+    async def render(_: Target, events: AsyncIterator[Event]) -> Parts:
+        results = [event async for event in events if isinstance(event, EmbedResult)]
+        if len(results) != 1:
+            raise EngineFailed("The engine answered with something other than one embedding.")
+        vectors = matrix(results[0], len(request.inputs))
+        answer = await vectors_json(vectors, types, body.all_texts, sum(results[0].tokens))
+        headers = {"X-Roundhouse-Warning": left_out} if left_out else {}
+        async for part in whole_answer(answer, headers=headers):
+            yield part
+
+    renamed = {"input": "texts", "prompt_name": "input_type", "dimensions": "output_dimension"}
+    return ParsedRequest(ModelRef(Task.EMBED, body.model), lambda _: [request], render, Dialect.COHERE, renamed=renamed)
+
+
+# --- paths -----------------------------------------------------------------------------------------------------------
+_chat, _embeddings = RouteGroup("Chat"), RouteGroup("Embeddings")
+_HELLO = [{"role": "user", "content": "turn on the lamp"}]
+ENDPOINTS = [
+    _chat.endpoint(
+        Endpoint("/v2/chat", lambda body, _query: _parse_chat(parse_object(body)), Dialect.COHERE, _parse_chat),
+        id="chatCohere",
+        summary="Chat (Cohere v2)",
+        description="Documents and logprobs are refused; fields without effect are left out, and a header names them.",
+        answer={JSON: CohereChat, **STREAM},
+        body=CohereChatBody,
+        parameters=("Prefer", "Progress"),
+        examples={
+            "chat": {"model": "starter-chat", "messages": _HELLO},
+            "stream": {"model": "starter-chat", "messages": _HELLO, "stream": True},
+        },
+    ),
+    _embeddings.endpoint(
+        Endpoint("/v2/embed", lambda body, _query: _parse_embed(parse_object(body)), Dialect.COHERE, _parse_embed),
+        id="embedCohere",
+        summary="Embeddings (Cohere v2)",
+        answer=CohereVectors,
+        body=CohereEmbedBody,
+        examples={
+            "texts": {"model": "starter-embed", "input_type": "search_document", "texts": ["a warm kitchen"]},
+            "small": {
+                "model": "starter-embed",
+                "input_type": "search_query",
+                "texts": ["a warm kitchen"],
+                "embedding_types": ["int8", "ubinary"],
+            },
+        },
+    ),
+]
