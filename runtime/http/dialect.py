@@ -82,9 +82,10 @@ _LAST_EVENT = re.compile(
     rb'|\{(?!.*"done":false).*"done":true)',
     re.MULTILINE,
 )
-"""OpenAI's, Anthropic's, Cohere's and that of Responses, of transcripts, of Text Generation Inference, Ollama's. None of
-them can stand in a text: there quotes and line ends are escaped. A call's arguments may say that they are done; the
-line does not."""
+"""OpenAI's, Anthropic's, Cohere's and that of Responses, of transcripts, of Text Generation Inference, Ollama's.
+
+None of them can stand in a text: there quotes and line ends are escaped. A call's arguments may say that they are done;
+the line does not."""
 _LAST_EVENT_WORDS = (
     b"[DONE]",
     b"message_stop",

@@ -91,11 +91,11 @@ async def post(server: Served, path: bytes, coding: bytes, body: bytes, more: by
 @pytest.mark.parametrize("name", PACKERS)
 async def test_every_path_takes_packed_bodies_and_no_bomb(tmp_path: Path, name: str) -> None:
     coding, pack = PACKERS[name]
-    body = json.dumps({"model": "nothing", "input": "a" * 100_000, "messages": []}).encode()
+    body = json.dumps({"model": "nothing", "input": "a" * 100_000}).encode()
     async with served(tmp_path, max_json=2**20) as server:
-        for path in (b"/v1/embeddings", b"/v1/chat/completions", b"/api/show", b"/v1/models/embed/plan"):
+        for path in (b"/v1/embeddings", b"/v1/chat/completions", b"/api/show"):
             answer = await post(server, path, coding.encode(), pack(body))
-            assert answer.status == (200 if path.endswith(b"plan") else 404), answer.body
+            assert answer.status == 404, answer.body
             bomb = pack(b'"' + b"a" * 2**28)
             assert len(bomb) < 2**20
             answer = await post(server, path, coding.encode(), bomb)

@@ -73,7 +73,8 @@ def events_of(response: httpx.Response) -> list[Any]:
         ({}, {}),
         ({"max_tokens": 5.0, "stop_sequences": ["a"]}, {"max_tokens": 5, "stop": ["a"]}),
         ({"k": 0, "p": 0.5}, {"top_k": 0, "top_p": 0.5}),
-        ({"seed": 3, "temperature": 0, "presence_penalty": 0.5}, {"seed": 3, "temperature": 0, "presence_penalty": 0.5}),
+        ({"seed": 3, "temperature": 0}, {"seed": 3, "temperature": 0}),
+        ({"presence_penalty": 0.5, "frequency_penalty": 1}, {"presence_penalty": 0.5, "frequency_penalty": 1}),
         ({"tools": [TOOL], "tool_choice": "REQUIRED"}, {"tools": [TOOL], "tool_choice": "required"}),
         (
             {"tools": [TOOL], "strict_tools": True, "tool_choice": "NONE"},

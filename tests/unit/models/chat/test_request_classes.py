@@ -54,8 +54,8 @@ HELLO = {"role": "user", "content": "hello"}
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-            "messages[0].content",
-            "messages[0].content: Input should be a valid string. messages[0].content[0].text: Field required.",
+            "messages[0].content[0].text",
+            "messages[0].content[0].text: Field required.",
         ),
     ],
 )
@@ -64,6 +64,50 @@ def test_a_fault_is_described_with_its_place(body: Any, param: str, message: str
         ChatBody.model_validate(body)
     errors = [{**error, "loc": ("body", *error["loc"])} for error in wrong.value.errors()]
     assert describe(errors, body) == (message, param)
+
+
+class Cat(BaseModel):
+    type: Literal["cat"]
+    name: str
+    age: int | str
+
+
+class Dog(BaseModel):
+    type: Literal["dog"]
+    name: str
+    breed: str
+
+
+class Stone(BaseModel):
+    weight: int
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("pet", "message"),
+    [
+        ({"type": "cat", "name": "a", "age": []}, "pet.age: Input should be a valid integer; or: Input should be a valid string."),
+        ({"type": "cat", "name": 5, "age": 1}, "pet.name: Input should be a valid string."),
+        ({"type": "dog", "name": "a"}, "pet.breed: Field required."),
+        ({"type": "bird", "name": "a", "weight": []}, "pet.weight: Input should be a valid integer."),
+        ({"name": 5, "weight": 1}, "pet.name: Input should be a valid string."),
+    ],
+)  # fmt: skip
+def test_a_value_is_judged_as_the_kind_that_it_is(pet: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as wrong:
+        TypeAdapter(Cat | Dog | Stone).validate_python(pet)
+    errors = [{**error, "loc": ("body", "pet", *error["loc"])} for error in wrong.value.errors()]
+    assert describe(errors, {"pet": pet})[0] == message
+
+
+def test_a_value_of_no_kind_says_which_there_are() -> None:
+    with pytest.raises(ValidationError) as wrong:
+        TypeAdapter(Cat | Dog).validate_python({"type": "bird"})
+    errors = [{**error, "loc": ("body", "pet", *error["loc"])} for error in wrong.value.errors()]
+    assert describe(errors, {"pet": {"type": "bird"}}) == (
+        "pet.type: Input should be 'cat'; or: Input should be 'dog'.",
+        "pet.type",
+    )
 
 
 async def test_a_part_that_is_read_later_is_named_by_its_place_in_the_content() -> None:

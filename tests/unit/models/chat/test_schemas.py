@@ -69,6 +69,8 @@ def test_responses_keep_what_a_client_sent_and_a_model_wrote(sent: Any, stated: 
         "top_logprobs": None,
     }
     expected = {
+        **dict.fromkeys(schemas.ALWAYS),
+        **schemas.DEFAULTS,
         "id": "resp_1",
         "instructions": stated,
         "output": [
@@ -76,8 +78,6 @@ def test_responses_keep_what_a_client_sent_and_a_model_wrote(sent: Any, stated: 
             {"type": "function_call", "arguments": stated},
         ],
         "tools": [{"type": "function", "name": "x", "parameters": sent, "strict": None}],
-        **dict.fromkeys(schemas.ALWAYS),
-        **schemas.DEFAULTS,
         "metadata": {"a": "b"},
         "text": {"format": shape, "verbosity": "medium"},
     }
