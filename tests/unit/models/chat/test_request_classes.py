@@ -69,7 +69,7 @@ def test_a_fault_is_described_with_its_place(body: Any, param: str, message: str
 class Cat(BaseModel):
     type: Literal["cat"]
     name: str
-    age: int | str
+    age: int
 
 
 class Dog(BaseModel):
@@ -86,7 +86,7 @@ class Stone(BaseModel):
 @pytest.mark.parametrize(
     ("pet", "message"),
     [
-        ({"type": "cat", "name": "a", "age": []}, "pet.age: Input should be a valid integer; or: Input should be a valid string."),
+        ({"type": "cat", "name": "a", "age": []}, "pet.age: Input should be a valid integer."),
         ({"type": "cat", "name": 5, "age": 1}, "pet.name: Input should be a valid string."),
         ({"type": "dog", "name": "a"}, "pet.breed: Field required."),
         ({"type": "bird", "name": "a", "weight": []}, "pet.weight: Input should be a valid integer."),
