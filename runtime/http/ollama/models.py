@@ -42,9 +42,10 @@ from tenants.caller import SCOPES, Caller, Scope
 route = RouteGroup("Ollama", (Dialect.OLLAMA,))
 
 API = "0.14.0"
-"""The version of Ollama whose interface this is: clients decide by it what they may send. Ours is at /version."""
+"""The version of Ollama whose interface this is: clients decide by it what they may send. Ours is at /version.
 
-
+Codex wants 0.13.4, the first with Responses; 0.14.0 is the first with Anthropic's messages.
+"""
 HUBS = ("hf.co/", "huggingface.co/", "https://huggingface.co/")
 """What Ollama's clients may write before a hub's repository."""
 PHASES: Mapping[Phase, str] = {
