@@ -253,6 +253,7 @@ class VllmEngine:
         adapters = self._ready()
         request = ChatRequest(call.path, call.body)
         request.drop_nulls()
+        request.write_integers()
         strict = self._strict or call.strict
         not_stored = "" if strict else request.drop_store()
         left_out = self._check(call, request, adapters, strict=strict)

@@ -1,5 +1,6 @@
 """One request to the chat engine: the body is decoded once, and every check is a function of its fields."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ _NULL, _TRUE, _FALSE = (msgspec.Raw(word) for word in (b"null", b"true", b"false
 _OFF = (_NULL, _FALSE, msgspec.Raw(b"0"))
 _WHOLE = TypeAdapter(int)
 """Reads a number as vLLM does: '5' and 5.0 are 5."""
+_WHOLE_FLOAT = re.compile(rb"(-?\d+)\.0+")
+MOST_DIGITS = 64
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -102,6 +105,12 @@ class ChatRequest:
         if self.path in VENDORS and any(raw == _NULL for raw in self.fields.values()):
             self.fields = {name: raw for name, raw in self.fields.items() if raw != _NULL}
             self._body = None
+
+    def write_integers(self) -> None:
+        """Write fields that are whole floats as integers, which a validator of vLLM's wants of some."""
+        for name, raw in self.fields.items():
+            if len(raw) <= MOST_DIGITS and (whole := _WHOLE_FLOAT.fullmatch(raw)):
+                self.replace(name, whole[1])
 
     def drop_store(self) -> str:
         """Switch off OpenAI's `store`, which clients send by themselves. Returns a warning, empty if it was not on."""

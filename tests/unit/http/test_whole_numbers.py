@@ -69,6 +69,9 @@ def test_our_own_fields_and_the_chat_engines() -> None:
             number.validate_python(wrong)
     request = ChatRequest(CHAT, b'{"max_tokens": 20.0}')
     assert limits.token_limits(request) == {"max_tokens": 20}
+    request = ChatRequest(CHAT, b'{"thinking_token_budget": 20.0, "seed": -1.00, "temperature": 0.5, "stop": "1.0"}')
+    request.write_integers()
+    assert request.body == b'{"thinking_token_budget":20,"seed":-1,"temperature":0.5,"stop":"1.0"}'
 
 
 @given(
