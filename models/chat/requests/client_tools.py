@@ -345,7 +345,7 @@ def _translate_history(request: ChatRequest) -> None:
         request.replace("input", msgspec.json.encode([changed.get(index, item) for index, item in enumerate(items)]))
 
 
-def _said(part: Any) -> Any:
+def _as_text(part: Any) -> Any:
     """A part of an answer; a refusal is a text, as vLLM knows no other."""
     if isinstance(part, dict) and part.get("type") == "refusal":
         return {"type": "output_text", "text": part.get("refusal"), "annotations": []}
@@ -356,7 +356,7 @@ def _past(raw: msgspec.Raw) -> Json | None:
     """An item of an earlier turn as vLLM knows it; None: it is that already."""
     item = _decoded(raw)
     if isinstance(item, dict) and item.get("role") == "assistant" and isinstance(item.get("content"), list):
-        parts = [_said(part) for part in item["content"]]
+        parts = [_as_text(part) for part in item["content"]]
         if parts != item["content"]:
             item = item | {"content": parts}
             return _past(msgspec.Raw(msgspec.json.encode(item))) or item

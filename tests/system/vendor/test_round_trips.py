@@ -22,14 +22,14 @@ FLAT = [{"type": "function", **function} for function in FUNCTIONS]
 ANTHROPICS = [{"name": function["name"], "input_schema": function["parameters"]} for function in FUNCTIONS]
 WORDS = {"text": "hello", "thoughts": SUM, "thoughts and calls": BOTH}
 FORMS: dict[str, Callable[[Any], Any]] = {
-    "as sent": lambda kept: kept.sent,
-    "to_dict": lambda kept: kept.model.model_dump(mode="json", exclude_unset=True),
-    "model_dump": lambda kept: kept.model.model_dump(mode="json"),
+    "as sent": lambda answer: answer.sent,
+    "to_dict": lambda answer: answer.model.model_dump(mode="json", exclude_unset=True),
+    "model_dump": lambda answer: answer.model.model_dump(mode="json"),
 }
 """The last one has each field, null where nothing was."""
 
 
-class Kept:
+class SentAnswer:
     """An answer, and the same as an SDK holds it."""
 
     def __init__(self, kind: type[BaseModel], sent: Json) -> None:
@@ -45,7 +45,9 @@ def user(text: str) -> Json:
 def test_chat_completions(thinker: Server, name: str, form: str) -> None:
     body: Json = {"model": "thinker", "temperature": 0, "tools": CALLED}
     messages = [user(WORDS[name])]
-    answer = Kept(ChatCompletion, asking.whole(thinker.http, "/v1/chat/completions", {**body, "messages": messages}))
+    answer = SentAnswer(
+        ChatCompletion, asking.whole(thinker.http, "/v1/chat/completions", {**body, "messages": messages})
+    )
     message = FORMS[form](answer)["choices"][0]["message"]
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": RESULT} for call in message.get("tool_calls") or ()
@@ -59,9 +61,9 @@ def test_chat_completions(thinker: Server, name: str, form: str) -> None:
 @pytest.mark.parametrize("name", WORDS)
 def test_responses(thinker: Server, name: str, form: str) -> None:
     body: Json = {"model": "thinker", "temperature": 0, "tools": FLAT, "input": [user(WORDS[name])]}
-    answer = Kept(Response, asking.whole(thinker.http, "/v1/responses", body))
+    answer = SentAnswer(Response, asking.whole(thinker.http, "/v1/responses", body))
     last = asking.events(thinker.http, "/v1/responses", body)[-1]["response"]
-    for response in (answer, Kept(Response, last)):
+    for response in (answer, SentAnswer(Response, last)):
         output = FORMS[form](response)["output"]
         calls = [item["call_id"] for item in output if item["type"] == "function_call"]
         assert bool(calls) == name.endswith("calls")
@@ -75,7 +77,7 @@ def test_responses(thinker: Server, name: str, form: str) -> None:
 def test_messages(thinker: Server, name: str, form: str) -> None:
     body: Json = {"model": "thinker", "temperature": 0, "tools": ANTHROPICS, "max_tokens": 1500}
     messages = [user(WORDS[name])]
-    answer = Kept(Message, asking.whole(thinker.http, "/v1/messages", {**body, "messages": messages}))
+    answer = SentAnswer(Message, asking.whole(thinker.http, "/v1/messages", {**body, "messages": messages}))
     content = FORMS[form](answer)["content"]
     calls = [block["id"] for block in content if block["type"] == "tool_use"]
     assert bool(calls) == name.endswith("calls")
@@ -93,7 +95,7 @@ def text(words: str) -> Json:
 def test_ollama(thinker: Server, name: str, form: str) -> None:
     body: Json = {"model": "thinker", "tools": CALLED, "stream": False, "options": {"temperature": 0}}
     messages = [user(WORDS[name])]
-    answer = Kept(ChatResponse, asking.whole(thinker.http, "/api/chat", {**body, "messages": messages}))
+    answer = SentAnswer(ChatResponse, asking.whole(thinker.http, "/api/chat", {**body, "messages": messages}))
     message = FORMS[form](answer)["message"]
     calls = [call["function"]["name"] for call in message.get("tool_calls") or ()]
     assert bool(calls) == name.endswith("calls")
