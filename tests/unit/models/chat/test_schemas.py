@@ -111,8 +111,14 @@ def test_a_response_says_what_was_requested_and_not_what_vllm_made_of_it() -> No
     """vLLM puts the schema of a call that has to be made into `text`, and its own limit where there was none."""
     made = {"id": "resp_1", "text": {"format": {"type": "json_schema", "name": "tool_calling_response"}}}
     made |= {"max_output_tokens": 497, "status": "completed", "reasoning": None}
-    fields = {"prompt_cache_key": "k", "safety_identifier": "s", "reasoning": {"effort": "low"}, "max_tool_calls": 3}
-    for sent in ({}, fields, {**fields, "max_output_tokens": 20, "previous_response_id": None}):
+    fields: dict[str, Any] = {
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "reasoning": {"effort": "low"},
+        "max_tool_calls": 3,
+    }
+    requests: list[dict[str, Any]] = [{}, fields, {**fields, "max_output_tokens": 20, "previous_response_id": None}]
+    for sent in requests:
         request = ChatRequest(RESPONSES, packed({"model": "m", "input": "a", **sent}))
         found = json.loads(schemas.fit_answer(RESPONSES, packed(made), echoed=schemas.echo(request)))
         for name in ("prompt_cache_key", "safety_identifier", "max_tool_calls", "max_output_tokens"):
