@@ -19,6 +19,7 @@ def chat(body: CohereChatBody) -> Json:
     fields: Json = {
         "model": body.model,
         "messages": list(_messages(body.messages)),
+        "stream": bool(body.stream),
         "max_tokens": body.max_tokens,
         "stop": body.stop_sequences,
         "temperature": body.temperature,
@@ -32,7 +33,7 @@ def chat(body: CohereChatBody) -> Json:
     }
     result = {name: value for name, value in fields.items() if value is not None}
     if body.stream:
-        result |= {"stream": True, "stream_options": {"include_usage": True}}
+        result["stream_options"] = {"include_usage": True}
     if (form := body.response_format) is not None and form.type == "json_object":
         shape: Json = {"type": "json_object"}
         if form.json_schema is not None:
