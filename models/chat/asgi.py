@@ -9,6 +9,10 @@ from typing import Any
 
 AsgiApp = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Any]
 
+PRIORITY = "x-vllm-priority"
+"""The header that vLLM takes a request's priority from."""
+OWN_PRIORITY = "1"
+"""Of requests of our own. Without the header they would be critical, and shorten every step (`vllm.step_budget`)."""
 BUFFER = 64
 """Body parts that may wait for the reader before the application is held back."""
 
@@ -146,7 +150,7 @@ class Exchange:
 
 async def whole_answer(app: AsgiApp, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
     """Status and whole body of the answer to a request of our own. Status 0: there was no answer."""
-    exchange = Exchange(app, path, json.dumps(body).encode(), contextvars.copy_context(), {})
+    exchange = Exchange(app, path, json.dumps(body).encode(), contextvars.copy_context(), {PRIORITY: OWN_PRIORITY})
     parts = []
     try:
         await exchange.start()

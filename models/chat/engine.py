@@ -10,7 +10,7 @@ from typing import Any
 
 from models.chat import processes, schemas, settings, warmup
 from models.chat.adapters import EngineAdapters
-from models.chat.asgi import Exchange
+from models.chat.asgi import PRIORITY, Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
@@ -149,9 +149,12 @@ class VllmEngine:
         running = launch.processes(self._engine)
         self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
         guard_engine(self._engine, self._checker)
-        await warmup.warmup(self._app, recipe.id)
-        if arguments.enable_lora and device != "cpu":
-            await warmup.warm_up_adapters(self._app, self._adapters, self._engine.model_config.max_model_len)
+        await warmup.warmup(self._app, recipe.id, warmup.REQUESTS)
+        if device != "cpu":
+            if arguments.enable_lora:
+                lengths = warmup.prompt_lengths(self._engine.vllm_config)
+                await warmup.warm_up_adapters(self._app, self._adapters, lengths, settings.swap_tokens(recipe))
+            await warmup.warmup(self._app, recipe.id, warmup.GPU_REQUESTS)
         await self._checker.begin()
         await self._engine.reset_prefix_cache()
         accounting.count_from_now(self._engine)
@@ -311,7 +314,7 @@ class VllmEngine:
         """Headers that vLLM's application reads."""
         headers = {"x-request-id": call.request_id} if call.request_id else {}
         if call.priority:
-            headers["x-vllm-priority"] = str(call.priority)
+            headers[PRIORITY] = str(call.priority)
         return headers | (call.trace if self._traces else {})
 
     def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters, *, strict: bool) -> str:

@@ -11,6 +11,7 @@ from models.estimate import default_kv_cache
 from registry.base.json import read_object
 from registry.base.processor import cores
 from registry.errors import Unfit
+from registry.files.context import context_of
 from registry.files.dtypes import SMALL_WEIGHTS, bytes_of_files, settle
 from registry.files.shape import read_shape, text_config
 from registry.recipes.definition import Recipe
@@ -74,7 +75,8 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     if recipe.dtype == "int8":
         raise Unfit("dtype int8 is not one of vLLM's", ["dtype: use auto, float32, float16 or bfloat16"], param="dtype")
     yield from ("--dtype", recipe.dtype)
-    if context := _context(recipe, config):
+    context = _context(recipe, config)
+    if context:
         yield from ("--max-model-len", str(context))
     yield from ("--max-num-seqs", str(recipe.batching.sequences))
     yield from ("--max-num-batched-tokens", str(max(recipe.batching.max_tokens, recipe.batching.sequences)))
@@ -83,7 +85,7 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
         yield "--enforce-eager"
         yield from devices.cpu_flags(config)
     else:
-        yield from devices.gpu_settings(recipe)
+        yield from devices.gpu_settings(recipe, context or context_of(recipe, path))
         if sleeps(recipe):
             yield "--enable-sleep-mode"
     places = recipe.memory.adapters
@@ -95,7 +97,14 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
             "--max-lora-rank",
             str(places.max_rank),
         )
-        if device == "cpu" and recipe.dtype == "float32":
+        if device != "cpu" and recipe.dtype == "float32":
+            raise Unfit(
+                f"{recipe.id} takes adapters, and vLLM's kernels for adapters on a GPU compute in 16 bits only: set "
+                "dtype to bfloat16, float16 or auto, or memory.adapters.device to 0.",
+                ["dtype: float32 goes without adapters on a GPU"],
+                param="dtype",
+            )
+        if recipe.dtype == "float32":
             # the store keeps adapters in 16 bits, so nothing is lost, and half as much is read in each step
             yield from ("--lora-dtype", "bfloat16")
     yield from ("--scheduling-policy", "priority")

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import tempfile
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from safetensors.numpy import save_file
 
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, whole_answer
+from models.chat.vllm import step_budget
 from models.messages import AdapterRef
 from registry.errors import Conflict
 
 log = logging.getLogger("roundhouse.chat")
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-_REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
+REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/completions", {"prompt": "Hello", "max_tokens": 2, "temperature": 0}),
     (
         "/v1/completions",
@@ -52,24 +54,43 @@ _REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
-_LENGTHS = (5, 16, 131, 1037)
-"""Tokens of prompts with an adapter. Triton compiles vLLM's LoRA kernels for batches of one token, under 128 and from
-128 on, and for those that 16 divides apart from others; vLLM's own warm-up meets few of these. A first prompt of 8,000
-tokens with an adapter took 1.2 s on an H100, and all streams stood still meanwhile."""
+GPU_REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *(("/v1/completions", {"prompt": "Hello", "max_tokens": 2, "logprobs": count}) for count in (0, 2, 5, 10, 20)),
+    ("/v1/completions", {"prompt": "Hello", "max_tokens": 1, "prompt_logprobs": 1}),
+)
+"""On a GPU: Triton compiles a kernel for logprobs of 1, 2, 4, 8, 16 and 32 tokens each, and one for those of prompts.
+Last of all, as those of prompts shorten the steps of a second."""
+_LENGTHS, _BEYOND = (5, 16, 131, 132), (13, 14)
+"""Tokens of prompts with an adapter, and tokens more than the largest batch that has a graph.
+
+Triton compiles vLLM's LoRA kernels for batches of under 128 tokens and from 128 on, and for batches that 16 divides,
+other even ones and odd ones apart. vLLM's own warm-up meets those that 16 divides; batches with a graph are filled up
+to its size, so without these the first longer prompt compiles: on an H100 all streams stood still for 1.2 s.
+"""
 WITHIN = 300.0
 """Seconds for all of them; on a GPU something may be compiled still. A model that cannot do one (no chat template)
 answers that with an error, which is fine."""
 
 
-async def warmup(app: AsgiApp, model: str) -> None:
+async def warmup(app: AsgiApp, model: str, requests: Iterable[tuple[str, dict[str, Any]]]) -> None:
     """Send the requests, all at once. Raises TimeoutError."""
     async with asyncio.timeout(WITHIN):
-        await asyncio.gather(*(whole_answer(app, path, {"model": model, **body}) for path, body in _REQUESTS))
+        await asyncio.gather(*(whole_answer(app, path, {"model": model, **body}) for path, body in requests))
 
 
-async def warm_up_adapters(app: AsgiApp, adapters: EngineAdapters, context: int) -> None:
-    """Load an adapter that changes nothing, and answer prompts of some lengths with it.
+def prompt_lengths(config: Any) -> list[int]:
+    """Tokens of prompts for `warm_up_adapters`: each is one step. `config`: vLLM's."""
+    longest = min(config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len - 2)
+    captured = max(config.compilation_config.cudagraph_capture_sizes or [0])
+    return sorted({min(length, longest) for length in (*_LENGTHS, *(captured + more for more in _BEYOND))})
 
+
+async def warm_up_adapters(
+    app: AsgiApp, adapters: EngineAdapters, lengths: Sequence[int], swap_tokens: int | None
+) -> None:
+    """Load an adapter that changes nothing, and answer a prompt of each length with it, one after another.
+
+    swap_tokens: most tokens of a step shortly after a place; None: no bound. A prompt must not be cut into two steps.
     Raises TimeoutError; a model for which that cannot be done goes without.
     """
     try:
@@ -80,8 +101,11 @@ async def warm_up_adapters(app: AsgiApp, adapters: EngineAdapters, context: int)
                 async with asyncio.timeout(WITHIN):
                     await adapters.stage(blank)
                     await adapters.place(blank, None)
-                    for length in sorted({min(length, context - 2) for length in _LENGTHS}):
+                    if swap_tokens is not None and swap_tokens < max(lengths):
+                        await asyncio.sleep(step_budget.LINGER + 0.1)
+                    for length in lengths:
                         body = {"model": blank.digest, "prompt": [1] * length, "max_tokens": 2, "temperature": 0}
+                        body["cache_salt"] = f"{length} tokens"  # else the prefix cache has most of a longer prompt
                         await whole_answer(app, "/v1/completions", body)
             finally:
                 await _drop(adapters, blank.digest)

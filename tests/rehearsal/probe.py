@@ -21,7 +21,7 @@ from vllm.third_party import pynvml
 sys.modules.setdefault("pynvml", pynvml)  # as nvidia-ml-py has it, which the CPU build has not
 
 from models import nvml  # noqa: E402
-from models.chat import settings  # noqa: E402
+from models.chat import settings, warmup  # noqa: E402
 from models.chat.vllm import launch, prewarm  # noqa: E402
 from registry.bounds import USUAL  # noqa: E402
 from registry.errors import EngineFailed  # noqa: E402
@@ -91,6 +91,8 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
         "autotune": config.kernel_config.enable_flashinfer_autotune,
         "sizes": config.compilation_config.cudagraph_capture_sizes,
         "max_model_len": config.model_config.max_model_len,
+        "long_prefill": config.scheduler_config.long_prefill_token_threshold,
+        "warm_up": warmup.prompt_lengths(config),
         "executor": str(config.parallel_config.distributed_executor_backend),
         "worker": config.parallel_config.worker_cls,
         "extension": config.parallel_config.worker_extension_cls,

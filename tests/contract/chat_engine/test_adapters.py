@@ -226,12 +226,11 @@ async def test_a_warm_up_with_an_adapter_is_answered_and_leaves_nothing(
 
     monkeypatch.setattr(warmup, "whole_answer", watched)
     engine: Any = bench.engine
-    context = engine._engine.model_config.max_model_len
-    await warmup.warm_up_adapters(engine._app, engine._adapters, context)
-    lengths = [json.loads(body)["usage"]["prompt_tokens"] for status, body in answers if status == 200]
-    assert lengths == [length for length in (5, 16, 131, 1037) if length < context - 2] + [context - 2] * (
-        context < 1039
-    )
+    lengths = warmup.prompt_lengths(engine._engine.vllm_config)
+    await warmup.warm_up_adapters(engine._app, engine._adapters, lengths, None)
+    usages = [json.loads(body)["usage"] for status, body in answers if status == 200]
+    assert [usage["prompt_tokens"] for usage in usages] == lengths
+    assert not any((usage["prompt_tokens_details"] or {}).get("cached_tokens") for usage in usages)
     host, placed = await launch.ask(engine._engine, core.held_adapters)
     assert (host, placed) == ([], [])
 
@@ -246,7 +245,7 @@ async def test_a_model_that_cannot_be_warmed_up_with_an_adapter_goes_without(
         return "a.layer.of.another.name", 8, 8
 
     monkeypatch.setattr(EngineAdapters, "a_layer", other)
-    await warmup.warm_up_adapters(engine._app, engine._adapters, 64)
+    await warmup.warm_up_adapters(engine._app, engine._adapters, [5], None)
     assert await launch.ask(engine._engine, core.held_adapters) == [[], []]
 
 
@@ -264,6 +263,6 @@ async def test_the_last_request_of_a_warm_up_may_still_be_in_the_engine(
         await stock(adapters, digest)
 
     monkeypatch.setattr(EngineAdapters, "drop", busy)
-    await warmup.warm_up_adapters(engine._app, engine._adapters, 64)
+    await warmup.warm_up_adapters(engine._app, engine._adapters, [5], None)
     assert len(refused) == 1
     assert await launch.ask(engine._engine, core.held_adapters) == [[], []]

@@ -7,13 +7,16 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.chat import devices, processes, settings
-from models.chat.vllm import core, launch, prewarm, variables
+from models.chat import asgi, devices, processes, settings, warmup
+from models.chat.vllm import core, launch, prewarm, step_budget, variables
+from registry.errors import Unfit
+from registry.recipes.definition import Recipe
 from tests.unit.registry.makers import recipe
 
 
@@ -36,12 +39,60 @@ def test_a_recipe_that_has_its_own_graphs_keeps_them(flag: str) -> None:
     assert "--cudagraph-capture-sizes" not in words("cuda:0", **{flag: True})
 
 
-@given(requests=st.integers(1, 4096))
-def test_every_batch_of_single_tokens_has_a_graph_that_it_half_fills(requests: int) -> None:
-    sizes = devices.capture_sizes(requests)
+def test_a_long_prompt_takes_a_part_of_a_step_unless_the_recipe_says_more() -> None:
+    flag = "--long-prefill-token-threshold"
+    stated = words("cuda:0")
+    assert stated[stated.index(flag) + 1] == "2048"
+    assert flag not in words("cpu")
+    short = recipe("m", memory={"kv_cache": "1GiB"}, dtype="bfloat16", context_length=512)
+    stated = list(settings._settings(short, Path("/weights"), "cuda:0"))
+    assert stated[stated.index(flag) + 1] == "512"
+
+
+def test_adapters_in_float32_are_refused_on_a_gpu_with_words() -> None:
+    """vLLM's kernels assert 16 bits: the engine would die as it starts."""
+
+    def given(dtype: str, places: int) -> Recipe:
+        adapters = {"device": places, "host": places}
+        return recipe("m", memory={"kv_cache": "1GiB", "adapters": adapters}, dtype=dtype)
+
+    with pytest.raises(Unfit, match="16 bits only: set dtype to bfloat16") as refused:
+        list(settings._settings(given("float32", 1), Path("/weights"), "cuda:0"))
+    assert refused.value.param == "dtype"
+    assert "--lora-dtype" in list(settings._settings(given("float32", 1), Path("/weights"), "cpu"))
+    for allowed in (given("float32", 0), given("float16", 1), given("auto", 1)):
+        assert "--lora-dtype" not in list(settings._settings(allowed, Path("/weights"), "cuda:0"))
+
+
+def engine_config(sizes: list[int], step: int, context: int) -> SimpleNamespace:
+    return SimpleNamespace(
+        compilation_config=SimpleNamespace(cudagraph_capture_sizes=sizes),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=step),
+        model_config=SimpleNamespace(max_model_len=context),
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "lengths"),
+    [
+        (engine_config([1, 2, 512], 8192, 8192), [5, 16, 131, 132, 525, 526]),
+        (engine_config([], 8192, 8192), [5, 13, 14, 16, 131, 132]),
+        (engine_config([1, 512], 512, 8192), [5, 16, 131, 132, 512]),
+        (engine_config([1, 512], 8192, 128), [5, 16, 126]),
+    ],
+)
+def test_prompts_of_the_warm_up_reach_beyond_the_graphs_in_one_step(
+    config: SimpleNamespace, lengths: list[int]
+) -> None:
+    assert warmup.prompt_lengths(config) == lengths
+
+
+@given(requests=st.integers(1, 4096), tokens=st.integers(1, 16384))
+def test_every_batch_of_single_tokens_has_a_graph_that_it_half_fills(requests: int, tokens: int) -> None:
+    sizes = devices.capture_sizes(requests, tokens)
     assert sizes == sorted(set(sizes))
     assert sizes[0] >= 1
-    assert sizes[-1] == min(2 * requests, 512)
+    assert sizes[-1] == min(max(requests, tokens), 512)
     assert min(requests, 512) in sizes
     for batch in range(1, min(requests, 512) + 1):
         assert next(size for size in sizes if size >= batch) < 2 * batch
@@ -109,3 +160,15 @@ def test_an_imported_class_is_not_inspected_in_another_process(
     launch._know_architecture(tmp_path)
     assert sorted(registered) == known
     assert registered["A"] is json.JSONDecoder
+
+
+async def test_a_request_of_our_own_is_not_critical() -> None:
+    """A critical one would shorten the steps of its own warm-up, and every stream's."""
+    headers: dict[bytes, bytes] = {}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers.update(scope["headers"])
+        await send({"type": "http.response.start", "status": 200})
+
+    assert await asgi.whole_answer(app, "/v1/completions", {}) == (200, b"")
+    assert int(headers[asgi.PRIORITY.encode()]) > step_budget.CRITICAL
