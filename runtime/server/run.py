@@ -30,6 +30,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from models.process_control import die_with_parent
+from registry.base.heap import CollectionLog, freeze_heap
 from registry.errors import Unavailable
 from registry.recipes.loading import Documents
 from registry.storage.files import unusable
@@ -73,7 +74,8 @@ POLL_SECONDS = 0.5
 def build(settings: Settings, documents: Documents, device: Device) -> ls.LitServer:
     """The LitServer with all endpoints. Its API process opens the gateway."""
     process = ApiProcess(settings, documents, device)
-    loop = SlotLoop(str(settings.run_dir), engines_at_start(settings, documents.models), settings.bounds)
+    warms = engines_at_start(settings, documents.models)
+    loop = SlotLoop(str(settings.run_dir), warms, settings.bounds, settings.slot_spin)
     api = RuntimeAPI(spec=RuntimeSpec(routes()), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,
@@ -167,6 +169,8 @@ class ApiProcess:
             self._gateways.append(await self._opened.__aenter__())
         except OSError as error:
             raise Unavailable(unusable(error)) from error
+        gc.callbacks.append(CollectionLog(asyncio.get_running_loop(), log))
+        freeze_heap()
         self._shutdown.listen()
         if threading.current_thread() is threading.main_thread():  # only that thread gets signals
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
@@ -260,8 +264,7 @@ def run(
     threading.Thread(target=watch_processes, daemon=True).start()
     if background is not None:
         threading.Thread(target=background, daemon=True).start()
-    gc.collect()
-    gc.freeze()  # the API process is a fork: a look at all that was imported would keep it from the streams for 80 ms
+    freeze_heap()  # the API process is a fork: a look at all that was imported would take it 80 ms
     _listen_at(settings.host, settings.port)
     logging.getLogger("litserve.server").addFilter(_is_relevant)
     try:

@@ -90,6 +90,10 @@ class SlotServer:
         server.close()
         await self.close()
 
+    def is_busy(self) -> bool:
+        """Whether requests run, or adapters move."""
+        return bool(self._working)
+
     async def _warm(self) -> None:
         from models.engines import prewarm
 

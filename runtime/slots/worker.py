@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -14,10 +16,12 @@ from litserve.loops import LitLoop
 
 from models.process_control import OomPriority, die_with_parent
 from models.protocol import Engine
+from registry.base.heap import CollectionLog, freeze_heap
 from registry.bounds import USUAL, Bounds
 from registry.recipes.definition import Task
 from runtime.slots.frames import socket_path
-from runtime.slots.loop import SlotServer
+from runtime.slots.loop import SlotServer, log
+from runtime.slots.spinning import event_loop
 
 MAX_NICENESS = 19
 """The most that Linux knows."""
@@ -37,6 +41,14 @@ def give_way(steps: int) -> None:
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 now = os.getpriority(os.PRIO_PROCESS, thread)
                 os.setpriority(os.PRIO_PROCESS, thread, min(MAX_NICENESS, now + steps))
+
+
+@contextlib.contextmanager
+def _load_then_freeze(expendable: OomPriority) -> Iterator[None]:
+    """Around the load of this process's one model: what it builds stays until the end."""
+    with expendable.loads():
+        yield
+    freeze_heap()
 
 
 def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
@@ -65,10 +77,12 @@ def own_group() -> None:
 class SlotLoop(LitLoop):  # type: ignore[misc]
     """LitServe's hook for a worker's main loop: serves the slot until its process ends."""
 
-    def __init__(self, run_dir: str, engines_at_start: tuple[str, ...] = (), bounds: Bounds = USUAL) -> None:
-        """wanted: engines that the first slots of a run import ahead, one each."""
+    def __init__(
+        self, run_dir: str, engines_at_start: tuple[str, ...] = (), bounds: Bounds = USUAL, spin: float = 0.0
+    ) -> None:
+        """engines_at_start: engines that the first slots of a run import ahead, one each. spin: see `spinning`."""
         super().__init__()
-        self.run_dir, self.engines_at_start, self.bounds = run_dir, engines_at_start, bounds
+        self.run_dir, self.engines_at_start, self.bounds, self.spin = run_dir, engines_at_start, bounds, spin
 
     def __call__(self, lit_api: Any, device: Any, worker_id: int, *_unused: Any) -> None:
         own_group()
@@ -81,8 +95,11 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
         expendable.mark_serving()
         warms = self.warms(worker_id) if first else None  # later the gateway decides, since memory may be short
         address = socket_path(self.run_dir, worker_id)
-        server = SlotServer(address, partial(create_engine, self.bounds), loads=expendable.loads, warms=warms)
-        asyncio.run(server.serve())
+        loads = partial(_load_then_freeze, expendable)
+        server = SlotServer(address, partial(create_engine, self.bounds), loads=loads, warms=warms)
+        with asyncio.Runner(loop_factory=partial(event_loop, self.spin, server.is_busy)) as runner:
+            gc.callbacks.append(CollectionLog(runner.get_loop(), log))
+            runner.run(server.serve())
         os._exit(0)  # engine libraries leave threads behind that would keep the interpreter waiting
 
     def warms(self, worker_id: int) -> str | None:
