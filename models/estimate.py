@@ -2,7 +2,8 @@
 
     weights          values in the files x bytes of the dtype that the engine computes in
     kv_cache         as the recipe says; else room for full contexts (see `default_kv_cache`)
-    adapter_places   places x largest rank x bytes x (inputs + outputs) of all linear layers, embedding and head
+    adapter_places   places x largest rank x bytes x (inputs + outputs) of all linear layers, embedding and head; on a
+                     GPU one more, for the buffer through which an adapter is written (`chat.vllm.adapters.gpu_copy`)
     host_adapters    the same per adapter that host memory may stage; beside a GPU, the next power of two
     activations      what one engine step needs at its limits
     overhead         the process itself: libraries, CUDA context, compiled code (`models.engines`)
@@ -95,7 +96,7 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         raise Unfit(f"This is not a recipe: {fault}.", code="bad_recipe", param="engine.flags")
     cast = _float_bytes(recipe, kind)
     notes = {"weights": f"{weights.parameters:,} parameters, {_dtype_words(recipe, cast)}"}
-    kv_cache = place = places = host_place = host_places = 0
+    kv_cache = place = places = buffers = host_place = host_places = 0
     if shape is not None and recipe.task is Task.CHAT:
         kv_cache = default_kv_cache(recipe, shape) if recipe.memory.kv_cache is None else int(recipe.memory.kv_cache)
         per_token = kv_bytes_per_token(recipe, shape)
@@ -106,7 +107,9 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         # on a CPU an adapter's values stay 16 bits wide beside float32: see `models.chat.settings`
         each = 2 if kind == "cpu" else DTYPE_BYTES.get(recipe.dtype, 2)
         place = adapter_place_bytes(weights, shape, room.max_rank, each)
-        notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank})"
+        buffers = 1 if places and kind == "cuda" else 0
+        and_buffer = " and a buffer for the next adapter" if buffers else ""
+        notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank}){and_buffer}"
         # beside a GPU an adapter lies in a pinned buffer, and torch pins blocks of powers of two
         host_place = place if kind == "cpu" else 1 << (place - 1).bit_length()
         notes["host_adapters"] = f"up to {host_places} staged adapters of {host_place:,} bytes"
@@ -124,7 +127,7 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         kind=kind,
         weights=weights.loaded_bytes(cast),
         kv_cache=kv_cache,
-        adapter_places=places * place,
+        adapter_places=(places + buffers) * place,
         activations=activations,
         overhead=overhead,
         host_adapters=host_places * host_place,

@@ -29,9 +29,11 @@ from benchmarks.peers.servers import Roundhouse
 from benchmarks.report.generated import size, write_adapters
 
 RANK = 16
-BAR, HOST, DISK = 100.0, 10.0, 50.0
-"""Milliseconds that an adapter may add to the first token at p99: what is a must, and what is aimed at without
-prefills, by where it is."""
+AIMS = {"device": (1.0, 3.0), "host": (4.0, 8.0), "disk": (12.0, 25.0)}
+"""Milliseconds that an adapter may add to the base's median first token at p50, and to the base's p99 at p99, by where
+it is. The base's own p99 lies 4 to 6 ms over its median, which no adapter can make less."""
+BESIDE_PREFILLS = 100.0
+"""The same at p99, while the base is asked with long prompts."""
 
 
 async def run(bench: Bench, shape: Shape) -> None:
@@ -44,10 +46,12 @@ async def run(bench: Bench, shape: Shape) -> None:
     await few_places(bench, few, files, "large", SMALL, prompt=shape.prompt)
     await many.run(bench, chat(shape, base, folder / "many", device=24, host=32), many.MIXED, RANK)
     await _wake(bench, chat(shape, base, folder / "wake", device=4, host=16, idle="2s"), files[0])
-    for tier, aim in (("host", HOST), ("disk", DISK)):
-        bench.bar(f"{tier}: TTFT added, p99: aim", f"large.roundhouse.{tier}.added_p99", "<=", aim)
-        bench.bar(f"{tier}: TTFT added, p99: bar", f"large.roundhouse.{tier}.added_p99", "<=", BAR)
-        bench.bar(f"{tier}: the same under prefills", f"large, prefills.roundhouse.{tier}.added_p99", "<=", BAR)
+    for tier, (median, highest) in AIMS.items():
+        figures = f"large.roundhouse.{tier}"
+        bench.bar(f"{tier}: TTFT added, p50", f"{figures}.added_p50", "<=", median)
+        bench.bar(f"{tier}: TTFT p99 over the base's", f"{figures}.p99_over_p99", "<=", highest)
+        under = f"large, prefills.roundhouse.{tier}.p99_over_p99"
+        bench.bar(f"{tier}: the same under prefills", under, "<=", BESIDE_PREFILLS)
     bench.bar("storm: longest gap / undisturbed p99", "large.roundhouse.storm.longest_ratio", "<=", 2.0)
     bench.bar("mixed: tokens/s, 20 adapters / base", "mixed.roundhouse.ratio", ">=", 0.9)
 

@@ -25,6 +25,7 @@ from runtime.scheduling.placement import PlacementPlan
 from runtime.scheduling.probes import ProbeResult, Probes
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
+from tenants.caller import ServiceClass
 
 log = logging.getLogger("roundhouse.scheduler")
 STAGE_SECONDS = 60.0
@@ -60,6 +61,7 @@ class AdapterWaiters(Protocol):
 
     def is_open(self, link: SlotLink) -> bool: ...
     def probes_waiting(self, digest: str) -> list[Probe | None]: ...
+    def class_waiting(self, digest: str) -> ServiceClass: ...
     def adapter_staged(self, digest: str) -> None: ...
     def adapter_placed(self, digest: str) -> None: ...
     def adapter_failed(self, digest: str, error: RoundhouseError) -> None: ...
@@ -128,13 +130,16 @@ class AdapterEffects:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
-    async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
-        """The probe's result since the commit; runs the probe if there is none. Raises the engine's error."""
+    async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, service_class: ServiceClass) -> ProbeResult:
+        """The probe's result since the commit; runs the probe if there is none, as a request of that class.
+
+        Raises the engine's error.
+        """
         if (known := self.probes.known(adapter.digest, probe)) is not None:
             return known
         began = self._clock()
         try:
-            result = await self.probes.ask(link, adapter, probe)
+            result = await self.probes.ask(link, adapter, probe, int(service_class))
         except RoundhouseError:
             self._note("probe", self._clock() - began, "error")
             raise
@@ -220,7 +225,8 @@ class AdapterEffects:
         if not needed:
             return True
         probes = [probe for probe in needed if probe is not None]
-        results = await asyncio.gather(*(self.ask(link, ref, probe) for probe in probes))
+        waiting = self._queue.class_waiting(ref.digest)
+        results = await asyncio.gather(*(self.ask(link, ref, probe, waiting) for probe in probes))
         return None in needed or any(result.passed for result in results)
 
     async def _drop(self, link: SlotLink, digest: str) -> None:

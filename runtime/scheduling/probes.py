@@ -99,9 +99,10 @@ class Probes:
             retry_after=max(0.0, result.until - self._clock()),
         )
 
-    async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
+    async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, priority: int) -> ProbeResult:
         """The result since the commit; asks the engine if none counts, once for all who want to know.
 
+        priority: the question's, as of `HttpCall`.
         Raises the engine's error when it broke, EngineFailed (code probe_timeout) when it did not answer in time.
         """
         key = adapter.digest, probe
@@ -109,16 +110,16 @@ class Probes:
             return known
         task = self._asking.get(key)
         if task is None:
-            task = self._asking[key] = asyncio.create_task(self._ask(link, adapter, probe))
+            task = self._asking[key] = asyncio.create_task(self._ask(link, adapter, probe, priority))
             task.add_done_callback(lambda _: self._asking.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
+    async def _ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, priority: int) -> ProbeResult:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                status, text = await _question(link, adapter, "/v1/chat/completions", probe)
+                status, text = await _question(link, adapter, "/v1/chat/completions", probe, priority)
                 if status == 400:  # a base without a chat template completes text
-                    status, text = await _question(link, adapter, "/v1/completions", probe)
+                    status, text = await _question(link, adapter, "/v1/completions", probe, priority)
         except TimeoutError:
             raise EngineFailed(
                 f"its probe was not answered within {PROBE_SECONDS:.0f} s", code="probe_timeout"
@@ -132,7 +133,7 @@ class Probes:
         return result
 
 
-async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe) -> tuple[int, str]:
+async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe, priority: int) -> tuple[int, str]:
     """Status and greedy answer of one request, which ends as soon as the answer tells pass from fail."""
     prompt: dict[str, object] = {"prompt": probe.prompt}
     if path == "/v1/chat/completions":
@@ -146,7 +147,12 @@ async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe
         "stream": True,
     }
     request = HttpCall(
-        path=path, body=msgspec.json.encode(body), served=adapter.digest, display_name=adapter.digest, adapter=adapter
+        path=path,
+        body=msgspec.json.encode(body),
+        served=adapter.digest,
+        display_name=adapter.digest,
+        adapter=adapter,
+        priority=priority,
     )
     status, text, reader = 0, "", sse.Reader()
     async with link.call(lambda uid: frames.Call(uid, request)) as call:

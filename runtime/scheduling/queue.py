@@ -31,6 +31,7 @@ from runtime.scheduling.fair.accounts import DEFAULT_REQUEST, QueueRequest
 from runtime.scheduling.fair.limits import Pace, Pool
 from runtime.scheduling.placement import Placement
 from runtime.slots.link import SlotLink
+from tenants.caller import ServiceClass
 
 
 class ModelQueue:
@@ -264,7 +265,7 @@ class ModelQueue:
         Raises Unavailable (code adapter_probe_failed), or the engine's error.
         """
         if ticket.adapter is not None and ticket.probe is not None:
-            await self.effects.ask(link, ticket.adapter, ticket.probe)
+            await self.effects.ask(link, ticket.adapter, ticket.probe, ticket.claim.service_class)
             if (refusal := self.effects.probes.refusal(ticket.adapter.digest, ticket.probe)) is not None:
                 raise refusal
 
@@ -275,8 +276,14 @@ class ModelQueue:
 
     def probes_waiting(self, digest: str) -> list[Probe | None]:
         """The probes under which requests wait for an adapter; None: without one."""
-        tickets = [t for t in self._waiting.values() if t.adapter is not None and t.adapter.digest == digest]
-        return list(dict.fromkeys(ticket.probe for ticket in tickets))
+        return list(dict.fromkeys(ticket.probe for ticket in self._waiting_for(digest)))
+
+    def class_waiting(self, digest: str) -> ServiceClass:
+        """The highest class of those who wait for an adapter; batch: nobody does, it is pinned."""
+        return min((ticket.claim.service_class for ticket in self._waiting_for(digest)), default=ServiceClass.BATCH)
+
+    def _waiting_for(self, digest: str) -> list[QueueEntry]:
+        return [t for t in self._waiting.values() if t.adapter is not None and t.adapter.digest == digest]
 
     def adapter_staged(self, digest: str) -> None:
         self.policy.staged(digest)

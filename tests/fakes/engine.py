@@ -65,6 +65,7 @@ class FakeEngine:
     """How many stagings find no room before one does."""
     probe_answer: str = "fine"
     probe_status: int = 200
+    probe_priorities: list[int] = field(default_factory=list)
     answered: list[tuple[str, str]] = field(default_factory=list)
     """('probe' or 'call', the name that was asked) in the order in which they came."""
     asleep: MemoryFootprint | None = None
@@ -132,6 +133,7 @@ class FakeEngine:
             raise EngineFailed("the adapter is in no place")
         if b"cache_salt" in request.body:  # runtime.scheduling.probes
             self.answered.append(("probe", request.served))
+            self.probe_priorities.append(request.priority)
             yield ResponseStart(status=self.probe_status, content_type="application/json")
             for letter in self.probe_answer:
                 yield Chunk(data=b'data: {"choices": [{"delta": {"content": "%s"}}]}\n\n' % letter.encode())

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from registry.errors import Unavailable
+from runtime.scheduling.fair.accounts import QueueRequest
 from runtime.scheduling.probes import RETRY_SECONDS
+from tenants.caller import ServiceClass
 from tests.unit.scheduling.adapter_line import RIGHT, WRONG, World, adapter, ask, dropped, line_with_adapters
 
 
@@ -33,6 +35,33 @@ async def test_a_probe_runs_after_each_commit_and_before_any_request(world: Worl
     assert probe_count(world) == [("probe", "passed")] * 2
     a, b, c = (adapter(letter).digest for letter in "abc")
     assert world.registry.swaps == [(a, None), (b, None), (c, a), (a, b)]
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        ([ServiceClass.BATCH], ServiceClass.BATCH),
+        ([ServiceClass.BATCH, ServiceClass.INTERACTIVE], ServiceClass.INTERACTIVE),
+        ([ServiceClass.INTERACTIVE, ServiceClass.CRITICAL], ServiceClass.CRITICAL),
+    ],
+)
+async def test_a_probe_has_the_priority_of_who_waits_for_it(
+    world: World, classes: list[ServiceClass], expected: ServiceClass
+) -> None:
+    """A critical one shortens every step of the engine."""
+    world.registry.known[adapter("a").digest] = (RIGHT,)
+    claims = [QueueRequest(service_class=each) for each in classes]
+    await asyncio.gather(*(ask(world, adapter("a"), RIGHT, claim) for claim in claims))
+    assert world.engine.probe_priorities == [expected]
+
+
+async def test_a_probe_of_a_pinned_adapter_comes_last(world: World) -> None:
+    world.registry.known[adapter("a").digest] = (RIGHT,)
+    world.queue.pin_adapter(adapter("a"))
+    async with asyncio.timeout(200):
+        while not world.registry.swaps:
+            await asyncio.sleep(0.001)
+    assert world.engine.probe_priorities == [ServiceClass.BATCH]
 
 
 async def test_a_wrong_probe_takes_the_adapter_out_and_refuses_its_requests_only(world: World) -> None:
