@@ -14,7 +14,8 @@ RECIPE: dict[str, str] = {
     "engine.flags": "The engine's own flags by their own names, such as `tool_call_parser` of `vllm serve`. Flags that "
     "a recipe has words for, and flags that would take a slot out of our hands, are refused.",
     "dtype": "Number format to compute in. auto: the engine's choice; float32 for small chat models on CPUs that "
-    "emulate bfloat16.",
+    "emulate bfloat16; on a GPU float16 for speech, and for embedding and rerank models stored in float32 that it "
+    "suits.",
     "context_length": "Longest input in tokens (chat: with the answer). None: what the model was made for.",
     "memory.kv_cache": "Bytes for the KV cache of a chat model. None: room for 8 full contexts, at most 4 GiB.",
     "memory.adapters.device": "LoRA adapters that can answer in one batch. 0: the model takes no adapters.",

@@ -15,12 +15,12 @@ from models.messages import EmbedRequest, EmbedResult, LoadResult, Usage
 from models.protocol import Report
 from models.text.cpu import linear as embed_int16
 from models.text.encoder import Embedder, Row, finish
+from models.text.half import is_exact, open_settled
 from models.text.loading import (
     context_of,
     examination,
     import_library,
     limits_of,
-    open_model,
     packs,
     release,
     resident_bytes,
@@ -37,6 +37,8 @@ from registry.recipes.definition import Recipe
 INLINE = 4096
 """Characters up to which tokenising is quicker than handing it to a thread (about 0.3 ms)."""
 PROBE = ["The engine must give what its library gives.", "Yes."]
+LONG_PROBE = " ".join(60 * PROBE)
+"""What overflows in 16 bits does so in long texts first."""
 TOLERANCE = 1e-4
 """Largest difference of a value between our path and the library's, both with float32."""
 TOLERANCE_16_BIT = 0.02
@@ -65,8 +67,8 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
                 library = await asyncio.to_thread(import_library)
             with phases.phase("weights", 0.4):
                 model = await asyncio.to_thread(
-                    open_model, recipe, path, device, library.SentenceTransformer, flags
-                )  # fmt: skip
+                    open_settled, recipe, path, device, library.SentenceTransformer, flags, _long_answer, _is_like
+                )
             with phases.phase("warming", 0.8):
                 expected = await asyncio.to_thread(self._prepare, recipe, model)
                 assert self._embedder is not None
@@ -74,7 +76,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
                 prepare = set_step_threads if limits.workers > 1 else None
                 self._batcher = Batcher("embed", self._embedder.run, limits, prepare, examination(device))
                 self._batcher.start()
-                await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
+                await self._check(expected, is_exact(model))
                 rounded = await embed_int16.choose(recipe, self._embedder.bert)
             self._sizes = frozenset(_whole(size) for size in _listed(flags.get("matryoshka_dimensions", [])))
             if wrong := [size for size in self._sizes if not 0 < size <= self._dimensions]:
@@ -91,9 +93,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
 
     def _prepare(self, recipe: Recipe, model: Any) -> Any:
         """Set up our path to the model; returns the library's own vectors for PROBE, which warm up, too."""
-        check_template(model.tokenizer, vocabulary_of(model))
-        # one by one, without padding; and before Tokens, which sets truncation
-        expected = model.encode(PROBE, batch_size=1, show_progress_bar=False)
+        expected = _library_answer(model, PROBE)  # before Tokens, which sets truncation
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
         self._embedder = Embedder(model, tokens, self._device, packs(recipe))
         self._prompts, self._default = dict(model.prompts), model.default_prompt_name
@@ -177,6 +177,21 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
 
     def _free(self) -> None:
         release(self._device)
+
+
+def _library_answer(model: Any, texts: list[str]) -> Any:
+    """The library's own vectors of texts, one by one: without padding."""
+    check_template(model.tokenizer, vocabulary_of(model))
+    return model.encode(texts, batch_size=1, show_progress_bar=False)
+
+
+def _long_answer(model: Any) -> Any:
+    return _library_answer(model, [*PROBE, LONG_PROBE])
+
+
+def _is_like(narrow: Any, exact: Any) -> bool:
+    vectors = zip(np.asarray(narrow, np.float32), np.asarray(exact, np.float32), strict=True)
+    return all(cosine(*both) >= LIKE_ALONE_16_BIT for both in vectors)  # what is no number is not
 
 
 def cosine(one: Row, other: Row) -> float:

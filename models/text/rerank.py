@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from models.protocol import Report
 from models.text.bert import Bert, of_scorer
 from models.text.cpu import linear as embed_int16
 from models.text.encoder import tensors
+from models.text.half import is_exact, open_settled
 from models.text.loading import (
     context_of,
     examination,
     import_library,
     limits_of,
-    open_model,
     packs,
     padding_of,
     release,
@@ -97,7 +98,9 @@ class RerankingEngine(BatchedEngine[Ids, float]):
             with phases.phase("importing", 0.0, "sentence-transformers"):
                 library = await asyncio.to_thread(import_library)
             with phases.phase("weights", 0.4):
-                model = await asyncio.to_thread(open_model, recipe, path, device, library.CrossEncoder, flags)
+                model = await asyncio.to_thread(
+                    open_settled, recipe, path, device, library.CrossEncoder, flags, _long_answer, _is_like
+                )
             with phases.phase("warming", 0.8):
                 scorer, expected = await asyncio.to_thread(self._prepare, recipe, model)
                 limits = limits_of(recipe, path, device, scorer.packed, model)
@@ -106,7 +109,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
                 prepare = set_step_threads if limits.workers > 1 else None
                 self._batcher = Batcher("rerank", scorer.run, limits, prepare, examination(device))
                 self._batcher.start()
-                await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
+                await self._check(expected, is_exact(model))
                 rounded = await embed_int16.choose(recipe, scorer.bert)
         self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
         return LoadResult(
@@ -120,27 +123,16 @@ class RerankingEngine(BatchedEngine[Ids, float]):
 
     def _prepare(self, recipe: Recipe, model: Any) -> tuple[Scorer, list[float]]:
         """Set up our way of calling the model; the library's own logits for PROBE, which warm up, too."""
-        import torch
-
-        if model.num_labels != 1:
-            raise EngineFailed(f"this cross-encoder gives {model.num_labels} scores for a pair; a reranker gives one")
-        check_template(model.tokenizer, vocabulary_of(model))
-        expected = model.predict(  # one by one: without the tokenizer's padding, which may not be the network's
-            list(PROBE), batch_size=1, activation_fn=torch.nn.Identity(), show_progress_bar=False
-        )
+        expected = _library_answer(model, PROBE)
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model), padding_of(model))
         self._pairs = Pairs(model.tokenizer, tokens)
-        return Scorer(model, tokens, self._device, packs(recipe)), [float(value) for value in expected]
+        return Scorer(model, tokens, self._device, packs(recipe)), expected
 
     async def _check(self, expected: Sequence[float], single: bool) -> None:
         """Check that our path gives what the library's own `predict` gives, and that pairs of one step do not affect
         one another.
         """
-
-        def differs(result: float, expected_logit: float) -> bool:
-            allowed = TOLERANCE if single else TOLERANCE_16_BIT + STEPS_16_BIT * abs(expected_logit)
-            return not abs(result - expected_logit) <= allowed  # nor may one be no number
-
+        differs = partial(_differs, single=single)
         if any(map(differs, await self._known(), expected)):
             raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
         query, documents = PROBE[0][0], list(BESIDE)
@@ -200,3 +192,28 @@ class RerankingEngine(BatchedEngine[Ids, float]):
 
     def _free(self) -> None:
         release(self._device)
+
+
+def _differs(result: float, expected: float, *, single: bool) -> bool:
+    """Whether two logits differ by more than their dtype explains. single: computed in float32."""
+    allowed = TOLERANCE if single else TOLERANCE_16_BIT + STEPS_16_BIT * abs(expected)
+    return not abs(result - expected) <= allowed  # nor may one be no number
+
+
+def _library_answer(model: Any, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """The library's own logits, one by one: without the tokenizer's padding, which may not be the network's."""
+    import torch
+
+    if model.num_labels != 1:
+        raise EngineFailed(f"this cross-encoder gives {model.num_labels} scores for a pair; a reranker gives one")
+    check_template(model.tokenizer, vocabulary_of(model))
+    logits = model.predict(list(pairs), batch_size=1, activation_fn=torch.nn.Identity(), show_progress_bar=False)
+    return [float(logit) for logit in logits]
+
+
+def _long_answer(model: Any) -> list[float]:
+    return _library_answer(model, (*PROBE, (PROBE[0][0], 60 * PROBE[0][1])))
+
+
+def _is_like(narrow: Sequence[float], exact: Sequence[float]) -> bool:
+    return not any(_differs(*both, single=False) for both in zip(narrow, exact, strict=True))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.speech.model import SpeechModel, WindowRequest, WindowResult, times_words
+from models.speech.model import SpeechModel, WindowRequest, WindowResult, compute_type, times_words
 from registry.errors import BadRequest
 
 PREVIOUS = 1000
@@ -95,3 +95,23 @@ def test_words_of_one_task_are_not_aligned_by_another(words: bool, passes: int) 
     assert len(found) == len(tasks)
     assert len(received) == passes
     assert all(len(together) == 1 for together in received) or not words
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "stored", "word"),
+    [
+        ("auto", "cuda", {"F32"}, "float16"),
+        ("auto", "cuda", {"F16"}, "float16"),
+        ("auto", "cuda", {"I8", "F32"}, "int8_float16"),
+        ("auto", "cuda", {"BF16"}, "default"),
+        ("auto", "cpu", {"I8", "F32"}, "default"),
+        ("float32", "cuda", {"F16"}, "float32"),
+        ("int8", "cpu", {"F32"}, "int8"),
+    ],
+)
+def test_a_gpu_computes_in_16_bits_unless_the_recipe_says_otherwise(
+    dtype: str, kind: str, stored: set[str], word: str
+) -> None:
+    assert compute_type(dtype, kind, stored, {"float16", "int8_float16", "float32", "int8"}) == word
+    if dtype == "auto":
+        assert compute_type(dtype, kind, stored, {"float32"}) == "default", "an old card has no float16"

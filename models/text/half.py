@@ -1,0 +1,71 @@
+"""`dtype: auto` on a GPU: weights stored in float32 are computed in float16 where known inputs are answered alike.
+
+| files    | known inputs in float16 | then                                              |
+|----------|-------------------------|---------------------------------------------------|
+| 16 bits  |                         | as they are                                       |
+| float32  | as in float32           | float16: an H100 has 15 times the speed there     |
+| float32  | other, or not at all    | float32, products in TF32 (10 bits of each value) |
+
+Networks such as T5's overflow in float16; a checkpoint in bfloat16 may be one of those, so it stays as it is.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from models.text.loading import open_model, release
+from registry.recipes.definition import Recipe
+from registry.recipes.fields import Flag
+
+_log = logging.getLogger(__name__)
+
+
+def open_settled(
+    recipe: Recipe,
+    path: Path,
+    device: str,
+    make: Callable[..., Any],
+    flags: Mapping[str, Flag],
+    answer: Callable[[Any], Any],
+    is_like: Callable[[Any, Any], bool],
+) -> Any:
+    """A model, in the dtype of the table above where the recipe leaves it open. See `loading.open_model`.
+
+    Args:
+        answer: the library's answer of a model to known inputs.
+        is_like: whether one in 16 bits (first) is as good as one in float32.
+    """
+    model = open_model(recipe, path, device, make, flags)
+    if device == "cpu" or recipe.dtype != "auto" or next(iter(model.parameters())).element_size() < 4:
+        return model
+    exact = answer(model)
+    del model
+    release(device)
+    half, why = None, "its answers differ"
+    try:
+        half = open_model(recipe.model_copy(update={"dtype": "float16"}), path, device, make, flags)
+        if is_like(answer(half), exact):
+            return half
+    except RuntimeError as error:  # torch: a part of the model keeps its own dtype
+        why = str(error)
+    del half
+    release(device)
+    _log.warning("%s stays in float32, as float16 does not suit it: %s", recipe.id, why)
+    use_tf32()
+    return open_model(recipe, path, device, make, flags)
+
+
+def use_tf32() -> None:
+    """Compute products of float32 in TF32 from now on, in this process."""
+    import torch
+
+    torch.set_float32_matmul_precision("high")
+
+
+def is_exact(model: Any) -> bool:
+    """Whether it computes in float32 with all of its bits."""
+    import torch
+
+    wide = next(iter(model.parameters())).element_size() >= 4
+    return bool(wide and torch.get_float32_matmul_precision() == "highest")
