@@ -22,7 +22,7 @@ sys.modules.setdefault("pynvml", pynvml)  # as nvidia-ml-py has it, which the CP
 
 from models import nvml  # noqa: E402
 from models.chat import settings, warmup  # noqa: E402
-from models.chat.vllm import launch, prewarm  # noqa: E402
+from models.chat.vllm import launch, plugin, prewarm  # noqa: E402
 from registry.bounds import USUAL  # noqa: E402
 from registry.errors import EngineFailed  # noqa: E402
 from registry.recipes.loading import load_recipes  # noqa: E402
@@ -43,6 +43,7 @@ def switch() -> None:
         if getattr(module, "__name__", "").startswith("vllm") and vars(module).get("current_platform") is before:
             module.current_platform = after  # type: ignore[attr-defined]
     vars(import_module("vllm.config.vllm"))["HAS_TRITON"] = True
+    plugin.patch_gpu()  # the CUDA build's platform has it done
 
 
 def inspected() -> list[object]:
@@ -105,6 +106,9 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
             kind.__name__ == "LoRAModelRunnerMixin" for kind in runner.GPUModelRunner.__mro__
         ),
         "core_is_ours": core.preprocess_add_request.__module__,
+        "metadata_is_ours": import_module(
+            "vllm.lora.punica_wrapper.punica_gpu"
+        ).PunicaWrapperGPU.update_metadata.__module__,
         "manager_is_ours": manager.add_adapter.__module__,
         "start": started(arguments),
     }

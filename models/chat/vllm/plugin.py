@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from collections.abc import Callable
 from functools import cache
 
 from packaging.version import Version
@@ -95,3 +96,26 @@ def _patch_all() -> None:
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
         punica.patch_experts()
+    else:
+        patch_gpu()
+
+
+def patch_gpu() -> None:
+    """Apply the patches for speed on a GPU, but for those that `variables.STOCK` names. Touches no device."""
+    left_out = os.environ.get(variables.STOCK, "").split(",")
+    for name, patch in GPU_PATCHES.items():
+        if name not in left_out:
+            patch()
+
+
+def _metadata() -> None:
+    from vllm.lora.punica_wrapper.punica_gpu import PunicaWrapperGPU
+    from vllm.v1.worker.gpu.lora_utils import LoraState
+
+    from models.chat.vllm.adapters import metadata
+
+    metadata.patch(PunicaWrapperGPU, LoraState)
+
+
+GPU_PATCHES: dict[str, Callable[[], None]] = {"metadata": _metadata}
+"""By the names that leave them out."""

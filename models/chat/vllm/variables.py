@@ -12,5 +12,8 @@ LOGPROBS_TOKENS = "ROUNDHOUSE_VLLM_LOGPROBS_TOKENS"
 """Most tokens of a step while logprobs of a prompt are requested."""
 FOLLOW = "ROUNDHOUSE_VLLM_FOLLOW"
 """Seconds of CPU to follow a grammar, and for each token (`grammars.TimedGrammar`)."""
+STOCK = "ROUNDHOUSE_VLLM_STOCK"
+"""Names of patches for speed on a GPU that are left out, separated by commas: to compare with vLLM's own way
+(`plugin.GPU_PATCHES`)."""
 CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
 """The file for the cause of EngineCore's end, at its start or later (`CauseFile`)."""

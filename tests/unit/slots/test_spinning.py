@@ -21,7 +21,7 @@ class Polls:
         monkeypatch.setattr(selectors.EpollSelector, "select", self._select)
         monkeypatch.setattr(time, "monotonic", lambda: 0.001 * len(self.timeouts))
 
-    def _select(self, _: object, timeout: float | None = None) -> list[object]:
+    def _select(self, timeout: float | None = None) -> list[object]:
         self.timeouts.append(timeout)
         return [object()] if len(self.timeouts) > self.ready_after else []
 
