@@ -59,14 +59,8 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 LoRA each is captured twice: time of a start, and memory. No batch is filled up to twice its size here, and a step of
 decoding mostly waits for the weights to be read. On an H100 an 8B shape with adapters took 17 s for 54 captures; vLLM's
 own list took 24 s for 108, with 64 requests at once at 1.07 times the tokens a second, gateway and all."""
-GRAPH_FLAGS = {
-    "compilation_config",
-    "cudagraph_capture_sizes",
-    "enforce_eager",
-    "max_cudagraph_capture_size",
-    "speculative_config",
-}
-"""Flags with which vLLM derives the sizes itself, or has none."""
+GRAPH_FLAGS = {"cudagraph_capture_sizes", "enforce_eager", "max_cudagraph_capture_size", "speculative_config"}
+"""Flags with which vLLM derives the sizes itself, or has none; `compilation_config` may hold the same."""
 
 
 LONG_PREFILL = 2048
@@ -81,7 +75,9 @@ def gpu_settings(recipe: Recipe, context: int | None) -> Iterator[str]:
     yield from ("--gpu-memory-utilization", SHARE)
     yield "--no-enable-flashinfer-autotune"  # it compiles kernels with nvcc and ninja, which a host need not have
     yield from ("--long-prefill-token-threshold", str(min(LONG_PREFILL, context or LONG_PREFILL)))
-    if not GRAPH_FLAGS & {key.replace("-", "_") for key in recipe.engine.flags}:
+    flags = {key.replace("-", "_"): value for key, value in recipe.engine.flags.items()}
+    compilation = str(flags.get("compilation_config", ""))
+    if not (GRAPH_FLAGS & flags.keys() or "capture_size" in compilation):
         sizes = capture_sizes(recipe.batching.sequences, recipe.batching.max_tokens)
         yield from ("--cudagraph-capture-sizes", *map(str, sizes))
 

@@ -109,6 +109,7 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
         "metadata_is_ours": import_module(
             "vllm.lora.punica_wrapper.punica_gpu"
         ).PunicaWrapperGPU.update_metadata.__module__,
+        "groups_are_ours": runner.get_num_active_loras_for_dispatch.__module__,
         "manager_is_ours": manager.add_adapter.__module__,
         "start": started(arguments),
     }

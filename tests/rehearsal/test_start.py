@@ -57,6 +57,7 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
         "runner_loads_adapters_as_the_first_does": True,
         "core_is_ours": "models.chat.vllm.core",
         "metadata_is_ours": "models.chat.vllm.adapters.metadata",
+        "groups_are_ours": "models.chat.vllm.adapters.active_counts",
         "manager_is_ours": "models.chat.vllm.adapters.manager",
         "start": {
             "told": "vLLM's engine did not start: "

@@ -16,7 +16,7 @@ from jinja2 import TemplateSyntaxError
 from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source, variables
 from registry.base.json import read_object
 from registry.bounds import Bounds
-from registry.errors import EngineFailed
+from registry.errors import EngineFailed, Unfit
 
 GONE_WITHIN = 60.0
 """Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
@@ -105,7 +105,15 @@ def configuration(arguments: Namespace, device: str) -> Any:
     if device == "cpu" and arguments.tensor_parallel_size == 1:
         # the class, not "uni": vLLM turns the word into a worker process of its own, which costs a start and a copy
         settings.distributed_executor_backend = UniProcExecutor
-    return settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
+    config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
+    if arguments.specialize_active_lora and device != "cpu" and not config.use_v2_model_runner:
+        raise Unfit(
+            "specialize_active_lora gives wrong answers with vLLM's first model runner (adapters.active_counts): leave "
+            "it out, or VLLM_USE_V2_MODEL_RUNNER.",
+            ["specialize_active_lora: needs the second model runner"],
+            param="engine.flags",
+        )
+    return config
 
 
 def start_engine(

@@ -101,7 +101,8 @@ def _patch_all() -> None:
 
 
 def patch_gpu() -> None:
-    """Apply the patches for speed on a GPU, but for those that `variables.STOCK` names. Touches no device."""
+    """Apply the patches for a GPU, but for those for speed that `variables.STOCK` names. Touches no device."""
+    _active_counts()
     left_out = os.environ.get(variables.STOCK, "").split(",")
     for name, patch in GPU_PATCHES.items():
         if name not in left_out:
@@ -118,4 +119,16 @@ def _metadata() -> None:
 
 
 GPU_PATCHES: dict[str, Callable[[], None]] = {"metadata": _metadata}
-"""By the names that leave them out."""
+"""By the names that leave them out. What is needed for right answers has no name."""
+
+
+def _active_counts() -> None:
+    import vllm.lora.punica_wrapper.punica_gpu as punica_gpu
+    import vllm.lora.utils as lora_utils
+    import vllm.v1.cudagraph_dispatcher as dispatcher
+    import vllm.v1.worker.gpu.lora_utils as gpu_lora_utils
+    import vllm.v1.worker.gpu.model_runner as runner
+
+    from models.chat.vllm.adapters import active_counts
+
+    active_counts.patch([lora_utils, punica_gpu, dispatcher, gpu_lora_utils], runner)

@@ -5,13 +5,17 @@ EngineCore is a fork of this process (`models.chat.processes`), so what is impor
 
 import logging
 import os
+import runpy
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from models import importing
 from models.chat.vllm import launch, plugin, request_classes, variables
+from registry.base.processor import cores
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -75,6 +79,8 @@ def environment() -> None:
     """Settings that vLLM reads from the environment when it is first imported; EngineCore inherits them."""
     # tqdm reads it when it is imported, and torch imports it: else bars of CUDA graphs stand in the server's log
     os.environ.setdefault("TQDM_DISABLE", "1")
+    if _torch_build()["cuda"] is not None:  # torch may read it when it is imported
+        _pin_by_threads()
     import torch
 
     os.environ.update(
@@ -97,6 +103,26 @@ def environment() -> None:
         # the first request with logprobs would stall the engine for 8 to 15 s, to compile one small function
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
     os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over the bytes of the recipe
+
+
+def _torch_build() -> dict[str, str | None]:
+    """What torch's own version.py says of its build, without an import of torch."""
+    spec = find_spec("torch")
+    assert spec is not None
+    return runpy.run_path(str(Path(str(spec.origin)).with_name("version.py")))
+
+
+def _pin_by_threads() -> None:
+    """Let torch touch the pages of pinned memory by several threads and register them, unless it has settings already.
+
+    cudaHostAlloc alone took 16 s for the 20 GB of a first sleep, nearly all of it for the first touch of pages.
+    `pinned_max_round_threshold_mb`, which would save a third of an adapter's memory, is left alone: torch 2.13 gives
+    out a cached block by the power of two above its size, so that it may be too small for what is asked for.
+    """
+    if not {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"} & os.environ.keys():
+        count = 1 << (min(8, cores()).bit_length() - 1)  # torch takes powers of two only
+        pinned = f"pinned_use_cuda_host_register:True,pinned_num_register_threads:{count}"
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = pinned
 
 
 def prewarm_server() -> None:

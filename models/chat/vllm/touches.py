@@ -10,6 +10,7 @@ from typing import NamedTuple
 from models.chat.vllm import prewarm
 
 CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/test_staged.py"
+ACTIVE = "tests/contract/vllm/test_active_counts.py"
 METADATA = "tests/contract/vllm/test_gpu_metadata.py"
 PUNICA, MESSAGES = "tests/contract/vllm/test_cpu_punica.py", "tests/contract/vllm/test_messages.py"
 PARTS, FILES = "tests/contract/chat/test_parts.py", "tests/contract/chat/test_files.py"
@@ -103,6 +104,23 @@ REPLACED = (
         METADATA,
         takes="self req_ids idx_mapping num_scheduled_tokens",
         also="lora_ids get_activate_loras",
+    ),
+    VllmPatch(
+        "vllm.v1.worker.gpu.model_runner:get_num_active_loras_for_dispatch",
+        "GPU: with `specialize_active_lora` the last adapter beside the base's rows would get the base's answer",
+        PIN,
+        ACTIVE,
+        takes="lora_config lora_state req_ids dummy_run",
+        also="get_activate_loras max_loras vllm.v1.worker.gpu.model_runner vllm.v1.worker.gpu.lora_utils",
+    ),
+    VllmPatch(
+        "vllm.lora.utils:get_captured_lora_counts",
+        "GPU: with `specialize_active_lora` graphs for four numbers of adapters, where vLLM captures each power of two",
+        "vLLM's PR 36370, or an option for the numbers",
+        ACTIVE,
+        takes="max_loras specialize",
+        also="vllm.lora.utils vllm.lora.punica_wrapper.punica_gpu vllm.v1.cudagraph_dispatcher "
+        "specialize_active_lora use_v2_model_runner",
     ),
     VllmPatch(
         "vllm.platforms.cpu:CpuPlatform.get_punica_wrapper",

@@ -39,6 +39,13 @@ def test_a_recipe_that_has_its_own_graphs_keeps_them(flag: str) -> None:
     assert "--cudagraph-capture-sizes" not in words("cuda:0", **{flag: True})
 
 
+def test_another_kind_of_graph_keeps_the_sizes_unless_it_has_its_own() -> None:
+    full = words("cuda:0", compilation_config='{"cudagraph_mode": "FULL"}')
+    assert "--cudagraph-capture-sizes" in full
+    own = words("cuda:0", compilation_config='{"cudagraph_capture_sizes": [1, 2]}')
+    assert "--cudagraph-capture-sizes" not in own
+
+
 def test_a_long_prompt_takes_a_part_of_a_step_unless_the_recipe_says_more() -> None:
     flag = "--long-prefill-token-threshold"
     stated = words("cuda:0")
@@ -106,6 +113,36 @@ def test_nothing_is_compiled_for_the_sampler_by_default(monkeypatch: pytest.Monk
     os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "1"
     prewarm.environment()
     assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "1"
+
+
+PINNED = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "count", "given", "setting"),
+    [
+        ("13.0", 16, {}, "pinned_use_cuda_host_register:True,pinned_num_register_threads:8"),
+        ("13.0", 6, {}, "pinned_use_cuda_host_register:True,pinned_num_register_threads:4"),
+        ("13.0", 16, {PINNED: "backend:native"}, "backend:native"),
+        ("13.0", 16, {"PYTORCH_ALLOC_CONF": "backend:native"}, None),
+        (None, 16, {}, None),
+    ],
+)
+def test_memory_is_pinned_by_threads_on_a_build_with_cuda(
+    cuda: str | None, count: int, given: dict[str, str], setting: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pinned_max_round_threshold_mb` must not be among it: torch 2.13 would give out blocks that are too small."""
+    monkeypatch.setattr(os, "environ", dict(given))
+    monkeypatch.setattr(prewarm, "_torch_build", lambda: {"cuda": cuda})
+    monkeypatch.setattr(prewarm, "cores", lambda: count)
+    prewarm.environment()
+    assert os.environ.get(PINNED) == setting
+
+
+def test_torchs_build_is_known_without_an_import() -> None:
+    import torch
+
+    assert prewarm._torch_build()["cuda"] == torch.version.cuda
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""Graphs for few adapters: the graph of a step has room for each adapter in it, also beside rows of the base."""
+
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.chat.vllm.adapters import active_counts, metadata
+from tests.contract.vllm.stock import stock
+
+pytestmark = pytest.mark.real
+
+
+def lora_state(adapters: list[int]) -> Any:
+    """vLLM's, with one request for each adapter; 0: of the base."""
+    state = import_module("vllm.v1.worker.gpu.lora_utils").LoraState(len(adapters))
+    for number, adapter in enumerate(adapters):
+        state.add_request(str(number), number, SimpleRequest(adapter) if adapter else None)
+    return state
+
+
+class SimpleRequest:
+    """vLLM's LoRARequest, as far as it counts."""
+
+    def __init__(self, adapter_id: int) -> None:
+        self.lora_int_id = adapter_id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SimpleRequest) and other.lora_int_id == self.lora_int_id
+
+    def __hash__(self) -> int:
+        return self.lora_int_id
+
+
+def graph_of(counts: list[int], groups: int) -> int:
+    """Groups that the chosen graph runs, by vLLM's own table."""
+    cudagraph_utils = import_module("vllm.v1.worker.gpu.cudagraph_utils")
+    manager = SimpleNamespace(lora_capture_cases=[0, *counts])
+    table, most = cudagraph_utils.CudaGraphManager._build_lora_dispatch_map(manager)
+    manager = SimpleNamespace(_lora_dispatch_map=table, _max_lora_case=most)
+    return int(cudagraph_utils.CudaGraphManager._resolve_effective_loras(manager, groups))
+
+
+@given(places=st.integers(1, 40), adapters=st.lists(st.integers(0, 39), min_size=1, max_size=60))
+def test_a_graph_has_room_for_all_groups_of_its_step(places: int, adapters: list[int]) -> None:
+    config = SimpleNamespace(max_loras=places)
+    ids = [adapter % (places + 1) for adapter in adapters]
+    groups = metadata.group(metadata.places_of(ids, list(range(1, places + 1))))
+    needed = 0 if groups is None else len(groups.places)
+    state, names = lora_state(ids), [str(number) for number in range(len(ids))]
+    counts = active_counts.captured_counts(places, True)
+    chosen = graph_of(counts, active_counts.active_groups(config, state, names, False))
+    assert needed <= chosen
+    assert (chosen == 0) is (needed == 0)
+    assert active_counts.active_groups(config, state, names, True) == places + 1
+    assert active_counts.active_groups(None, state, names, False) == 0
+
+
+def test_vllms_own_choice_leaves_the_last_adapter_out_beside_the_base() -> None:
+    """Why there is a patch: when this fails, vLLM has mended it."""
+    theirs = stock("vllm.v1.worker.gpu.lora_utils")
+    counts = stock("vllm.lora.utils").get_captured_lora_counts(8, True)
+    ids, config = [0, 7], SimpleNamespace(max_loras=8)
+    chosen = graph_of(counts, theirs.get_num_active_loras_for_dispatch(config, lora_state(ids), ["0", "1"], False))
+    groups = metadata.group(metadata.places_of(ids, [7]))
+    assert groups is not None
+    assert (groups.places.tolist(), chosen) == ([-1, 0], 1)
+
+
+@pytest.mark.parametrize(
+    ("places", "specialize", "counts"),
+    [(24, True, [2, 5, 9, 25]), (24, False, [25]), (4, True, [2, 5]), (1, True, [2]), (8, True, [2, 5, 9])],
+)
+def test_graphs_are_captured_for_few_numbers(places: int, specialize: bool, counts: list[int]) -> None:
+    assert active_counts.captured_counts(places, specialize) == counts
