@@ -231,6 +231,6 @@ def vllm_flags(recipe: Recipe, kind: Kind) -> list[str]:
             flags += [f"--{key}", str(value)]
     flags += ["--enable-lora"] if places.device else []
     flags += (
-        ["--enforce-eager"] if kind == "cpu" else devices.gpu_settings(recipe)
+        ["--enforce-eager"] if kind == "cpu" else devices.gpu_settings(recipe, recipe.context_length)
     )  # the same graphs, room beside neighbours
     return [*flags, "--disable-log-stats", "--disable-uvicorn-access-log"]

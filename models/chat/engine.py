@@ -18,7 +18,7 @@ from models.chat.requests import client_tools, errors, fields, limits, template
 from models.chat.requests.request import PATHS, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
-from models.chat.vllm import accounting, launch, prewarm
+from models.chat.vllm import accounting, launch, prewarm, tuned
 from models.chat.vllm.accounting import METER, UsageMeter, meter_requests, undo_failed
 from models.lifecycle import LoadPhases
 from models.messages import (
@@ -152,7 +152,7 @@ class VllmEngine:
         await warmup.warmup(self._app, recipe.id, warmup.REQUESTS)
         if device != "cpu":
             if arguments.enable_lora:
-                lengths = warmup.prompt_lengths(self._engine.vllm_config)
+                lengths = warmup.prompt_lengths(self._engine.vllm_config, tuned.sizes_for(device))
                 await warmup.warm_up_adapters(self._app, self._adapters, lengths, settings.swap_tokens(recipe))
             await warmup.warmup(self._app, recipe.id, warmup.GPU_REQUESTS)
         await self._checker.begin()

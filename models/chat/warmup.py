@@ -78,11 +78,17 @@ async def warmup(app: AsgiApp, model: str, requests: Iterable[tuple[str, dict[st
         await asyncio.gather(*(whole_answer(app, path, {"model": model, **body}) for path, body in requests))
 
 
-def prompt_lengths(config: Any) -> list[int]:
-    """Tokens of prompts for `warm_up_adapters`: each is one step. `config`: vLLM's."""
+def prompt_lengths(config: Any, tuned_sizes: Iterable[int] = ()) -> list[int]:
+    """Tokens of prompts for `warm_up_adapters`: each is one step. `config`: vLLM's.
+
+    tuned_sizes: batches that have a configuration of the kernels of their own, each of which compiles.
+    """
     longest = min(config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len - 2)
     captured = max(config.compilation_config.cudagraph_capture_sizes or [0])
-    return sorted({min(length, longest) for length in (*_LENGTHS, *(captured + more for more in _BEYOND))})
+    edges = {captured, *(size for size in tuned_sizes if size > captured)}
+    return sorted(
+        {min(length, longest) for length in (*_LENGTHS, *(edge + more for edge in edges for more in _BEYOND))}
+    )
 
 
 async def warm_up_adapters(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models import importing
-from models.chat.vllm import launch, plugin, request_classes, variables
+from models.chat.vllm import launch, plugin, request_classes, tuned, variables
 from registry.base.processor import cores
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
@@ -97,6 +97,7 @@ def environment() -> None:
     # FlashInfer's sampler is compiled at its first use, with nvcc and ninja from PATH (vLLM issue 49497). Who has them
     # may set this to 1.
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    tuned.use()
     # else Gloo listens where the host's name points to, which may be a network
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if torch.version.cuda is None and torch.version.hip is None:

@@ -94,6 +94,11 @@ def test_prompts_of_the_warm_up_reach_beyond_the_graphs_in_one_step(
     assert warmup.prompt_lengths(config) == lengths
 
 
+def test_prompts_of_the_warm_up_reach_each_configuration_of_the_kernels() -> None:
+    config = engine_config([1, 512], 8192, 8192)
+    assert warmup.prompt_lengths(config, [1, 512, 2048]) == [5, 16, 131, 132, 525, 526, 2061, 2062]
+
+
 @given(requests=st.integers(1, 4096), tokens=st.integers(1, 16384))
 def test_every_batch_of_single_tokens_has_a_graph_that_it_half_fills(requests: int, tokens: int) -> None:
     sizes = devices.capture_sizes(requests, tokens)

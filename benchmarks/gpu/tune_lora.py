@@ -1,0 +1,182 @@
+"""Tunes vLLM's LoRA kernels for the card at hand, without a server, and writes the files that vLLM reads.
+
+    python -m benchmarks.gpu.tune_lora [--shape 8b] [--rank 16] [--places 24] [--seconds 110] [--out FOLDER]
+
+All candidates are compiled first, by as many processes as there are cores; then each is timed in a CUDA graph. One
+whose values differ from those of vLLM's default is not taken. What the time does not suffice for is left out and said:
+vLLM takes the nearest size. The files go into the package (`models/chat/vllm/tuned`) unless `--out` says otherwise.
+"""
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.shapes import SHAPES, Shape
+from benchmarks.gpu.tuning import ACTIVE, FIRST, Config, Search, Signature, candidates, signatures, write
+from models import nvml
+from models.chat.vllm import tuned
+from registry.base.processor import cores
+
+KINDS = ("SHRINK", "EXPAND_TRUE")
+CALLS = 20
+"""Of a kernel in one CUDA graph."""
+TOLERANCE = 0.05
+"""Largest difference to the default's values, as a share of the largest: bfloat16, and sums in another order."""
+
+
+class CudaTimer:
+    """Times a kernel on the card: a `tuning.Time`."""
+
+    def __init__(self, places: int) -> None:
+        import torch
+
+        self._torch, self._places = torch, places
+        self._ops: dict[str, Any] = {
+            name: import_module(f"vllm.lora.ops.triton_ops.lora_{name}_op") for name in ("shrink", "expand")
+        }
+        self._stock = {name: module.get_lora_op_configs for name, module in self._ops.items()}
+        self._call = lru_cache(maxsize=64)(self._make)
+
+    def __call__(self, signature: Signature, size: int, active: int, config: Config) -> float | None:
+        torch = self._torch
+        run, output, expected = self._call(signature, size, active)
+        with self._with(signature, config):
+            try:
+                run()
+                torch.cuda.synchronize()
+                if not self._is_like(output, expected):
+                    return None
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    for _ in range(CALLS):
+                        run()
+            except RuntimeError:  # too much shared memory, or too many registers
+                return None
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        graph.replay()
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / CALLS
+
+    def compile(self, signature: Signature, configs: Sequence[Config]) -> None:
+        """Run each once: its code is in Triton's cache then, for all processes."""
+        for size in FIRST:
+            run, _, _ = self._call(signature, size, min(ACTIVE))
+            for config in configs:
+                with self._with(signature, config), contextlib.suppress(RuntimeError):
+                    run()
+        self._torch.cuda.synchronize()
+
+    def _make(self, signature: Signature, size: int, active: int) -> tuple[Any, Any, Any]:
+        """The call, the tensor that it writes, and what the default configuration wrote there."""
+        torch, rows = self._torch, self._places
+        meta_of = import_module("vllm.lora.ops.triton_ops.lora_kernel_metadata").LoRAKernelMeta
+        meta = meta_of.make(rows, size, "cuda")
+        meta.prepare_tensors(torch.arange(size, device="cuda") % active)
+        arguments = meta.meta_args(size, False)
+        shrinks, slices = signature.kind == "SHRINK", signature.slices
+
+        def values(*sides: int, dtype: Any = torch.bfloat16) -> Any:
+            return torch.randn(*sides, device="cuda").to(dtype)
+
+        weights = [values(rows, 1, signature.outputs, signature.inputs) for _ in range(slices)]
+        if shrinks:
+            given = values(size, signature.inputs)
+            output = torch.zeros(slices, size, signature.outputs, device="cuda")
+        else:
+            given = values(slices, size, signature.inputs, dtype=torch.float32)
+            output = torch.zeros(size, slices * signature.outputs, dtype=torch.bfloat16, device="cuda")
+        adds = signature.kind == "EXPAND_TRUE"
+
+        def run() -> None:
+            if shrinks:
+                self._ops["shrink"]._lora_shrink(given, weights, output, *arguments, 1.0)
+            else:
+                self._ops["expand"]._lora_expand(given, weights, output, *arguments, 0, adds)
+
+        def once() -> Any:
+            output.zero_()
+            run()
+            return output.clone()
+
+        expected = once()
+
+        def run_anew() -> None:
+            if adds:
+                output.zero_()
+            run()
+
+        return run_anew, output, expected
+
+    def _is_like(self, output: Any, expected: Any) -> bool:
+        return bool((output - expected).abs().max() <= TOLERANCE * expected.abs().max())
+
+    @contextlib.contextmanager
+    def _with(self, signature: Signature, config: Config) -> Any:
+        name = "shrink" if signature.kind == "SHRINK" else "expand"
+        module = self._ops[name]
+        module.get_lora_op_configs = lambda *_, **__: config
+        try:
+            yield
+        finally:
+            module.get_lora_op_configs = self._stock[name]
+
+
+def _compile(places: int, signature: Signature, configs: Sequence[Config]) -> None:
+    CudaTimer(places).compile(signature, configs)
+
+
+def compile_all(wanted: Sequence[Signature], rank: int, places: int, processes: int) -> None:
+    """Compile the candidates of all signatures, each process a part."""
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        work = []
+        for signature in wanted:
+            configs = candidates(signature.kind, rank)
+            parts = [configs[first::processes] for first in range(processes)]
+            work += [pool.submit(_compile, places, signature, part) for part in parts if part]
+        for one in work:
+            one.result()
+
+
+def tune(shape: Shape, rank: int, places: int, seconds: float, folder: Path) -> dict[str, Any]:
+    """Tune and write; tells what was written and what was left out."""
+    end = time.monotonic() + seconds
+    card, wanted = nvml.gpu("cuda:0").name, signatures(shape, rank, KINDS)
+    compile_all(wanted, rank, places, max(1, cores() - 1))
+    compiled = seconds - (end - time.monotonic())
+    search = Search(CudaTimer(places), end)
+    search.run(wanted, rank)
+    files = [file.name for file in write(search, KINDS, places, card, folder)]
+    left_out = [f"{signature.kind} {signature.slices} x {size}" for signature, size in search.left_out]
+    return {"card": card, "files": files, "left_out": left_out, "compile_seconds": round(compiled, 1)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--places", type=int, default=24)
+    parser.add_argument("--seconds", type=float, default=110.0)
+    parser.add_argument("--out", type=Path, default=tuned.FOLDER)
+    options = parser.parse_args()
+    try:
+        found = tune(SHAPES[options.shape], options.rank, options.places, options.seconds, options.out)
+    except nvml.NoGpu as error:
+        print(f"error: there is no GPU to tune for: {error}", file=sys.stderr)
+        return 2
+    print(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Which configuration of vLLM's LoRA kernels is best for each layer and batch: the search, without a card.
+
+Each candidate is timed for two sizes of batch, then the best of these for all others. What is timed is a sum over
+several numbers of adapters in the batch, since vLLM's files do not tell them apart.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.gpu.shapes import Shape
+from models.chat.vllm import tuned
+
+SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 2048)
+"""Tokens of a step; vLLM takes the nearest. Few above 512, as their kernels are compiled in each load's warm-up."""
+FIRST = (64, 512)
+FINALISTS = 16
+ACTIVE = (1, 4, 20)
+"""Adapters in a batch."""
+SLICES = ("1", "2", "3")
+Config = dict[str, int | None]
+
+
+class Signature(NamedTuple):
+    """A kernel and the layer that it is called for. `kind`: as `tuned.file_name` has it."""
+
+    kind: str
+    slices: int
+    inputs: int
+    outputs: int
+
+
+Time = Callable[[Signature, int, int, Config], float | None]
+"""Seconds of one call for tokens and adapters in the batch; None: it cannot run so, or gives other values."""
+
+
+def signatures(shape: Shape, rank: int, kinds: Sequence[str]) -> list[Signature]:
+    """One for each kind of layer: queries, keys and values; output; gate and up; down."""
+    layers = {(3, shape.hidden, shape.hidden), (1, shape.hidden, shape.hidden),
+              (2, shape.hidden, shape.ffn), (1, shape.ffn, shape.hidden)}  # fmt: skip
+    found = {
+        Signature(kind, slices, *((inputs, rank) if kind == "SHRINK" else (rank, outputs)))
+        for kind, (slices, inputs, outputs) in product(kinds, layers)
+    }
+    return sorted(found)
+
+
+def candidates(kind: str, rank: int) -> list[Config]:
+    """Configurations worth a try."""
+    fixed: Config = {"num_ctas": 1, "max_nreg": None}
+    if kind == "SHRINK":
+        choices = product((16, 32), (64, 128, 256), (4, 8, 16, 32), (2, 4, 8), (2, 3, 4))
+        return [
+            {"block_m": m, "block_n": 16, "block_k": k, "split_k": split, "num_warps": warps, "num_stages": stages,
+             "group_size_m": 8, **fixed}
+            for m, k, split, warps, stages in choices
+        ]  # fmt: skip
+    widths = sorted({16, min(32, max(16, rank))})
+    return [
+        {"block_m": m, "block_n": n, "block_k": k, "num_warps": warps, "num_stages": 2, **fixed}
+        for m, n, k, warps in product((16, 32, 64), (64, 128, 256), widths, (2, 4, 8))
+    ]
+
+
+@dataclass
+class Search:
+    """Times candidates until `end`, by `clock`."""
+
+    timed: Time
+    end: float
+    clock: Callable[[], float] = time.monotonic
+    best: dict[tuple[Signature, int], Config] = field(default_factory=dict)
+    """The fastest so far, by signature and tokens."""
+    left_out: list[tuple[Signature, int]] = field(default_factory=list)
+
+    def run(self, wanted: Sequence[Signature], rank: int) -> None:
+        """The sizes of `FIRST` for all signatures, then the others, each with the finalists of its signature."""
+        finalists: dict[Signature, list[Config]] = {}
+        for signature in wanted:
+            ranked = [self._rank(signature, size, candidates(signature.kind, rank)) for size in FIRST]
+            finalists[signature] = [config for some in ranked for config in some[:FINALISTS]]
+        for size, signature in product(SIZES, wanted):
+            if size not in FIRST:
+                self._rank(signature, size, finalists[signature])
+
+    def _rank(self, signature: Signature, size: int, configs: list[Config]) -> list[Config]:
+        """The fastest first. A size that the time did not suffice for has none: vLLM takes the nearest."""
+        if not configs or self.clock() > self.end:
+            self.left_out.append((signature, size))
+            return []
+        times: list[tuple[float, int]] = []
+        for number, config in enumerate(configs):
+            parts = [self.timed(signature, size, active, config) for active in ACTIVE if active <= max(size, 1)]
+            if None not in parts:
+                times.append((sum(part for part in parts if part is not None), number))
+            if self.clock() > self.end and times:
+                break
+        ranked = [configs[number] for _, number in sorted(times)]
+        if ranked:
+            self.best[signature, size] = ranked[0]
+        return ranked
+
+
+Table = dict[str, dict[str, dict[str, dict[str, dict[str, Config]]]]]
+
+
+def table_of(search: Search, kind: str, places: int) -> Table | None:
+    """As vLLM reads it, with all numbers of slices: one that is missing ends the engine. None: nothing was found."""
+    by_slices: dict[str, dict[str, dict[str, dict[str, Config]]]] = {}
+    for (signature, size), config in sorted(search.best.items(), key=lambda one: one[0]):
+        if signature.kind == kind:
+            by_size = by_slices.setdefault(str(signature.slices), {})
+            by_size.setdefault(str(size), {}).setdefault(str(signature.inputs), {})[str(signature.outputs)] = config
+    if not by_slices:
+        return None
+    nearest = {slices: min(by_slices, key=lambda there: abs(int(there) - int(slices))) for slices in SLICES}
+    return {str(places + 1): {slices: by_slices[there] for slices, there in nearest.items()}}
+
+
+def write(search: Search, kinds: Sequence[str], places: int, card: str, folder: Path) -> Iterator[Path]:
+    """Write a file for each kind that was tuned; gives their paths."""
+    for kind in kinds:
+        if (table := table_of(search, kind, places)) is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = folder / tuned.file_name(card, kind)
+            file.write_text(json.dumps(table, indent=1) + "\n")
+            yield file
