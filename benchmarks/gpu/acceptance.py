@@ -9,11 +9,16 @@ Steps, in this order; without names, all of them:
   graphs  the same answers with compilation and CUDA graphs, and how fast the small model is
   large   an 8B-shaped model with forty adapters, beside stock `vllm serve`; takes 30 GB on the disk
 
+  --parts, --budget   in place of the steps: timed parts of an 8B shape with random weights (`benchmarks.gpu.timed`),
+                      in the order in which they are named, as far as so many seconds allow; --stock: beside
+                      `vllm serve`
+
 Every result is written at once, as JSON with hardware, versions and commands. The exit code is 1 when something is
 wrong, 2 without a GPU. `--shape tiny` tries all of it on any machine: its times mean nothing.
 """
 
 import argparse
+import math
 import shutil
 import sys
 import tempfile
@@ -22,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.gpu import correctness, large, other_tasks
+from benchmarks.gpu import correctness, large, other_tasks, timed
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import SHAPES, Shape
 from benchmarks.harness import Bench, RunSettings
@@ -76,10 +81,20 @@ def main() -> int:
     parser.add_argument(
         "--results", type=Path, help=f"default: {FOLDER}/DATE-SHAPE.json; of a tiny one, in {tempfile.gettempdir()}"
     )
+    parser.add_argument("--parts", help=f"timed parts, separated by commas: {', '.join(timed.PARTS)} (default: all)")
+    parser.add_argument("--budget", type=float, help="seconds for the timed parts (default: no limit)")
+    parser.add_argument("--stock", action="store_true", help="the timed parts beside stock `vllm serve`, too")
     parser.add_argument("--work", type=Path, help="folder for models, data and logs, kept afterwards")
     options = parser.parse_args()
     if unknown := set(options.steps) - set(STEPS):
         parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
+    parts = options.parts.split(",") if options.parts else list(timed.PARTS)
+    is_timed = bool(options.parts or options.budget)
+    if unknown := set(parts) - set(timed.PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(timed.PARTS)}")
+    if is_timed and options.steps:
+        parser.error("steps, or --parts and --budget: not both")
+    budget = timed.Budget(options.budget or math.inf)
     device = device_of_host()
     if device == "cpu" and options.shape != "tiny":
         print("error: there is no GPU to accept; `roundhouse doctor --device cuda` says why, and --shape tiny tries "
@@ -92,7 +107,12 @@ def main() -> int:
     report = Report(file, device)
     work = (options.work or Path(tempfile.mkdtemp(prefix="roundhouse-gpu-"))).absolute()
     try:
-        on_loop(lambda: run(list(options.steps or STEPS), SHAPES[options.shape], device, report, work))
+        shape = SHAPES[options.shape]
+        if is_timed:
+            measured = timed.TimedRun(report, shape, device, work, budget, stock=options.stock)
+            on_loop(lambda: measured.run(parts))
+        else:
+            on_loop(lambda: run(list(options.steps or STEPS), shape, device, report, work))
     finally:
         if options.work is None:
             shutil.rmtree(work, ignore_errors=True)

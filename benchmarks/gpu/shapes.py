@@ -70,8 +70,8 @@ SHAPES = {
 }
 
 
-def write_base(folder: Path, shape: Shape) -> Path:
-    """Weights, configuration and tokenizer; made once per folder."""
+def write_base(folder: Path, shape: Shape, *, values: bool = True) -> Path:
+    """Weights, configuration and tokenizer; made once per folder. Without values the file takes no room."""
     if (folder / "config.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,8 +80,10 @@ def write_base(folder: Path, shape: Shape) -> Path:
     tensors = shape.tensors()
     with (folder / "model.safetensors").open("wb") as stream:
         stream.write(_header(tensors))
-        pool = _pool()
-        for name, sides in tensors.items():
+        if not values:
+            stream.truncate(stream.tell() + 2 * sum(int(np.prod(sides)) for sides in tensors.values()))
+        pool = _pool() if values else None
+        for name, sides in tensors.items() if pool is not None else ():
             if name == "lm_head.weight":
                 _write_head(stream, pool, shape)
             elif len(sides) == 1:

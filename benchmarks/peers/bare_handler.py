@@ -6,12 +6,16 @@ One call of the library per request, in FastAPI's thread pool, with the librarie
 requests: that is what a server is for, and what the comparison shows.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from fastapi import FastAPI, Request, UploadFile
 from pydantic import BaseModel
+
+DEVICE = os.environ.get("BARE_DEVICE", "cpu")
+"""'cpu' or 'cuda'."""
 
 
 class EmbedInput(BaseModel):
@@ -26,7 +30,7 @@ class RerankInput(BaseModel):
 def add_embed(app: FastAPI, path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(path), device="cpu")
+    model = SentenceTransformer(str(path), device=DEVICE)
     model.encode(["warm"])
 
     @app.post("/v1/embeddings")
@@ -42,7 +46,8 @@ def add_rerank(app: FastAPI, path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
     # the file holds 16 bits, which a CPU computes slower: what somebody who measured once would write
-    model = CrossEncoder(str(path), device="cpu", model_kwargs={"dtype": "float32"})
+    arguments = {"dtype": "float32"} if DEVICE == "cpu" else {}
+    model = CrossEncoder(str(path), device=DEVICE, model_kwargs=arguments)
     model.predict([("warm", "warm")])
 
     @app.post("/v1/rerank")
@@ -56,7 +61,11 @@ def add_rerank(app: FastAPI, path: Path) -> None:
 def add_speech(app: FastAPI, path: Path, window: int) -> None:
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
-    pipeline = BatchedInferencePipeline(WhisperModel(str(path), device="cpu"))
+    if DEVICE != "cpu":
+        from models.speech.libraries import load_cublas
+
+        load_cublas()
+    pipeline = BatchedInferencePipeline(WhisperModel(str(path), device=DEVICE))
 
     @app.post("/v1/audio/transcriptions")
     def transcriptions(file: UploadFile) -> dict[str, Any]:

@@ -119,8 +119,7 @@ REPLACED = (
         "vLLM's PR 36370, or an option for the numbers",
         ACTIVE,
         takes="max_loras specialize",
-        also="vllm.lora.utils vllm.lora.punica_wrapper.punica_gpu vllm.v1.cudagraph_dispatcher "
-        "specialize_active_lora use_v2_model_runner",
+        also="vllm.lora.utils vllm.lora.punica_wrapper.punica_gpu vllm.v1.cudagraph_dispatcher use_v2_model_runner",
     ),
     VllmPatch(
         "vllm.platforms.cpu:CpuPlatform.get_punica_wrapper",

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import httpx
@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from benchmarks.gpu import acceptance, correctness, large
+from benchmarks.gpu import acceptance, correctness, large, machine, timed
 from benchmarks.gpu.correctness import ANSWERS, write_recipes
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import SHAPES, write_base
+from benchmarks.gpu.timed import TimedRun
 from models import nvml
 from registry.recipes.loading import load_recipes
 from runtime.cli.options import root
@@ -171,3 +172,95 @@ def test_the_long_rehearsal_fetches_nothing_by_itself(monkeypatch: pytest.Monkey
     done = subprocess.run([root() / "scripts" / "install-cuda-rehearsal"], capture_output=True, text=True)
     assert done.returncode == 1
     assert "4 GiB" in done.stderr
+
+
+class Clock:
+    """A clock that the test moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def timed_run(
+    folder: Path, clock: Clock, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> tuple[TimedRun, list[str]]:
+    """A run of the 8B shape whose parts take twenty seconds each and only note that they ran."""
+    ran: list[str] = []
+    report = Report(folder / "today.json", "cpu", 0.01)
+    run = TimedRun(report, SHAPES["8b"], "cpu", folder, timed.Budget(seconds, clock))
+
+    def part(name: str) -> Callable[..., Coroutine[None, None, None]]:
+        async def note(*_: object) -> None:
+            ran.append(name)
+            clock.now += 20
+            if name == "mixed":
+                raise timed.Failed("the engine died")
+
+        return note
+
+    for name in timed.PARTS:
+        if hasattr(run, f"_{name}"):
+            monkeypatch.setattr(run, f"_{name}", part(name))
+    monkeypatch.setattr(run, "_bench", part("bench"))
+    return run, ran
+
+
+async def test_parts_that_the_budget_does_not_hold_are_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ran = timed_run(tmp_path, Clock(), 225.0, monkeypatch)
+    await run.run(["tiers", "mixed", "oracle", "sleep", "tune", "encoders"])
+    assert ran == ["tiers", "mixed", "oracle", "sleep", "tune", "bench"]
+    results = json.loads((tmp_path / "today.json").read_text())
+    assert not results["steps"]["mixed ended early"]["ok"]
+    assert "left_out" not in results
+    run, ran = timed_run(tmp_path, Clock(), 170.0, monkeypatch)
+    await run.run(["tiers", "oracle", "mixed", "sleep"])
+    assert ran == ["oracle", "mixed", "sleep"]
+    results = json.loads((tmp_path / "today.json").read_text())
+    assert results["left_out"] == {"tiers": "170 s are left, and it takes 190"}
+
+
+def test_a_budget_ends_what_runs_within_it() -> None:
+    clock = Clock()
+    budget = timed.Budget(100, clock)
+    over, long = budget.until(10), budget.until(1000)
+    clock.now = 11
+    assert (over(), long(), budget.left) == (True, False, 89)
+    clock.now = 100
+    assert long()
+
+
+def test_an_adapter_is_compared_with_the_bases_own_p99() -> None:
+    base, adapter = [0.010] * 99 + [0.020], [0.011] * 99 + [0.022]
+    figures = timed.compared(base, adapter)
+    assert (figures["base_p50_ms"], figures["added_p50_ms"]) == (10.0, 1.0)
+    assert figures["p99_over_p99_ms"] == pytest.approx(figures["base_p99_ms"] * 0.1, abs=0.2)
+
+
+def test_what_the_machine_costs_stands_in_the_results() -> None:
+    found = machine.record("cpu", 0.02)
+    assert found.keys() == {"pipe_round_trip_us", "byte_code"}
+    assert 0 < machine.ping_pong(0.02)["p50"] < 1e6
+    code = machine.byte_code("benchmarks")
+    assert 0 < code["compiled"] <= code["modules"]
+    assert machine.byte_code("no_such_package_is_there") == {"modules": 0, "compiled": 0}
+
+
+def test_a_base_without_values_takes_no_room(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", SHAPES["8b"], values=False)
+    file = base / "model.safetensors"
+    assert file.stat().st_size > 16e9
+    assert file.stat().st_blocks * 512 < 1e7
+    with safe_open(file, "pt") as opened:
+        assert len(list(opened.keys())) == len(SHAPES["8b"].tensors())
+
+
+@pytest.mark.parametrize("words", [["--parts", "tiers,nothing"], ["eager", "--budget", "9"]])
+def test_words_that_mean_nothing_are_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["acceptance", *words])
+    with pytest.raises(SystemExit):
+        acceptance.main()

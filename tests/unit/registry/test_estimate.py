@@ -102,7 +102,7 @@ def test_the_sum_is_stated(llama_8b: Path) -> None:
         "      88.1 MiB  adapter places: 1 places of 46,178,304 bytes (rank 8) and a buffer for the next adapter\n"
         "     189.2 MiB  activations: one step of 9 requests and 2048 tokens\n"
         "   2,048.0 MiB  overhead: vllm on cuda, beside all else\n"
-        "  18,665.9 MiB  total on the device (cuda)\n"
+        "  18,665.8 MiB  total on the device (cuda)\n"
         "     128.0 MiB  host adapters: up to 2 staged adapters of 67,108,864 bytes\n"
         "   4,096.0 MiB  host overhead: vllm on cuda, beside all else\n"
         "   4,224.0 MiB  total in host memory"

@@ -1,0 +1,74 @@
+"""What a machine costs whatever runs on it: wake-ups, pinned memory, byte code. It stands beside each result of a GPU.
+
+Wake-ups and first touches of pages are several times as dear on some virtual machines as on metal, and would else be
+blamed on the code that was measured.
+"""
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from importlib.util import cache_from_source, find_spec
+from pathlib import Path
+
+from benchmarks.load.stats import percentile
+from models.chat.vllm import prewarm
+
+PINNED = 1 << 30
+"""Bytes."""
+
+
+def record(device: str, seconds: float = 2.0) -> dict[str, object]:
+    """All of it. `device`: 'cpu', or 'cuda:0'."""
+    found: dict[str, object] = {"pipe_round_trip_us": ping_pong(seconds), "byte_code": byte_code("vllm")}
+    return found if device == "cpu" else {**found, "pinned_memory": pin()}
+
+
+def ping_pong(seconds: float) -> dict[str, float]:
+    """Microseconds for a byte to another process and back, through two pipes."""
+    there, back = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        while os.read(there[0], 1):
+            os.write(back[1], b"x")
+        os._exit(0)
+    times, end = [], time.perf_counter() + seconds
+    while (began := time.perf_counter()) < end:
+        os.write(there[1], b"x")
+        os.read(back[0], 1)
+        times.append(time.perf_counter() - began)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    for descriptor in (*there, *back):
+        os.close(descriptor)
+    return {f"p{q}": round(percentile(times, q) * 1e6, 1) for q in (50, 99)}
+
+
+def byte_code(package: str) -> dict[str, int]:
+    """Modules of a package, and how many of them have byte code for this Python: else each import compiles."""
+    spec = find_spec(package)
+    files = [
+        file for root in (spec.submodule_search_locations or [] if spec else []) for file in Path(root).rglob("*.py")
+    ]
+    return {"modules": len(files), "compiled": sum(os.path.exists(cache_from_source(str(file))) for file in files)}
+
+
+def pin() -> dict[str, object]:
+    """Seconds to pin a GiB with the settings that engines get, and what torch counted meanwhile."""
+    prewarm.environment()
+    import torch
+
+    began = time.perf_counter()
+    block = torch.empty(PINNED, dtype=torch.uint8, pin_memory=True)
+    seconds = time.perf_counter() - began
+    stats = torch.cuda.host_memory_stats()
+    del block
+    with suppress(AttributeError):
+        torch._C._host_emptyCache()
+    names = ("num_host_alloc", "host_alloc_time.total", "host_alloc_time.max")
+    return {"gib_seconds": round(seconds, 3), **{name: stats[name] for name in names if name in stats}}
+
+
+if __name__ == "__main__":
+    print(record(sys.argv[1] if len(sys.argv) > 1 else "cpu"))

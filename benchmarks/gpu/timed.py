@@ -1,0 +1,307 @@
+"""The timed parts of the acceptance run: an 8B shape with random weights, beside stock `vllm serve` if that is wanted.
+
+| part     | what                                                                                       | seconds |
+|----------|--------------------------------------------------------------------------------------------|---------|
+| oracle   | the twenty right answers, with compilation and graphs                                      | 90      |
+| tiers    | first token of adapters in place, in host memory, on the disk, over the base's             | 60      |
+| storm    | gaps of eight streams beside swaps, beside long prompts, beside both                       | 40      |
+| mixed    | twenty adapters in a batch of 64, over the base                                            | 15      |
+| sweep    | first token of base and resident adapter by length of the prompt                           | 30      |
+| sleep    | a sleep and a wake, the first and later ones                                               | 120     |
+| encoders | embeddings and rerank beside the bare library on the same card                             | 120     |
+| speech   | transcription beside faster-whisper on the same card                                       | 120     |
+| tune     | configurations of the LoRA kernels, used by the servers that start after it                | 110     |
+
+Tiers, storm, mixed and sweep share servers, whose start takes two minutes when nothing is compiled yet. A part begins
+only when its time is left; within it, what the time does not suffice for is left out. Both are written down.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import embed_rerank, speech
+from benchmarks.adapters.pair import register
+from benchmarks.gpu import correctness, large, tune_lora
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.shapes import Shape, write_base
+from benchmarks.harness import Bench, RunSettings
+from benchmarks.load.client import Reply, request_bytes
+from benchmarks.load.clients import Cell, ask_until, closed_loop, one
+from benchmarks.load.stats import percentile
+from benchmarks.models import Chat, written
+from benchmarks.peers.servers import NotStarted, Roundhouse, Server, VllmServe, start_all
+from benchmarks.report.generated import write_adapters
+from models.chat.vllm import tuned
+
+SECONDS = {
+    "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "sleep": 120, "encoders": 120, "speech": 120,
+    "tune": 110,
+}  # fmt: skip
+PARTS = tuple(SECONDS)
+START = 130
+"""Seconds of the servers' start."""
+SHARED = ("tiers", "storm", "mixed", "sweep")
+PLACES, HOST, ADAPTERS, RANK = 24, 30, 40, 16
+LENGTHS = (64, 300, 600, 1200, 2400)
+"""Tokens of a prompt: the tokenizer has one for each letter."""
+STREAMS, CROWD, ANSWER = 8, 64, 128
+LETTERS = "abcdefgh ijklmnop"
+
+
+class Failed(RuntimeError):
+    """A request failed: the figures of its part would mean nothing."""
+
+
+class Budget:
+    """Seconds that are left of a run."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._end, self._clock = clock() + seconds, clock
+
+    @property
+    def left(self) -> float:
+        return self._end - self._clock()
+
+    def until(self, seconds: float) -> Callable[[], bool]:
+        """Whether `seconds` from now, or the budget, are over."""
+        end = min(self._end, self._clock() + seconds)
+        return lambda: self._clock() >= end
+
+
+class TimedRun:
+    """Parts in a given order. `stock`: beside stock vLLM. `tiny`: few requests, which mean nothing."""
+
+    def __init__(
+        self, report: Report, shape: Shape, device: str, work: Path, budget: Budget, *, stock: bool = False
+    ) -> None:
+        self._report, self._shape, self._device, self._work = report, shape, device, work
+        self._budget, self._stock, self._tiny = budget, stock, shape.name == "tiny"
+        self._stack = ExitStack()
+        self._servers: list[Server] = []
+        self._names: list[str] = []
+        self._random = random.Random(44)
+
+    async def run(self, names: Sequence[str]) -> None:
+        """A part that fails is written down with its error, and the next one begins."""
+        parts: dict[str, Callable[[], Awaitable[None]]] = {
+            "oracle": self._oracle, "tiers": self._tiers, "storm": self._storm, "mixed": self._mixed,
+            "sweep": self._sweep, "sleep": self._sleep, "encoders": lambda: self._bench("encoders", embed_rerank.run),
+            "speech": lambda: self._bench("speech", speech.run), "tune": self._tune,
+        }  # fmt: skip
+        with self._stack:
+            for name in names:
+                needs = SECONDS[name] + (START if name in SHARED and not self._servers else 0)
+                if not self._tiny and self._budget.left < needs:
+                    self._report.leave_out(name, f"{self._budget.left:.0f} s are left, and it takes {needs}")
+                    continue
+                if name not in SHARED:
+                    self._stop()
+                try:
+                    await parts[name]()
+                except Exception as fault:  # whatever it was: the other parts are worth their seconds
+                    self._report.add(f"{name} ended early", False, error=f"{type(fault).__name__}: {fault}"[:1500])
+
+    # --- servers ----------------------------------------------------------------------------------------------------
+    async def _up(self) -> list[Server]:
+        """The servers that share a start, with their adapters registered."""
+        if not self._servers:
+            folder = self._work / "timed"
+            model = recipe(self._shape, write_base(folder / "base", self._shape, values=False), folder)
+            files = write_adapters(folder / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
+            self._names = [file.name for file in files]
+            servers: list[Server] = [Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1")]
+            if self._stock:
+                own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", tuned.VARIABLE: ""}
+                servers.append(VllmServe(model.recipe, model.path, folder, variables=own))
+            began = time.monotonic()
+            try:
+                await asyncio.to_thread(start_all, self._stack, servers)
+            except NotStarted:
+                self._stop()
+                raise
+            for server in servers:
+                self._report.server(f"timed, {server.name}", server.command())
+                for file in files:
+                    await asyncio.to_thread(register, server, file.name, file)
+            self._servers = servers
+            self._report.add("timed: start", True, seconds=round(time.monotonic() - began, 1))
+        return self._servers
+
+    def _stop(self) -> None:
+        self._stack.close()
+        self._servers = []
+
+    def _body(self, model: str, letters: int, tokens: int) -> bytes:
+        prompt = "".join(self._random.choices(LETTERS, k=letters))
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        usage = {"stream": True, "stream_options": {"include_usage": True}}
+        return request_bytes("/v1/completions", {**body, **usage})
+
+    async def _ask(self, server: Server, model: str, letters: int = 64, tokens: int = 1) -> Reply:
+        reply = await one(server, self._body(model, letters, tokens))
+        if reply.error is not None:
+            raise Failed(f"{model} at {server.name}: {reply.error} {bytes(reply.body[-300:])!r}")
+        return reply
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+    async def _oracle(self) -> None:
+        await correctness.graphs(self._report, self._device, self._work / "oracle", 4 if self._tiny else 20)
+
+    async def _tiers(self) -> None:
+        """Base and adapter in turns. The order of the requests brings adapters to where they are to be found."""
+        for server in await self._up():
+            places, number = (2, 6) if self._tiny else (PLACES, 120)
+            groups = {"device": self._names[:1], "host": self._names[1 : places + 3], "disk": self._names}
+            for tier, names in groups.items():
+                over = self._budget.until(SECONDS["tiers"] / 3 / (1 + self._stock))
+                for name in names:
+                    await self._ask(server, name)
+                base, adapter = list[float](), list[float]()
+                for turn in range(number):
+                    base.append((await self._ask(server, server.model)).ttft)
+                    adapter.append((await self._ask(server, names[turn % len(names)])).ttft)
+                    if over():
+                        break
+                self._report.add(f"tiers: {tier}, {server.name}", True, requests=len(base), **compared(base, adapter))
+
+    async def _storm(self) -> None:
+        long = self._shape.prompt
+        kinds = {
+            "swaps and long prompts": (self._names, long), "alone": ([], 0), "long prompts": ([], long),
+            "swaps": (self._names, 64), "base": ([], 64),
+        }  # fmt: skip
+        for server in await self._up():
+            names_of = {kind: (names or [server.model], letters) for kind, (names, letters) in kinds.items()}
+            for kind, (names, letters) in names_of.items():
+                if self._budget.left < 8 and not self._tiny:
+                    self._report.leave_out(f"storm: {kind}, {server.name}", "no time is left")
+                    continue
+                figures = await self._gaps(server, names or [server.model], letters, 1.0 if self._tiny else 6.0)
+                self._report.add(f"storm: {kind}, {server.name}", True, **figures)
+
+    async def _gaps(self, server: Server, names: Sequence[str], letters: int, seconds: float) -> dict[str, float]:
+        """Gaps of base streams beside requests that come one after another; letters 0: beside nothing."""
+        over = asyncio.Event()
+        count, tokens = (2, 60) if self._tiny else (STREAMS, 1000)
+        streams = [
+            asyncio.create_task(ask_until(over, server, lambda: self._body(server.model, 64, tokens)))
+            for _ in range(count)
+        ]
+        await asyncio.sleep(0.2 if self._tiny else 1.0)
+        began, others = time.perf_counter(), 0
+        try:
+            while time.perf_counter() - began < seconds:
+                if letters:
+                    await self._ask(server, names[others % len(names)], letters)
+                    others += 1
+                else:
+                    await asyncio.sleep(0.05)
+        finally:
+            ended = time.perf_counter()
+            over.set()
+            replies = [reply for some in await asyncio.gather(*streams) for reply in some]
+        if faults := Cell(replies).failures:
+            raise Failed(f"streams at {server.name}: {dict(faults)}")
+        gaps = [b - a for one in replies for a, b in pairwise(one.arrivals) if began <= b and a <= ended]
+        figures = {f"p{q}_ms": round(percentile(gaps, q) * 1e3, 2) for q in (50, 99)}
+        return {**figures, "longest_ms": round(max(gaps) * 1e3, 2), "gaps": len(gaps), "others": others}
+
+    async def _mixed(self) -> None:
+        crowd, tokens = (8, 16) if self._tiny else (CROWD, ANSWER)
+        for server in await self._up():
+            names = self._names[:20]
+            rates = {}
+            for kind, models in (("base", [server.model]), ("adapters", names)):
+                for model in models:
+                    await self._ask(server, model)
+                cell = await closed_loop(
+                    server, [self._body(models[i % len(models)], 64, tokens) for i in range(2 * crowd)], crowd
+                )
+                if cell.failures:
+                    raise Failed(f"{kind} at {server.name}: {dict(cell.failures)}")
+                rates[kind] = round(cell.tokens_per_second, 1)
+            ratio = round(rates["adapters"] / rates["base"], 3)
+            self._report.add(f"mixed: {server.name}", True, tokens_per_second=rates, ratio=ratio)
+
+    async def _sweep(self) -> None:
+        for server in await self._up():
+            name = self._names[0]
+            await self._ask(server, name)
+            for length in (length for length in LENGTHS if length < self._shape.context):
+                over = self._budget.until(SECONDS["sweep"] / len(LENGTHS) / (1 + self._stock))
+                base, adapter = list[float](), list[float]()
+                for _ in range(3 if self._tiny else 60):
+                    base.append((await self._ask(server, server.model, length)).ttft)
+                    adapter.append((await self._ask(server, name, length)).ttft)
+                    if over():
+                        break
+                figures = {"requests": len(base), **compared(base, adapter)}
+                self._report.add(f"sweep: {length} tokens, {server.name}", True, **figures)
+
+    async def _sleep(self) -> None:
+        """Seconds until it is asleep, two idle ones among them, and from a request that wakes it to its first token."""
+        folder = self._work / "sleep"
+        model = recipe(self._shape, write_base(folder / "base", self._shape, values=False), folder, idle="2s")
+        with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
+            self._report.server("sleep", server.command())
+
+            def state() -> str:
+                return str(server.http.get(f"/v1/models/{server.model}").json()["state"])
+
+            async def is_away() -> bool:
+                return state() in correctness.AWAY
+
+            for turn in range(1 if self._tiny else 3):
+                idle = await correctness.until(is_away, "the sleep of an idle model")
+                how = state()
+                wake = round((await self._ask(server, server.model)).ttft, 3)
+                self._report.add(f"sleep: {turn + 1}", True, state=how, until_asleep=idle, wake_to_token=wake)
+                if self._budget.left < 30:
+                    break
+
+    async def _bench(self, name: str, measure: Callable[[Bench], Awaitable[None]]) -> None:
+        """A part of `benchmarks`, beside the bare library on the same device."""
+        os.environ["BARE_DEVICE"] = "cpu" if self._device == "cpu" else "cuda"
+        settings = RunSettings(quick=True, tiny=False, smoke=self._tiny, seed=0, work=self._work / name)
+        bench = Bench(name, settings)
+        try:
+            await measure(bench)
+        finally:
+            self._report.add(name, not bench.failures, **bench.result())
+
+    async def _tune(self) -> None:
+        folder = self._work / "tuned"
+        seconds = min(float(SECONDS["tune"]), self._budget.left)
+        found = await asyncio.to_thread(tune_lora.tune, self._shape, RANK, PLACES, seconds, folder)
+        os.environ[tuned.VARIABLE] = str(folder)
+        self._report.keep(folder.glob("*.json"))
+        self._report.add("tune", bool(found["files"]), **found)
+
+
+def recipe(shape: Shape, base: Path, folder: Path, *, idle: str = "0s") -> Chat:
+    """The shape with random weights of vLLM's, which are read from no file."""
+    data: dict[str, Any] = yaml.safe_load(
+        large.chat(shape, base, folder, device=PLACES, host=HOST, idle=idle).file.read_text()
+    )
+    data["engine"].setdefault("flags", {})["load_format"] = "dummy"
+    data["batching"]["max_requests"] = 128
+    return written(data, base, folder)
+
+
+def compared(base: Sequence[float], adapter: Sequence[float]) -> dict[str, float]:
+    """Milliseconds: the base's first token, what an adapter adds at p50, and its p99 over the base's p99."""
+    figures = {
+        "base_p50": percentile(base, 50), "base_p99": percentile(base, 99),
+        "added_p50": percentile(adapter, 50) - percentile(base, 50),
+        "p99_over_p99": percentile(adapter, 99) - percentile(base, 99),
+    }  # fmt: skip
+    return {f"{name}_ms": round(value * 1e3, 2) for name, value in figures.items()}
