@@ -80,18 +80,23 @@ def write_base(folder: Path, shape: Shape, *, values: bool = True) -> Path:
     tensors = shape.tensors()
     with (folder / "model.safetensors").open("wb") as stream:
         stream.write(_header(tensors))
-        if not values:
+        if values:
+            _write_values(stream, shape)
+        else:
             stream.truncate(stream.tell() + 2 * sum(int(np.prod(sides)) for sides in tensors.values()))
-        pool = _pool() if values else None
-        for name, sides in tensors.items() if pool is not None else ():
-            if name == "lm_head.weight":
-                _write_head(stream, pool, shape)
-            elif len(sides) == 1:
-                stream.write(np.full(sides, ONE, np.uint16).tobytes())
-            else:
-                _write(stream, pool, int(np.prod(sides)))
     (folder / "config.json").write_text(json.dumps(shape.config()))
     return folder
+
+
+def _write_values(stream: BinaryIO, shape: Shape) -> None:
+    pool = _pool()
+    for name, sides in shape.tensors().items():
+        if name == "lm_head.weight":
+            _write_head(stream, pool, shape)
+        elif len(sides) == 1:
+            stream.write(np.full(sides, ONE, np.uint16).tobytes())
+        else:
+            _write(stream, pool, int(np.prod(sides)))
 
 
 def _header(tensors: dict[str, list[int]]) -> bytes:

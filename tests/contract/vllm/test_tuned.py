@@ -80,7 +80,7 @@ def test_the_best_candidates_are_written_and_vllm_takes_them(
     assert list(tuned.sizes(CARD)) == list(tuning.SIZES)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 500.0, 3000.0, 20000.0])
+@pytest.mark.parametrize("seconds", [0.0, 500.0, 3000.0])
 def test_a_search_that_was_cut_short_leaves_no_file_that_ends_an_engine(
     loader: Any, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
