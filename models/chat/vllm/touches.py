@@ -279,7 +279,7 @@ USED = (
         LIVE,
         LORA,
         takes="self lora_request",
-        also="vllm.lora.request:LoRARequest loras lora_a lora_b lora_dtype type",
+        also="vllm.lora.request:LoRARequest loras lora_a lora_b lora_dtype type modules_to_save scaling",
     ),
     VllmPatch(
         "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace",

@@ -49,6 +49,17 @@ class GpuCopier:
         self._rank: int = manager.lora_config.max_lora_rank
         self._layouts: dict[tuple[int, tuple[tuple[Half, int], ...]], list[torch.Tensor]] = {}
 
+    def sources_of(self, lora: Any) -> PinnedAdapter | None:
+        """As `sources`, which adapters of one template share but for their data."""
+        template = lora.__dict__.get("roundhouse_template")
+        if template is not None and template.sources is not None:
+            known: PinnedAdapter = template.sources
+            return known._replace(data=_data_of(lora))
+        sources = self.sources(lora)
+        if template is not None and sources is not None:
+            template.sources = sources._replace(data=torch.empty(0, dtype=torch.uint8))
+        return sources
+
     def sources(self, lora: Any) -> PinnedAdapter | None:
         """The adapter's halves for one copy; None where they do not lie in one piece that fits the buffer: `set_lora`
         remains.
@@ -61,7 +72,8 @@ class GpuCopier:
             if tensor is not None
         ]
         halves.sort(key=lambda one: one[0][2])
-        storage = halves[0][1].untyped_storage()
+        data = _data_of(lora)
+        storage = data.untyped_storage()
         where, count = storage.data_ptr(), storage.nbytes()
         if count > self._buffer.nbytes or any(
             tensor.untyped_storage().data_ptr() != where
@@ -70,7 +82,6 @@ class GpuCopier:
             for half, tensor in halves
         ):
             return None
-        data = torch.empty(0, dtype=torch.uint8).set_(storage)
         layout = tuple((half, tensor.shape[half[2]]) for half, tensor in halves)
         fills = len(layout) == len(self._places) and all(rank == self._rank for _, rank in layout)
         with torch.inference_mode():
@@ -103,6 +114,13 @@ class GpuCopier:
         ]
         self._layouts[index, layout] = made
         return made
+
+
+def _data_of(lora: Any) -> torch.Tensor:
+    """The block in which an adapter's first half lies: (bytes,) uint8."""
+    pairs = (pair for weights in lora.loras.values() for pair in tensors(weights))
+    first = next(tensor for pair in pairs for tensor in pair if tensor is not None)
+    return torch.empty(0, dtype=torch.uint8).set_(first.untyped_storage())
 
 
 def gpu_copier(manager: Any) -> GpuCopier | None:

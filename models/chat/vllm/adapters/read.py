@@ -17,11 +17,20 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_head, read_into, tensors_of
+from models.chat.vllm.adapters.templates import (
+    FILES,
+    Template,
+    Templates,
+    is_marked,
+    is_plain,
+    key_of,
+    template_of,
+)
 
 READERS, READ_PART = 4, 8 << 20
 """Threads that read a file for a GPU, whose host has cores to spare, and what each reads at least: one thread copies
@@ -44,8 +53,7 @@ class ReadFile:
             infos = tensors_of(head, size, MAX_TENSORS)
             place_dtype = _place_dtype.get()
             fits = place_dtype is not None and all(_fits(info, place_dtype, len(head)) for info in infos.values())
-            data = _empty(size - len(head), torch.uint8, pinned=fits)
-            _read_parts(fd, data.numpy().data, len(head), READERS if place_dtype is not None else 1)
+            data = _read_data(fd, len(head), size, pinned=fits)
             self._tensors = {name: _tensor(info, data, len(head)) for name, info in infos.items()}
             if place_dtype is not None and not fits:
                 self._tensors = _cast(self._tensors, place_dtype)
@@ -76,6 +84,13 @@ def for_gpu(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         _place_dtype.reset(token)
+
+
+def _read_data(fd: int, start: int, size: int, *, pinned: bool) -> torch.Tensor:
+    """The bytes of a file of `size` from `start` on, in memory of their own."""
+    data = _empty(size - start, torch.uint8, pinned=pinned)
+    _read_parts(fd, data.numpy().data, start, READERS if _place_dtype.get() is not None else 1)
+    return data
 
 
 def _read_parts(fd: int, view: memoryview, start: int, threads: int) -> None:
@@ -119,9 +134,6 @@ def _tensor(info: TensorInfo, data: torch.Tensor, head: int) -> torch.Tensor:
 def patch_loader(lora_model: Any) -> None:
     """`lora_model`: vllm.lora.lora_model, whose loader opens every file by `safetensors.safe_open`."""
     lora_model.safetensors = SimpleNamespace(safe_open=ReadFile)
-
-
-FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def tensors(weights: Any) -> list[tuple[torch.Tensor | None, torch.Tensor | None]]:
@@ -209,13 +221,19 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
     """
     from vllm.lora.request import LoRARequest
 
+    folder = Path(path)
     for name in FILES:
-        if not (Path(path) / name).is_file():
+        if not (folder / name).is_file():
             raise ValueError(f"{name} is not there")
     manager = worker_manager._adapter_manager
+    templates = worker_manager.__dict__.setdefault("roundhouse_templates", Templates())
     on_gpu = manager.device.type == "cuda"
     with for_gpu(manager.lora_config.lora_dtype) if on_gpu else nullcontext():
+        layout = _layout(folder)
+        if (template := templates.find(layout.key)) is not None and is_marked(folder):
+            return template.fill(adapter_id, _read_data_again(folder, layout))
         lora = worker_manager._load_adapter(LoRARequest(str(adapter_id), adapter_id, path))
+    plain = is_plain(lora)
     for name, weights in lora.loras.items():
         if weights.lora_a is None or weights.lora_b is None:
             raise ValueError(f"{name}: one half of the pair is missing")
@@ -226,4 +244,63 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
     workers = max((getattr(module, "tp_size", 1) for module in manager.modules.values()), default=1)
     if faults := faults_of(lora.loras, manager.modules, manager.lora_config.max_lora_rank, workers):
         raise ValueError("\n".join(faults))
+    template = template_of(lora, layout.size - len(layout.head), _dtypes(layout)) if plain else None
+    if template is not None and _gives(template, lora, _read_data_again(folder, layout)):
+        templates.add(layout.key, template)
+        lora.roundhouse_template = template
     return lora
+
+
+class _Layout(NamedTuple):
+    """The header of an adapter's file, the file's bytes, and the key of header, size and configuration."""
+
+    head: bytes
+    size: int
+    key: bytes
+
+
+def _layout(folder: Path) -> _Layout:
+    """Raises OSError, and ValueError when it is no such file."""
+    with _open(folder) as fd:
+        head, size = bytes(read_head(fd, MAX_HEADER)), os.fstat(fd).st_size
+    return _Layout(head, size, key_of(head, size, (folder / FILES[0]).read_bytes()))
+
+
+def _read_data_again(folder: Path, layout: _Layout) -> torch.Tensor:
+    """What follows the header. Raises OSError, and ValueError when the file became shorter."""
+    with _open(folder) as fd:
+        return _read_data(fd, len(layout.head), layout.size, pinned=_place_dtype.get() is not None)
+
+
+@contextmanager
+def _open(folder: Path) -> Iterator[int]:
+    fd = os.open(folder / FILES[1], os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    except BadFile as fault:
+        raise ValueError(f"{FILES[1]}: {fault}") from None
+    finally:
+        os.close(fd)
+
+
+def _dtypes(layout: _Layout) -> set[torch.dtype | None]:
+    """Of the file's tensors."""
+    return {DTYPES.get(info.dtype) for info in tensors_of(layout.head, layout.size, MAX_TENSORS).values()}
+
+
+def _gives(template: Template, lora: Any, data: torch.Tensor) -> bool:
+    """Whether the template gives what vLLM's loader gave of the same file, bit for bit."""
+    found = template.fill(lora.id, data).loras
+    pairs = [
+        (half, other)
+        for name, weights in lora.loras.items()
+        for pair, others in zip(tensors(weights), tensors(found[name]), strict=True)
+        for half, other in zip(pair, others, strict=True)
+    ]
+    return all(_bits_equal(*pair) for pair in pairs)
+
+
+def _bits_equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one.contiguous().view(torch.int8), other.contiguous().view(torch.int8))

@@ -87,7 +87,7 @@ def _vacate(manager: Any, adapter_id: int) -> None:
 
 def _read(state: _State, worker_manager: Any, adapter_id: int, path: str) -> Any:
     lora = read_adapter(worker_manager, adapter_id, path)
-    lora.roundhouse_sources = state.gpu_copier.sources(lora) if state.gpu_copier else None
+    lora.roundhouse_sources = state.gpu_copier.sources_of(lora) if state.gpu_copier else None
     return lora
 
 
