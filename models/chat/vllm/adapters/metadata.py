@@ -33,12 +33,17 @@ class AdapterGroups(NamedTuple):
 def places_of(adapter_ids: Any, index_to_id: list[int | None]) -> Numbers:
     """The place of each adapter, -1 for none (0). KeyError for one that is in no place, as vLLM has it."""
     ids = np.asarray(adapter_ids, dtype=np.int64)
-    result = np.full(len(ids), -1, dtype=np.int64)
-    for adapter_id in set(ids[ids > 0].tolist()):
-        if adapter_id not in index_to_id:
-            raise KeyError(adapter_id)
-        result[ids == adapter_id] = index_to_id.index(adapter_id)
-    return result
+    starts = _starts(ids)
+    known = {adapter_id: index for index, adapter_id in enumerate(index_to_id)}
+    places = [known[adapter_id] if adapter_id > 0 else -1 for adapter_id in ids[starts].tolist()]
+    return np.array(places, dtype=np.int64).repeat(np.diff(starts, append=len(ids)))
+
+
+def _starts(values: Numbers) -> Numbers:
+    """Where a run of equal values begins."""
+    begins = np.ones(len(values), dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=begins[1:])
+    return begins.nonzero()[0]
 
 
 def group(places: Numbers) -> AdapterGroups | None:
@@ -47,7 +52,7 @@ def group(places: Numbers) -> AdapterGroups | None:
         return None
     order = places.astype(np.int16).argsort(kind="stable")  # 16 bits: a radix sort
     ordered = places[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    starts = _starts(ordered)
     return AdapterGroups(order, ordered[starts], np.diff(starts, append=len(ordered)))
 
 
