@@ -74,8 +74,9 @@ def gpu_settings(recipe: Recipe, context: int | None) -> Iterator[str]:
     """Arguments of vLLM on a GPU. `context`: tokens that the model takes; None: not known, 2,048 or more."""
     yield from ("--gpu-memory-utilization", SHARE)
     yield "--no-enable-flashinfer-autotune"  # it compiles kernels with nvcc and ninja, which a host need not have
-    yield from ("--long-prefill-token-threshold", str(min(LONG_PREFILL, context or LONG_PREFILL)))
     flags = {key.replace("-", "_"): value for key, value in recipe.engine.flags.items()}
+    if flags.get("enable_chunked_prefill") is not False:
+        yield from ("--long-prefill-token-threshold", str(min(LONG_PREFILL, context or LONG_PREFILL)))
     compilation = str(flags.get("compilation_config", ""))
     if not (GRAPH_FLAGS & flags.keys() or "capture_size" in compilation):
         sizes = capture_sizes(recipe.batching.sequences, recipe.batching.max_tokens)
