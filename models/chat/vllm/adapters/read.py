@@ -22,15 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_head, read_into, tensors_of
-from models.chat.vllm.adapters.templates import (
-    FILES,
-    Template,
-    Templates,
-    is_marked,
-    is_plain,
-    key_of,
-    template_of,
-)
+from models.chat.vllm.adapters.templates import Template, Templates, are_marked, is_plain, key_of, template_of
 
 READERS, READ_PART = 4, 8 << 20
 """Threads that read a file for a GPU, whose host has cores to spare, and what each reads at least: one thread copies
@@ -136,6 +128,9 @@ def patch_loader(lora_model: Any) -> None:
     lora_model.safetensors = SimpleNamespace(safe_open=ReadFile)
 
 
+FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+
 def tensors(weights: Any) -> list[tuple[torch.Tensor | None, torch.Tensor | None]]:
     """A and B of each part of a layer, as vLLM packed them."""
     if isinstance(weights.lora_a, list):
@@ -230,7 +225,7 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
     on_gpu = manager.device.type == "cuda"
     with for_gpu(manager.lora_config.lora_dtype) if on_gpu else nullcontext():
         layout = _layout(folder)
-        if (template := templates.find(layout.key)) is not None and is_marked(folder):
+        if (template := templates.find(layout.key)) is not None and are_marked(folder / name for name in FILES):
             return template.fill(adapter_id, _read_data_again(folder, layout))
         lora = worker_manager._load_adapter(LoRARequest(str(adapter_id), adapter_id, path))
     plain = is_plain(lora)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,6 @@ from adapters.store import MARK
 
 MOST = 64
 """Templates that an engine keeps."""
-FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 class Span(NamedTuple):
@@ -89,9 +89,9 @@ def key_of(head: bytes, size: int, config: bytes) -> bytes:
     return hashlib.sha256(numbers + head + config).digest()
 
 
-def is_marked(folder: Path) -> bool:
-    """Whether both files are as the store wrote them (`adapters.store`)."""
-    return all(os.stat(folder / name, follow_symlinks=False).st_mtime_ns == MARK for name in FILES)
+def are_marked(files: Iterable[Path]) -> bool:
+    """Whether files are as the store wrote them (`adapters.store`)."""
+    return all(os.stat(file, follow_symlinks=False).st_mtime_ns == MARK for file in files)
 
 
 def is_plain(lora: Any) -> bool:
