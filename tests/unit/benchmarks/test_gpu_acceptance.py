@@ -246,7 +246,8 @@ def test_what_the_machine_costs_stands_in_the_results() -> None:
     assert found.keys() == {"pipe_round_trip_us", "byte_code"}
     assert 0 < machine.ping_pong(0.02)["p50"] < 1e6
     code = machine.byte_code("benchmarks")
-    assert 0 < code["compiled"] <= code["modules"]
+    assert 0 <= code["compiled"] <= code["modules"]
+    assert code["modules"] > 50
     assert machine.byte_code("no_such_package_is_there") == {"modules": 0, "compiled": 0}
 
 

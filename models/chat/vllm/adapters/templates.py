@@ -125,6 +125,8 @@ def template_of(lora: Any, count: int, stored: set[torch.dtype | None]) -> Templ
 
 
 def _spans(half: Any) -> Half:
-    if isinstance(half, list):
-        return [None if one is None else Span(one.storage_offset(), tuple(one.shape), one.stride()) for one in half]
-    return None if half is None else Span(half.storage_offset(), tuple(half.shape), half.stride())
+    return [_span(one) for one in half] if isinstance(half, list) else _span(half)
+
+
+def _span(tensor: torch.Tensor | None) -> Span | None:
+    return None if tensor is None else Span(tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
