@@ -100,9 +100,6 @@ class TranscribeRequest(Message, frozen=True):
     max_seconds: float = 4 * 3600.0
 
 
-Request = HttpCall | EmbedRequest | RerankRequest | TranscribeRequest
-
-
 # --- events --------------------------------------------------------------------------------------------------------
 class ResponseStart(Message, frozen=True):
     """HTTP status and type of the chat engine's answer; sent before its first chunk."""

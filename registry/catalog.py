@@ -27,12 +27,6 @@ from registry.records import Adapter, AdapterKey, Version
 
 VIEWS = 1024
 """Teams whose view is kept."""
-ENDPOINTS: Mapping[Task, str] = {
-    Task.CHAT: "/v1/chat/completions",
-    Task.EMBED: "/v1/embeddings",
-    Task.RERANK: "/v1/rerank",
-    Task.TRANSCRIBE: "/v1/audio/transcriptions",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +266,7 @@ def _for_tasks(target: ResolvedName, tasks: Collection[Task]) -> ResolvedName:
         task = target.recipe.task
         raise BadRequest(
             f"Model '{target.recipe.id}' is made for {task.value}, and this endpoint for "
-            f"{' or '.join(t.value for t in tasks)}. Send the request to {ENDPOINTS[task]}, or name another model.",
+            f"{' or '.join(t.value for t in tasks)}. Send the request to {task.endpoint}, or name another model.",
             code="wrong_task",
             param="model",
         )

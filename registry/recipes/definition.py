@@ -16,10 +16,30 @@ from registry.recipes.source import AnySource
 
 
 class Task(StrEnum):
-    CHAT = "chat"
-    EMBED = "embed"
-    RERANK = "rerank"
-    TRANSCRIBE = "transcribe"
+    """What a model is made for. `models.tasks` has one object for each."""
+
+    endpoint: str
+    """Its main path, which errors name."""
+    engines: tuple[str, ...]
+    """The engines that can do it."""
+    batches_inside: bool
+    """Its engine batches across requests itself, so no more of them are sent than one batch holds."""
+
+    def __new__(
+        cls, value: str, endpoint: str = "", engines: tuple[str, ...] = (), batches_inside: bool = False
+    ) -> Self:
+        task = str.__new__(cls, value)
+        task._value_, task.endpoint, task.engines, task.batches_inside = value, endpoint, engines, batches_inside
+        return task
+
+    CHAT = "chat", "/v1/chat/completions", ("vllm",), True
+    EMBED = "embed", "/v1/embeddings", ("sentence-transformers",)
+    RERANK = "rerank", "/v1/rerank", ("sentence-transformers",)
+    TRANSCRIBE = "transcribe", "/v1/audio/transcriptions", ("faster-whisper",)
+
+    def at_once(self, batch: int) -> int:
+        """Requests that run at once: two batches' worth keep an engine busy that does not batch across requests."""
+        return batch if self.batches_inside else 2 * batch
 
 
 class Tier(StrEnum):
@@ -264,22 +284,17 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _engine_fits_task(self) -> Self:
-        fits = {
-            "vllm": {Task.CHAT},
-            "sentence-transformers": {Task.EMBED, Task.RERANK},
-            "faster-whisper": {Task.TRANSCRIBE},
-        }
-        if self.task not in fits[self.engine.name]:
-            right = next(name for name, tasks in fits.items() if self.task in tasks)
-            raise PydanticCustomError("engine_task", f"task {self.task.value} needs engine name {right}")
+        if self.engine.name not in self.task.engines:
+            engines = " or ".join(self.task.engines)
+            raise PydanticCustomError("engine_task", f"task {self.task.value} needs engine name {engines}")
         if self.adapters and not self.memory.adapters.device:
             raise PydanticCustomError("adapters_places", "adapters need memory.adapters.device of at least 1")
         if self.task is not Task.CHAT and self.on_too_many_tokens != "refuse":
             raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
         if self.batching.tokens_while_swapping and not self.memory.adapters.device:
             raise PydanticCustomError("swap_places", "tokens_while_swapping needs memory.adapters.device of at least 1")
-        needed = self.batching.max_requests * (1 if self.task is Task.CHAT else 2)
-        if self.pools and sum(pool.reserved for pool in self.pools.values()) >= needed:
+        at_once = self.task.at_once(self.batching.max_requests)
+        if self.pools and sum(pool.reserved for pool in self.pools.values()) >= at_once:
             raise PydanticCustomError("pools_reserved", "the pools reserve every place: leave one for the others")
         if self.task is not Task.TRANSCRIBE and self.window != WindowSpec():
             raise PydanticCustomError("window_task", "only task transcribe has windows; leave 'window' out")

@@ -3,34 +3,23 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from models import sse
-from models.messages import (
-    Chunk,
-    EmbedRequest,
-    Event,
-    RerankRequest,
-    ResponseEnd,
-    ResponseStart,
-    TranscribeRequest,
-    Usage,
-)
-from models.speech.length import seconds_of
+from models.messages import Chunk, Event, Message, ResponseEnd, ResponseStart, Usage
 from registry.errors import BadRequest, ProviderFailed
 from registry.recipes.definition import Task
 from registry.recipes.provider import ProviderModel, Surface
-from routing.providers import faults, tasks, usage_bounds
+from routing.providers import faults, usage_bounds
 from routing.providers.connection import FOREVER, Body, ClientDeadlines, Reply, without_key
 from routing.providers.pass_through import AnswerProgress, BadAnswer, ErrorEvent, PassThrough, is_other_model
-from routing.providers.plan import PlannedCall, audio, plan
+from routing.providers.plan import PlannedCall, plan
+from routing.providers.tasks import PROVIDER_TASKS, TaskAnswer
 from routing.providers.upstream import Upstream
 from routing.providers.usage_bounds import UsageBounds
 
@@ -55,10 +44,7 @@ INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
 INLINE_TOKENS = 1000
 """Tokens of each inline picture or sound, about what vendors count."""
 NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
-Read = TypeVar("Read")
 Events = AsyncGenerator[Event, None]
-TaskAnswer = tuple[Sequence[Event], Usage, str | None]
-"""What a task's answer holds, its usage, and the model that the provider says answered."""
 
 
 class ProviderCall:
@@ -134,18 +120,14 @@ class ProviderCall:
             async for event in events:
                 yield event
 
-    async def task(self, request: EmbedRequest | RerankRequest | TranscribeRequest) -> Events:
-        match request:
-            case EmbedRequest():
-                self._prompt = tasks.embed_body(request, self._model)
-                work = partial(self._embed, request)
-            case RerankRequest():
-                self._prompt = tasks.rerank_body(request, self._model)
-                work = partial(self._rerank, request)
-            case TranscribeRequest():
-                work = partial(self._transcribe, request)
-        self._bounds = usage_bounds.of_task(request, self._prompt)
-        async with aclosing(self._guarded(self._run(work))) as guarded:
+    async def task(self, request: Message) -> Events:
+        """A call of another task than chat: one of those in `tasks.PROVIDER_TASKS`."""
+        task = PROVIDER_TASKS[type(request)]
+        body = task.body(request, self._model)
+        self._prompt = body if isinstance(body, bytes) else b""
+        self._bounds = task.most_usage(request, self._prompt)
+        surface = task.surface(self._upstream.provider, request)
+        async with aclosing(self._guarded(self._run(surface, body, lambda data: task.read(data, request)))) as guarded:
             async for event in guarded:
                 yield event
 
@@ -323,48 +305,26 @@ class ProviderCall:
         return f"the provider says that model {public_name} answered"
 
     # --- the other tasks --------------------------------------------------------------------------------------------
-    async def _answer(self, surface: Surface, body: Body, read: Callable[[bytes], Read]) -> Read:
+    async def _run(self, surface: Surface, body: Body, read: Callable[[bytes], TaskAnswer]) -> Events:
+        """An answer's events, with a warning before them where another model answered. Raises as `_other_model`."""
         async with self._send(surface, body) as reply:
             if not reply.is_answer:
                 _, refusal = await self._refused(reply)
                 raise refusal
             data = await reply.whole()
         try:
-            return read(data)
+            events, usage, answered_by = read(data)
         except BadAnswer:
             if faults.is_error(data):
                 raise ErrorEvent(data) from None
             raise
-
-    async def _run(self, work: Callable[[], Awaitable[TaskAnswer]]) -> Events:
-        """An answer's events, with a warning before them where another model answered. Raises as `_other_model`."""
-        events, usage, answered_by = await work()
-        self._usage = self._bounded(usage)
+        self._usage = self._bounded(self._counted(usage))
         self._progress = AnswerProgress(self._public_name, model=answered_by)
         if warning := self._other_model():
             yield ResponseStart(200, JSON, warning)
         for event in events:
             yield event
         yield ResponseEnd(self._usage)
-
-    async def _embed(self, request: EmbedRequest) -> TaskAnswer:
-        read = partial(tasks.embedded, inputs=len(request.inputs))
-        result, usage, answered_by = await self._answer(Surface.EMBEDDINGS, self._prompt, read)
-        return [result], self._counted(usage), answered_by
-
-    async def _rerank(self, request: RerankRequest) -> TaskAnswer:
-        read = partial(tasks.ranked, documents=len(request.documents))
-        result, usage, answered_by = await self._answer(Surface.RERANK, self._prompt, read)
-        return [result], self._counted(usage), answered_by
-
-    async def _transcribe(self, request: TranscribeRequest) -> TaskAnswer:
-        surface = audio(self._upstream.provider, request.task)
-        form = tasks.transcribe_form(request, self._model)
-        info, segments, usage, answered_by = await self._answer(surface, form, tasks.transcribed)
-        if not usage.audio_seconds:  # no usage was reported: count what was reserved
-            longest = min(request.max_seconds, seconds_of(Path(request.path)))
-            usage = msgspec.structs.replace(usage, audio_seconds=longest)
-        return [info, *segments], usage, answered_by
 
 
 async def _ended(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

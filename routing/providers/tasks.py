@@ -6,9 +6,10 @@ What a request wishes and a provider's interface has no word for is refused, wit
 import base64
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 import msgspec
@@ -17,6 +18,7 @@ import numpy as np
 from models.messages import (
     EmbedRequest,
     EmbedResult,
+    Event,
     RerankRequest,
     RerankResult,
     Segment,
@@ -25,10 +27,15 @@ from models.messages import (
     Usage,
     Word,
 )
+from models.speech.length import seconds_of
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
-from registry.recipes.provider import ProviderModel
+from registry.recipes.provider import Provider, ProviderModel, Surface
+from routing.providers import usage_bounds
+from routing.providers.connection import Body
 from routing.providers.pass_through import BadAnswer
+from routing.providers.plan import audio
+from routing.providers.usage_bounds import UsageBounds
 
 LARGEST = 36.0
 """Largest logit: beyond it a relevance is 0 or 1 in double precision."""
@@ -36,6 +43,9 @@ LONGEST = 1e9
 """Seconds of a recording, which are 30 years. Of a number near the largest no milliseconds can be counted, and what was
 reserved for the request would be held until the server ends."""
 
+TaskAnswer = tuple[Sequence[Event], Usage, str | None]
+"""What a task's answer holds, its usage, and the model that the provider says answered."""
+R = TypeVar("R")
 _FORMATS = re.compile(
     rb"(?P<wav>RIFF)|(?P<flac>fLaC)|(?P<ogg>OggS)|(?P<webm>\x1aE\xdf\xa3)|(?P<mp4>.{4}ftyp)"
     rb"|(?P<mp3>ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb])",
@@ -70,7 +80,7 @@ class _Vectors(msgspec.Struct):
     model: str | None = None
 
 
-def embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
+def _embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
     """`truncate` is left out: it allows to cut what is too long, and a provider that does not cut says so itself."""
     if not request.normalize:
         raise _unsupported("normalize", model.name)
@@ -83,18 +93,19 @@ def embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
     return msgspec.json.encode(body)
 
 
-def embedded(data: bytes, inputs: int) -> tuple[EmbedResult, Usage, str | None]:
+def _read_vectors(data: bytes, request: EmbedRequest) -> TaskAnswer:
     """Raises BadAnswer. A provider tells the tokens of all inputs together: they stand with the first."""
     try:
         answer = msgspec.json.decode(data, type=_Vectors)
         rows = [_floats(item.embedding) for item in sorted(answer.data, key=lambda item: item.index)]
     except (ValueError, *NOT_JSON):
         raise BadAnswer("answered with invalid vectors") from None
+    inputs = len(request.inputs)
     if len(rows) != inputs or len({len(row) for row in rows}) != 1 or not len(rows[0]):
         raise BadAnswer(f"answered {inputs} inputs with {len(rows)} vectors, or with ones of several lengths")
     tokens = max(0, answer.usage.prompt_tokens or answer.usage.total_tokens or 0) if answer.usage else 0
     result = EmbedResult(np.stack(rows).tobytes(), len(rows[0]), [tokens, *([0] * (inputs - 1))])
-    return result, Usage(prompt_tokens=tokens), answer.model
+    return [result], Usage(prompt_tokens=tokens), answer.model
 
 
 def _floats(value: str | list[float]) -> "np.ndarray[Any, np.dtype[np.float32]]":
@@ -134,7 +145,7 @@ class _Ranked(msgspec.Struct):
     model: str | None = None
 
 
-def rerank_body(request: RerankRequest, model: ProviderModel) -> bytes:
+def _rerank_body(request: RerankRequest, model: ProviderModel) -> bytes:
     for name in ("max_query_tokens", "max_document_tokens", "max_chunks", *(() if model.texts else ("truncate",))):
         if getattr(request, name):
             raise _unsupported(name, model.name)
@@ -143,7 +154,7 @@ def rerank_body(request: RerankRequest, model: ProviderModel) -> bytes:
     return msgspec.json.encode({"model": model.name, "query": request.query, "documents": request.documents})
 
 
-def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None]:
+def _read_ranking(data: bytes, request: RerankRequest) -> TaskAnswer:
     """Raises BadAnswer. Relevance goes from 0 to 1 there; engines give logits, and so do some providers.
 
     If any score is outside of 0 to 1 all of them are logits, as llama.cpp's are, and TEI's with `raw_scores`.
@@ -153,7 +164,10 @@ def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None
     except NOT_JSON:
         raise BadAnswer("answered with an invalid ranking") from None
     ranking = _Ranked([_Scored(one.index, one.score) for one in decoded]) if isinstance(decoded, list) else decoded
-    scores = {item.index: item.relevance_score for item in ranking.results or ranking.data}
+    scores, documents = (
+        {item.index: item.relevance_score for item in ranking.results or ranking.data},
+        len(request.documents),
+    )
     if sorted(scores) != list(range(documents)) or not all(map(math.isfinite, scores.values())):
         raise BadAnswer("answered with a ranking that does not score each document")
     as_logit = logit if all(0 <= score <= 1 for score in scores.values()) else bounded
@@ -163,7 +177,7 @@ def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None
     tokens = max(0, tokens)
     logits = [as_logit(scores[index]) for index in range(documents)]
     result = RerankResult(logits, [1] * documents, [tokens, *([0] * (documents - 1))])
-    return result, Usage(prompt_tokens=tokens), ranking.model
+    return [result], Usage(prompt_tokens=tokens), ranking.model
 
 
 def logit(relevance: float) -> float:
@@ -221,7 +235,7 @@ class _Transcript(msgspec.Struct):
     model: str | None = None
 
 
-def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callable[[], aiohttp.FormData]:
+def _transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callable[[], aiohttp.FormData]:
     """A form of the recording, which is read while it is sent."""
     if request.hotwords is not None:
         raise _unsupported("hotwords", model.name)
@@ -251,8 +265,8 @@ def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callabl
     return form
 
 
-def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str | None]:
-    """Raises BadAnswer. A transcript without segments is one segment; an unknown length is 0."""
+def _read_transcript(data: bytes, request: TranscribeRequest) -> TaskAnswer:
+    """Raises BadAnswer. A transcript without segments is one segment; without a length the recording's own counts."""
     try:
         transcript = msgspec.json.decode(data, type=_Transcript)
     except NOT_JSON:
@@ -274,9 +288,10 @@ def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str 
     usage = Usage(
         prompt_tokens=max(0, usage_reported.input_tokens or 0),
         completion_tokens=max(0, usage_reported.output_tokens or 0),
-        audio_seconds=seconds,
+        audio_seconds=seconds or min(request.max_seconds, seconds_of(Path(request.path))),
     )
-    return TranscriptInfo(transcript.language or "", 1.0, seconds, seconds), segments, usage, transcript.model
+    info = TranscriptInfo(transcript.language or "", 1.0, seconds, seconds)
+    return [info, *segments], usage, transcript.model
 
 
 def _seconds(value: float | str | None) -> float:
@@ -292,3 +307,29 @@ def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word]
         return None if piece.words is None else [Word(w.start, w.end, w.word, 1.0) for w in piece.words]
     inside = (w for w in words if piece.start <= w.start and (last or w.start < piece.end))
     return [Word(w.start, w.end, w.word, 1.0) for w in inside]
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class ProviderTask(Generic[R]):
+    """How providers do one task."""
+
+    surface: Callable[[Provider, R], Surface]
+    body: Callable[[R, ProviderModel], Body]
+    """Raises BadRequest for what the provider's interface has no word for."""
+    read: Callable[[bytes, R], TaskAnswer]
+    """Raises BadAnswer."""
+    most_usage: Callable[[R, bytes], UsageBounds]
+    """Given the body as it is sent; of a form it is empty."""
+
+
+PROVIDER_TASKS: Mapping[type, ProviderTask[Any]] = {
+    EmbedRequest: ProviderTask(lambda *_: Surface.EMBEDDINGS, _embed_body, _read_vectors, usage_bounds.of_texts),
+    RerankRequest: ProviderTask(lambda *_: Surface.RERANK, _rerank_body, _read_ranking, usage_bounds.of_ranking),
+    TranscribeRequest: ProviderTask(
+        lambda provider, request: audio(provider, request.task),
+        _transcribe_form,
+        _read_transcript,
+        usage_bounds.of_recording,
+    ),
+}

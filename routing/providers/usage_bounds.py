@@ -66,18 +66,20 @@ def of_chat(body: bytes, context_length: int | None) -> UsageBounds:
     )
 
 
-def of_task(request: EmbedRequest | RerankRequest | TranscribeRequest, body: bytes) -> UsageBounds:
-    """body: as it is sent to the provider; of a recording it is empty."""
-    match request:
-        case EmbedRequest():
-            return UsageBounds(len(body) + OVERHEAD)
-        case RerankRequest():
-            repeated = len(request.query.encode(errors="replace")) * len(request.documents)
-            return UsageBounds(len(body) + repeated + OVERHEAD)
-        case TranscribeRequest():
-            seconds = min(request.max_seconds, seconds_of(Path(request.path))) + ROUNDING
-            tokens = round(seconds * TOKENS_PER_SECOND) + OVERHEAD
-            return UsageBounds(tokens, tokens, seconds)
+def of_texts(_request: EmbedRequest, body: bytes) -> UsageBounds:
+    return UsageBounds(len(body) + OVERHEAD)
+
+
+def of_ranking(request: RerankRequest, body: bytes) -> UsageBounds:
+    """The query may be counted with each document."""
+    repeated = len(request.query.encode(errors="replace")) * len(request.documents)
+    return UsageBounds(len(body) + repeated + OVERHEAD)
+
+
+def of_recording(request: TranscribeRequest, _body: bytes) -> UsageBounds:
+    seconds = min(request.max_seconds, seconds_of(Path(request.path))) + ROUNDING
+    tokens = round(seconds * TOKENS_PER_SECOND) + OVERHEAD
+    return UsageBounds(tokens, tokens, seconds)
 
 
 def _whole(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:

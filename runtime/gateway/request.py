@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from models.messages import Usage
+from models.tasks import Call
 from registry.errors import DeadlineExceeded, RoundhouseError
 from runtime.gateway.context import RequestContext, Trace, TranscriptSink
 from runtime.gateway.names import ModelRef
 from runtime.gateway.record import End, RequestRecord, Sink
-from runtime.gateway.target import Call, Lease, LoadPending, Target
+from runtime.gateway.target import Lease, LoadPending, Target
 from tenants.costs.device import DeviceTime
 from tenants.ledger.rows import Entry
 from tenants.limits.limiter import Admission

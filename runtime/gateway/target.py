@@ -1,12 +1,13 @@
 """What a request's name means, what is asked of it, and a turn on it."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from string import punctuation
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
-from models.messages import EmbedRequest, Event, RerankRequest, TranscribeRequest, Usage
+from models.messages import Event, Usage
+from models.tasks import Call
 from registry.files.context import Ability
 from registry.records import Version
 from routing.decision import Decision
@@ -72,21 +73,6 @@ class Target:
         if self.routed is not None:
             headers["X-Roundhouse-Route"] = self.routed.header
         return headers
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPayload:
-    """A call of OpenAI's or Anthropic's chat family. The backend puts its own name for the weights into `body`."""
-
-    path: str
-    body: Mapping[str, Any]
-    fills: bool = False
-    """The client named no number of tokens: use all the room there is, not the path's default."""
-    continues: bool = False
-    """The last message is the beginning of the answer. Providers have their own rule for it."""
-
-
-Call = ChatPayload | EmbedRequest | RerankRequest | TranscribeRequest
 
 
 class LoadPending(Exception):

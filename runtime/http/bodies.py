@@ -4,19 +4,15 @@ A struct is the one definition of a body: it decodes, checks, and shows in the O
 """
 
 import re
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request
 from pydantic import BeforeValidator
 
-from models.messages import EmbedRequest, RerankRequest
 from registry.base.json import NOT_JSON
 from registry.base.wording import size_words
-from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
-from runtime.gateway.target import Call
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -128,21 +124,3 @@ def warn_of_fields(names: Sequence[str]) -> str:
     listed = [name if _PLAIN_NAME.fullmatch(name) else "a field of no plain name" for name in names[:MOST_NAMED]]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"left out, as they have no effect here: {', '.join(listed)}{more}" if names else ""
-
-
-def check_counts(calls: Sequence[Call], bounds: Bounds) -> None:
-    """How many texts one request brings, whatever its dialect calls them. Raises BadRequest for too many."""
-    inputs = sum(len(call.inputs) for call in calls if isinstance(call, EmbedRequest))
-    if inputs > bounds.inputs:
-        raise BadRequest(
-            f"This request has {inputs} inputs; at most {bounds.inputs} fit into one. Send several requests.",
-            param="input",
-            code="too_many_inputs",
-        )
-    documents = sum(len(call.documents) for call in calls if isinstance(call, RerankRequest))
-    if documents > bounds.documents:
-        raise BadRequest(
-            f"This request has {documents} documents; at most {bounds.documents} fit into one. Send several requests.",
-            param="documents",
-            code="too_many_documents",
-        )

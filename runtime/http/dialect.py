@@ -11,8 +11,9 @@ from typing import Any
 
 from models import sse
 from models.messages import Chunk, Event, ResponseStart
+from models.tasks import Call
 from runtime.gateway.names import ModelRef
-from runtime.gateway.target import Call, Target
+from runtime.gateway.target import Target
 from runtime.http.errors import Dialect
 
 JSON = "application/json"

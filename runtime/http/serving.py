@@ -14,18 +14,17 @@ from functools import partial
 import msgspec
 
 from models.messages import Event, ResponseStart
+from models.tasks import TASKS, Call, task_of
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
-from registry.recipes.definition import Task
 from runtime.gateway.backend import LoadProgress
-from runtime.gateway.charging import pairs_of
 from runtime.gateway.context import RequestContext, TranscriptSink
 from runtime.gateway.core import Gateway
 from runtime.gateway.request import DISCONNECTS, Request
-from runtime.gateway.target import Call, Lease, LoadPending, Target
+from runtime.gateway.target import Lease, LoadPending, Target
 from runtime.http import errors as http_errors
 from runtime.http import hints
 from runtime.http.attempts import attempts
-from runtime.http.bodies import check_counts, parse_object
+from runtime.http.bodies import parse_object
 from runtime.http.dialect import (
     EVENT_STREAM,
     JSON,
@@ -113,8 +112,9 @@ async def _answer(
 async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
     """Choose the target and admit the request. The parts of its answer wait until they are read."""
     request.understood(parsed.model_ref, parsed.calls)
-    if parsed.model_ref.task in (Task.EMBED, Task.RERANK):
-        check_counts(request.calls, gateway.services.settings.bounds)
+    kind = TASKS[parsed.model_ref.task]
+    if kind.check is not None:
+        kind.check(request.calls, gateway.services.settings.bounds)
     target = await gateway.choose(request)
     gateway.admit(request)
     fallbacks = _fallbacks(target)
@@ -198,7 +198,7 @@ async def _events(gateway: Gateway, request: Request, warned: dict[str, str]) ->
     """A turn on the target, until its last event has been read. warned: gets the warnings among the events."""
     async with gateway.lease(request) as lease:
         calls = request.make_calls(lease.context_length)
-        request.attempt.pairs = pairs_of(calls)
+        request.attempt.pairs = sum(task_of(call).pairs(call) for call in calls)
         if len(calls) == 1:
             async for event in lease.run(calls[0]):
                 if isinstance(event, ResponseStart):

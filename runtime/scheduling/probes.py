@@ -155,7 +155,7 @@ async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe
         priority=priority,
     )
     status, text, reader = 0, "", sse.Reader()
-    async with link.call(lambda uid: frames.Call(uid, request)) as call:
+    async with link.call(lambda uid: frames.Call.of(uid, request)) as call:
         async for event in call.events():
             if isinstance(event, ResponseStart):
                 status = event.status

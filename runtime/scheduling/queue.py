@@ -320,9 +320,6 @@ def _spare(recipe: Recipe) -> int:
 
 
 def _sizes(recipe: Recipe) -> tuple[int, int, int]:
-    """Adapter places, staged adapters, and requests that run at once.
-
-    A chat engine batches inside itself; the others batch across requests, so two batches' worth keeps them busy.
-    """
-    places, limit = recipe.memory.adapters, recipe.batching.max_requests
-    return places.device, places.host, limit * (1 if recipe.task is Task.CHAT else 2)
+    """Adapter places, staged adapters, and requests that run at once."""
+    places = recipe.memory.adapters
+    return places.device, places.host, recipe.task.at_once(recipe.batching.max_requests)

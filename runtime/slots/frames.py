@@ -7,18 +7,21 @@ oversized messages end the connection."""
 import asyncio
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
-from models.messages import AdapterRef, Event, LoadResult, MemoryFootprint, Progress, Request
-from registry.errors import RoundhouseError, by_status
+from models.messages import AdapterRef, Event, LoadResult, MemoryFootprint, Message, Progress
+from registry.errors import EngineFailed, RoundhouseError, by_status
 
 
 def socket_path(run_dir: str, slot_id: int) -> str:
     return f"{run_dir}/slot-{slot_id}.sock"
 
 
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+_encoder = msgspec.msgpack.Encoder()
 LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 256 * 1024 * 1024
 """Bytes; more is no message of ours."""
@@ -41,9 +44,21 @@ class Load(Frame, frozen=True):
 
 
 class Call(Frame, frozen=True):
-    request: Request
+    request: msgspec.Raw
+    """One of the messages that `models.tasks` names; the slot knows which, by the task of its model."""
     request_id: str = ""
     """The client's or ours, for the slot's log; several calls may have the same."""
+
+    @classmethod
+    def of(cls, uid: int, request: Message, request_id: str = "") -> Self:
+        return cls(uid, msgspec.Raw(_encoder.encode(request)), request_id)
+
+    def decoded(self, kind: type[M]) -> M:
+        """The request. Raises EngineFailed where it is of another kind."""
+        try:
+            return msgspec.msgpack.decode(self.request, type=kind)
+        except msgspec.ValidationError as error:
+            raise EngineFailed(f"The engine takes a {kind.__name__}: {error}.") from None
 
 
 class Stage(Frame, frozen=True):
@@ -144,8 +159,6 @@ FromSlot = Hello | Report | Emit | CallDone | CallFailed | EngineBroken
 
 to_slot_decoder = msgspec.msgpack.Decoder(list[ToSlot])
 from_slot_decoder = msgspec.msgpack.Decoder(list[FromSlot])
-
-T = TypeVar("T")
 
 
 async def read_frames(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[list[T]]") -> list[T]:

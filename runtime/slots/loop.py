@@ -26,23 +26,14 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from models.messages import (
-    EmbedRequest,
-    Event,
-    HttpCall,
-    MemoryFootprint,
-    Progress,
-    RerankRequest,
-    ResponseEnd,
-    TranscribeRequest,
-    Usage,
-)
+from models.messages import Event, MemoryFootprint, Progress, Usage
 from models.process_control import OomKills, is_out_of_memory
-from models.protocol import Breakable, ChatEngine, EmbedEngine, Engine, MetricsSource, RerankEngine, TranscribeEngine
+from models.protocol import Breakable, ChatEngine, Engine, MetricsSource
+from models.tasks import TASKS
 from registry.errors import EngineFailed, RoundhouseError
-from registry.recipes.definition import Recipe
+from registry.recipes.definition import Recipe, Task
 from runtime.slots import frames
 
 log = logging.getLogger("roundhouse.slot")
@@ -68,6 +59,7 @@ class SlotServer:
         self._create, self._loads, self._warms = create, loads, warms
         self._exit_on_disconnect = exit_on_disconnect
         self._engine: Engine | None = None
+        self._task: Task | None = None
         self._loading = False
         self._asleep = self._changing = False
         self._working: set[asyncio.Task[None]] = set()
@@ -194,7 +186,7 @@ class SlotServer:
             if is_out_of_memory(error) or kills.has_killed():
                 raise EngineFailed(f"{recipe.id} ran out of memory while it loaded.", code="out_of_memory") from error
             raise
-        self._engine = engine
+        self._engine, self._task = engine, recipe.task
         if isinstance(engine, Breakable):
             engine.on_broken = lambda how: self._broken(how, out)
         return frames.CallDone(frame.uid, loaded)
@@ -255,40 +247,12 @@ class SlotServer:
         return self._engine
 
     async def _call(self, frame: frames.Call, out: frames.Outbox) -> None:
-        """The events of one request, whatever its task; Finished last, also when the call is cancelled."""
-        uid, request, engine = frame.uid, frame.request, self._ready()
+        """The events of one request. Raises EngineFailed for one that is of another task than the model."""
+        assert self._task is not None, "a model is loaded"
+        kind = TASKS[self._task]
 
-        def emit(event: Event) -> None:
-            out.put(frames.Emit(uid, event))
+        def emit(event: Event, usage: Usage | None = None) -> None:
+            tokens = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) if usage else None
+            out.put(frames.Emit(frame.uid, event, tokens))
 
-        match request:
-            case HttpCall():
-                answer = cast(ChatEngine, engine).call(request)
-                try:
-                    async for event in answer:
-                        used = answer.usage
-                        tokens = (used.prompt_tokens, used.completion_tokens, used.cached_tokens)
-                        out.put(frames.Emit(uid, event, tokens))
-                except asyncio.CancelledError:
-                    await answer.aclose()
-                    emit(ResponseEnd(usage=answer.usage))  # what an aborted request has cost is counted too
-                    raise
-            case EmbedRequest():
-                embedded, usage = await cast(EmbedEngine, engine).embed(request)
-                emit(embedded)
-                emit(ResponseEnd(usage=usage))
-            case RerankRequest():
-                ranked, usage = await cast(RerankEngine, engine).rerank(request)
-                emit(ranked)
-                emit(ResponseEnd(usage=usage))
-            case TranscribeRequest():
-                spoken, audio_usage = cast(TranscribeEngine, engine).transcribe(request), Usage()
-                try:
-                    async with contextlib.aclosing(cast(Any, spoken)) as parts:
-                        async for part in parts:
-                            if isinstance(part, Usage):
-                                audio_usage = part
-                            else:
-                                emit(part)
-                finally:
-                    emit(ResponseEnd(usage=audio_usage))  # transcribed audio is counted, however the call ends
+        await kind.run(self._ready(), frame.decoded(kind.message), emit)

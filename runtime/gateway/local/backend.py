@@ -12,8 +12,9 @@ from typing import Self
 import msgspec
 
 from adapters.types import StoredAdapter
-from models.messages import AdapterRef, Chunk, Event, HttpCall, Progress, ResponseStart, Usage
-from models.messages import Request as EngineRequest
+from models.messages import AdapterRef, Chunk, Event, HttpCall, Message, Progress, ResponseStart, Usage
+from models.tasks import Call
+from models.tasks.chat import ChatPayload
 from registry.errors import DeadlineExceeded, Unavailable
 from registry.files.context import Ability, abilities_of, context_of
 from registry.records import Version
@@ -23,7 +24,7 @@ from runtime.gateway.local.work import ANSWER_TOKEN, WorkEstimator, work_of
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import ModelRef, Names
 from runtime.gateway.request import Request
-from runtime.gateway.target import Call, ChatPayload, LoadPending, Target, total
+from runtime.gateway.target import LoadPending, Target, total
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
@@ -241,7 +242,7 @@ class LocalLease:
     async def start(self, call: Call) -> FrameCall:
         """Send a call to the slot. It is cancelled with the lease."""
         engine_request, id_ = self._engine_request(call), self.request.context.id
-        frame_call = self.turn.link.call(lambda uid: frames.Call(uid, engine_request, id_))
+        frame_call = self.turn.link.call(lambda uid: frames.Call.of(uid, engine_request, id_))
         self._calls.append(frame_call)
         await self._stack.enter_async_context(frame_call)
         aborted = self.turn.ticket.aborted  # a drain deadline ends the call with its error
@@ -254,7 +255,7 @@ class LocalLease:
         self._tokens += data.count(b"\n\n")
         self.turn.progress(self._tokens * ANSWER_TOKEN)
 
-    def _engine_request(self, call: Call) -> EngineRequest:
+    def _engine_request(self, call: Call) -> Message:
         if not isinstance(call, ChatPayload):
             return call
         context, trace = self.request.context, self.request.trace

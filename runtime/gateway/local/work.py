@@ -8,11 +8,10 @@ with something else; teams share a model's time by them, to within how well they
 | 4                    | 0.1            | 50: what Whisper's encoder makes of it       | by its tokens   |
 """
 
-import math
-
 from cachetools import LRUCache
 
 from models.messages import Usage
+from models.tasks import TASKS
 from registry.recipes.definition import Task
 
 ANSWER_TOKEN, CACHED_TOKEN, AUDIO_SECOND = 4.0, 0.1, 50.0
@@ -31,11 +30,11 @@ class WorkEstimator:
     """Running means over one model's requests: work for a byte, and tokens of an answer."""
 
     def __init__(self, task: Task) -> None:
-        self._per_byte = 0.002 if task is Task.TRANSCRIBE else 0.25
-        self._most = 1.0 if task is Task.CHAT else math.inf
+        rates = TASKS[task].work
+        self._per_byte, self._most = rates.byte, rates.most_per_byte
         """Work of a byte. A text has no more tokens than bytes; a reranker reads its query beside each document."""
         self._answers = LRUCache[str, float](MOST_ADAPTERS)
-        self._answer = 64.0 if task is Task.CHAT else 0.0
+        self._answer = rates.answer_tokens
 
     def prompt(self, size: int) -> float:
         """The work of reading so many bytes: for texts their tokens."""

@@ -7,6 +7,8 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import Any
 
 from models.messages import Event, Usage
+from models.tasks import Call
+from models.tasks.chat import ChatPayload
 from registry.errors import NotFound
 from registry.recipes.provider import Protocol
 from routing.providers.call import ProviderCall
@@ -15,7 +17,7 @@ from runtime.gateway.backend import TargetState
 from runtime.gateway.names import ModelRef
 from runtime.gateway.providers.index import BACKEND, ProvidedModel, ProviderIndex
 from runtime.gateway.request import Request
-from runtime.gateway.target import Call, ChatPayload, Target, total
+from runtime.gateway.target import Target, total
 from tenants.caller import Caller
 
 BETA = "anthropic-beta"

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from registry.base.wording import nearest, quoted
-from registry.catalog import ENDPOINTS
 from registry.errors import BadRequest, NotFound
 from registry.files.context import Ability
 from registry.recipes.provider import Provider, ProviderModel
@@ -114,7 +113,7 @@ class ProviderIndex:
         if task is not model_ref.task:
             raise BadRequest(
                 f"Model '{entry.name}' is made for {task.value}, and this endpoint for {model_ref.task.value}. "
-                f"Send the request to {ENDPOINTS[task]}, or name another model.",
+                f"Send the request to {task.endpoint}, or name another model.",
                 code="wrong_task",
                 param="model",
             )

@@ -13,6 +13,7 @@ from cachetools import TLRUCache
 from msgspec import Meta
 
 from models.messages import EmbedRequest, EmbedResult
+from models.tasks import Call
 from registry.errors import BadRequest, Forbidden, RoundhouseError, Unfit
 from registry.files.context import Ability
 from registry.names import DEFAULT_TEAM
@@ -27,7 +28,7 @@ from runtime.gateway.names import ModelRef
 from runtime.gateway.request import Request
 from runtime.gateway.routing.requests import RouteInput, read
 from runtime.gateway.routing.store import RouterStore, RouterView
-from runtime.gateway.target import Call, Lease, RouteChoice, Target
+from runtime.gateway.target import Lease, RouteChoice, Target
 from tenants.caller import EVERYBODY, Caller
 from tenants.costs.prices import MILLION, PriceList
 

@@ -16,10 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from runtime.gateway.charging import Demand, demand_of
+from models.tasks import Call
+from models.tasks.kind import Demand
+from runtime.gateway.charging import amounts, demand_of
 from runtime.gateway.record import RequestRecord
 from runtime.gateway.request import Request
-from runtime.gateway.target import Call, Target
+from runtime.gateway.target import Target
 from tenants.caller import Caller
 from tenants.costs.prices import PriceList
 from tenants.ledger.ledger import Ledger
@@ -121,8 +123,8 @@ class LimitSink:
         if not counts or target is None:
             return
         demand = demand_of(request.calls, context_of(target), self._audio_seconds)
-        amounts = demand.amounts(target.price or FREE)
-        attempt.admission = self._limiter.admit(request.context.caller, target.model, amounts, attempt.admission)
+        reserved = amounts(demand, target.price or FREE)
+        attempt.admission = self._limiter.admit(request.context.caller, target.model, reserved, attempt.admission)
 
     def affords(
         self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
@@ -137,7 +139,7 @@ class LimitSink:
             left = None if self._limiter.is_empty else self._limiter.spendable(caller, target.model)
             if left is None or target.price is None:
                 return True
-            return demand(context_of(target)).amounts(target.price).money <= left
+            return amounts(demand(context_of(target)), target.price).money <= left
 
         return affords
 

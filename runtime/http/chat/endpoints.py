@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from models.messages import Chunk, Event, ResponseStart
+from models.tasks.chat import ChatPayload
 from registry.errors import BadRequest
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
-from runtime.gateway.target import ChatPayload
 from runtime.http import errors as http_errors
 from runtime.http.bodies import parse_object
 from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts, warning

@@ -21,11 +21,13 @@ import msgspec
 
 from models import sse
 from models.messages import EmbedRequest, EmbedResult, Event, ResponseStart
+from models.tasks import Call
+from models.tasks.chat import ChatPayload
 from registry.errors import BadRequest, EngineFailed
 from registry.files.context import Ability
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
-from runtime.gateway.target import Call, ChatPayload, Target
+from runtime.gateway.target import Target
 from runtime.http.bodies import decode
 from runtime.http.dialect import (
     JSON,

@@ -20,11 +20,11 @@ import msgspec
 
 from models import sse
 from models.messages import Event, ResponseStart
+from models.tasks.chat import ChatPayload
 from registry.base.json import NOT_JSON
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
-from runtime.gateway.target import ChatPayload
 from runtime.http.bodies import decode
 from runtime.http.dialect import (
     EVENT_STREAM,

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from adapters.types import StoredAdapter
 from console.state import Console
 from launch.recipe_store import RecipeStore, StoredRecipes
-from models.messages import Chunk, Event, Request
+from models.messages import Chunk, EmbedRequest, Event, HttpCall, RerankRequest, TranscribeRequest
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.recipes.provider import Provider
@@ -63,6 +64,7 @@ from tenants.limits.limiter import Limiter
 from tenants.watch import Administration, KeyWatch
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
+DECODER = msgspec.msgpack.Decoder(HttpCall | EmbedRequest | RerankRequest | TranscribeRequest)
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
 
 
@@ -96,16 +98,17 @@ class ScriptedLink:
         uid = len(self.requests) + 1
         frame = make(uid)
         assert isinstance(frame, frames.Call)
-        self.requests.append(frame.request)
-        self.look(frame.request)
+        request = DECODER.decode(frame.request)
+        self.requests.append(request)
+        self.look(request)
         self.started.set()
         call = FrameCall(self, uid)
         self.calls[uid] = call
-        task = asyncio.create_task(self._play(call, frame.request))
+        task = asyncio.create_task(self._play(call, request))
         self._tasks.add(task)
         return call
 
-    async def _play(self, call: FrameCall, request: Request) -> None:
+    async def _play(self, call: FrameCall, request: Any) -> None:
         for number, event in enumerate(self.script(request)):
             if number >= self.free:
                 await self.gate.wait()

@@ -9,7 +9,16 @@ import msgspec
 import pytest
 
 from models.messages import RerankRequest, TranscribeRequest, Usage
-from routing.providers.usage_bounds import LONGEST, OVERHEAD, ROUNDING, THOUGHTS, UsageBounds, of_chat, of_task
+from routing.providers.usage_bounds import (
+    LONGEST,
+    OVERHEAD,
+    ROUNDING,
+    THOUGHTS,
+    UsageBounds,
+    of_chat,
+    of_ranking,
+    of_recording,
+)
 from tests.fakes import traces
 from tests.fakes.provider import Play
 from tests.unit.providers.rig import rigged
@@ -81,9 +90,9 @@ def test_what_is_not_in_the_body_may_be_long(item: dict[str, Any], is_all: bool)
 
 def test_the_most_of_other_tasks(tmp_path: Path) -> None:
     ranked = RerankRequest(query="ab", documents=["c"] * 5)
-    assert of_task(ranked, b"x" * 40) == UsageBounds(40 + 10 + OVERHEAD)
+    assert of_ranking(ranked, b"x" * 40) == UsageBounds(40 + 10 + OVERHEAD)
     recording = tmp_path / "a"
     recording.write_bytes(b"0" * 5000)
-    received = of_task(TranscribeRequest(path=str(recording), max_seconds=60.0), b"")
+    received = of_recording(TranscribeRequest(path=str(recording), max_seconds=60.0), b"")
     assert received.audio_seconds == 10 + ROUNDING
     assert received.cut(Usage(audio_seconds=1e9)).audio_seconds == 20.0

@@ -99,7 +99,7 @@ class World:
         """One request from arrival to its end: its events."""
         async with await self.queues[name].acquire(None) as lease:
             call = HttpCall(path="/", body=b"", served=name, display_name=name)
-            async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
+            async with lease.link.call(lambda uid: frames.Call.of(uid, call)) as answer:
                 data = b"".join([e.data async for e in answer.events() if hasattr(e, "data")])
         return [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]
 

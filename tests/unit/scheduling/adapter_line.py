@@ -95,7 +95,7 @@ async def ask(
     """How many events came: the tokens of one chunk are as many."""
     async with await w.queue.acquire(ref, probe=probe, claim=claim) as lease:
         call = HttpCall(path="/", body=b"", served="s", display_name="s", adapter=ref)
-        async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
+        async with lease.link.call(lambda uid: frames.Call.of(uid, call)) as answer:
             events = [event async for event in answer.events()]
     return sum(event.data.count(b"\n\n") if isinstance(event, Chunk) else 1 for event in events)
 

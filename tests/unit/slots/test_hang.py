@@ -45,7 +45,7 @@ class StoppedLink(UnixSlotLink):
 
 
 async def answer(link: UnixSlotLink, call: HttpCall) -> None:
-    async with link.call(lambda uid: frames.Call(uid, call)) as running:
+    async with link.call(lambda uid: frames.Call.of(uid, call)) as running:
         async for _ in running.events():
             pass
 

@@ -50,7 +50,7 @@ async def lives(tmp_path: Path) -> AsyncIterator[Lives]:
 
 async def answered(link: SlotLink) -> int:
     async with link.call(
-        lambda uid: frames.Call(uid, HttpCall(path="/", body=b"", served="a", display_name="a"))
+        lambda uid: frames.Call.of(uid, HttpCall(path="/", body=b"", served="a", display_name="a"))
     ) as call:
         return len([event async for event in call.events()])
 

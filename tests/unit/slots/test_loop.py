@@ -76,14 +76,14 @@ async def test_a_second_load_is_refused(slot: Slot) -> None:
 async def test_what_was_made_is_known_with_every_chunk(slot: Slot) -> None:
     """So it is counted also when the engine dies under the call."""
     await slot.load()
-    async with slot.link.call(lambda uid: frames.Call(uid, CALL, "r-1")) as call:
+    async with slot.link.call(lambda uid: frames.Call.of(uid, CALL, "r-1")) as call:
         seen = [call.usage async for event in call.events() if isinstance(event, Chunk)]
         assert seen[-1] == call.usage == Usage(prompt_tokens=2, completion_tokens=3)
 
 
 async def test_events_arrive_in_order(slot: Slot) -> None:
     await slot.load()
-    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+    async with slot.link.call(lambda uid: frames.Call.of(uid, CALL)) as call:
         events = [event async for event in call.events()]
     assert isinstance(events[0], ResponseStart)
     assert b"".join(e.data for e in events if isinstance(e, Chunk)) == b"data: 0 m\n\ndata: 1 m\n\ndata: 2 m\n\n"
@@ -92,7 +92,7 @@ async def test_events_arrive_in_order(slot: Slot) -> None:
 
 async def test_who_reads_late_gets_what_came_meanwhile_in_one(slot: Slot) -> None:
     await slot.load()
-    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+    async with slot.link.call(lambda uid: frames.Call.of(uid, CALL)) as call:
         while call.usage != Usage(prompt_tokens=2, completion_tokens=3):  # all of them are there
             await asyncio.sleep(0.001)
         started, chunk, finished = [event async for event in call.events()]
@@ -103,7 +103,7 @@ async def test_who_reads_late_gets_what_came_meanwhile_in_one(slot: Slot) -> Non
 async def test_leaving_early_cancels_in_the_engine(slot: Slot) -> None:
     await slot.load()
     slot.engine.gate.clear()
-    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+    async with slot.link.call(lambda uid: frames.Call.of(uid, CALL)) as call:
         events = call.events()
         assert isinstance(await anext(events), ResponseStart)
     assert slot.engine.cancelled == ["m"]  # the call is left only when the engine has stopped
@@ -128,7 +128,7 @@ async def test_transcribed_audio_is_counted_however_the_call_ends(
 
     monkeypatch.setattr(slot.engine, "transcribe", transcribe, raising=False)
     await slot.load()
-    async with slot.link.call(lambda uid: frames.Call(uid, TranscribeRequest(path="x"))) as call:
+    async with slot.link.call(lambda uid: frames.Call.of(uid, TranscribeRequest(path="x"))) as call:
         events = call.events()
         assert await anext(events) == INFO
         if fails:
@@ -143,7 +143,7 @@ async def test_a_call_that_is_ended_here_is_cancelled_in_the_engine(slot: Slot) 
     slot.engine.asleep = MemoryFootprint(device_bytes=5, host_bytes=90)
     await slot.load()
     slot.engine.gate.clear()
-    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+    async with slot.link.call(lambda uid: frames.Call.of(uid, CALL)) as call:
         events = call.events()
         await anext(events)
         call.fail(Unavailable("The model was unloaded.", code="drained"))
@@ -176,7 +176,7 @@ async def begun(slot: Slot) -> AsyncIterator[AsyncIterator[Event | Progress]]:
     """The events of a call whose answer has begun and does not go on."""
     await slot.load()
     slot.engine.gate.clear()
-    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+    async with slot.link.call(lambda uid: frames.Call.of(uid, CALL)) as call:
         events = call.events()
         await anext(events)
         yield events
@@ -260,7 +260,7 @@ async def test_what_leaves_within_one_tick_may_be_more_than_a_message_holds(
 
     async def ask(number: int) -> list[bytes]:
         call = HttpCall(path="/", body=b"x" * 400, served="m", display_name=f"{number} " + "y" * 400)
-        async with slot.link.call(lambda uid: frames.Call(uid, call)) as answer:
+        async with slot.link.call(lambda uid: frames.Call.of(uid, call)) as answer:
             data = b"".join([event.data async for event in answer.events() if isinstance(event, Chunk)])
             return data.split(b"\n\n")[:-1]
 
@@ -277,28 +277,28 @@ async def test_an_engine_sleeps_and_wakes(slot: Slot) -> None:
     slot.engine.asleep = MemoryFootprint(device_bytes=5, host_bytes=90)
     await slot.load()
     assert await slot.link.command(frames.Sleep, 200) == MemoryFootprint(device_bytes=5, host_bytes=90)
-    for frame in (lambda uid: frames.Call(uid, CALL), lambda uid: frames.Drop(uid, "x"), frames.Sleep):
+    for frame in (lambda uid: frames.Call.of(uid, CALL), lambda uid: frames.Drop(uid, "x"), frames.Sleep):
         with pytest.raises(EngineFailed, match="sleeps"):
             await slot.link.command(frame, 200)
     await slot.link.command(frames.Ping, 200)
     assert await slot.link.command(frames.Wake, 200) == MemoryFootprint(device_bytes=100, host_bytes=90)
     with pytest.raises(EngineFailed, match="awake"):
         await slot.link.command(frames.Wake, 200)
-    await slot.link.command(lambda uid: frames.Call(uid, CALL), 200)
+    await slot.link.command(lambda uid: frames.Call.of(uid, CALL), 200)
 
 
 async def test_a_sleep_waits_for_what_runs_and_lets_nothing_in(slot: Slot) -> None:
     slot.engine.asleep = MemoryFootprint(device_bytes=5)
     await slot.load()
     slot.engine.gate.clear()
-    running = asyncio.create_task(slot.link.command(lambda uid: frames.Call(uid, CALL), 200))
+    running = asyncio.create_task(slot.link.command(lambda uid: frames.Call.of(uid, CALL), 200))
     while not slot.engine.running:
         await asyncio.sleep(0.001)
     sleeping = asyncio.create_task(slot.link.command(frames.Sleep, 200))
     while not slot.server._changing:
         await asyncio.sleep(0.001)
     with pytest.raises(EngineFailed, match="sleeps"):
-        await slot.link.command(lambda uid: frames.Call(uid, CALL), 200)
+        await slot.link.command(lambda uid: frames.Call.of(uid, CALL), 200)
     assert not slot.engine.sleeps
     slot.engine.gate.set()
     await running

@@ -12,11 +12,12 @@ import openai
 import pytest
 
 from models.messages import Chunk, RerankResult, ResponseEnd, ResponseStart, Usage
+from models.tasks.chat import ChatPayload
 from registry.errors import EngineFailed
 from registry.recipes.definition import Prices
 from runtime.gateway.charging import demand_of
 from runtime.gateway.context import RequestContext
-from runtime.gateway.target import ChatPayload, Target
+from runtime.gateway.target import Target
 from runtime.http.errors import format_duration, format_time
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import EVERYBODY

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from models.messages import RerankRequest, TranscribeRequest
 from models.speech.length import seconds_of
+from models.tasks.chat import ChatPayload
 from models.text.pairs import LEAST_ROOM, chunks, longest_first
 from runtime.gateway.charging import demand_of
-from runtime.gateway.target import ChatPayload
 
 RATE, SECONDS = 8000, 3
 SOUND = bytes(2 * RATE * SECONDS)

@@ -1,0 +1,23 @@
+"""Tasks: one object each, in a module of its own. `docs/extending.md` lists the steps to add one.
+
+What recipes say of a task (its main path, its engines) are attributes of `registry.recipes.definition.Task`; what its
+dialects look like is in `runtime/http/`.
+"""
+
+from typing import Any
+
+from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
+from models.tasks.chat import CHAT, ChatPayload
+from models.tasks.embed import EMBED
+from models.tasks.kind import TaskKind
+from models.tasks.rerank import RERANK
+from models.tasks.transcribe import TRANSCRIBE
+from registry.recipes.definition import Task
+
+Call = ChatPayload | EmbedRequest | RerankRequest | TranscribeRequest
+TASKS: dict[Task, TaskKind[Any]] = {kind.task: kind for kind in (CHAT, EMBED, RERANK, TRANSCRIBE)}
+
+
+def task_of(call: Call) -> TaskKind[Any]:
+    """The task of a call, by its type."""
+    return next(kind for kind in TASKS.values() if isinstance(call, kind.call))

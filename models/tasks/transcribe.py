@@ -1,0 +1,39 @@
+"""Transcription and translation of recordings."""
+
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+from models.messages import ResponseEnd, TranscribeRequest, Usage
+from models.protocol import TranscribeEngine
+from models.speech.length import seconds_of
+from models.tasks.kind import CallSummary, Demand, Emit, TaskKind, WorkRates
+from registry.recipes.definition import Task
+
+
+async def _run(engine: TranscribeEngine, request: TranscribeRequest, emit: Emit) -> None:
+    parts, usage = engine.transcribe(request), Usage()
+    try:
+        async with aclosing(cast(Any, parts)):
+            async for part in parts:
+                if isinstance(part, Usage):
+                    usage = part
+                else:
+                    emit(part)
+    finally:
+        emit(ResponseEnd(usage=usage))  # transcribed audio is counted, however the call ends
+
+
+def _demand(call: TranscribeRequest, _context: int, audio_seconds: float) -> Demand:
+    return Demand(audio_ms=round(1e3 * min(audio_seconds, seconds_of(Path(call.path)))))
+
+
+TRANSCRIBE = TaskKind(
+    task=Task.TRANSCRIBE,
+    call=TranscribeRequest,
+    message=TranscribeRequest,
+    run=_run,
+    demand=_demand,
+    summary=lambda call: CallSummary(language=call.language),
+    work=WorkRates(byte=0.002),
+)
