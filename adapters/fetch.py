@@ -16,7 +16,7 @@ from adapters.types import AdapterSource, ComposedAdapter, UploadedArchive
 from registry.base.threads import Threads
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
-from registry.recipes.source import HubSource, PackageSource
+from registry.recipes.fields import HubSource, PackageSource
 
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EIO, errno.ESTALE)
 

@@ -8,8 +8,8 @@ from adapters.content.faults import quote_value
 from adapters.content.validate import CONFIG, TENSORS
 from registry.bounds import Bounds
 from registry.errors import TooLarge, Unavailable, Unfit
-from registry.files.hub import TIMEOUT, endpoint, hub_errors, public_endpoint
-from registry.recipes.source import HubSource
+from registry.files.sources import TIMEOUT, endpoint, hub_errors, public_endpoint
+from registry.recipes.fields import HubSource
 from registry.storage.files import is_full
 
 

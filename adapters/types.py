@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from registry.recipes.source import HubSource, PackageSource, PathSource
+from registry.recipes.fields import HubSource, PackageSource, PathSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,83 @@
 """Templates, words for numbers, and the headers that everything of the console has."""
 
+import gzip
+import hashlib
 import time
+from dataclasses import dataclass
+from functools import cache
+from mimetypes import guess_type
 from pathlib import Path
+from typing import NamedTuple
 
 import humanize
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import Response
+
+from registry.base.wording import quoted
+from registry.errors import NotFound
+
+
+class Vendored(NamedTuple):
+    package: str
+    """On npm."""
+    version: str
+    license: str
+    sha256: str
+
+
+VENDORED = {
+    "htmx.min.js": Vendored(
+        "htmx.org", "4.0.1", "htmx.LICENSE", "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"
+    ),
+    "uPlot.iife.min.js": Vendored(
+        "uplot", "1.6.32", "uPlot.LICENSE", "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
+    ),
+    "uPlot.min.css": Vendored(
+        "uplot", "1.6.32", "uPlot.LICENSE", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"
+    ),
+}
+"""`npm pack PACKAGE@VERSION` brings the file again, below `package/dist`."""
+
+
+SERVED = (".css", ".js", ".svg", ".LICENSE")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    data: bytes
+    packed: bytes
+    tag: str
+    kind: str
+
+
+@cache
+def files() -> dict[str, Path]:
+    """Names below `static/` to files; a page's script is `pages/SLUG.js`."""
+    static = FOLDER / "static"
+    by_path = {str(path.relative_to(static)): path for path in static.rglob("*") if path.suffix in SERVED}
+    return by_path | {f"pages/{path.parent.name}.js": path for path in (FOLDER / "pages").glob("*/page.js")}
+
+
+@cache
+def _read(name: str) -> File:
+    data = files()[name].read_bytes()
+    kind = "text/javascript" if name.endswith(".js") else guess_type(name)[0] or "text/plain"
+    return File(data, gzip.compress(data, mtime=0), f'"{hashlib.sha256(data).hexdigest()[:16]}"', kind)
+
+
+async def static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in files():
+        raise NotFound(f"There is no {quoted(name)} here.", code="unknown_path")
+    file = _read(name)
+    headers = {**HEADERS, "ETag": file.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if request.headers.get("if-none-match") == file.tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(file.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=file.kind)
+    return Response(file.data, headers=headers, media_type=file.kind)
+
 
 FOLDER = Path(__file__).parent
 HEADERS = {

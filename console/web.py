@@ -29,9 +29,8 @@ from starlette.routing import Route
 from starlette.types import Scope as Asgi
 
 from console import pages as rooms
-from console.files import static
 from console.host import Host, Page, Visit
-from console.rendering import HEADERS, templates
+from console.rendering import HEADERS, static, templates
 from console.sessions import SECONDS
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError, Unauthorized

@@ -1,19 +1,15 @@
-"""Requests to add a model, and the progress of one. The use case:
+"""Requests to add a model, and what a person writes as its source."""
 
-    Gateway.additions.add(request: ModelRequest) -> AsyncGenerator[Step | Added, None]
-    Gateway.additions.preview(request: ModelRequest) -> Preview          (changes nothing)
-
-Steps come in the order of `Phase`; `waiting` only where a model of its id is being removed and finishes its last
-requests, `fetching` as often as the figures change. The last one is `AddedModel`. Errors are
-those of `registry.errors`. A consumer that stops early leaves the model as it is: after `added` it
-is served and its download goes on; `Additions.cancel` ends that.
-"""
-
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from registry.base.wording import quoted
+from registry.errors import BadRequest
 from registry.recipes.definition import Recipe
+from registry.recipes.fields import HubSource, PackageSource, PathSource, Source, is_revision
 
 Phase = Literal["looking", "waiting", "added", "fetching", "converting"]
 
@@ -62,3 +58,63 @@ class AddedModel:
     recipe: Recipe
     new: bool
     """False: the same model was there already, and nothing was changed."""
+
+
+HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+PACKAGE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
+MAIN = "main"
+NAMELESS = re.compile(r"^(checkpoint-\d+|model|models|merged|output|out|final|snapshot|[0-9a-f]{40})\Z", re.IGNORECASE)
+"""Names of folders that say nothing: their parent's is better."""
+LONGEST = 4096
+OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, which no engine here reads."
+
+
+def parse_source(text: str, revision: str | None = None) -> Source:
+    """Parse a source from a client. Raises BadRequest for anything else.
+
+    Folders are absolute, so that the answer reveals nothing of the working directory.
+    """
+    if not text or len(text) > LONGEST or "\0" in text:
+        raise BadRequest("Say where the model is: a folder, org/name of a hub, or package:NAME.", param="source")
+    if text.startswith("package:"):
+        name, _, inside = text.removeprefix("package:").partition("/")
+        if not PACKAGE.match(name) or inside.startswith("/") or ".." in PurePosixPath(inside).parts:
+            raise BadRequest(f"{quoted(text)} is not a package: write package:NAME[/inside].", param="source")
+        return PackageSource(package=name, inside=inside or ".")
+    if text.lower().endswith(".gguf"):
+        raise BadRequest(
+            f"{quoted(text)}: no engine here reads GGUF. Add the model that it was made from, as safetensors: a "
+            "folder, or org/name of a hub.",
+            param="source",
+        )
+    hub, at, named = text.partition("@")
+    if HUB.match(hub):
+        requested = named or revision or MAIN
+        if at and (not named or (revision and revision != named)):
+            raise BadRequest("Name the revision once: org/name@revision.", param="source")
+        if not is_revision(requested):
+            raise BadRequest(
+                f"{quoted(requested)} is not a revision: write a branch, a tag or a commit.", param="revision"
+            )
+        return HubSource(hub=hub, revision=requested)
+    if revision:
+        raise BadRequest("Only a hub's repository has a revision.", param="revision")
+    if not Path(text).is_absolute():
+        message = f"{quoted(text)}: write a folder's absolute path on the server, or org/name of a hub."
+        raise BadRequest(message if "/" in text else f"{message} {OLLAMAS}", param="source")
+    return PathSource(path=str(Path(text)))
+
+
+def proposed_id(source: Source) -> str:
+    """From the last name in it that says something, in lower case."""
+    match source:
+        case HubSource():
+            parts = [source.hub.rpartition("/")[2]]
+        case PackageSource():
+            inside = PurePosixPath(source.inside).parts
+            parts = [source.package.rpartition(".")[2], *inside]
+        case PathSource():
+            parts = [*Path(source.path).parts[1:]]
+    speaking = [part for part in parts if not NAMELESS.match(part)]
+    name = re.sub(r"[^a-z0-9._-]+", "-", (speaking or parts or ["model"])[-1].lower()).strip("-._")
+    return name[:128] or "model"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from registry.errors import Unavailable
 from tenants.caller import Caller
 from tenants.key_settings import KeySettings
-from tenants.keys import pepper
+from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry, Keyring
 
 if TYPE_CHECKING:  # a server without keys loads no database
@@ -137,7 +137,7 @@ class KeyWatch:
             database = open_tables(settings.data_dir, settings.database)
             database.set_timeouts()
             try:
-                table = KeyTable(database, pepper.load(settings.data_dir, settings.pepper))
+                table = KeyTable(database, secret.load_pepper(settings.data_dir, settings.pepper))
             except BaseException:
                 database.close()
                 raise

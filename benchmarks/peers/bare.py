@@ -8,8 +8,8 @@ from benchmarks.peers.servers import Server
 from benchmarks.report.environment import ROOT
 from registry.errors import Unfit
 from registry.files.sources import locate
+from registry.recipes.fields import HubSource
 from registry.recipes.loading import load_recipes
-from registry.recipes.source import HubSource
 
 STARTER = ROOT / "recipes" / "starter"
 

@@ -16,7 +16,7 @@ import httpx
 
 from benchmarks.peers import processes
 from benchmarks.report.environment import ROOT
-from models.chat import devices
+from models.chat import settings
 from models.chat.vllm import variables
 from models.process_control import die_with_parent
 from registry.files.dtypes import settle
@@ -231,6 +231,6 @@ def vllm_flags(recipe: Recipe, kind: Kind) -> list[str]:
             flags += [f"--{key}", str(value)]
     flags += ["--enable-lora"] if places.device else []
     flags += (
-        ["--enforce-eager"] if kind == "cpu" else devices.gpu_settings(recipe, recipe.context_length)
+        ["--enforce-eager"] if kind == "cpu" else settings.gpu_settings(recipe, recipe.context_length)
     )  # the same graphs, room beside neighbours
     return [*flags, "--disable-log-stats", "--disable-uvicorn-access-log"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.report.environment import ROOT
 from registry.files.sources import locate
-from registry.recipes.source import PackageSource
+from registry.recipes.fields import PackageSource
 from routing.intents.head import Array
 from routing.intents.model import OUT
 from routing.intents.spelling import Spelling, mistyped, recased

@@ -22,9 +22,8 @@ from benchmarks.load.stats import percentile
 from benchmarks.peers.servers import Roundhouse
 from benchmarks.report.environment import ROOT
 from benchmarks.routing.data import Intents
-from routing.intents.files import to_bytes
 from routing.intents.measures import auroc, threshold_for
-from routing.intents.model import OUT
+from routing.intents.model import OUT, to_bytes
 from routing.intents.training import TrainingResult
 
 STARTER = ROOT / "recipes" / "starter"

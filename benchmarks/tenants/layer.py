@@ -19,7 +19,7 @@ import psutil
 from benchmarks.harness import Bench
 from benchmarks.load.stats import percentile
 from benchmarks.tenants.filling import fill
-from runtime.scheduling.fair.accounts import QueueRequest
+from runtime.scheduling.fair import QueueRequest
 from runtime.scheduling.placement import Placement
 from tenants.caller import ServiceClass
 from tenants.costs.prices import PriceList
@@ -198,7 +198,7 @@ async def memory(folder: Path, requests: int) -> dict[str, float]:
 
 def prepare(folder: Path) -> None:
     """10,000 keys of 100 teams, each team with three limits, and a file of the keys."""
-    from tenants.keys import pepper
+    from tenants.keys import secret
     from tenants.keys.records import KeyRequest
     from tenants.keys.table import KeyTable
     from tenants.limits.records import Kind, Limit
@@ -206,7 +206,7 @@ def prepare(folder: Path) -> None:
     from tenants.storage.opening import open_tables
 
     tables = open_tables(folder)
-    table, limits = KeyTable(tables, pepper.load(folder, None)), LimitTable(tables)
+    table, limits = KeyTable(tables, secret.load_pepper(folder, None)), LimitTable(tables)
     for number in range(TEAMS):
         table.create_team(f"team{number}")
         for kind in (Kind.REQUESTS, Kind.TOKENS, Kind.MONTH):

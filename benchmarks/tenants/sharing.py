@@ -19,7 +19,7 @@ from benchmarks.peers.servers import Roundhouse, Server, start_all
 from benchmarks.report.generated import write_model
 from benchmarks.streams import Scripted, paced_request, scripted_recipe
 from tenants.caller import SCOPES, ServiceClass
-from tenants.keys import pepper
+from tenants.keys import secret
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
 from tenants.limits.records import Kind, Limit
@@ -44,7 +44,7 @@ class Keyed(Roundhouse):
         data = folder / "data"
         data.mkdir(parents=True)
         tables = open_tables(data, None)
-        table = KeyTable(tables, pepper.load(data, None))
+        table = KeyTable(tables, secret.load_pepper(data, None))
         self.keys = {}
         for team, weight in {"flood": 1.0, "quiet": 1.0, **(more or {})}.items():
             table.create_team(team, weight=weight)

@@ -1,25 +1,141 @@
 """The recipe of a chat model: context, KV cache, adapter places, batches and parsers, sized for this machine."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from launch.files.detect import Detection
 from launch.files.listing import Listing, stored_dtype
 from launch.proposal.code import check_code, code_of_chat
-from launch.proposal.context import check_context, longest_context, unstretched
 from launch.proposal.draft import Draft, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser, shows_tools
-from launch.proposal.quantization import check_quantization
 from launch.request import WorkingSet
-from models.chat import devices
+from models.chat import settings
 from models.chat.vllm import source as vllm_source
 from models.engines import MIB
 from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
+from registry.base.processor import features
 from registry.base.wording import size_words
 from registry.errors import Unfit
 from registry.files.dtypes import settle_by_size
-from registry.files.shape import Shape, shape_of
+from registry.files.shape import Shape, nested_configs, shape_of, text_config
 from registry.files.weights import Weights
+from registry.recipes.fields import Flag
+
+AS_IT_IS = frozenset(
+    ("default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "dynamic", "")
+)
+"""Where the positions of the config are those after the stretching, or there is none."""
+KEYS = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
+    "max_sequence_length", "max_seq_length", "seq_len", "n_ctx",
+)  # fmt: skip
+"""The smallest one counts."""
+WHOLE = "model_max_length"
+"""Counts in place of them all: Command R's, whose positions are fewer."""
+
+
+def longest_context(config: Mapping[str, Any]) -> int | None:
+    """Tokens; None: the config does not tell."""
+    inner = text_config(config)
+    keys = (WHOLE,) if inner.get(WHOLE) else KEYS
+    lengths = [int(inner[key]) for key in keys if isinstance(inner.get(key), int)]
+    if not lengths:
+        return None
+    longest = min(lengths)
+    rope = inner.get("rope_parameters") or inner.get("rope_scaling")
+    if not isinstance(rope, dict):
+        return longest
+    if all(isinstance(value, dict) for value in rope.values()):  # one for each kind of layer
+        return longest
+    kind = str(rope.get("rope_type") or rope.get("type") or "")
+    factor = rope.get("factor")
+    if kind in AS_IT_IS or "gemma3" in str(inner.get("model_type")) or not isinstance(factor, int | float):
+        return longest
+    return int(longest * factor)
+
+
+def unstretched(config: Mapping[str, Any]) -> int | None:
+    """Tokens up to which a model that switches between two kinds of positions (longrope: Phi-3, Phi-4-mini) has those
+    of short texts. vLLM chooses one kind for all texts, by the context that it is given; None: there is one kind."""
+    inner = text_config(config)
+    rope = inner.get("rope_parameters") or inner.get("rope_scaling")
+    if not isinstance(rope, dict) or str(rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
+        return None
+    original = inner.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+    return original if isinstance(original, int) and original > 0 else None
+
+
+def check_context(requested: object, longest: int | None, flags: Mapping[str, Flag]) -> None:
+    """Raises Unfit for more tokens than the model was made for. Where `flags` stretch it vLLM tells, at the load."""
+    if {"hf_overrides", "hf-overrides"} & flags.keys():
+        return
+    if isinstance(requested, int) and longest is not None and requested > longest:
+        raise Unfit(
+            f"context_length is {requested:,}, but the model was made for {longest:,} tokens. "
+            "Ask for less, or for a model "
+            "with a longer context; its card may tell how to stretch it (engine.flags.hf_overrides).",
+            code="context_too_long",
+            param="context_length",
+        )
+
+
+LEAST: Mapping[str, int] = {
+    "awq": 75, "gptq": 60, "fp8": 75, "fbgemm_fp8": 80, "modelopt": 80, "modelopt_fp4": 75, "mxfp4": 80,
+    "compressed-tensors": 70, "experts_int8": 80, "moe_wna16": 70, "torchao": 75,
+}  # fmt: skip
+CPU_METHODS = frozenset({"awq", "gptq", "inc", "auto-round"})
+INTEGER_FORMATS = frozenset({"int-quantized", "pack-quantized"})
+"""Formats of compressed-tensors."""
+ON_CPU = "A CPU computes with AWQ, GPTQ and compressed-tensors of integers: add one of those, or the original."
+
+
+def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Method and format of a config; ('', '') for weights that are not quantized."""
+    configs = (config_part.get("quantization_config") for config_part in nested_configs(config))
+    inner = next((one for one in configs if isinstance(one, dict)), None)
+    if inner is None:
+        return "", ""
+    return str(inner.get("quant_method") or "unknown").lower(), str(inner.get("format") or "")
+
+
+def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
+    """The method in words; '' for none. Raises Unfit for one that cannot be computed here."""
+    method, form = quantization_of(config)
+    if not method:
+        return ""
+    description = f"{method}, {form}" if form else method
+    supported = vllm_source.quantizations()
+    if supported and method not in supported and method not in CPU_METHODS:
+        few = ", ".join(sorted({"awq", "gptq", "fp8", "compressed-tensors", "mxfp4"} & supported))
+        raise Unfit(
+            f"Its weights are quantized as {description}, which the installed vLLM does not read. "
+            f"It reads {few}, or add the "
+            "original.",
+            code="unknown_quantization",
+            param="source",
+        )
+    if machine.kind == "cpu":
+        integers = method == "compressed-tensors" and form in INTEGER_FORMATS
+        amx = method in ("fp8", "compressed-tensors") and "amx_tile" in features()
+        if method not in CPU_METHODS and not integers and not amx:
+            raise Unfit(
+                f"Its weights are quantized as {description}, which this CPU does not compute with. {ON_CPU}",
+                code="quantization_not_here",
+                param="source",
+            )
+    elif machine.capability is not None and machine.capability < LEAST.get(method, 0):
+        have, least = machine.capability / 10, LEAST[method] / 10
+        raise Unfit(
+            f"Its weights are quantized as {description}, which needs compute capability {least}; this GPU has {have}. "
+            "Add "
+            "the original, or one that is quantized with AWQ or GPTQ.",
+            code="quantization_not_here",
+            param="source",
+        )
+    return description
+
 
 USUAL_CONTEXT = 32_768
 """Tokens up to which the whole context is taken: longer ones cost KV cache that few requests use."""
@@ -49,7 +165,7 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
     quantized = check_quantization(config, machine)
     shape = shape_of(config, f"config.json of {facts.listing.where}")
     if machine.kind == "cpu":
-        devices.refuse_on_cpu(config, shape, facts.listing.where)
+        settings.refuse_on_cpu(config, shape, facts.listing.where)
     dtype = _dtype(draft, facts, machine, quantized)
     draft.pick("batching.max_requests", _requests(shape, machine), "requests that run at once")
     device = "CPU" if machine.kind == "cpu" else "GPU"

@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from models.engines import DeviceKind
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe
-from registry.recipes.fault_words import words
-from registry.recipes.parsers import parser_faults
+from registry.recipes.validation import parser_faults, words
 
 REQUESTED = "as you asked"
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 
 from launch.files.listing import Listing
 from registry.errors import Unfit
-from registry.recipes.parsers import KINDS, parsers
+from registry.recipes.validation import KINDS, parsers
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def family_of(name: str, architecture: str, template: str) -> Family | None:
 
 
 def has_parser(flag: str, name: str) -> bool:
-    """Whether the installed vLLM has it, with what it needs. `flag`: one of `registry.recipes.parsers.KINDS`."""
+    """Whether the installed vLLM has it, with what it needs. `flag`: one of `registry.recipes.validation.KINDS`."""
     _, file, table = KINDS[flag]
     known_parsers = parsers(file, table)
     return (not known_parsers or name in known_parsers) and (name not in NEEDS or find_spec(NEEDS[name]) is not None)

@@ -8,8 +8,7 @@ from launch.files.listing import Listing, weights_of
 from launch.proposal.chat import ChatFacts, propose_chat
 from launch.proposal.draft import REQUESTED, Draft, DraftValue, Machine
 from launch.proposal.text import propose_speech, propose_text
-from launch.request import ModelRequest
-from launch.source import proposed_id
+from launch.request import ModelRequest, proposed_id
 from models.engines import DeviceKind
 from models.estimate import ODD, Estimate, estimate_of
 from registry.base.wording import quoted
@@ -19,7 +18,7 @@ from registry.files.shape import shape_of
 from registry.files.weights import Weights
 from registry.names import MODEL, MODEL_RULE
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.source import HubSource, PackageSource, PathSource, Source
+from registry.recipes.fields import HubSource, PackageSource, PathSource, Source
 
 log = logging.getLogger("roundhouse.launch")
 SOURCE_KEYS = frozenset({"source", "version"})

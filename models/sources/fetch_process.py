@@ -16,7 +16,7 @@ from models.sources.large_files import fetch_large_files
 from models.sources.repository import check_disk, check_files, files_of, keep_name
 from models.sources.resolve import resolve
 from registry.errors import RoundhouseError
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 
 EVERY_SECONDS = 0.2
 

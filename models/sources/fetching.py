@@ -13,7 +13,7 @@ import msgspec
 from models.sources.resolve import Fetched
 from registry.base.child import Child
 from registry.errors import Unavailable, by_status
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 
 
 class FetchProgress(msgspec.Struct, frozen=True, tag=True):

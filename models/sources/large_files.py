@@ -16,8 +16,8 @@ from filelock import FileLock
 from models.sources.repository import Repository, RepositoryFile, blobs_of, part_of
 from models.sources.resolve import Fetched
 from registry.errors import Unavailable
-from registry.files.hub import endpoint, hub_errors
-from registry.recipes.source import HubSource
+from registry.files.sources import endpoint, hub_errors
+from registry.recipes.fields import HubSource
 
 AT_ONCE = 4
 SHA256 = 64

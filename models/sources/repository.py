@@ -14,8 +14,8 @@ from pathlib import Path
 from models.sources.resolve import EXCLUDED, INCLUDED
 from registry.base.wording import size_words
 from registry.errors import Unavailable
-from registry.files.hub import TIMEOUT, endpoint, hub_errors, public_endpoint
-from registry.recipes.source import HubSource, is_revision
+from registry.files.sources import TIMEOUT, endpoint, hub_errors, public_endpoint
+from registry.recipes.fields import HubSource, is_revision
 
 SPARE = 256 * 2**20
 """Bytes of a disk that a download leaves free."""

@@ -14,9 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from registry.errors import Unavailable, Unfit
-from registry.files.hub import TIMEOUT, endpoint, hub_errors
-from registry.files.sources import locate
-from registry.recipes.source import HubSource, PathSource, Source
+from registry.files.sources import TIMEOUT, endpoint, hub_errors, locate
+from registry.recipes.fields import HubSource, PathSource, Source
 
 WHOLE = 256 * 2**20
 """Folders of up to this many bytes are read in full (all-MiniLM-L6-v2, 87 MB: about a tenth of a second)."""

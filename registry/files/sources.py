@@ -1,12 +1,97 @@
-"""Folders that sources name, and folders that are mistaken for adapters."""
+"""Where sources are: folders, packages and model hubs, and what goes wrong at a hub, in our errors."""
 
 import importlib.util
+import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
-from registry.errors import Unfit
-from registry.recipes.source import PackageSource, PathSource
+from registry.base.wording import quoted
+from registry.errors import BadRequest, NotFound, Unavailable, Unfit
+from registry.recipes.fields import HubSource, PackageSource, PathSource
+
+TIMEOUT = 15.0
+"""Seconds for the hub to answer about a repository."""
+
+
+def endpoint() -> str:
+    """The hub's address."""
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+def public_endpoint() -> str:
+    """The same for messages: without what a mirror is signed in to with."""
+    return re.sub(r"^(\w+://)?[^/]*@", r"\1", endpoint())
+
+
+def _why(error: Exception) -> str:
+    """In words, as far as it can be known."""
+    if type(error).__name__ == "OfflineModeIsEnabled":
+        return "HF_HUB_OFFLINE is set"
+    for one in (error, error.__cause__):
+        if (response := getattr(one, "response", None)) is not None:
+            return f"it answered with status {response.status_code}"
+    first = type(error.__cause__ or error).__name__
+    return "no connection to it" if first.startswith("Connect") else f"what it sent broke off ({first})"
+
+
+@contextmanager
+def hub_errors(source: HubSource) -> Iterator[None]:
+    """Maps the errors of huggingface_hub by type.
+
+    Raises BadRequest for an id that is none, NotFound for a repository or revision that is not there (or is private),
+    Unavailable when the hub does not answer. OSErrors of the disk go on as they are.
+    """
+    from huggingface_hub import errors  # takes a fifth of a second: not at start
+
+    # The base of all errors of the HTTP library below: httpx or httpx2, as the version of huggingface_hub goes.
+    transport = cast(type[Exception], errors.HfHubHTTPError.__bases__[0])
+    hub, repository = public_endpoint(), f"'{source.hub}' at revision '{source.revision}'"
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise BadRequest(f"{quoted(source.hub)} is not a hub id: {error}", param="source.hub") from None
+    except errors.GatedRepoError:
+        raise NotFound(
+            f"{repository} is gated: accept its terms on {hub} and set HF_TOKEN.", code="hub_not_found"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise NotFound(f"'{source.hub}' has no revision '{source.revision}' on {hub}.", code="hub_not_found") from None
+    except errors.RepositoryNotFoundError:
+        raise NotFound(
+            f"There is no repository '{source.hub}' on {hub}, or it is private and HF_TOKEN does not open it.",
+            code="hub_not_found",
+        ) from None
+    except (
+        errors.HfHubHTTPError,
+        errors.OfflineModeIsEnabled,
+        errors.LocalEntryNotFoundError,
+        transport,
+        RuntimeError,
+    ) as error:  # the last: of hf_xet, which fetches in Rust
+        raise Unavailable(
+            f"The hub at {hub} did not deliver {repository}: {_why(error)}. Try again later, or put the "
+            "files into a folder and name it as the source: {path: ...}.",
+            code="hub_unavailable",
+            retry_after=30,
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unavailable(
+            f"What answers at {hub} is no hub: what it said of {repository} cannot be read. Is HF_ENDPOINT right, "
+            "and no proxy's page in between?",
+            code="hub_unavailable",
+            retry_after=30,
+        ) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise  # the disk's fault, not the hub's
+        raise Unavailable(
+            f"The hub at {hub} delivered {repository} cut short. Try again later.",
+            code="hub_unavailable",
+            retry_after=30,
+        ) from None
 
 
 def locate(source: PathSource | PackageSource) -> Path:

@@ -11,8 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from registry.names import AdapterName, ModelId, RecipeId
-from registry.recipes.fields import Flag, Money, PoolName, Seconds, Size, Strict
-from registry.recipes.source import AnySource
+from registry.recipes.fields import AnySource, Flag, Money, PoolName, Seconds, Size, Strict
 
 
 class Task(StrEnum):

@@ -9,10 +9,9 @@ from registry.errors import Unfit
 from registry.files.sources import locate
 from registry.recipes.clashes import find_clashes
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.fields import Strict
+from registry.recipes.fields import AnySource, HubSource, PathSource, Strict
 from registry.recipes.provider import Provider
 from registry.recipes.router import RouterSpec
-from registry.recipes.source import AnySource, HubSource, PathSource
 from registry.recipes.validation import validate
 from registry.recipes.yaml_nodes import Document, Fault, Loc, documents_of, read_documents
 

@@ -10,8 +10,7 @@ from pydantic_core import PydanticCustomError
 from registry.bounds import Bounds
 from registry.names import AdapterName
 from registry.recipes.definition import Task
-from registry.recipes.fields import Seconds, Strict
-from registry.recipes.source import AnySource
+from registry.recipes.fields import AnySource, Seconds, Strict
 
 TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,200}$")]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s]+$")]

@@ -2,13 +2,110 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import sqlalchemy as sa
+
+from registry.errors import Conflict, NotFound
 from registry.state.adapters import AdapterTable, RouterTable
+from registry.state.formats import bring_up
 from registry.state.models import ModelTable
-from registry.state.opening import FILE, look, open_state
+from registry.state.tables import COUNTED, METADATA, VERSION_TABLE
+from registry.storage.database import SQLITE, Database, url_of
+from registry.storage.files import FILE as SERVER_ID
+from registry.storage.files import make_private, make_private_file, server_id
+from registry.storage.migration import alone, newer, newest, revision, upgrade
+
+FILE = "state.db"
+REMOTE_MARK = "elsewhere"
+"""In a data directory whose server began with a PostgreSQL: its `state.db`, if there is one, is of before."""
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def open_state(directory: Path, url: str | None = None) -> Database:
+    """Opened, made where it is missing, and brought up to date. url: as `--database` has it; only PostgreSQL counts.
+
+    Raises Conflict for a newer version's database, Unavailable, BadRequest for a wrong address.
+    """
+    make_private(directory)
+    if url is None or not is_remote(url):
+        (directory / REMOTE_MARK).unlink(missing_ok=True)
+        return open_file(directory / FILE)
+    database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
+    try:
+        database.make_schema()
+        upgrade(database, MIGRATIONS, VERSION_TABLE)
+        if (directory / FILE).is_file() and is_empty(database):
+            with closing(open_file(directory / FILE)) as former:
+                copy(former, database)
+        make_private_file(directory / REMOTE_MARK)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def is_remote(url: str | None) -> bool:
+    """Is the state not in the data directory? Raises BadRequest for a wrong address."""
+    return url is not None and url_of(url).drivername != SQLITE
+
+
+def open_file(path: Path) -> Database:
+    """One of SQLite. Raises as `open_state`."""
+    database = Database(url_of(f"{SQLITE}:///{path.absolute()}"))
+    try:
+        with alone(path.parent):
+            bring_up(path)
+        upgrade(database, MIGRATIONS, VERSION_TABLE)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def look(directory: Path, url: str | None = None) -> Database:
+    """Beside the server that writes it, or without one; nothing is made. Raises NotFound, Conflict, Unavailable."""
+    is_file = url is None or not is_remote(url)
+    if not (directory / (FILE if is_file else SERVER_ID)).is_file():
+        raise NotFound(f"No server has used the data directory {directory}.", code="no_state")
+    if url is None or is_file:
+        database = Database(url_of(f"{SQLITE}:///{(directory / FILE).absolute()}"), read_only=True)
+    else:
+        database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
+    current, latest = revision(database, VERSION_TABLE), newest(MIGRATIONS)
+    if current != latest:
+        database.close()
+        if current is not None and current > latest:
+            raise newer(database)
+        raise Conflict(
+            f"The state of {directory} was written by another version of Roundhouse, an older one. Start this one on "
+            "it once.",
+            code="state_version",
+        )
+    return database
+
+
+def is_empty(database: Database) -> bool:
+    with database.read() as connection:
+        return all(connection.execute(sa.select(table).limit(1)).first() is None for table in METADATA.tables.values())
+
+
+def copy(source: Database, target: Database) -> None:
+    """Every row, in one transaction, into tables that are empty."""
+    with source.read() as old, target.write() as new:
+        for table in METADATA.sorted_tables:
+            keys = table.columns.keys()
+            rows = [dict(zip(keys, row, strict=True)) for row in old.execute(sa.select(table))]
+            if rows:
+                new.execute(sa.insert(table), rows)
+        if not target.is_sqlite:  # SQLite counts on from what is there
+            for column in COUNTED:
+                counter = sa.func.pg_get_serial_sequence(column.table.name, column.name)
+                last = sa.select(sa.func.max(column)).scalar_subquery()
+                new.execute(sa.select(sa.func.setval(counter, sa.func.coalesce(last, 1), last.is_not(None))))
 
 
 class State:

@@ -1,12 +1,21 @@
 """What fitted heads tell of a text: its intent, or which targets are good enough for it."""
 
-from dataclasses import dataclass
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
+from registry.errors import Unfit
 from routing.decision import Vector
-from routing.intents.head import Array, Heads, sigmoid, signs, softmax
-from routing.intents.spelling import Spelling
+from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead, sigmoid, signs, softmax
+from routing.intents.spelling import EDGE, Spelling
 
 OUT = "-"
 """The label of examples that belong to no intent."""
@@ -84,3 +93,143 @@ class Acceptance:
 
 def _features(heads: Heads, vector: Vector | None) -> str:
     return "letters" if heads.mix_for(vector) is heads.alone else "letters and vector"
+
+
+MAX_LABELS, MAX_BUCKETS, MAX_DIMENSIONS = 2000, 1 << 18, 8192
+MAX_WORDS, MAX_PAIRS = 1 << 16, 1 << 20
+_KEY = "roundhouse"
+
+Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
+Kind = Literal["intents", "complexity"]
+
+
+class _Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    letters: Finite
+    vectors: Finite
+    gate: tuple[Finite, Finite, Finite, Finite]
+    threshold: Annotated[float, msgspec.Meta(ge=0, le=1.001)]
+
+    def mix(self) -> Mix:
+        return Mix(self.letters, self.vectors, self.gate, self.threshold)
+
+
+class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON in the header."""
+
+    format: Literal[1]
+    kind: Kind
+    labels: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=200)]],
+        msgspec.Meta(min_length=1, max_length=MAX_LABELS),
+    ]
+    alone: _Mix
+    both: _Mix | None
+    embedding: Annotated[str, msgspec.Meta(max_length=200)] | None
+    precision: Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+def to_bytes(model: IntentModel | Acceptance) -> bytes:
+    heads = model.heads
+    tensors: dict[str, Any] = {
+        "idf": heads.letters.idf, "letters": heads.letters.weights, "letters_bias": heads.letters.bias
+    }  # fmt: skip
+    if heads.vectors is not None:
+        tensors |= {"vectors": heads.vectors.weights, "vectors_bias": heads.vectors.bias}
+        tensors |= {"centroids": heads.vectors.centroids}
+    if isinstance(model, IntentModel) and model.spelling is not None:
+        tensors |= _spelling_tensors(model.spelling)
+    description = {
+        "format": 1,
+        "kind": "intents" if isinstance(model, IntentModel) else "complexity",
+        "labels": heads.labels,
+        "alone": asdict(heads.alone),
+        "both": asdict(heads.both) if heads.both else None,
+        "embedding": heads.embedding,
+        "precision": model.precision if isinstance(model, IntentModel) else 0.0,
+    }
+    data: bytes = save({name: np.ascontiguousarray(t) for name, t in tensors.items()}, {_KEY: json.dumps(description)})
+    return data
+
+
+def from_bytes(data: bytes) -> IntentModel | Acceptance:
+    """Raises Unfit (bad_router_model) for whatever is not what `to_bytes` writes."""
+    try:
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + size])
+        description = msgspec.json.decode(header["__metadata__"][_KEY], type=_Header)
+        tensors: Mapping[str, Any] = load(data)
+    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _unfit(f"it is no model of intents or of complexity ({type(error).__name__})") from error
+    labels = len(description.labels)
+    idf = _tensor(tensors, "idf", np.float32, 1)
+    buckets = len(idf)
+    if not 16 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
+        raise _unfit("'idf' needs a power of two of places")
+    letters = LettersHead(
+        idf,
+        _tensor(tensors, "letters", np.float16, (buckets, labels)),
+        _tensor(tensors, "letters_bias", np.float32, (labels,)),
+    )
+    vectors = None
+    if "vectors" in tensors:
+        weights = _tensor(tensors, "vectors", np.float32, 2)
+        if len(weights) > MAX_DIMENSIONS:
+            raise _unfit("its vectors have too many dimensions")
+        shape = (len(weights), labels)
+        vectors = VectorHead(
+            _tensor(tensors, "vectors", np.float32, shape),
+            _tensor(tensors, "vectors_bias", np.float32, (labels,)),
+            _tensor(tensors, "centroids", np.float32, (labels, len(weights))),
+        )
+    both = description.both.mix() if description.both and vectors else None
+    heads = Heads(tuple(description.labels), letters, vectors, description.alone.mix(), both, description.embedding)
+    if description.kind == "complexity":
+        return Acceptance(heads)
+    return IntentModel(heads, description.precision, _spelling(tensors) if "words" in tensors else None)
+
+
+# --- the spelling: words in one text, and what is counted of them ----------------------------------------------------
+def _spelling_tensors(spelling: Spelling) -> dict[str, Any]:
+    words = sorted(spelling.words)
+    positions = {word: position for position, word in enumerate((EDGE, *words))}
+    pairs = sorted((positions[a], positions[b], count) for (a, b), count in spelling.pairs.items())
+    return {
+        "words": np.frombuffer("\n".join(words).encode(), np.uint8),
+        "word_counts": np.array([spelling.words[word] for word in words], np.int32),
+        "pairs": np.array(pairs, np.int32).reshape(-1, 3),
+    }
+
+
+def _spelling(tensors: Mapping[str, Any]) -> Spelling:
+    text = _tensor(tensors, "words", np.uint8, 1).tobytes()
+    try:
+        words = text.decode().split("\n") if text else []
+    except UnicodeDecodeError:
+        raise _unfit("its words are no text") from None
+    counts = _tensor(tensors, "word_counts", np.int32, (len(words),))
+    pairs = _tensor(tensors, "pairs", np.int32, 2)
+    if len(words) > MAX_WORDS or len(pairs) > MAX_PAIRS or pairs.shape[1] != 3:
+        raise _unfit("its words or pairs of words are too many")
+    vocabulary = [EDGE, *words]
+    if pairs.size and not 0 <= pairs[:, :2].min() <= pairs[:, :2].max() < len(vocabulary):
+        raise _unfit("its pairs are of words that are not there")
+    pair_counts = {(vocabulary[a], vocabulary[b]): count for a, b, count in pairs.tolist()}
+    return Spelling(dict(zip(words, counts.tolist(), strict=True)), pair_counts)
+
+
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _tensor(tensors: Mapping[str, Any], name: str, kind: type, shape: tuple[int, ...] | int) -> Any:
+    tensor = tensors.get(name)
+    wrong = tensor is None or tensor.dtype != kind
+    if tensor is None or wrong or (tensor.ndim != shape if isinstance(shape, int) else tensor.shape != shape):
+        raise _unfit(f"its tensor '{name}' is missing, or of another shape or type")
+    if not math.isfinite(float(np.abs(tensor).max(initial=0.0))):
+        raise _unfit(f"its tensor '{name}' holds numbers that are none")
+    return tensor
+
+
+def _unfit(why: str) -> Unfit:
+    return Unfit("The router's model cannot be used.", [why], code="bad_router_model")

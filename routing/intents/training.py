@@ -17,10 +17,20 @@ from scipy.sparse import csr_matrix, diags
 from sklearn.linear_model import LogisticRegression
 
 from registry.errors import BadRequest
-from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead, log_sum_exp, sigmoid, signs, softmax
+from routing.intents.head import (
+    Array,
+    Heads,
+    LettersHead,
+    Mix,
+    VectorHead,
+    log_sum_exp,
+    pieces,
+    sigmoid,
+    signs,
+    softmax,
+)
 from routing.intents.measures import HeadMeasures, auroc, calibration_error, threshold_for
 from routing.intents.model import OUT, IntentModel
-from routing.intents.ngrams import pieces
 from routing.intents.spelling import Spelling, mistyped
 
 Matrix = npt.NDArray[np.float64]

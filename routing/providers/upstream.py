@@ -8,9 +8,51 @@ from contextlib import AsyncExitStack
 
 from registry.errors import BadRequest, DeadlineExceeded, ProviderFailed, ProviderOverloaded, QueueFull
 from registry.recipes.provider import Provider, ProviderModel
-from routing.providers import breaker, retry
+from routing.providers import breaker
 from routing.providers.breaker import Breaker, CallOutcome, Permit
 from routing.providers.connection import Connection
+
+LONGEST_WAIT = 20.0
+"""Longest Retry-After in seconds that is waited for; a longer one goes to the client."""
+FIRST_SECONDS, MAX_SECONDS = 0.25, 8.0
+"""Seconds: the back-off before the first further attempt, doubled for each one after it, up to so many."""
+SHARE, SAVED = 0.1, 10.0
+"""Further attempts per request, and how many may be saved up while all is well."""
+
+
+class RetryBudget:
+    """A budget that keeps retries at a provider to a tenth of the traffic, so that they do not worsen an outage."""
+
+    def __init__(self) -> None:
+        self._tokens = 1.0
+
+    def record_request(self) -> None:
+        """A request comes, with its first attempt here."""
+        self._tokens = min(SAVED, self._tokens + SHARE)
+
+    def take(self) -> bool:
+        """Is there one further attempt?"""
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+def retry_delay(attempt: int, retry_after: float | None, seconds_left: float | None, chance: float) -> float | None:
+    """Seconds until the next attempt; None: it makes no sense.
+
+    Args:
+        attempt: the one that failed, from 1.
+        left: seconds of the whole request; None: as long as it takes.
+        chance: 0 to 1. Half of the back-off is jitter; a Retry-After is a bound from below.
+    """
+    back_off = min(MAX_SECONDS, FIRST_SECONDS * 2.0 ** (attempt - 1)) * (0.5 + chance / 2)
+    if retry_after is not None:
+        if retry_after > LONGEST_WAIT:
+            return None
+        back_off = max(back_off, retry_after)
+    return None if seconds_left is not None and back_off >= seconds_left else back_off
+
 
 OnOutcome = Callable[[str, str, str], None]
 """Provider, model and outcome of an attempt, for metrics."""
@@ -32,7 +74,7 @@ class Upstream:
         self.breakers: dict[str, Breaker] = {model.name: Breaker() for model in provider.models}
         self.running = 0
         self._on_outcome, self._clock, self._chance = on_outcome, clock, chance
-        self._budget = retry.RetryBudget()
+        self._budget = RetryBudget()
         self._connection: Connection | None = None
         self._idle = asyncio.Event()
 
@@ -80,7 +122,7 @@ class Upstream:
         """Seconds until the same request may be sent once more; None: it may not. attempt: that failed, here."""
         if not (isinstance(error, ProviderFailed) and error.again) or attempt > self.provider.retries:
             return None
-        seconds = retry.wait(attempt, error.retry_after, seconds_left, self._chance())
+        seconds = retry_delay(attempt, error.retry_after, seconds_left, self._chance())
         return seconds if seconds is not None and self._budget.take() else None
 
     # --- the breaker ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from models.sources import resolve as sources
 from models.sources.fetching import Downloads
 from registry.errors import RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from registry.state.database import State
 from registry.storage.files import unusable
 from runtime.config.device import Device

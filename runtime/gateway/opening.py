@@ -41,8 +41,7 @@ from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.setup import start as start_tracing
 from runtime.gateway.views.adapter_facts import AdapterFacts
-from runtime.gateway.views.live import LiveSampler
-from runtime.gateway.views.overview import Overview
+from runtime.gateway.views.overview import LiveSampler, Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.policy import NO_LIMIT

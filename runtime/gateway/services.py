@@ -17,8 +17,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.providers.index import ProviderIndex
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
-from runtime.gateway.views.live import LiveSampler
-from runtime.gateway.views.overview import Overview
+from runtime.gateway.views.overview import LiveSampler, Overview
 from tenants.keys.keyring import Callers
 from tenants.ledger.view import UsageReport
 from tenants.watch import Administration

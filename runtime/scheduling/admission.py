@@ -10,8 +10,7 @@ from models.messages import AdapterRef
 from registry.errors import QueueFull, RoundhouseError, Unreachable
 from registry.recipes.definition import Recipe
 from registry.records import Probe
-from runtime.scheduling.fair.accounts import QueueRequest
-from runtime.scheduling.fair.limits import Pace
+from runtime.scheduling.fair import Pace, QueueRequest
 from runtime.scheduling.placement import Placement
 from runtime.slots.link import SlotLink
 

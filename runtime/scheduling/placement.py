@@ -25,7 +25,7 @@ Rules; the same numbers stand at the code that carries them out:
     that failed is brought in again only when a request needs it, or when it is pinned once more.
  8. A forgotten or failed adapter leaves as soon as nothing holds it.
  9. A swap is charged to the team of the first request that waits for the adapter. Each class that waits gets its
-    floor of the work (`runtime.scheduling.fair.limits`).
+    floor of the work (`runtime.scheduling.fair`).
 
 The bound on waiting, for requests of one key, whose ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D. W
 is max_overtake, R max_requests, S, P and D the longest staging, placing (with its probe) and run; Q requests were
@@ -35,7 +35,7 @@ adapters can be brought in side by side. The argument: for the first one, rule 6
 D, staging and placing take S and P, and rule 2 gives it the next free slot, within D. Nothing that is younger can be
 put before it in any of the four. Among several keys and teams the same holds for who is first in rank, and it stays
 first, once its class is owed its floor or no class above it waits, until it starts, a team or key that waited before
-has less, or one comes that has no more than it: `runtime.scheduling.fair.accounts` bounds how much those get meanwhile.
+has less, or one comes that has no more than it: `runtime.scheduling.fair` bounds how much those get meanwhile.
 
 A second order of turns is inside the engines for texts, among the items of requests that run:
 `models.batching.plan.Turns`. It knows no ranks."""
@@ -45,8 +45,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from registry.errors import Conflict
-from runtime.scheduling.fair.accounts import DEFAULT_REQUEST, QueueRequest, WaitingRequest
-from runtime.scheduling.fair.limits import Pool
+from runtime.scheduling.fair import DEFAULT_REQUEST, Pool, QueueRequest, WaitingRequest
 from runtime.scheduling.requests import RunningRequests, WaitingRequests
 from runtime.scheduling.tiers import DeviceTier, HostTier, Move, Moves, Pins
 from tenants.caller import ServiceClass

@@ -27,8 +27,7 @@ from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from runtime.scheduling.admission import QueueAdmission, QueueEntry, SlotLease, WaitingBound
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
-from runtime.scheduling.fair.accounts import DEFAULT_REQUEST, QueueRequest
-from runtime.scheduling.fair.limits import Pace, Pool
+from runtime.scheduling.fair import DEFAULT_REQUEST, Pace, Pool, QueueRequest
 from runtime.scheduling.placement import Placement
 from runtime.slots.link import SlotLink
 from tenants.caller import ServiceClass

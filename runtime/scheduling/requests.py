@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeVar
 
-from runtime.scheduling.fair.accounts import (
+from runtime.scheduling.fair import (
+    Floors,
     Lane,
+    Pool,
+    Pools,
     QueueRequest,
     Rank,
     ShareAccount,
@@ -16,7 +19,6 @@ from runtime.scheduling.fair.accounts import (
     WaitingRequest,
     rank,
 )
-from runtime.scheduling.fair.limits import Floors, Pool, Pools
 from tenants.caller import ServiceClass
 
 K = TypeVar("K")

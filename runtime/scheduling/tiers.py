@@ -8,7 +8,7 @@ from itertools import islice
 from cachetools import LRUCache
 
 from registry.errors import Conflict
-from runtime.scheduling.fair.accounts import Rank
+from runtime.scheduling.fair import Rank
 from runtime.scheduling.requests import LaneHead, WaitingRequests
 
 

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from models.engines import engine_version
 from models.sources.resolve import resolve, revision
 from registry.errors import BadRequest, NotFound, Unavailable, Unfit
-from registry.recipes.source import HubSource, PackageSource, PathSource
+from registry.recipes.fields import HubSource, PackageSource, PathSource
 from tests.unit.adapters.fake_hub import FakeHub, serve
 
 REPO = "team/base"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from models.chat import devices
+from models.chat import settings
 from tests.rehearsal.card import H100, LLAMA, QWEN_32B, ROOT, calls, chat_model, recipe, variables
 
 pytestmark = pytest.mark.real
@@ -40,11 +40,11 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
         "gpu": "NVIDIA H100 80GB HBM3",
         "driver": "580.65.06",
         "second_runner": True,
-        "share": float(devices.SHARE),
+        "share": float(settings.SHARE),
         "kv_cache": requested.memory.kv_cache,
         "flashinfer_sampler": False,
         "autotune": False,
-        "sizes": devices.capture_sizes(requested.batching.sequences, requested.batching.max_tokens),
+        "sizes": settings.capture_sizes(requested.batching.sequences, requested.batching.max_tokens),
         "max_model_len": requested.context_length,
         "long_prefill": 2048,
         "warm_up": [5, 16, 131, 132, 525, 526],
@@ -100,4 +100,4 @@ def test_a_second_model_starts_on_a_card_that_is_nearly_full() -> None:
     card = SimpleNamespace(total_memory=H100, free_memory=H100 // 50, device_="cuda:0")
     with pytest.raises(ValueError, match="Free memory on device"):
         request_memory(card, SimpleNamespace(gpu_memory_utilization=0.92))
-    request_memory(card, SimpleNamespace(gpu_memory_utilization=float(devices.SHARE)))
+    request_memory(card, SimpleNamespace(gpu_memory_utilization=float(settings.SHARE)))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from registry.files.sources import locate
-from registry.recipes.source import PackageSource
+from registry.recipes.fields import PackageSource
 from tests.faults.traffic import ask
 from tests.system.serving import Server
 from tests.unit.adapters.fake_hub import serve

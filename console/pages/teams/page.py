@@ -175,12 +175,12 @@ def _whole(body: Mapping[str, object], name: str, most: int, otherwise: int | No
 
 
 async def _tables(visit: Visit, use: "Callable[[KeyTable], T]") -> T:
-    from tenants.keys import pepper
+    from tenants.keys import secret
     from tenants.keys.table import KeyTable
 
     key_settings = visit.host.key_settings
     return await _database(
-        visit, lambda database: use(KeyTable(database, pepper.load(key_settings.data_dir, key_settings.pepper)))
+        visit, lambda database: use(KeyTable(database, secret.load_pepper(key_settings.data_dir, key_settings.pepper)))
     )
 
 

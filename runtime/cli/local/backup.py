@@ -30,7 +30,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from registry.errors import RoundhouseError
-from registry.state.opening import REMOTE_MARK, copy, is_remote, look, open_file
+from registry.state.database import REMOTE_MARK, copy, is_remote, look, open_file
 from registry.storage.files import give_all, is_still, make_private, make_private_file, sync_all, sync_folder
 from runtime.cli.failures import RefusedError
 from runtime.cli.local.data_dir import HALF_RESTORED, LOCK, STATE, was_served

@@ -140,10 +140,10 @@ def _place(data_dir: Path | None, database: str | None) -> "KeySettings":
 
 
 def _keys(place: "KeySettings", tables: "Tables") -> "KeyTable":
-    from tenants.keys import pepper
+    from tenants.keys import secret
     from tenants.keys.table import KeyTable
 
-    return KeyTable(tables, pepper.load(place.data_dir, place.pepper))
+    return KeyTable(tables, secret.load_pepper(place.data_dir, place.pepper))
 
 
 @contextmanager

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from launch.files import hub
+from launch.files import listing
 from launch.files.listing import list_folder
 from launch.proposal.code import check_flags
 from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
-from launch.request import AddedModel, ModelRequest, Step
-from launch.source import parse_source
-from launch.writing import checked_text
+from launch.recipe_store import checked_text
+from launch.request import AddedModel, ModelRequest, Step, parse_source
 from models import nvml
 from registry.base.threads import Threads
 from registry.base.wording import size_words
@@ -19,7 +18,7 @@ from registry.errors import Conflict, DoesNotFit, Unfit
 from registry.files.sources import locate
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from registry.storage.files import unusable
 from runtime.config.device import Device
 from runtime.gateway.files import check_version
@@ -85,7 +84,7 @@ class Additions:
         source = parse_source(request.source, request.revision)
         to_fetch, weights, unfit = 0, None, None
         if isinstance(source, HubSource):
-            on_hub = hub.look(source)
+            on_hub = listing.look(source)
             source, listing, to_fetch = on_hub.source, on_hub.listing, on_hub.to_fetch
         else:
             folder = locate(source)

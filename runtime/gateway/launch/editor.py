@@ -5,15 +5,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from launch.files.listing import list_folder
+from launch.proposal.chat import check_context, longest_context
 from launch.proposal.code import check_flags
-from launch.proposal.context import check_context, longest_context
 from launch.proposal.draft import DraftValue, put, recipe_of
-from launch.writing import changed, checked_text, plain, recipe_text
+from launch.recipe_store import changed, checked_text, plain, recipe_text
 from models.estimate import Estimate, estimate
 from registry.base.wording import quoted
 from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from registry.state.database import State
 from runtime.config.device import Device
 from runtime.gateway.adapters import Adapters

@@ -29,7 +29,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import SlotLease, unreachable
-from runtime.scheduling.fair.accounts import QueueRequest
+from runtime.scheduling.fair import QueueRequest
 from runtime.slots import frames
 from runtime.slots.link import FrameCall
 from tenants.caller import Caller, ServiceClass

@@ -19,7 +19,7 @@ from registry.files.context import Ability
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
 from registry.recipes.router import RouterSpec, RouterTarget
-from routing.deciding.decide import decide
+from routing.decide import decide
 from routing.decision import Decision, Facts, TargetFacts, Vector
 from routing.routers.content import Router
 from runtime.gateway.backend import TargetState

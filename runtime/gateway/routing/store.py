@@ -15,12 +15,12 @@ from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unfit
 from registry.files.sources import locate
 from registry.names import ADAPTER
+from registry.recipes.fields import HubSource
 from registry.recipes.router import RouterSpec
-from registry.recipes.source import HubSource
 from registry.records import RouterKey, RouterRecord, RouterVersion
 from registry.state.database import State
 from registry.state.versions import VersionChange, check_alias
-from routing.intents.files import Kind
+from routing.intents.model import Kind
 from routing.routers.content import Router, RouterContent, RouterContentStore, models_in
 from runtime.gateway.names import Names
 

@@ -11,8 +11,8 @@ from adapters.compose.jobs import MOST_PARTS, Method
 from adapters.types import AdapterSource, UploadedArchive
 from registry.errors import BadRequest, Unavailable
 from registry.names import AdapterName
-from registry.recipes.fault_words import words
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
+from registry.recipes.validation import words
 from registry.records import Probe
 from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from runtime.gateway.adapters import AdapterDeletedView

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
 from registry.names import AdapterName
-from registry.recipes.source import HubSource, PathSource
+from registry.recipes.fields import HubSource, PathSource
 from registry.records import PROBE_BYTES
 from runtime.http.bodies import WHOLE
 

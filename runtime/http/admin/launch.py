@@ -7,11 +7,10 @@ from typing import Annotated
 from fastapi import Query
 from fastapi.responses import Response, StreamingResponse
 
-from launch.request import ModelRequest, Step, WorkingSet
-from launch.source import parse_source
+from launch.request import ModelRequest, Step, WorkingSet, parse_source
 from models import sse
 from registry.errors import EngineFailed, RoundhouseError
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 from runtime.gateway.core import Gateway
 from runtime.gateway.launch.views import (
     ModelAddedView,

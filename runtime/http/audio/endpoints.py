@@ -24,8 +24,7 @@ from runtime.gateway.request import Request
 from runtime.gateway.target import Target
 from runtime.http import hints
 from runtime.http.audio.fields import Task, TranscriptionOptions, parse
-from runtime.http.audio.formats import MEDIA_TYPES, delta, render, transcript_language
-from runtime.http.audio.schemas import FORM, TRANSCRIPT
+from runtime.http.audio.formats import FORM, MEDIA_TYPES, TRANSCRIPT, delta, render, transcript_language
 from runtime.http.bodies import parse_object
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect, error_response

@@ -8,10 +8,9 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from launch.request import AddedModel, ModelRequest, Phase
-from launch.source import OLLAMAS, parse_source
+from launch.request import OLLAMAS, AddedModel, ModelRequest, Phase, parse_source
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 from runtime.gateway.core import Gateway
 from runtime.gateway.names import LATEST
 from runtime.gateway.views.values import AdapterCardView, ModelView

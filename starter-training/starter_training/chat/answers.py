@@ -16,7 +16,7 @@ from pydantic import ByteSize
 from models.chat.engine import VllmEngine
 from models.messages import AdapterRef, Chunk, HttpCall, ResponseStart
 from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, Recipe, Task
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 
 BASE = "starter-chat"
 AT_ONCE = 32

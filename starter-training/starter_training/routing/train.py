@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from registry.files.sources import locate
-from registry.recipes.source import PackageSource
-from routing.intents.files import to_bytes
-from routing.intents.model import OUT, IntentModel
+from registry.recipes.fields import PackageSource
+from routing.intents.model import OUT, IntentModel, to_bytes
 from routing.intents.spelling import Spelling, mistyped, recased
 from routing.intents.training import Example, TrainingOptions, train
 from starter_training import figures

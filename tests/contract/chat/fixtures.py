@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from models.messages import AdapterRef
 from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, Recipe, Task
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 
 HIDDEN, KV, FFN, LAYERS, VOCABULARY, CONTEXT = 128, 64, 256, 2, 288, 512
 END = 257

@@ -11,7 +11,7 @@ from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from models.chat.engine import VllmEngine
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 from tests.contract.chat import fixtures
 from tests.contract.chat.oracle import Oracle, greedy
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from registry.recipes.parsers import KINDS, parsers
+from registry.recipes.validation import PARSER_TABLES, parsers
 
 
 @pytest.mark.real
@@ -11,5 +11,5 @@ def test_the_names_are_those_that_vllm_registers() -> None:
     from vllm.tool_parsers import ToolParserManager
 
     registered = {"tool_call_parser": ToolParserManager, "reasoning_parser": ReasoningParserManager}
-    for flag, (_, file, table) in KINDS.items():
+    for flag, (_, file, table) in PARSER_TABLES.items():
         assert parsers(file, table) == tuple(sorted(registered[flag].lazy_parsers)), flag

@@ -16,7 +16,7 @@ from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from models.chat.engine import VllmEngine
 from models.messages import Chunk, HttpCall
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 from tests.contract.chat import fixtures
 
 pytestmark = pytest.mark.real

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from routing.intents.files import from_bytes
-from routing.intents.model import OUT, IntentModel
+from routing.intents.model import OUT, IntentModel, from_bytes
 from routing.intents.spelling import mistyped, recased
 from starter_training import cards, figures
 from starter_training.routing.examples import held_out

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from registry.files.sources import locate
-from registry.recipes.source import PackageSource
+from registry.recipes.fields import PackageSource
 from runtime.cli.main import app
 from tests.eventually import PATIENCE, eventually
 from tests.system.serving import PACK, ROOT, Server

@@ -5,7 +5,7 @@ from pathlib import Path
 from adapters.service import AdapterService
 from adapters.types import Base
 from registry.bounds import Bounds
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 from registry.records import AdapterKey, RegisteredVersion, Version
 from registry.state.database import State
 from tests.unit.adapters.makers import write_adapter

@@ -8,8 +8,8 @@ import pytest
 from adapters.hub import download
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, TooLarge, Unavailable, Unfit
-from registry.files.hub import hub_errors
-from registry.recipes.source import HubSource
+from registry.files.sources import hub_errors
+from registry.recipes.fields import HubSource
 from tests.unit.adapters.fake_hub import FakeHub, serve
 from tests.unit.adapters.makers import write_adapter
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from adapters.types import UploadedArchive
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
-from registry.recipes.source import HubSource, PathSource
+from registry.recipes.fields import HubSource, PathSource
 from registry.records import AdapterKey, Probe
 from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from registry.storage.database import Database

@@ -12,7 +12,7 @@ from adapters.service import AdapterService
 from adapters.types import Base, UploadedArchive
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 from registry.records import AdapterKey
 from registry.state.database import State
 from tests.unit.adapters.makers import write_adapter

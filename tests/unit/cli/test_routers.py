@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from routing.intents.files import from_bytes
+from routing.intents.model import from_bytes
 from runtime.cli.commands.routers import examples
 from runtime.cli.failures import RefusedError
 from tests.unit.cli.conftest import Run

@@ -11,9 +11,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from console.files import VENDORED, files
 from console.history import RequestRoute, RequestRow
-from console.rendering import templates
+from console.rendering import VENDORED, files, templates
 from console.web import pages
 from tests.unit.console.conftest import HTML, Console
 

@@ -44,8 +44,7 @@ from runtime.gateway.sinks.console import ConsoleSink
 from runtime.gateway.sinks.metrics import RequestMetrics, TeamMetrics
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.setup import Tracing
-from runtime.gateway.views.live import LiveSampler
-from runtime.gateway.views.overview import Overview
+from runtime.gateway.views.overview import LiveSampler, Overview
 from runtime.http.app import finish
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import Layer

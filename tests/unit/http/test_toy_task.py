@@ -98,7 +98,7 @@ def reverse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
     Recipe.model_rebuild(force=True)
 
 
-# --- through the server ------------------------------------------------------------------------------------------------
+# --- through the server --------------------------------------------------------------------------------------------
 @pytest.fixture
 async def gateway(reverse: Task, tmp_path: Path) -> AsyncIterator[FakeGateway]:
     recipe = Recipe.model_validate(

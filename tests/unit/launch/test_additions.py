@@ -15,7 +15,7 @@ from launch.request import ModelRequest
 from registry.errors import Conflict, DoesNotFit, Forbidden, Unfit
 from registry.files.sources import locate
 from registry.recipes.definition import Recipe
-from registry.recipes.source import PackageSource
+from registry.recipes.fields import PackageSource
 from registry.records import Adapter, RouterKey
 from runtime.config.device import Device
 from runtime.gateway.launch.additions import Additions, advice

@@ -11,7 +11,7 @@ from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from registry.errors import RoundhouseError
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from tests.unit.launch.listings import listing_of
 from tests.unit.launch.public.known_models import CHAT
 

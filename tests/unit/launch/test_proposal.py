@@ -4,16 +4,15 @@ from typing import Any
 
 import pytest
 
-from launch.proposal.context import longest_context
+from launch.proposal.chat import longest_context
 from launch.proposal.draft import REQUESTED, Machine
 from launch.proposal.propose import Proposal, propose
-from launch.request import ModelRequest, WorkingSet
-from launch.source import parse_source, proposed_id
-from launch.writing import changed, plain, recipe_text
+from launch.recipe_store import changed, plain, recipe_text
+from launch.request import ModelRequest, WorkingSet, parse_source, proposed_id
 from registry.base.processor import features
 from registry.errors import BadRequest, Unfit
+from registry.recipes.fields import HubSource, PackageSource, PathSource, Source
 from registry.recipes.loading import load_recipes
-from registry.recipes.source import HubSource, PackageSource, PathSource, Source
 from tests.unit.launch.listings import listing_of
 from tests.unit.launch.public import templates
 from tests.unit.launch.public.known_models import CHAT

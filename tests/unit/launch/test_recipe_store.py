@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.recipe_store import RecipeStore, arrange
-from launch.writing import recipe_text
+from launch.recipe_store import RecipeStore, arrange, recipe_text
 from registry.catalog import Catalog
 from registry.errors import NotFound, Unavailable
 from registry.recipes.definition import Recipe

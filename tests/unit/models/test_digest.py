@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models.sources.resolve import revision
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "modeling_own.py", "below/modeling_own.py"])

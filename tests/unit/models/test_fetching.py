@@ -16,7 +16,7 @@ from models.sources.fetching import Downloads
 from models.sources.large_files import fetch_large_files
 from models.sources.resolve import resolve
 from registry.errors import NotFound, Unavailable
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from tests.children import children, running
 from tests.eventually import PATIENCE
 from tests.unit.adapters.fake_hub import FakeHub, serve

@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import constants
 
 from models.sources.repository import purge
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 
 COMMIT, NEWER = "a" * 40, "b" * 40
 SIZE = 1000

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from registry.errors import BadRequest, ProviderBusy, ProviderFailed
-from routing.providers import retry
+from routing.providers import upstream
 from routing.providers.faults import failure, is_the_clients
 from routing.providers.faults import retry_after as read_after
 from routing.providers.upstream import Upstream
@@ -34,18 +34,18 @@ from tests.unit.providers.rig import rigged, rigged_with
 def test_how_long_until_the_next(
     attempt: int, after: float | None, left: float | None, chance: float, seconds: float | None
 ) -> None:
-    assert retry.wait(attempt, after, left, chance) == seconds
+    assert upstream.retry_delay(attempt, after, left, chance) == seconds
 
 
 def test_a_tenth_of_the_traffic() -> None:
-    budget, taken = retry.RetryBudget(), 0
+    budget, taken = upstream.RetryBudget(), 0
     for _ in range(1000):
         budget.record_request()
         taken += budget.take()
-    assert taken <= 1000 * retry.SHARE + 1
+    assert taken <= 1000 * upstream.SHARE + 1
     for _ in range(1000):
         budget.record_request()
-    assert sum(budget.take() for _ in range(1000)) == retry.SAVED
+    assert sum(budget.take() for _ in range(1000)) == upstream.SAVED
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def _provider(**more: Any) -> Any:
 
 
 async def test_the_second_attempt_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.001)
 
     def script(seen: Seen) -> Play:
         return traces.error(500) if len(rig.fake.seen) == 1 else traces.chat("big")
@@ -142,7 +142,7 @@ async def test_a_tenth_of_what_arrives_at_a_provider(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fallback: bool
 ) -> None:
     """Of one that fails all the time, in a way that its breaker does not count; fall-backs have traffic, too."""
-    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.0)
     if is_fallback:
         fall_back_to(monkeypatch, "there/big")
     scripts: Any = {
@@ -160,7 +160,7 @@ async def test_a_tenth_of_what_arrives_at_a_provider(
 
 async def test_attempts_at_a_fallback_do_not_count_as_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A last fall-back may be asked again as often as its own recipe says."""
-    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.0)
     fall_back_to(monkeypatch, "second/big", "there/big")
     plays = [traces.error(429), traces.chat("big")]
     scripts: Any = {
@@ -179,7 +179,7 @@ def fall_back_to(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 async def test_an_outage_is_not_made_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All fail: at most a tenth more than was asked for, and soon nothing at all: the breaker is open."""
-    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.001)
     async with rigged(tmp_path, lambda seen: traces.error(500), retries=5) as rig:
         codes = [(await rig.chat()).json()["error"]["code"] for _ in range(20)]
         assert codes[-1] == "provider_open"

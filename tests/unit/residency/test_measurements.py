@@ -11,9 +11,8 @@ import pytest
 
 from models.messages import LoadResult, MemoryFootprint
 from registry.records import LoadKey
-from registry.state.database import State
+from registry.state.database import FILE, State
 from registry.state.formats import MIGRATIONS
-from registry.state.opening import FILE
 from runtime.config.device import Device
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.sinks.residency import ResidencyRecord

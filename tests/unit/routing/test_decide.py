@@ -8,12 +8,12 @@ import pytest
 
 from registry.errors import Forbidden, Unavailable
 from registry.recipes.router import RouterSpec
-from routing.deciding import rules
-from routing.deciding.decide import decide
+from routing.decide import decide
 from routing.decision import Facts, Features, TargetFacts
 from routing.intents.acceptance import JudgedText, train_acceptance, with_thresholds
 from routing.intents.model import OUT, IntentModel
 from routing.intents.training import Example, TrainingOptions, letters_head, train
+from routing.routers import content
 from routing.routers.content import Router
 
 HERE = TargetFacts(price=1.0)
@@ -100,7 +100,7 @@ def test_rules_see_what_a_request_has() -> None:
 def test_a_text_is_listened_to_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 200 rules each guessed the language anew: 80 ms of the loop."""
     received = list[str]()
-    monkeypatch.setattr(rules, "language", lambda text: received.append(text) or "en")
+    monkeypatch.setattr(content, "language", lambda text: received.append(text) or "en")
     made = router(rules=[{"name": f"r{n}", "when": {"language": ["de"]}, "to": ["big"]} for n in range(200)])
     assert decide(Features("a text"), made, facts()).target == "small"
     assert received == ["a text"]

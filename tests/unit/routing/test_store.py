@@ -14,7 +14,7 @@ from registry.errors import Conflict
 from registry.recipes.router import RouterSpec
 from registry.state.database import State
 from registry.state.versions import Rollback
-from routing.intents.files import to_bytes
+from routing.intents.model import to_bytes
 from routing.intents.training import Example, TrainingOptions, train
 from routing.routers.content import RouterContent, RouterContentStore
 from runtime.gateway.routing.store import RouterStore

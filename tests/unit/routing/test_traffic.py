@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
 from registry.recipes.definition import Recipe
 from registry.state.database import State
-from routing.intents.files import to_bytes
+from routing.intents.model import to_bytes
 from routing.routers.content import RouterContent
 from runtime.gateway.routing import dispatcher
 from runtime.http.middleware import set_caller

@@ -11,7 +11,7 @@ from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 from registry.records import Probe
 from runtime.scheduling.admission import WaitingBound
-from runtime.scheduling.fair.accounts import DEFAULT_REQUEST, QueueRequest
+from runtime.scheduling.fair import DEFAULT_REQUEST, QueueRequest
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotLink

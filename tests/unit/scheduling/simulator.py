@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtime.scheduling.fair.accounts import DEFAULT_REQUEST, QueueRequest
+from runtime.scheduling.fair import DEFAULT_REQUEST, QueueRequest
 from runtime.scheduling.placement import Placement, PlacementPlan
 
 

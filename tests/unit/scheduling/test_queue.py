@@ -9,7 +9,7 @@ import pytest
 from models.messages import AdapterRef
 from registry.errors import Conflict, EngineFailed, QueueFull, Unavailable, Unreachable
 from registry.recipes.definition import AdapterPlaces, PoolSpec, QueueSpec
-from runtime.scheduling.fair.accounts import QueueRequest
+from runtime.scheduling.fair import QueueRequest
 from tests.unit.scheduling.adapter_line import WRONG, World, adapter, ask, dropped, line_with_adapters
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import BadRequest, Unavailable
-from tenants.keys import pepper, secret
+from tenants.keys import secret
 
 
 def test_a_key_has_its_id_and_256_bits() -> None:
@@ -46,7 +46,7 @@ def test_a_digest_depends_on_key_and_pepper() -> None:
 
 def test_the_pepper_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
     found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(pepper.load(tmp_path / "data"))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(secret.load_pepper(tmp_path / "data"))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -60,13 +60,13 @@ def test_the_pepper_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> 
 
 
 def test_a_pepper_of_the_environment_needs_no_file(tmp_path: Path) -> None:
-    assert pepper.load(tmp_path, "x" * 32) == b"x" * 32
+    assert secret.load_pepper(tmp_path, "x" * 32) == b"x" * 32
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(BadRequest, match="too short"):
-        pepper.load(tmp_path, "x" * 31)
+        secret.load_pepper(tmp_path, "x" * 31)
 
 
 def test_a_pepper_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "pepper").mkdir()
     with pytest.raises(Unavailable, match="cannot be read"):
-        pepper.load(tmp_path)
+        secret.load_pepper(tmp_path)

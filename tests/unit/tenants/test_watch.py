@@ -15,7 +15,7 @@ from registry.errors import Conflict, RoundhouseError, Unauthorized, Unavailable
 from registry.storage.database import Database
 from tenants.caller import EVERYBODY
 from tenants.key_settings import FILE, KeySettings
-from tenants.keys import pepper
+from tenants.keys import secret
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
 from tenants.storage.opening import open_tables
@@ -71,7 +71,7 @@ async def test_a_server_that_others_reach_is_open_only_when_it_is_configured(tmp
 
 async def test_known_keys_go_on_when_the_database_is_gone(tmp_path: Path) -> None:
     tables = open_tables(tmp_path)
-    table = KeyTable(tables, pepper.load(tmp_path))
+    table = KeyTable(tables, secret.load_pepper(tmp_path))
     key, text = table.create(KeyRequest("default"))
     watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
@@ -98,7 +98,7 @@ def _keys_of_another_pepper(folder: Path) -> None:
 
 def _pepper_that_cannot_be_read(folder: Path) -> None:
     _keys_of_another_pepper(folder)
-    (folder / pepper.FILE).mkdir()
+    (folder / secret.FILE).mkdir()
 
 
 def _tables_of_a_newer_version(folder: Path) -> None:
@@ -134,7 +134,7 @@ async def test_keys_that_came_and_cannot_be_read_close_an_open_server(
     await asyncio.to_thread(eventually, lambda: not _is_shut(watch))
     assert watch.identify([]) is EVERYBODY, "what nobody could read was taken away: there is no key"
     with closing(open_tables(tmp_path)) as tables:
-        key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
+        key, text = KeyTable(tables, secret.load_pepper(tmp_path)).create(KeyRequest("default"))
         await watch.look()
     assert watch.identify([text]).key == key.id
     await watch.close()
@@ -195,7 +195,7 @@ async def test_no_one_is_let_in_before_the_ledger_is_kept(tmp_path: Path, monkey
     watch = KeyWatch(KeySettings(tmp_path), keep)
     await watch.start()
     with closing(open_tables(tmp_path)) as tables:
-        key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
+        key, text = KeyTable(tables, secret.load_pepper(tmp_path)).create(KeyRequest("default"))
     await asyncio.to_thread(eventually, lambda: _is_shut(watch, text))
     is_broken = False
     await asyncio.to_thread(eventually, lambda: not _is_shut(watch, text))
@@ -217,7 +217,7 @@ async def test_keys_that_were_read_once_go_on_while_looks_fail(
 ) -> None:
     monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
     with closing(open_tables(tmp_path)) as tables:
-        key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
+        key, text = KeyTable(tables, secret.load_pepper(tmp_path)).create(KeyRequest("default"))
     watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
 
@@ -285,7 +285,7 @@ async def test_looks_that_come_together_open_one_database_and_tell_of_it_once(
 async def test_a_slow_look_never_brings_a_revoked_key_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read the keys as they were before."""
     tables = open_tables(tmp_path)
-    table = KeyTable(tables, pepper.load(tmp_path))
+    table = KeyTable(tables, secret.load_pepper(tmp_path))
     key, text = table.create(KeyRequest("default"))
     has_read, may_go = threading.Event(), threading.Event()
     snapshot = KeyTable.snapshot

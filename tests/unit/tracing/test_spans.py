@@ -17,7 +17,7 @@ from opentelemetry.trace.status import StatusCode
 
 from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
-from routing.providers import retry
+from routing.providers import upstream
 from runtime.gateway.tracing.names import operation
 from runtime.gateway.tracing.spans import Spans
 from runtime.http.guard.layers import layers
@@ -168,7 +168,7 @@ async def test_each_attempt_at_a_provider_is_a_span_that_the_provider_goes_on_fr
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_PROVIDER_KEY", KEY)
-    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.001)
     kept = ExportedSpans()
     plays = [Play([json.dumps({"error": {"message": SECRET}}).encode()], status=503), traces.chat("big")]
     scripts: Any = {"there": (lambda seen: plays.pop(0), "openai", {"retries": 1})}

@@ -58,7 +58,7 @@ def evaluate(
     Example: roundhouse routers eval auto held-out.jsonl
     """
     from registry.recipes.definition import Task
-    from routing.deciding.decide import decide
+    from routing.decide import decide
     from routing.decision import Facts, Features, TargetFacts
 
     given = rows(file)

@@ -59,7 +59,7 @@ def vectors(client: Client, model: str, texts: Sequence[str], is_drawn: bool) ->
     """By the server's embedding model, each of length 1; of what the server looks at of a text."""
     import numpy as np
 
-    from routing.intents.ngrams import MAX_CHARACTERS
+    from routing.intents.head import MAX_CHARACTERS
 
     made = []
     with bar(is_drawn) as progress:
@@ -75,7 +75,7 @@ def vectors(client: Client, model: str, texts: Sequence[str], is_drawn: bool) ->
 def router(client: Client, name: str) -> tuple["Router", Json]:
     """The server's router, ready to decide here, and the prices of its targets."""
     from registry.recipes.router import RouterSpec
-    from routing.intents.files import Kind
+    from routing.intents.model import Kind
     from routing.routers.content import RouterContent
 
     view = client.get(f"/v1/routers/{part(name)}")

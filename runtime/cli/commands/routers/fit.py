@@ -114,7 +114,7 @@ def _intents(
     import msgspec
 
     from routing.intents import report
-    from routing.intents.files import to_bytes
+    from routing.intents.model import to_bytes
     from routing.intents.spelling import Spelling
     from routing.intents.training import Example, TrainingOptions, split, train
 
@@ -151,7 +151,7 @@ def _complexity(
     import msgspec
 
     from routing.intents.acceptance import JudgedText, chosen, curve, train_acceptance, with_thresholds
-    from routing.intents.files import to_bytes
+    from routing.intents.model import to_bytes
     from routing.intents.report import curve_text
     from routing.intents.training import split
 

@@ -18,9 +18,8 @@ from adapters.content.validate import CONFIG, TENSORS
 from adapters.store import MARK, Store
 from launch.recipe_store import RecipeStore
 from registry.errors import EngineFailed
-from registry.recipes.source import PathSource
-from registry.state.database import State
-from registry.state.opening import REMOTE_MARK
+from registry.recipes.fields import PathSource
+from registry.state.database import REMOTE_MARK, State
 from registry.storage.files import server_id
 from runtime.cli.failures import RefusedError
 from runtime.cli.local import backup

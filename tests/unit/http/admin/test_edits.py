@@ -9,7 +9,7 @@ import pytest
 
 from registry.errors import Conflict
 from registry.recipes.definition import Recipe
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
 from runtime.config.device import Device

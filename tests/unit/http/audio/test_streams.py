@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from models.messages import Event, Progress, ResponseEnd, Usage
 from registry.errors import EngineFailed, RoundhouseError
 from runtime.residency.states import ModelState
-from runtime.scheduling.fair.accounts import QueueRequest
+from runtime.scheduling.fair import QueueRequest
 from tests.unit.http.audio.script import (
     END,
     INFO,

@@ -10,7 +10,7 @@ import pytest
 from registry.errors import Unfit
 from registry.files.sources import locate
 from registry.recipes.definition import Recipe
-from registry.recipes.source import PackageSource
+from registry.recipes.fields import PackageSource
 from registry.state.database import State
 from tests.unit.http.fakes import FakeGateway, application, recipe
 

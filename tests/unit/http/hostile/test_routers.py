@@ -13,7 +13,7 @@ import pytest
 from registry.bounds import USUAL, Bounds
 from registry.recipes.router import RouterSpec
 from registry.state.database import State
-from routing.intents.files import to_bytes
+from routing.intents.model import to_bytes
 from routing.intents.training import Example, TrainingOptions, train
 from tests.unit.http.fakes import FakeGateway, application
 

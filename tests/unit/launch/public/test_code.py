@@ -11,7 +11,7 @@ from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from models.sources.repository import is_included
 from registry.errors import Unfit
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from tests.unit.launch.listings import listing_of
 from tests.unit.launch.public.test_known_models import MACHINE
 

@@ -3,7 +3,7 @@
 import pytest
 
 from launch.proposal.families import FAMILIES, family_of, has_parser
-from registry.recipes.parsers import KINDS, parsers
+from registry.recipes.validation import PARSER_TABLES, parsers
 from tests.unit.launch.public.templates import (
     BEGINS,
     HISTORY,
@@ -115,7 +115,7 @@ def test_what_vllm_has_no_parser_for_gets_none(name: str, architecture: str, tem
 def test_each_parser_is_one_that_vllm_has() -> None:
     for family in FAMILIES:
         for flag, name in (("tool_call_parser", family.tools), ("reasoning_parser", family.reasoning)):
-            _, file, table = KINDS[flag]
+            _, file, table = PARSER_TABLES[flag]
             assert not name or name in parsers(file, table), family.words
 
 

@@ -12,7 +12,7 @@ from models.estimate import kv_bytes_per_token
 from registry.errors import Unfit
 from registry.files.shape import shape_of
 from registry.recipes.definition import Task
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from tests.unit.launch.listings import listing_of
 from tests.unit.launch.public.known_models import CHAT, KnownModel
 

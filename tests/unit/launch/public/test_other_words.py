@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from launch.files.detect import detect
-from launch.proposal.context import longest_context
+from launch.proposal.chat import longest_context
 from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from registry.files.shape import shape_of
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from tests.unit.launch.listings import listing_of
 from tests.unit.launch.public.test_known_models import MACHINE
 

@@ -9,7 +9,7 @@ from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from registry.files.shape import DEFAULTS, FIELDS, shape_of
 from registry.recipes.definition import Task
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from tests.unit.launch.listings import listing_of
 from tests.unit.launch.public.test_known_models import MACHINE
 

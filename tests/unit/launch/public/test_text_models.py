@@ -10,7 +10,7 @@ from launch.request import ModelRequest
 from registry.errors import Unfit
 from registry.files.shape import shape_of
 from registry.recipes.definition import Task
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from tests.unit.launch.listings import listing_of
 
 GIB = 2**30

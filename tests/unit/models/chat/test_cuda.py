@@ -13,10 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+<<<<<<< HEAD
 from models.chat import asgi, devices, processes, settings, warmup
 from models.chat.vllm import core, launch, prewarm, step_budget, variables
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe
+=======
+from models.chat import processes, settings
+from models.chat.vllm import core, launch, prewarm, variables
+>>>>>>> 87f689bd (Join modules of one subject)
 from tests.unit.registry.makers import recipe
 
 
@@ -27,7 +32,7 @@ def words(device: str, **flags: object) -> list[str]:
 
 def test_a_card_need_not_be_empty_for_a_start() -> None:
     stated = words("cuda:0")
-    assert stated[stated.index("--gpu-memory-utilization") + 1] == devices.SHARE
+    assert stated[stated.index("--gpu-memory-utilization") + 1] == settings.SHARE
     assert "--no-enable-flashinfer-autotune" in stated
     assert "--enable-sleep-mode" in stated
     assert not {"--gpu-memory-utilization", "--cudagraph-capture-sizes"} & set(words("cpu"))
@@ -39,6 +44,7 @@ def test_a_recipe_that_has_its_own_graphs_keeps_them(flag: str) -> None:
     assert "--cudagraph-capture-sizes" not in words("cuda:0", **{flag: True})
 
 
+<<<<<<< HEAD
 def test_another_kind_of_graph_keeps_the_sizes_unless_it_has_its_own() -> None:
     full = words("cuda:0", compilation_config='{"cudagraph_mode": "FULL"}')
     assert "--cudagraph-capture-sizes" in full
@@ -103,13 +109,18 @@ def test_prompts_of_the_warm_up_reach_each_configuration_of_the_kernels() -> Non
 @given(requests=st.integers(1, 4096), tokens=st.integers(1, 16384))
 def test_every_batch_of_single_tokens_has_a_graph_that_it_half_fills(requests: int, tokens: int) -> None:
     sizes = devices.capture_sizes(requests, tokens)
+=======
+@given(requests=st.integers(1, 4096))
+def test_every_batch_of_single_tokens_has_a_graph_that_it_half_fills(requests: int) -> None:
+    sizes = settings.capture_sizes(requests)
+>>>>>>> 87f689bd (Join modules of one subject)
     assert sizes == sorted(set(sizes))
     assert sizes[0] >= 1
     assert sizes[-1] == min(max(requests, tokens), 512)
     assert min(requests, 512) in sizes
     for batch in range(1, min(requests, 512) + 1):
         assert next(size for size in sizes if size >= batch) < 2 * batch
-    assert len(sizes) <= len(devices.SIZES) + 2
+    assert len(sizes) <= len(settings.SIZES) + 2
 
 
 def test_nothing_is_compiled_for_the_sampler_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

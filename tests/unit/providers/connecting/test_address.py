@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routing.providers.address import AddressRefused, Resolver, fault
+from routing.providers.connection import AddressRefused, Resolver, fault
 from tests.fakes import traces
 from tests.unit.providers.rig import Rig, rigged
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from routing.providers import retry
+from routing.providers import upstream
 from runtime.http import attempts
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen, provider_fake
@@ -96,7 +96,7 @@ async def test_a_retry_after_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str, waits: bool
 ) -> None:
     """On a clock that stands still: nothing is sent before the pause is over. A longer one is told to the client."""
-    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.0)
     slept: list[tuple[float, int]] = []
 
     async def sleep(seconds: float) -> None:

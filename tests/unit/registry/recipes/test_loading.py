@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe, Task, WindowSpec
+from registry.recipes.fields import HubSource, PathSource
 from registry.recipes.loading import load_documents, load_recipes, remarks
-from registry.recipes.source import HubSource, PathSource
 from tests.unit.registry.recipes.files import GOOD, Write, faults
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -3,7 +3,7 @@
 import pytest
 
 from registry.recipes.loading import load_recipes
-from registry.recipes.parsers import parser_faults, parsers
+from registry.recipes.validation import parser_faults, parsers
 from tests.unit.registry.recipes.files import GOOD, Write, faults
 
 PARSERS = "engine: {{name: vllm, flags: {}}}"
@@ -43,6 +43,6 @@ def test_parsers_that_vllm_has_or_gets(write: Write, flags: str) -> None:
 def test_names_of_parsers_go_unchecked_where_vllm_has_no_such_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsers("tool_parsers/__init__.py", "_ELSEWHERE") == ()
     assert parsers("no/such/file.py", "_ELSEWHERE") == ()
-    monkeypatch.setattr("registry.recipes.parsers.parsers", lambda file, table: ())
+    monkeypatch.setattr("registry.recipes.validation.parsers", lambda file, table: ())
     flags = {"tool_call_parser": "nobody"}
     assert list(parser_faults({"engine": {"name": "vllm", "flags": flags}})) == []

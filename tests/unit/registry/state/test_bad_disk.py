@@ -14,7 +14,7 @@ from registry.records import RouterKey
 from registry.state.database import State
 from registry.storage.database import Database
 from registry.storage.files import is_full, sync_all, unusable
-from tenants.keys import pepper
+from tenants.keys import secret
 from tenants.keys.accounts import AccountTable
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
@@ -65,15 +65,15 @@ def test_a_database_whose_log_cannot_be_made_is_reported(tmp_path: Path) -> None
 def test_a_pepper_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pepper").write_bytes(b"\xff" * 64)
     with pytest.raises(Unavailable, match="damaged"):
-        pepper.load(tmp_path)
+        secret.load_pepper(tmp_path)
 
     def full(**_: object) -> None:
         raise fault(errno.ENOSPC, tmp_path)
 
     (tmp_path / "pepper").unlink()
-    monkeypatch.setattr("tenants.keys.pepper.tempfile.mkstemp", full)
+    monkeypatch.setattr("tenants.keys.secret.tempfile.mkstemp", full)
     with pytest.raises(Unavailable, match="Make room"):
-        pepper.load(tmp_path)
+        secret.load_pepper(tmp_path)
 
 
 def test_whether_a_disk_is_full_is_known_without_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_what_somebody_is_reported_survives_a_loss_of_power(tmp_path: Path, monk
             lambda: state.models.set_alias("a", "m"),
         ]
         database = open_tables(tmp_path)
-        keys, limits = KeyTable(database, pepper.load(tmp_path)), LimitTable(database)
+        keys, limits = KeyTable(database, secret.load_pepper(tmp_path)), LimitTable(database)
         key, _ = keys.create(KeyRequest(DEFAULT_TEAM))
         limit = Limit("lim_1", "team", DEFAULT_TEAM, Kind.REQUESTS, 5)
         promises += [

@@ -17,9 +17,8 @@ from alembic.runtime.migration import MigrationContext
 
 from registry.errors import Conflict, Unavailable
 from registry.records import LoadKey, Probe
-from registry.state.database import State
+from registry.state.database import FILE, State
 from registry.state.formats import MIGRATIONS
-from registry.state.opening import FILE
 from registry.state.tables import METADATA, VERSION_TABLE
 from registry.storage.database import Database, url_of
 from tests.unit.registry.makers import KEY, new

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from registry.storage.files import give_all, make_private, make_private_file
-from tenants.keys import pepper
+from tenants.keys import secret
 from tenants.storage.opening import open_tables
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
@@ -29,7 +29,7 @@ def owners(folder: Path) -> set[tuple[int, int]]:
 def test_tables_and_pepper_in_new_folders(others: Path) -> None:
     data = others / "new" / "data"
     database = open_tables(data)
-    pepper.load(data)
+    secret.load_pepper(data)
     with database.write():
         assert {path.name for path in data.iterdir()} >= {"tenants.db", "tenants.db-wal", "pepper"}
         assert owners(others) == {(OTHER, OTHER)}

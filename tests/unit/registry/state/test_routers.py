@@ -9,8 +9,7 @@ import sqlalchemy as sa
 
 from registry.errors import Conflict, NotFound
 from registry.records import AdapterKey, RouterKey
-from registry.state.database import State
-from registry.state.opening import FILE
+from registry.state.database import FILE, State
 from registry.state.tables import DIGESTS
 from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from tests.unit.registry.makers import digest

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtime.scheduling.fair.accounts import QueueRequest
+from runtime.scheduling.fair import QueueRequest
 from runtime.scheduling.placement import Placement
 from tenants.caller import ServiceClass
 

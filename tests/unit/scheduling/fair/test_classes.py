@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.scheduling.fair.accounts import QueueRequest
-from runtime.scheduling.fair.limits import Floors
+from runtime.scheduling.fair import Floors, QueueRequest
 from runtime.scheduling.placement import Placement
 from tenants.caller import ServiceClass
 from tests.unit.scheduling.fair.drive import Loop, backlogged

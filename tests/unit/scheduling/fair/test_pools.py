@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.scheduling.fair.accounts import QueueRequest
-from runtime.scheduling.fair.limits import Pool, Pools
+from runtime.scheduling.fair import Pool, Pools, QueueRequest
 from runtime.scheduling.placement import Placement
 from tests.unit.scheduling.test_placement import NAMES
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.scheduling.fair.accounts import QueueRequest
-from runtime.scheduling.fair.limits import Pool
+from runtime.scheduling.fair import Pool, QueueRequest
 from runtime.scheduling.placement import Placement
 from tenants.caller import ServiceClass
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.scheduling.fair.accounts import QueueRequest
+from runtime.scheduling.fair import QueueRequest
 from runtime.scheduling.placement import Placement
 from tenants.caller import ServiceClass
 from tests.unit.scheduling.fair.drive import Loop, backlogged, jain

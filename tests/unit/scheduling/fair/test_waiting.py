@@ -2,8 +2,7 @@
 
 import pytest
 
-from runtime.scheduling.fair.accounts import QueueRequest
-from runtime.scheduling.fair.limits import Pace
+from runtime.scheduling.fair import Pace, QueueRequest
 from runtime.scheduling.requests import WaitingRequests
 from tenants.caller import ServiceClass
 
