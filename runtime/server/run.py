@@ -181,6 +181,73 @@ class ApiProcess:
         self._shutdown.ending()
 
 
+class _MainProcess:
+    """Signals, and a watch over LitServe's two processes: the API process and the manager."""
+
+    def __init__(self, server: ls.LitServer, hung_after: float) -> None:
+        self._server, self._hung_after = server, hung_after
+        self._stopping, self._started = threading.Event(), threading.Event()
+        self.failed = threading.Event()
+        self._processes: dict[str, multiprocessing.process.BaseProcess] = {}
+        self._has_terminal = sys.stderr.isatty()
+
+    def listen(self) -> None:
+        signal.signal(signal.SIGHUP, self._on_hangup)
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping.set()
+        threading.Thread(target=self._stop, daemon=True).start()
+
+    def _on_hangup(self, number: int, frame: FrameType | None) -> None:
+        """Read the recipes again. A terminal that was closed ends the server that was started in it, as ever."""
+        if self._has_terminal and not sys.stderr.isatty():
+            self._on_signal(number, frame)
+        elif (api := self._processes.get(API)) is not None and api.pid:
+            os.kill(api.pid, signal.SIGHUP)
+
+    def _stop(self) -> None:
+        """A signal that reached the workers too while they started leaves LitServe waiting for them for ever."""
+        if not self._started.wait(START_SECONDS):
+            end_everything(0)
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        while self._server._shutdown_event is None:  # a signal before the start is complete
+            time.sleep(0.05)
+        self._server._shutdown_event.set()
+
+    def _watch(self) -> None:
+        """LitServe restarts workers, not its API process nor its manager: when one of those dies, end everything.
+
+        The same when one is stopped for as long as an engine may be silent: without the first nobody is answered,
+        without the second no slot is replaced and no signal ends the server.
+        """
+        processes, expected = self._processes, {API, "SyncManager"}
+        while processes.keys() != expected:
+            for process in multiprocessing.active_children():
+                processes.update({name: process for name in expected if process.name.startswith(name)})
+            time.sleep(0.05)
+        self._started.set()
+        watchdog = ProcessWatchdog([process.pid for process in processes.values() if process.pid], self._hung_after)
+        while not (
+            ended := multiprocessing.connection.wait([p.sentinel for p in processes.values()], timeout=POLL_SECONDS)
+        ):
+            if watchdog.is_stopped_too_long(time.monotonic()):
+                log.error("a process of the server was stopped for long", extra={"seconds": self._hung_after})
+                end_everything(EXIT_FAILED)
+        if self._stopping.is_set():
+            return
+        self.failed.set()
+        names = ", ".join(name for name, process in processes.items() if process.sentinel in ended)
+        log.error("a process of the server has ended by itself", extra={"ended": names})
+        if processes["SyncManager"].sentinel in ended:  # its event cannot be set any more
+            end_everything(EXIT_FAILED)
+        self._shut_down()
+
+
 def run(
     settings: Settings, documents: Documents, device: Device, background: Callable[[], object] | None = None
 ) -> int:
@@ -202,66 +269,8 @@ def run(
     _forks_die_with(os.getpid())
     raise_file_limit()
     server = build(settings, documents, device)
-    stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
-
-    processes: dict[str, multiprocessing.process.BaseProcess] = {}
-
-    def shut_down() -> None:
-        while server._shutdown_event is None:  # a signal before the start is complete
-            time.sleep(0.05)
-        server._shutdown_event.set()
-
-    def stop() -> None:
-        """A signal that reached the workers too while they started leaves LitServe waiting for them for ever."""
-        if not started.wait(START_SECONDS):
-            end_everything(0)
-        shut_down()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-        threading.Thread(target=stop, daemon=True).start()
-
-    def watch_processes() -> None:
-        """LitServe restarts workers, not its API process nor its manager: when one of those dies, end everything.
-
-        The same when one is stopped for as long as an engine may be silent: without the first nobody is answered,
-        without the second no slot is replaced and no signal ends the server.
-        """
-        expected = {API, "SyncManager"}
-        while processes.keys() != expected:
-            for process in multiprocessing.active_children():
-                processes.update({name: process for name in expected if process.name.startswith(name)})
-            time.sleep(0.05)
-        started.set()
-        watchdog = ProcessWatchdog([process.pid for process in processes.values() if process.pid], settings.hung_after)
-        while not (
-            ended := multiprocessing.connection.wait([p.sentinel for p in processes.values()], timeout=POLL_SECONDS)
-        ):
-            if watchdog.is_stopped_too_long(time.monotonic()):
-                log.error("a process of the server was stopped for long", extra={"seconds": settings.hung_after})
-                end_everything(EXIT_FAILED)
-        if stopping.is_set():
-            return
-        failed.set()
-        names = ", ".join(name for name, process in processes.items() if process.sentinel in ended)
-        log.error("a process of the server has ended by itself", extra={"ended": names})
-        if processes["SyncManager"].sentinel in ended:  # its event cannot be set any more
-            end_everything(EXIT_FAILED)
-        shut_down()
-
-    terminal = sys.stderr.isatty()
-
-    def on_hangup(number: int, frame: FrameType | None) -> None:
-        """Read the recipes again. A terminal that was closed ends the server that was started in it, as ever."""
-        if terminal and not sys.stderr.isatty():
-            on_signal(number, frame)
-        elif (api := processes.get(API)) is not None and api.pid:
-            os.kill(api.pid, signal.SIGHUP)
-
-    signal.signal(signal.SIGHUP, on_hangup)
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
-    threading.Thread(target=watch_processes, daemon=True).start()
+    main = _MainProcess(server, settings.hung_after)
+    main.listen()
     if background is not None:
         threading.Thread(target=background, daemon=True).start()
     freeze_heap()  # the API process is a fork: a look at all that was imported would take it 80 ms
@@ -280,7 +289,7 @@ def run(
         )
     except (EOFError, ConnectionError):  # LitServe asks its manager, which is dead
         end_everything(EXIT_FAILED)
-    return 1 if failed.is_set() else 0
+    return 1 if main.failed.is_set() else 0
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:

@@ -60,8 +60,6 @@ class Limit:
     amount: int
     mode: Mode = Mode.ENFORCE
     model: str = ""
-    emails: tuple[str, ...] = ()
-    """Addresses of OpenAI's spend alerts: stored and listed, never written to."""
 
     def __post_init__(self) -> None:
         least = 0 if self.kind.is_spend else 1

@@ -102,7 +102,7 @@ class LimitTable:
         values: dict[str, Any] = {
             "id": stored.id, "owner": stored.owner, "subject": stored.subject, "kind": stored.kind.value,
             "model": stored.model,
-            "amount": stored.amount, "mode": stored.mode.value, "emails": list(stored.emails),
+            "amount": stored.amount, "mode": stored.mode.value, "emails": [],
             "created": self._clock() if created is None else created,
         }  # fmt: skip
         connection.execute(sa.insert(LIMITS).values(values))
@@ -126,4 +126,4 @@ def _of_line(limit: Limit, firsts: dict[str, str]) -> Limit:
 
 def _limit(row: Any) -> Limit:
     kind, mode = Kind(row.kind), Mode(row.mode)
-    return Limit(row.id, row.owner, row.subject, kind, row.amount, mode, row.model, tuple(row.emails))
+    return Limit(row.id, row.owner, row.subject, kind, row.amount, mode, row.model)

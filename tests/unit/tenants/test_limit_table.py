@@ -52,7 +52,7 @@ def test_set_replaces_and_add_does_not(database: Database, table: KeyTable, cloc
     assert shadow.id == first.id
     limits.set(Limit("", "team", "search", Kind.TOKENS, 10, model="m"))
     for amount in (1, 2):
-        limits.add(Limit("", "team", "search", Kind.MONTH, amount, Mode.WARN, emails=("a@example.com",)))
+        limits.add(Limit("", "team", "search", Kind.MONTH, amount, Mode.WARN))
     limits.set(Limit("", "key", key.id, Kind.AT_ONCE, 3))
     assert table.revision() == before + 6
     assert {(one.kind, one.amount, one.model) for one in limits.all("team", "search")} == {
