@@ -9,12 +9,15 @@ import typer
 from typer.core import TyperGroup
 
 from runtime.cli import output
-from runtime.cli.commands import adapters, backup, chat, doctor, inspect, models, providers, serve, transcribe, vectors
-from runtime.cli.commands.routers import manage as routers
-from runtime.cli.commands.setting_options import ServeCommand
+from runtime.cli.commands.adapters import manage as adapters
+from runtime.cli.commands.models import manage as models
+from runtime.cli.commands.requests import chat, transcribe, vectors
+from runtime.cli.commands.routing import providers, routers
+from runtime.cli.commands.server import backup, inspect, serve
+from runtime.cli.commands.server.logs import logs
+from runtime.cli.commands.server.options import ServeCommand
+from runtime.cli.commands.server.top import top
 from runtime.cli.commands.tenants import keys, limits, teams, usage
-from runtime.cli.commands.watching.logs import logs
-from runtime.cli.commands.watching.top import top
 from runtime.cli.failures import EXIT_CODES, Failure, RefusedError, UsageError
 from runtime.cli.options import URL
 
@@ -105,7 +108,7 @@ Every command has its own --help with examples.
 )
 app.callback()(common)
 app.command(cls=ServeCommand, rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(doctor.doctor)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.doctor)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(top)

@@ -4,7 +4,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runtime.cli.failures import Failure
@@ -20,6 +20,11 @@ PIPE_WIDTH = 200
 def emit(data: Any) -> None:
     """JSON on standard output: indented for a terminal, one line for a pipe."""
     print(json.dumps(data, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None), flush=True)
+
+
+def show(answer: Any, as_json: bool, display: Callable[[Any], object]) -> None:
+    """An answer on standard output: JSON if `as_json`, else as `display` prints it for people."""
+    (emit if as_json else display)(answer)
 
 
 def note(text: str) -> None:

@@ -1,10 +1,10 @@
-"""Settings of a server as a command is given them."""
+"""Settings of a server, and values of files and options, as a command is given them."""
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from runtime.cli.failures import UsageError
+from runtime.cli.failures import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from runtime.config.settings import Settings
@@ -31,3 +31,23 @@ def _option(place: tuple[int | str, ...]) -> str:
     """The option as written on the command line."""
     option, *inner = map(str, place)
     return " ".join([f"--{option.replace('_', '-')}", *inner])
+
+
+def read_yaml(text: str) -> Any:
+    """One YAML document. A date stays the text that was written: JSON has none. Raises Refused."""
+    import json
+
+    import yaml
+
+    class YamlLoader(yaml.SafeLoader):
+        yaml_constructors = {  # noqa: RUF012 - as PyYAML has it
+            **yaml.SafeLoader.yaml_constructors,
+            "tag:yaml.org,2002:timestamp": yaml.SafeLoader.construct_yaml_str,
+        }
+
+    try:
+        result = yaml.load(text, YamlLoader)
+        json.dumps(result, allow_nan=False)
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise RefusedError(f"this is no YAML that JSON can carry: {error}") from None
+    return result

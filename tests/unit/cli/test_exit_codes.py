@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtime.cli import output
-from runtime.cli.commands import inspect
+from runtime.cli.commands.server import inspect
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, FakeServer
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from routing.intents.model import from_bytes
-from runtime.cli.commands.routers import examples
+from runtime.cli.commands.routing import examples
 from runtime.cli.failures import RefusedError
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest

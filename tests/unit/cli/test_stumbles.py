@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from runtime.cli import output
-from runtime.cli.commands import model_edits
+from runtime.cli.commands.models import edits
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer
 from tests.unit.cli.test_help import ALL, parameters
@@ -98,7 +98,7 @@ def test_a_narrow_terminal_cuts_no_reason_and_no_key(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "60")
     why = "a CPU computes in 32 bits, and products in 16 bit integers where it can do that"
     found = proposal(choices=[{"key": "batching.max_requests", "value": "x" * 70, "why": why}])
-    model_edits._propose(found)
+    edits._propose(found)
     displayed = terminal.getvalue()
     assert "batching.max_requests" in displayed
     assert displayed.count("x") >= 70
@@ -129,7 +129,7 @@ def test_ctrl_c_at_a_question_changes_nothing(server: FakeServer, run: Run, monk
         raise typer.Abort
 
     server.on("POST", "/v1/models", proposal())
-    monkeypatch.setattr(model_edits, "_ask", left)
+    monkeypatch.setattr(edits, "_ask", left)
     assert run("models", "add", "org/name").exit_code == 130
     assert [received.json["dry_run"] for received in server.received] == [True]
 

@@ -13,13 +13,13 @@ import pytest
 from pydantic import ByteSize
 
 from registry.bounds import Bounds
-from runtime.cli.commands.serve import _reachable, _take_port
-from runtime.cli.commands.setting_options import options
+from runtime.cli.commands.server.options import options
+from runtime.cli.commands.server.serve import _reachable, _take_port
 from runtime.cli.failures import RefusedError
 from runtime.cli.local import announce, processes
+from runtime.cli.local.announce import sample_requests
 from runtime.cli.local.data_dir import DataDir
 from runtime.cli.options import root
-from runtime.cli.remote.sample_requests import sample_requests
 from runtime.config import device
 from runtime.config.settings import REMOVED, Settings, starter_recipes
 from tests.eventually import eventually
@@ -59,8 +59,8 @@ HIDDEN = {"run_dir", "pepper", *REMOVED}
 def settings_of(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> Settings:
     """Those with which `serve` would start."""
     found: list[Settings] = []
-    monkeypatch.setattr("runtime.cli.commands.serve.own_id", lambda: "1-test")
-    monkeypatch.setattr("runtime.cli.commands.serve._run", lambda settings, _: found.append(settings))
+    monkeypatch.setattr("runtime.cli.commands.server.serve.own_id", lambda: "1-test")
+    monkeypatch.setattr("runtime.cli.commands.server.serve._run", lambda settings, _: found.append(settings))
     result = run("serve", *arguments)
     assert result.exit_code == 0, result.stderr
     return found[0]

@@ -4,13 +4,14 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.commands.adapter_source import send
-from runtime.cli.commands.combine import WeightsCommand, combine
-from runtime.cli.commands.merge import merge
+from runtime.cli.commands.adapters.combine import WeightsCommand, combine
+from runtime.cli.commands.adapters.merge import merge
+from runtime.cli.commands.adapters.source import send
 from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
-from runtime.cli.output import ago, emit, pairs, short, size, table, unless_hidden
-from runtime.cli.remote.client import Client, Json, part
-from runtime.cli.remote.versions import roll_back, set_alias, version_lines
+from runtime.cli.output import ago, pairs, short, size, table, unless_hidden
+from runtime.cli.output import show as show_answer
+from runtime.cli.remote.client import Client, Json
+from runtime.cli.remote.resource import Resource, version_lines
 
 app = typer.Typer(
     no_args_is_help=True, help="Add, list, show, share, point, roll back, pin, combine, merge and remove LoRA adapters."
@@ -39,27 +40,7 @@ def list_(
 
     Example: roundhouse adapters list --base starter-chat
     """
-    with Client(url) as client:
-        result = client.get("/v1/adapters", base=base)
-    if as_json:
-        emit(result)
-        return
-    rows = [
-        [
-            a["name"],
-            a["base"],
-            a["team"] + (" (shared)" if a["shared"] else ""),
-            a["version"],
-            str(a["rank"]),
-            size(a["bytes"]),
-            a["tier"],
-            _pinned(a),
-            unless_hidden(a, ago(a["last_used"])),
-        ]
-        for a in result["data"]
-    ]
-    columns = ["NAME", "BASE", "TEAM", "VERSION", "RANK", "SIZE", "WHERE", "PINNED", "LAST USED"]
-    table(columns, rows, right=["RANK", "SIZE"])
+    ADAPTERS.list(url, as_json, _print_list, base=base)
 
 
 @app.command()
@@ -91,12 +72,7 @@ def add(
     """
     with Client(url) as client:
         result = send(client, name, base, source, upload=upload, alias=alias, probe=probe, shared=shared, quiet=as_json)
-    if as_json:
-        emit(result)
-        return
-    word = "registered" if result["new"] else "unchanged"
-    print(f"{result['name']}: {word}, {result['registered']} {short(result['digest'])}, base {result['base']}")
-    print(f'Use it: roundhouse chat --model {result["name"]} "..."')
+    show_answer(result, as_json, _print_added)
 
 
 @app.command()
@@ -114,15 +90,7 @@ def validate(
     """
     with Client(url) as client:
         result = send(client, name, base, source, upload=upload, dry_run=True, quiet=as_json)
-    if as_json:
-        emit(result)
-        return
-    print(
-        f"{result['name']}: fit for {result['base']}, rank {result['rank']}, "
-        f"{size(result['bytes'])}, {result['digest']}"
-    )
-    for remark in result["notes"]:
-        print(f"  {remark}")
+    show_answer(result, as_json, _print_checked)
 
 
 @app.command()
@@ -131,8 +99,7 @@ def show(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 
     Example: roundhouse adapters show legal
     """
-    with Client(url) as client:
-        _print_adapter(client.get(f"/v1/adapters/{part(name)}"), as_json)
+    ADAPTERS.show(url, as_json, name)
 
 
 @app.command()
@@ -147,12 +114,7 @@ def remove(
 
     Example: roundhouse adapters remove legal --version v2
     """
-    with Client(url) as client:
-        result = client.delete(f"/v1/adapters/{part(name)}", version=version, force=force or None)
-    if as_json:
-        emit(result)
-    else:
-        print(f"{result['base']}:{result['name']}: removed {', '.join(short(d) for d in result['digests'])}")
+    ADAPTERS.call(url, as_json, "DELETE", name, display=_print_removed, version=version, force=force or None)
 
 
 @app.command()
@@ -168,8 +130,7 @@ def alias(
 
     Example: roundhouse adapters alias legal prod v3; then use the model legal@prod
     """
-    with Client(url) as client:
-        _print_adapter(set_alias(client, f"/v1/adapters/{part(name)}", alias, version, remove=remove), as_json)
+    ADAPTERS.set_alias(url, as_json, name, alias, version, remove=remove)
 
 
 @app.command()
@@ -185,8 +146,7 @@ def rollback(
 
     Example: roundhouse adapters rollback legal
     """
-    with Client(url) as client:
-        _print_adapter(roll_back(client, f"/v1/adapters/{part(name)}", version), as_json)
+    ADAPTERS.roll_back(url, as_json, name, version)
 
 
 @app.command()
@@ -195,8 +155,7 @@ def pin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
 
     Example: roundhouse adapters pin legal
     """
-    with Client(url) as client:
-        _print_adapter(client.put(f"/v1/adapters/{part(name)}/pin"), as_json)
+    ADAPTERS.pin(url, as_json, name)
 
 
 @app.command()
@@ -205,8 +164,7 @@ def unpin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
 
     Example: roundhouse adapters unpin legal
     """
-    with Client(url) as client:
-        _print_adapter(client.delete(f"/v1/adapters/{part(name)}/pin"), as_json)
+    ADAPTERS.pin(url, as_json, name, pinned=False)
 
 
 @app.command()
@@ -220,17 +178,48 @@ def share(
 
     Example: roundhouse adapters share legal; roundhouse adapters share legal --stop
     """
-    path = f"/v1/adapters/{part(name)}/shared"
-    with Client(url) as client:
-        _print_adapter(client.delete(path) if stop else client.put(path), as_json)
+    ADAPTERS.call(url, as_json, "DELETE" if stop else "PUT", name, "shared")
 
 
 app.command(cls=WeightsCommand)(combine)
 app.command()(merge)
 
 
-def _pinned(adapter: Json) -> str:
-    return "yes" if adapter["pinned"] else ""
+# --- what is printed -------------------------------------------------------------------------------------------------
+def _print_list(result: Json) -> None:
+    rows = [
+        [
+            a["name"],
+            a["base"],
+            a["team"] + (" (shared)" if a["shared"] else ""),
+            a["version"],
+            str(a["rank"]),
+            size(a["bytes"]),
+            a["tier"],
+            "yes" if a["pinned"] else "",
+            unless_hidden(a, ago(a["last_used"])),
+        ]
+        for a in result["data"]
+    ]
+    columns = ["NAME", "BASE", "TEAM", "VERSION", "RANK", "SIZE", "WHERE", "PINNED", "LAST USED"]
+    table(columns, rows, right=["RANK", "SIZE"])
+
+
+def _print_added(added: Json) -> None:
+    word = "registered" if added["new"] else "unchanged"
+    print(f"{added['name']}: {word}, {added['registered']} {short(added['digest'])}, base {added['base']}")
+    print(f'Use it: roundhouse chat --model {added["name"]} "..."')
+
+
+def _print_checked(checked: Json) -> None:
+    about = f"rank {checked['rank']}, {size(checked['bytes'])}, {checked['digest']}"
+    print(f"{checked['name']}: fit for {checked['base']}, {about}")
+    for remark in checked["notes"]:
+        print(f"  {remark}")
+
+
+def _print_removed(removed: Json) -> None:
+    print(f"{removed['base']}:{removed['name']}: removed {', '.join(short(d) for d in removed['digests'])}")
 
 
 def _probe(probe: Json | None) -> list[tuple[str, str]]:
@@ -241,10 +230,7 @@ def _probe(probe: Json | None) -> list[tuple[str, str]]:
     return rows if probe["answered"] is None else [*rows, ("  answered", repr(probe["answered"]))]
 
 
-def _print_adapter(adapter: Json, as_json: bool) -> None:
-    if as_json:
-        emit(adapter)
-        return
+def _print_adapter(adapter: Json) -> None:
     pairs(
         [
             ("adapter", f"{adapter['name']} on {adapter['base']}"),
@@ -265,3 +251,6 @@ def _print_adapter(adapter: Json, as_json: bool) -> None:
         ]
     )
     print("\n".join(version_lines(adapter)))
+
+
+ADAPTERS = Resource("/v1/adapters", _print_adapter)

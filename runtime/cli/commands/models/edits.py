@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.cli.failures import RefusedError, ServerError, UsageError
-from runtime.cli.local.reading import read_yaml
+from runtime.cli.local.options import read_yaml
 from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
 from runtime.cli.output import emit, note, pairs, size, table
 from runtime.cli.remote.client import Client, Json, part

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.commands.routers.examples import label_of, router, rows, vectors
+from runtime.cli.commands.routing.examples import label_of, router, rows, vectors
 from runtime.cli.failures import RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, pairs, table

@@ -54,7 +54,7 @@ def merge(
 def _target(settings: "Settings", name: str) -> "ResolvedName":
     from registry.catalog import Catalog
     from registry.state.database import State
-    from runtime.cli.commands.serve import read_recipes
+    from runtime.cli.commands.server.serve import read_recipes
 
     with State(settings.data_dir, url=settings.database, read_only=True) as state:
         catalog = Catalog(read_recipes(settings).models, state.adapters.all(), state.models.aliases())

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.cli.commands.routers.examples import label_of, rows, vectors
+from runtime.cli.commands.routing.examples import label_of, rows, vectors
 from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, note

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from runtime.cli.commands.watching.logs import seconds, stacked
+from runtime.cli.commands.server.logs import seconds, stacked
 from runtime.cli.failures import ServerError, ServerUnreachableError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import console, emit, size

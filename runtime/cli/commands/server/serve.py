@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from runtime.cli.commands.setting_options import given
+from runtime.cli.commands.server.options import given
 from runtime.cli.failures import RefusedError, ServerError
 from runtime.cli.local.options import settings_of
 from runtime.cli.local.processes import own_id, restart_with_id

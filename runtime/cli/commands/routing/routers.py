@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.commands.routers import evaluation, fit
+from runtime.cli.commands.routing import evaluation, fit
 from runtime.cli.failures import RefusedError
-from runtime.cli.local.reading import read_yaml
+from runtime.cli.local.options import read_yaml
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
-from runtime.cli.output import emit, pairs, short, table
-from runtime.cli.remote.client import Client, Json, part
-from runtime.cli.remote.versions import roll_back, set_alias, version_lines
+from runtime.cli.output import pairs, short, table
+from runtime.cli.output import show as show_answer
+from runtime.cli.remote.client import Client, Json
+from runtime.cli.remote.resource import Resource, version_lines
 
 app = typer.Typer(no_args_is_help=True, help="Send requests to models by rules, intents, complexity and cost.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)]
@@ -23,17 +24,7 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse routers list
     """
-    with Client(url) as client:
-        result = client.get("/v1/routers")
-    if as_json:
-        emit(result)
-        return
-    rows = [
-        [r["name"], r["version"], str(len(r["definition"]["targets"])), ", ".join(r["models"]) or "-",
-         r["definition"].get("description", "")]
-        for r in result["data"]
-    ]  # fmt: skip
-    table(["NAME", "VERSION", "TARGETS", "FITTED", "DESCRIPTION"], rows, right=["TARGETS"])
+    ROUTERS.list(url, as_json, _print_list)
 
 
 @app.command()
@@ -55,13 +46,7 @@ def add(
         raise RefusedError(f"{file} holds no router: write one document with `id` and `targets`.")
     with Client(url) as client:
         result = client.call("POST", "/v1/routers", json=body, params={"alias": alias} if alias else {})
-    if as_json:
-        emit(result)
-        return
-    print(
-        f"{result['name']}: {'added' if result['new'] else 'unchanged'}, {result['version']} {short(result['digest'])}"
-    )
-    print(f'Use it: roundhouse chat --model {result["name"]} "..."')
+    show_answer(result, as_json, _print_added)
 
 
 @app.command()
@@ -70,8 +55,7 @@ def show(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse routers show auto
     """
-    with Client(url) as client:
-        _print_router(client.get(f"/v1/routers/{part(name)}"), as_json)
+    ROUTERS.show(url, as_json, name)
 
 
 @app.command()
@@ -87,8 +71,7 @@ def alias(
 
     Example: roundhouse routers alias auto prod v3; then use the model auto@prod
     """
-    with Client(url) as client:
-        _print_router(set_alias(client, f"/v1/routers/{part(name)}", alias, version, remove=remove), as_json)
+    ROUTERS.set_alias(url, as_json, name, alias, version, remove=remove)
 
 
 @app.command()
@@ -104,8 +87,7 @@ def rollback(
 
     Example: roundhouse routers rollback auto
     """
-    with Client(url) as client:
-        _print_router(roll_back(client, f"/v1/routers/{part(name)}", version), as_json)
+    ROUTERS.roll_back(url, as_json, name, version)
 
 
 @app.command()
@@ -119,9 +101,9 @@ def remove(
 
     Example: roundhouse routers remove support
     """
-    with Client(url) as client:
-        result = client.delete(f"/v1/routers/{part(name)}", force=force or None)
-    emit(result) if as_json else print(f"{result['name']}: removed")
+    ROUTERS.call(
+        url, as_json, "DELETE", name, display=lambda removed: print(f"{removed['name']}: removed"), force=force or None
+    )
 
 
 app.command()(fit.fit)
@@ -130,10 +112,23 @@ app.command("eval")(evaluation.evaluate)
 app.command()(evaluation.report)
 
 
-def _print_router(router: Json, as_json: bool) -> None:
-    if as_json:
-        emit(router)
-        return
+# --- what is printed -------------------------------------------------------------------------------------------------
+def _print_list(result: Json) -> None:
+    rows = [
+        [r["name"], r["version"], str(len(r["definition"]["targets"])), ", ".join(r["models"]) or "-",
+         r["definition"].get("description", "")]
+        for r in result["data"]
+    ]  # fmt: skip
+    table(["NAME", "VERSION", "TARGETS", "FITTED", "DESCRIPTION"], rows, right=["TARGETS"])
+
+
+def _print_added(added: Json) -> None:
+    word = "added" if added["new"] else "unchanged"
+    print(f"{added['name']}: {word}, {added['version']} {short(added['digest'])}")
+    print(f'Use it: roundhouse chat --model {added["name"]} "..."')
+
+
+def _print_router(router: Json) -> None:
     definition = router["definition"]
     pairs(
         [
@@ -147,3 +142,6 @@ def _print_router(router: Json, as_json: bool) -> None:
         ]
     )
     print("\n".join(version_lines(router)))
+
+
+ROUTERS = Resource("/v1/routers", _print_router)

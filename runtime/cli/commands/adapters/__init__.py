@@ -1,0 +1,1 @@
+"""`roundhouse adapters`: LoRA adapters of a server."""

@@ -1,0 +1,1 @@
+"""`roundhouse models`: what a server serves, and residency by hand."""

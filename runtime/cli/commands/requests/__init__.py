@@ -1,0 +1,1 @@
+"""Commands that send a request: `chat`, `embed`, `rerank`, `transcribe`."""

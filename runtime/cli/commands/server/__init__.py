@@ -1,0 +1,1 @@
+"""Commands for a server as a whole: start, check, watch, back up."""

@@ -1,0 +1,70 @@
+"""What the server lists by name (models, adapters, routers), and the commands that are the same for all of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.cli.output import ago, short, show
+from runtime.cli.remote.client import Client, Json, part
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Each method does one call and prints its answer: JSON if `as_json`, else by `display`."""
+
+    path: str
+    """Of the collection, such as /v1/adapters."""
+    display: Callable[[Json], object]
+    """Prints one of them for people."""
+
+    def at(self, name: str, *below: str) -> str:
+        """The path of one, or of something below it."""
+        return "/".join((self.path, *map(part, (name, *below))))
+
+    def call(
+        self, url: str, as_json: bool, method: str, name: str, *below: str,
+        display: Callable[[Json], object] | None = None, **params: Any,
+    ) -> None:  # fmt: skip
+        with Client(url) as client:
+            answer = client.call(method, self.at(name, *below), params=params)
+        show(answer, as_json, display or self.display)
+
+    def list(self, url: str, as_json: bool, display: Callable[[Json], object], **params: Any) -> None:
+        with Client(url) as client:
+            answer = client.get(self.path, **params)
+        show(answer, as_json, display)
+
+    def show(self, url: str, as_json: bool, name: str) -> None:
+        self.call(url, as_json, "GET", name)
+
+    def pin(self, url: str, as_json: bool, name: str, *, pinned: bool = True) -> None:
+        self.call(url, as_json, "PUT" if pinned else "DELETE", name, "pin")
+
+    def set_alias(self, url: str, as_json: bool, name: str, alias: str, version: str | None, *, remove: bool) -> None:
+        """Take an alias away, or point it at a version; None: the current one."""
+        if remove:
+            self.call(url, as_json, "DELETE", name, "aliases", alias)
+            return
+        with Client(url) as client:
+            target = version or client.get(self.at(name))["version"]
+            answer = client.put(self.at(name, "aliases", alias), {"version": target})
+        show(answer, as_json, self.display)
+
+    def roll_back(self, url: str, as_json: bool, name: str, version: str | None) -> None:
+        """Make an earlier version the current one; None: the one before."""
+        with Client(url) as client:
+            answer = client.post(self.at(name, "rollback"), {"version": version} if version else None)
+        show(answer, as_json, self.display)
+
+
+def version_lines(view: Json) -> list[str]:
+    """A line for each version: its tag, digest and age, where it is from, and the aliases that point to it."""
+    points: dict[str, list[str]] = {}
+    for name, version in view["aliases"].items():
+        points.setdefault(version, []).append(f"@{name}")
+    lines = []
+    for one in view["versions"]:
+        marks = " ".join(points.get(one["version"], []))
+        cells = [one["version"], short(one["digest"]), ago(one["created"]), one["source"], marks]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines
