@@ -1,1 +1,1 @@
-"""Which model is in memory: what is loaded, what leaves for another, and the one writer that carries it out."""
+"""Which model is in memory, and which one leaves for another."""

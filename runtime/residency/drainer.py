@@ -1,4 +1,4 @@
-"""How models leave: they drain, their process ends or their engine sleeps, their memory is seen to be back."""
+"""How models leave: they drain, end or fall asleep, and their memory comes back."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -40,7 +40,10 @@ class Drainer:
         self._table, self._decide = table, decide
 
     def dismiss(self, entry: ModelEntry, sleep: bool = False) -> None:
-        """The decision that it leaves takes effect at once: no new request starts. `leave` does the rest."""
+        """Let the decision to leave take effect: no new request starts.
+
+        `leave` does the rest.
+        """
         if entry.state is S.ASLEEP:
             entry.to(S.UNLOADING)
         else:
@@ -152,8 +155,10 @@ class Drainer:
         return True
 
     async def _put_to_sleep(self, entry: ModelEntry, link: SlotLink) -> tuple[MemoryFootprint, float]:
-        """The memory that it keeps once the rest is seen to be free, and the seconds that its engine took: what
-        loads meanwhile hides that memory for a while, which tells nothing of the next sleep."""
+        """Put a model to sleep; returns the memory it keeps and the engine's seconds.
+
+        What loads meanwhile hides the memory that comes back, which tells nothing of the next sleep.
+        """
         awake, used, began = entry.seen, await self._table.memory.used(), entry.clock()
         reply = await link.command(frames.Sleep, SLEEP_SECONDS)
         if reply is None:
@@ -165,7 +170,7 @@ class Drainer:
         return MemoryFootprint(device_bytes=on_device, host_bytes=reply.host_bytes), seconds
 
     async def _host_has_room(self, entry: ModelEntry, asleep: int) -> bool:
-        """Whether its copy fits into host memory, once those that are leaving it have left."""
+        """Check whether its copy fits into host memory once those that leave have left."""
         table = self._table
         while table.used_host_bytes(besides=entry) + asleep > table.host_budget:
             states = [(e.state, e.falling_asleep) for e in table.entries.values()]

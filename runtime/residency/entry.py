@@ -1,4 +1,4 @@
-"""One row of the model table: a recipe and everything that is known about where its model is."""
+"""One row of the model table: a recipe, and what is known of its model."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,10 @@ SLEEP_BYTES = 1.7 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """Why a load failed or an engine died, and when the next try may start (same clock as the entry's)."""
+    """Why a load failed or an engine died, and when the next try may start.
+
+    Times are of the entry's clock.
+    """
 
     cause: RoundhouseError
     at: float
@@ -113,7 +116,9 @@ class ModelEntry:
 
     @property
     def asleep(self) -> MemoryFootprint | None:
-        """Memory that it would hold asleep; None: it cannot sleep, its recipe forbids it, or it would free little.
+        """Memory it would hold asleep.
+
+        None: it cannot sleep, its recipe forbids it, or it would free little.
 
         Little is won where too few bytes are freed, and where nothing is kept in host memory: then a wake reads the
         weights from disk as a load does.
@@ -127,7 +132,10 @@ class ModelEntry:
 
     @property
     def seen(self) -> int:
-        """The bytes that its process was measured to hold. The rest of `bytes` is reserved for engine steps."""
+        """Bytes that its process was measured to hold.
+
+        The rest of `bytes` is reserved for engine steps.
+        """
         return self.bytes if self.loaded is None else min(self.bytes, self.loaded.resident_bytes)
 
     @property
@@ -139,7 +147,7 @@ class ModelEntry:
 
     @property
     def sleep_seconds(self) -> float:
-        """Expected seconds to fall asleep once its requests have ended, or until it has; 0 when it cannot sleep."""
+        """Expected seconds until it sleeps, once its requests have ended; 0: it cannot."""
         if self.naps:  # a copy the other way
             expected = self.wake_seconds if self.measured_sleep is None else self.measured_sleep
         elif self.measured_first_sleep is not None:
@@ -155,15 +163,17 @@ class ModelEntry:
 
     @property
     def return_seconds(self) -> float:
-        """Expected seconds until it is ready, if that began now: of a wake if it sleeps, else of a load."""
+        """Expected seconds of a wake if it sleeps, else of a load."""
         if not self.sleeps:
             return self.load_seconds
         return self.wake_seconds + (self.sleep_seconds if self.falling_asleep else 0.0)
 
     @property
     def remaining_load_seconds(self) -> float:
-        """Expected seconds until it is ready: of a load or wake under way or, if no model has to leave for it,
-        that starts now."""
+        """Expected seconds until it is ready.
+
+        Counts a load or wake under way or, if no model has to leave for it, one that starts now.
+        """
         if self.state is not ModelState.LOADING or self.progress is None:
             return self.return_seconds
         if self.progress.phase == "waking":
@@ -175,7 +185,7 @@ class ModelEntry:
 
     @property
     def leases(self) -> int:
-        """Requests that run on it, or wait where it is: such a one may have its adapter on the way."""
+        """Requests that run on it, or wait for an adapter on its way."""
         return self.queue.running + (self.queue.waiting if self.is_ready else 0)
 
     @property
@@ -192,7 +202,7 @@ class ModelEntry:
         self.state = state
 
     def fail(self, cause: RoundhouseError) -> LoadFailure:
-        """Note a failure; the back-off grows with the number of failures in the last ten minutes."""
+        """Note a failure; the back-off grows with the failures of the last ten minutes."""
         now = self.clock()
         self.failures = [f for f in self.failures if now - f.at < 600]
         wait = BACKOFF_SECONDS[min(len(self.failures), len(BACKOFF_SECONDS) - 1)]

@@ -1,4 +1,4 @@
-"""How a model comes to READY: room is made for it; then it is loaded into an empty slot, or woken in its own."""
+"""How a model becomes READY: room is made, then it is loaded or woken."""
 
 import asyncio
 from collections.abc import Callable
@@ -57,7 +57,9 @@ class Loader:
 
     # --- room -----------------------------------------------------------------------------------------------------
     async def _make_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> bool:
-        """Until its bytes are free: the victims leave, and others that are still leaving. Or until it dies asleep.
+        """Wait until its bytes are free: victims and other models leave.
+
+        Returns early if it dies asleep.
 
         False: there will be no room, since others have grown meanwhile and none is leaving.
         """
@@ -75,7 +77,10 @@ class Loader:
         return True
 
     def _requeue(self, entry: ModelEntry) -> None:
-        """The claim is given up, the wish keeps its age: the next plan says who leaves, or that it can never start."""
+        """Give the claim up but keep its age.
+
+        The next plan says who leaves, or that it can never start.
+        """
         log.warning("others have grown into the room of a model", extra={"model": entry.id})
         self._table.claims.discard(entry.id)
         entry.progress = None
@@ -99,15 +104,20 @@ class Loader:
         return used_bytes + entry.needed <= self._table.budget_of(entry.device).bytes
 
     def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
-        """The sleeping model that was used longest ago; where its device lacks bytes, one of the same device."""
+        """Return the sleeping model used longest ago.
+
+        Where its device lacks bytes, one on the same device.
+        """
         asleep = [e for e in self._table.entries.values() if e.state is S.ASLEEP and not e.pinned and e is not entry]
         if not self._fits(entry):
             asleep = [e for e in asleep if e.device == entry.device]
         return min(asleep, key=lambda e: e.last_used, default=None)
 
     async def _evict_idle(self, entry: ModelEntry, reason: Cause) -> bool:
-        """A load ran out of memory, by its own word or killed by the kernel. Whether anybody left, so that a second
-        try makes sense."""
+        """Evict idle models after a load ran out of memory; true if any left.
+
+        Only then a second try makes sense.
+        """
         idle = [
             e for e in self._table.entries.values() if e.state in (S.READY, S.ASLEEP) and not e.pinned and not e.leases
         ]
@@ -144,7 +154,10 @@ class Loader:
         self._open(entry, link)
 
     async def _load_into_slot(self, entry: ModelEntry) -> tuple[SlotLink, LoadResult]:
-        """An empty one; a second one if memory runs out in the first and others can make room."""
+        """Load into an empty slot.
+
+        Tries a second one if memory runs out in the first and others can make room.
+        """
         entry.progress = Progress(phase="starting", fraction=0.02)
         table, engine = self._table, entry.recipe.engine.name
         await table.pool.cool(self._room_for_warm_slots(entry), keep=engine)
@@ -161,7 +174,10 @@ class Loader:
         return await self._try(entry, engine)
 
     async def _try(self, entry: ModelEntry, engine: str) -> tuple[SlotLink, LoadResult]:
-        """One slot. If the load fails it ends, and what it had loaded so far is seen to be back."""
+        """Load into one slot.
+
+        If the load fails the slot ends, and its memory is seen to be back.
+        """
         memory = self._table.memory
         link = entry.link = await self._table.pool.take(engine)
         self._table.claims.discard(entry.id)
@@ -184,7 +200,7 @@ class Loader:
             raise
 
     def _room_for_warm_slots(self, entry: ModelEntry) -> int:
-        """Bytes for warm slots, in the memory in which processes are: with a GPU they hold none of its own."""
+        """Bytes for warm slots, in host memory: they hold nothing on a GPU."""
         table = self._table
         if table.counts_processes:
             return table.budget - table.used_bytes(besides=entry) - entry.needed

@@ -1,4 +1,4 @@
-"""The one writer of the model table: wishes in, plans by `policy.plan`, carried out by its parts.
+"""The one writer of the model table: it asks `policy.plan` and carries plans out.
 
 Everything runs on the gateway's event loop. A decision never awaits: it reads a snapshot, changes states, and has the
 parts start tasks that carry the change out; each task ends by asking for the next decision.
@@ -73,12 +73,18 @@ class ResidencyManager:
         return policy.plan(self.table.snapshot(), self._need(entry, since))
 
     def expected_wait(self, entry: ModelEntry) -> float:
-        """Seconds until a model that is not ready would be, for a request that comes now. Changes nothing."""
+        """Predict the seconds until a model is ready for a request that comes now.
+
+        Changes nothing.
+        """
         plan = self.plan(entry) if entry.state in NOT_RESIDENT else None
         return entry.remaining_load_seconds if plan is None else plan.expected_seconds
 
     def preview(self, model: str, estimate: Estimate, load_seconds: float = 0.0) -> policy.Plan:
-        """What a load of a model of this size, which may not be here yet, would do now. Changes nothing."""
+        """Plan a load of a model of this size, which may not be here yet.
+
+        Changes nothing.
+        """
         host, now = 0 if self.table.counts_processes else estimate.host, self.table.clock()
         need = policy.Need(
             model, estimate.total, load_seconds, now, self.patience, detail=estimate.explain(), host=host
@@ -96,7 +102,10 @@ class ResidencyManager:
         self.table.note_change()
 
     async def remove(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        """It leaves for ever: running requests finish, those that wait get `error`. Nobody may ask for it any more."""
+        """Remove a model for good.
+
+        Running requests finish, those that wait get `error`, no new ones come.
+        """
         self.exchanger.forget(entry.id)
         while entry.state not in (S.ABSENT, S.FAILED) or entry.queue.waiting:
             entry.queue.refuse(error)
@@ -157,7 +166,10 @@ class ResidencyManager:
             await self.table.change()
 
     async def unload(self, entry: ModelEntry, force: bool = False) -> None:
-        """Unload by hand: running requests finish first. Raises Conflict when it is pinned and not forced."""
+        """Unload by hand; running requests finish first.
+
+        Raises Conflict when it is pinned and not forced.
+        """
         if entry.pinned and not force:
             raise Conflict(
                 f"Model '{entry.id}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
@@ -168,7 +180,10 @@ class ResidencyManager:
             await self.drainer.evict(entry, "by hand")
 
     def pin(self, entry: ModelEntry, pinned: bool) -> None:
-        """Keep it in memory once it is loaded, or allow its eviction again. Does not load it."""
+        """Keep it in memory once it is loaded, or allow its eviction again.
+
+        Does not load it.
+        """
         entry.pinned = pinned
         self.decide()
 
@@ -193,7 +208,7 @@ class ResidencyManager:
         )
 
     def decide(self) -> None:
-        """Serve the line of wanted models, oldest wish first; the head of the line is never overtaken."""
+        """Serve the models in line, oldest claim first; the head is never overtaken."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -217,7 +232,10 @@ class ResidencyManager:
             self.loader.start(entry, plan)
 
     def _decide_later(self, at: float | None, now: float) -> None:
-        """Decide again at `at`, or earlier if that is planned already. None or infinity: only an event changes it."""
+        """Decide again at `at`, or earlier if that is planned.
+
+        None or infinity: only an event changes the plan.
+        """
         if at is None or math.isinf(at):
             return
         loop, delay = asyncio.get_running_loop(), max(0.01, at - now)
@@ -228,7 +246,7 @@ class ResidencyManager:
         self._timer = loop.call_later(delay, self.decide)
 
     def _relieve(self) -> None:
-        """A load or a full step took more than was planned, and a budget is overdrawn: idle models leave."""
+        """Let idle models leave, since a load or a full step overdrew a budget."""
         for budget in self.table.budgets:
             snapshot = self.table.snapshot()
             nothing = policy.Need("", 0, 0.0, snapshot.now, patience=math.inf, slot=False, device=budget.device)
@@ -240,7 +258,10 @@ class ResidencyManager:
                 self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
     def _give_up(self, entry: ModelEntry, plan: policy.Plan) -> None:
-        """It can never start: waiting requests get the sum as their error. A sleeping model sleeps on."""
+        """Fail the waiting requests of a model that can never start.
+
+        A sleeping model sleeps on.
+        """
         entry.requested_since = None
         entry.queue.refuse(DoesNotFit(plan.why))
         if entry.state is S.ABSENT:

@@ -1,4 +1,4 @@
-"""What a model's files and its earlier loads tell, put into its row of the model table."""
+"""Figures from a model's files and earlier loads, put into its row of the table."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,10 @@ class FileEstimates:
 
 
 def load_key(recipe: Recipe, device: Device) -> LoadKey:
-    """What a measured load is known by: figures of another recipe version, engine version or device tell nothing."""
+    """Key of a measured load.
+
+    Figures of another recipe version, engine version or device tell nothing.
+    """
     return LoadKey(recipe.id, recipe.version, engine_version(recipe.engine.name), device.label)
 
 
@@ -49,7 +52,7 @@ def load_history(recipe: Recipe, state: State, device: Device) -> LoadHistory:
 
 
 def apply_files(entry: ModelEntry, files: FileEstimates, history: LoadHistory) -> None:
-    """Fill in the estimates from its files, and measured figures of earlier loads in their place."""
+    """Fill in estimates from the files, and measured figures where there are any."""
     entry.needed, entry.needed_detail, entry.margin = files.needed, files.needed_detail, files.step
     entry.host_needed, entry.host_adapters = files.host_needed, files.host_adapters
     if files.load_seconds is not None:
@@ -80,7 +83,10 @@ def apply_history(entry: ModelEntry, history: LoadHistory) -> None:
 
 
 def forget(entry: ModelEntry, files: FileEstimates | None) -> None:
-    """Estimates count again, once the state has forgotten the rest. What it holds now counts until it leaves."""
+    """Count estimates again, after the state forgot the measured figures.
+
+    What it holds now counts until it leaves.
+    """
     entry.after_load, entry.margin = entry.loaded.resident_bytes if entry.loaded else 0, 0
     entry.slept = entry.measured_first_sleep = entry.measured_sleep = entry.measured_wake = None
     if files is not None:

@@ -1,4 +1,6 @@
-"""Who must leave so that a model can come: a pure function from a snapshot to a plan. No I/O, no clock, no log.
+"""Who must leave so that a model can come: a pure function, snapshot to plan.
+
+No I/O, no clock, no log.
 
 The same function answers traffic and `POST /v1/models/{id}/plan`, so that what is explained is what happens.
 
@@ -24,7 +26,8 @@ Bound: a model at the head of the line waits at most
     max(patience, the victims' min_resident) + the victims' drain_deadline + the victims' time to fall asleep or end
     + its own load time, or the time of its wake,
 and the line is served in order of the oldest waiting request, so k models before it add k such terms at most. A wake or
-a sleep that fails ends that process: then its model's load time counts as well."""
+a sleep that fails ends that process: then its model's load time counts as well.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -68,7 +71,10 @@ class Resident:
     """Where its bytes are."""
 
     def seen_from(self, device: str) -> "Resident":
-        """This resident as a model for `device` sees it: on another device it holds only host memory and a slot."""
+        """View this resident as a model for `device` does.
+
+        On another device it holds only host memory and a slot.
+        """
         if self.device == device:
             return self
         return replace(self, bytes=0, asleep_bytes=None if self.asleep_bytes is None else 0)
@@ -92,7 +98,7 @@ class Resident:
         return replace(self, state=ModelState.ASLEEP, bytes=device, host=host, falling_asleep=False)
 
     def settled(self) -> tuple[int, int, int]:
-        """Device bytes, host bytes and slots that it holds once what it is doing now has ended."""
+        """Device bytes, host bytes and slots once what it is doing now has ended."""
         if self.state is ModelState.DRAINING and self.falling_asleep:
             return self._asleep()
         if self.state in (ModelState.DRAINING, ModelState.UNLOADING):
@@ -127,7 +133,7 @@ class Shortage:
 
 
 def choose(pool: Sequence[Resident], shortage: Shortage) -> tuple[tuple[Resident, Action], ...] | None:
-    """Choose victims and actions in the order of `pool`; None: all of them together are not enough."""
+    """Choose victims and actions in the order of `pool`; None: all are not enough."""
     chosen: dict[str, tuple[Resident, Action]] = {}
     for resident in pool:  # a
         if shortage.met_by(chosen):
@@ -146,7 +152,7 @@ def choose(pool: Sequence[Resident], shortage: Shortage) -> tuple[tuple[Resident
 
 
 def _take_one_back(chosen: dict[str, tuple[Resident, Action]], shortage: Shortage) -> bool:
-    """Make one action gentler if it is still enough; False when each is needed as it is."""
+    """Make one action gentler if that still suffices; False when it does not."""
     for name, (resident, action) in reversed(list(chosen.items())):
         without = {other: pair for other, pair in chosen.items() if other != name}
         if shortage.met_by(without):
@@ -309,7 +315,10 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
 
 
 def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
-    """The victims on each device if one byte more than is free were needed; none where no model can leave."""
+    """The victims on each device if one byte more than is free were needed.
+
+    None where no model can leave.
+    """
     result: list[Victim] = []
     for budget in snapshot.budgets:
         held = sum(r.seen_from(budget.device).settled()[0] for r in snapshot.residents)
@@ -319,7 +328,9 @@ def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
 
 
 def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:
-    """Who is ended so that `model`, which has been idle for long, can sleep: sleeping ones that were used before it.
+    """Which sleeping models end so that `model`, idle for long, can sleep.
+
+    Only those that were used before it.
 
     None: it cannot sleep, or host memory has no room for it even then; let it end.
     """

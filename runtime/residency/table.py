@@ -1,4 +1,4 @@
-"""What the parts of residency share: the models, what they hold, running tasks, and the news that something changed."""
+"""What the parts of residency share: models, what they hold, tasks, events."""
 
 import asyncio
 import logging
@@ -20,7 +20,10 @@ Step = Literal["sleep", "wake"]
 
 
 def map_error(error: Exception, what: str) -> RoundhouseError:
-    """A fault of our own becomes an error like others: whatever it is, no entry may stay on its way for ever."""
+    """Map a fault of our own to an error like others.
+
+    Whatever it is, no entry may stay on its way for ever.
+    """
     if isinstance(error, RoundhouseError):
         return error
     log.error("unmapped error in a %s", what, exc_info=error)
@@ -28,7 +31,10 @@ def map_error(error: Exception, what: str) -> RoundhouseError:
 
 
 class Observer(Protocol):
-    """Receives the events of residency, for metrics and measured figures. Must not block."""
+    """Receives residency events, for metrics and measured figures.
+
+    Must not block.
+    """
 
     def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None: ...
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None: ...
@@ -88,7 +94,10 @@ class Table:
         return sum(budget.bytes for budget in self.budgets)
 
     def used_bytes(self, besides: ModelEntry | None = None, device: str | None = None) -> int:
-        """Bytes that models hold now on a device, or on all. A load that waits for others to leave has nothing yet."""
+        """Bytes that models hold now on a device, or on all.
+
+        A load that waits for others to leave has nothing yet.
+        """
         return sum(e.bytes for e in self._holders(besides) if device in (None, e.device))
 
     def used_host_bytes(self, besides: ModelEntry | None = None) -> int:

@@ -1,4 +1,4 @@
-"""How a model's files are fetched and how its recipe changes while the server runs."""
+"""How files are fetched and recipes change while the server runs."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -36,7 +36,10 @@ class ModelFetcher:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def cancel(self, entry: ModelEntry) -> bool:
-        """Stop bringing its files, if that is under way. What has come stays for the next try."""
+        """Stop fetching its files, if that is under way.
+
+        What has come stays for the next try.
+        """
         task = self._under_way.get(entry.id)
         if task is not None:
             task.cancel()
@@ -150,7 +153,10 @@ class RecipeExchanger:
             await self._table.change()
 
     def _at_once(self, entry: ModelEntry, forced: bool = False) -> bool:
-        """RecipeExchange it if that may be now. From the look at its state to the new recipe nothing else runs."""
+        """Exchange the recipe if that may be now.
+
+        Nothing else runs between the look at the state and the exchange.
+        """
         there = entry.state in (S.READY, S.ASLEEP)
         if entry.state not in (S.ABSENT, S.FAILED) and not there:
             return False

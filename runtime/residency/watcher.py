@@ -1,4 +1,7 @@
-"""What happens to models by itself: death, hang, growth, idleness; and slots that import engines ahead of need."""
+"""What happens to models by itself: death, hang, growth, idleness.
+
+Also: slots that import engines ahead of need.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -54,7 +57,10 @@ class Watcher:
         self._table, self._drainer, self._decide, self._working_margin = table, drainer, decide, working_margin
 
     async def watch(self, heartbeat: float, hung_after: float) -> NoReturn:
-        """For ever: idle time-outs and heartbeats, also of slots that are loading or asleep."""
+        """Run idle time-outs and heartbeats for ever.
+
+        Slots that load, and models that sleep, are watched too.
+        """
         while True:
             await asyncio.sleep(heartbeat)
             await self._table.memory.used()
@@ -131,7 +137,7 @@ class Watcher:
                 await link.end(cause=Cause.of(error))
 
     async def holds(self, entry: ModelEntry, link: SlotLink, held: int) -> None:
-        """A full step takes more than the load did: that counts from now on, and for the next load.
+        """Count what a full step takes beyond the load, now and for the next load.
 
         More than its allowance is no full step. Its neighbours do not leave for that, and nothing is learnt from it.
         """
@@ -170,7 +176,10 @@ class Watcher:
         return bool(timeout) and entry.state in (S.READY, S.ASLEEP) and not busy and entry.clock() - since > timeout
 
     def _retire(self, entry: ModelEntry) -> None:
-        """It sleeps, if it can and host memory has room once those that slept before it have ended; else it ends."""
+        """Put it to sleep if it can and host memory has room, else end it.
+
+        Models that slept before it end first.
+        """
         older = policy.to_sleep(self._table.snapshot(), entry.id)
         for other in self._drainer.dismiss_all(older or ()):
             self._table.spawn(self._drainer.leave(other, f"host memory for {entry.id}"), f"room-{other.id}")
@@ -202,14 +211,20 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
 
 
 def engines_to_prewarm(table: Table) -> list[str]:
-    """Engines of models that can be requested: first those of models that are not in memory, in recipe order."""
+    """Engines of models that can be requested, in recipe order.
+
+    Models that are not in memory come first.
+    """
     able = [entry for entry in table.entries.values() if entry.broken is None]
     away_first = sorted(able, key=lambda entry: entry.state in HOLDS_MEMORY)
     return list(dict.fromkeys(entry.recipe.engine.name for entry in away_first))
 
 
 def engines_at_start(settings: Settings, recipes: Sequence[Recipe]) -> tuple[str, ...]:
-    """Engines of models that are loaded at the start: the first slots import them while the gateway comes up."""
+    """Engines that the first slots import while the gateway comes up.
+
+    Those of models that are loaded at the start.
+    """
     if not settings.prewarm:
         return ()
     at_once = (r.engine.name for r in recipes if r.residency.preload or r.residency.pin)

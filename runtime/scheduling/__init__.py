@@ -1,4 +1,4 @@
-"""The queue of each model: who waits, in which order requests start, and which adapters are in place for them.
+"""Model queues: who waits, who starts next, which adapters are in place.
 
 `placement` decides (pure: no clock, no I/O) and `effects` carries it out.
 Not here: which models are in memory (`runtime.residency`), the wire to engines (`runtime.slots`), names and access

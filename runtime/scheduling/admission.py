@@ -37,7 +37,7 @@ class QueueEntry:
 
 
 class SlotLease:
-    """The hold on a resident model, and on an adapter's place. Use as an async context manager.
+    """The hold on a resident model and an adapter's place: an async context manager.
 
     Args:
         give_back: ends the hold; called again for a ticket that has ended, it does nothing.
@@ -93,14 +93,20 @@ class WaitingBound:
 
 
 class QueueAdmission:
-    """Admission to one queue. It predicts waits from the waiting work and the engine's pace."""
+    """Admission to one queue.
+
+    It predicts waits from the waiting work and the engine's pace.
+    """
 
     def __init__(self, policy: Placement, bounds: WaitingBound, pace: Pace, clock: Callable[[], float]) -> None:
         self._policy, self._bounds, self._pace, self._clock = policy, bounds, pace, clock
 
     def check(self, recipe: Recipe, claim: QueueRequest, make_room: Callable[[QueueRequest], bool]) -> None:
-        """Raises QueueFull or Unreachable. `make_room`: removes another request from a full queue for this one;
-        called last, so that none is removed for a request that is refused itself."""
+        """Raises QueueFull or Unreachable.
+
+        `make_room` removes another request from a full queue for this one. It is called last, so that none is removed
+        for a request that is refused itself.
+        """
         pool = recipe.pools.get(claim.pool)
         waits = not self._policy.starts_at_once(claim)
         if waits and pool is not None and (waiting := self._policy.waiting_in(claim.pool)) >= pool.max_waiting:
@@ -124,20 +130,23 @@ class QueueAdmission:
         )
 
     def predicted_wait(self, claim: QueueRequest) -> float:
-        """Seconds until a request that comes now would start, for Retry-After: from 1 to `MAX_RETRY_AFTER`."""
+        """Seconds until a new request would start, from 1 to MAX_RETRY_AFTER."""
         return min(
             MAX_RETRY_AFTER, max(1.0, self._pace.seconds(self._policy.work_before(claim), self._policy.max_requests))
         )
 
     def _start_in(self, claim: QueueRequest, *, exactly: bool = False) -> float:
-        """Seconds until a request that comes now would start; 0 where that is at once, or nothing was measured yet."""
+        """Seconds until a new request would start; 0: at once, or nothing measured yet."""
         policy = self._policy
         if not self._pace.is_known or (not policy.waiting and policy.running < policy.max_requests):
             return 0.0
         return self._pace.seconds(policy.work_before(claim, exactly=exactly), policy.max_requests)
 
     def _check_deadline(self, recipe: Recipe, claim: QueueRequest) -> None:
-        """Raises Unreachable. The cheap answer is the longest wait: only where that is too long it is worked out."""
+        """Raises Unreachable.
+
+        The longest wait is the cheap answer; only where it is too long is more worked out.
+        """
         if claim.due is None:
             return
         remaining = claim.due - self._clock()

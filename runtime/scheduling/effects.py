@@ -1,4 +1,4 @@
-"""What the placement policy's plans do: Stage, Place and Drop frames to one model's slot, and probes after a commit.
+"""Carry out placement plans: Stage, Place and Drop frames, and probes after them.
 
 | plan says | sent                                       | then the policy gets            |
 |-----------|--------------------------------------------|---------------------------------|
@@ -36,11 +36,11 @@ class AdapterRegistry(Protocol):
     """What the gateway knows of adapters, and its ear for how they fare."""
 
     async def check(self, digest: str) -> None:
-        """Look at an adapter's stored files before they are staged; raises what is wrong with them."""
+        """Check an adapter's stored files before they are staged; raises what is wrong."""
         ...
 
     def probes(self, digest: str) -> Sequence[Probe | None]:
-        """The probes of all versions with this content; None stands for a version without one."""
+        """The probes of all versions with this content; None: a version without one."""
         ...
 
     def dropped(self, digest: str) -> None:
@@ -52,7 +52,7 @@ class AdapterRegistry(Protocol):
         ...
 
     def swapped(self, digest: str, evicted: str | None, staging: float, placing: float) -> None:
-        """An adapter is in its place, which was another's or free, and answers as it should. Seconds."""
+        """Report an adapter that came into its place, and the seconds that it took."""
         ...
 
 
@@ -100,7 +100,10 @@ class AdapterEffects:
         self.stats.setdefault(adapter.digest, AdapterStats())
 
     def forget(self, digest: str) -> None:
-        """The adapter is in the registry no more; its reference stays for those who still wait for it."""
+        """Forget an adapter that left the registry.
+
+        Its reference stays for those who still wait for it.
+        """
         self.stats.pop(digest, None)
         self.probes.clear(digest)
         self._forgotten.add(digest)
@@ -126,12 +129,15 @@ class AdapterEffects:
             self._send(self._place(link, digest, evict))
 
     async def wait_until_settled(self) -> None:
-        """Return once nothing is on its way to the engine. The queue is closed: nothing new begins meanwhile."""
+        """Return once nothing is on its way to the engine.
+
+        The queue is closed: nothing new begins meanwhile.
+        """
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, service_class: ServiceClass) -> ProbeResult:
-        """The probe's result since the commit; runs the probe if there is none, as a request of that class.
+        """Return the probe's result since the commit; runs it, as a request of that class, if there is none.
 
         Raises the engine's error.
         """
@@ -165,7 +171,7 @@ class AdapterEffects:
             self._queue.adapter_staged(digest)
 
     async def _stage_once_free(self, link: SlotLink, ref: AdapterRef) -> None:
-        """Stage, and again while drops that were decided before have yet to make room in the engine's host memory.
+        """Stage; retry while earlier drops have yet to free the engine's host memory.
 
         Mostly they were done just before: frames keep their order, and the engine makes both between the same steps.
         Only a drop of this very adapter has to end first: else it would take away what is staged.
@@ -206,7 +212,7 @@ class AdapterEffects:
             self._queue.adapter_failed(digest, again)
 
     async def _retry_while_busy(self, link: SlotLink, make: Callable[[int], frames.ToSlot]) -> None:
-        """Place or drop, and again while the engine still ends a call that was cancelled on the adapter that leaves."""
+        """Place or drop; retry while the engine ends a cancelled call on that adapter."""
         deadline = self._clock() + STAGE_SECONDS
         while True:
             try:
@@ -218,7 +224,7 @@ class AdapterEffects:
                 await asyncio.sleep(0.005)
 
     async def _probe(self, link: SlotLink, ref: AdapterRef) -> bool:
-        """Ask the probes of this content. False: under none of them may the adapter be used."""
+        """Run the probes of this content. False: none of them allows the adapter."""
         self.probes.clear(ref.digest)
         registered = self._registry.probes(ref.digest) if self._registry is not None else ()
         needed = list(dict.fromkeys([*registered, *self._queue.probes_waiting(ref.digest)]))

@@ -1,4 +1,7 @@
-"""The order of requests: classes with floors, teams and keys by weight, then the earliest deadline; pools. Pure."""
+"""The order of requests: floors of classes, weights of teams and keys, deadlines.
+
+Pure: no clock, no I/O, no adapters. Work is in the units of `QueueRequest.work`.
+"""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -13,7 +16,10 @@ from tenants.caller import ServiceClass
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """`team` and `key` share by weight with those of their class; `work` is what it is charged when it starts."""
+    """What orders a request.
+
+    `team` and `key` share by weight within their class; `work` is charged at the start.
+    """
 
     team: str = DEFAULT_TEAM
     key: str = ""
@@ -59,8 +65,9 @@ while all of them wait."""
 
 
 class AccountOrder:
-    """Accounts by their counters, the lowest first; of two that have the same, the older. Counters rise without a word:
-    it is seen when one comes first.
+    """Accounts by their counters, the lowest first, then the oldest.
+
+    Counters rise without notice: it is seen when one comes first.
 
     Adding and leaving take O(log accounts), `first` as much for each that has risen since.
     """
@@ -158,7 +165,7 @@ class ShareGroup:
         return self._accounts.get(name)
 
     def ahead(self, name: str, weight: float, own: float) -> float:
-        """The work of the others that is done before `own` work of this one is, if no further request comes.
+        """Work of others done before `own` work of this one, if nothing else comes.
 
         O(those that wait): there may be thousands of keys without waiting requests.
         """
@@ -187,7 +194,10 @@ class ShareAccounts:
 
 
 class Rank(NamedTuple):
-    """The order among heads at one moment: counters rise as others start, so a rank is not kept."""
+    """The order among heads at one moment.
+
+    Counters rise as others start, so a rank is not stored.
+    """
 
     position: int
     """Position of its class: one that is owed its floor comes before those above it."""
@@ -216,7 +226,7 @@ class WaitingRequest:
 
 
 class Lane:
-    """Adding and removing take O(log), besides moving a list's pointers; the first is known at once."""
+    """Requests in order. Adding and removing take O(log n) and a list's move."""
 
     __slots__ = ("_keys", "_requests", "_teams")
 
@@ -275,9 +285,11 @@ def rank(request: WaitingRequest, position: int) -> Rank:
 
 
 class Floors:
-    """A class that waits earns `share` of all the work that starts; while it has earned some, it goes before those
-    above it, and pays for what it starts. It may start more than it earned once, and then earns that first: so
-    it gets its share to within one request, and one that comes rarely does not get ahead of others each time.
+    """Classes that wait earn `share` of all work that starts.
+
+    While a class has earned some, it goes before those above it, and pays for what it starts. It may start more than it
+    earned once, and then earns that first: so it gets its share to within one request, and one that comes rarely does
+    not get ahead of others each time.
     """
 
     def __init__(self, share: float) -> None:
@@ -295,7 +307,10 @@ class Floors:
         return sorted(waiting, key=lambda one: one if self._earned[one] <= 0 else one - len(self._earned))
 
     def done(self, service_class: ServiceClass, work: float, waiting: Collection[ServiceClass], *, pays: bool) -> None:
-        """Work began, or turned out to be so much more; `pays`: it went before others by its floor."""
+        """Charge work that began, or turned out to be more.
+
+        `pays`: it went before others by its floor.
+        """
         if pays:
             self._earned[service_class] -= work
         for one in waiting:
@@ -309,14 +324,17 @@ class Floors:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`reserved` places are kept for it, also while it does not use them; it never has more than `most`."""
+    """`reserved` places stay free for it; it never has more than `most`."""
 
     reserved: int = 0
     most: int | None = None
 
 
 class Pools:
-    """Which pools may start a request now. '' is the pool of requests that are in none: nothing is reserved for it."""
+    """Which pools may start a request now.
+
+    '' is the pool of requests that are in none: nothing is reserved for it.
+    """
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         self._pools, self._running = dict(pools), Counter[str]()
@@ -337,7 +355,7 @@ class Pools:
         return self._running[pool]
 
     def closed(self, names: Iterable[str], places: int) -> frozenset[str]:
-        """Those of these pools that may start nothing while requests have `places` places in all."""
+        """Those of these pools that may start nothing while there are `places` in all."""
         if not self._pools:
             return frozenset() if self._running.total() < places else frozenset(names)
         free = places - self._running.total()
@@ -383,7 +401,7 @@ class Pace:
         self.is_known = True
 
     def seconds(self, work: float, at_once: int) -> float:
-        """Until so much work that waits has begun, and one more request can: so many run at once."""
+        """Seconds until that much waiting work has begun and one more request can."""
         return self._seconds * (1 + work / self._work) / max(1, at_once)
 
     def work(self, seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""Which adapter sits in which place of an engine, and which waiting request starts next. A pure policy.
+"""Which adapter gets which place, and which request starts next. A pure policy.
 
 No I/O, no clock of its own, no threads: the caller tells what happened (`enqueue`, `finish`, `staged`, ...) and asks
 `decide(now)` for a plan, which counts as begun the moment it is returned. One instance per loaded base model.
@@ -38,7 +38,8 @@ first, once its class is owed its floor or no class above it waits, until it sta
 has less, or one comes that has no more than it: `runtime.scheduling.fair` bounds how much those get meanwhile.
 
 A second order of turns is inside the engines for texts, among the items of requests that run:
-`models.batching.plan.Turns`. It knows no ranks."""
+`models.batching.plan.Turns`. It knows no ranks.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,8 +56,10 @@ Tier = Literal["device", "host", "staging", "disk"]
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """What to do now. A staging may begin only when the drops of this and of earlier plans have
-    ended: the host tier has no room for both, and one digest may stand in both.
+    """What to do now.
+
+    A staging may begin only when the drops of this and of earlier plans have ended: the host tier has no room for both,
+    and one digest may stand in both.
 
     place: (digest, digest whose place it takes, or None for a free place).
     start: request ids, in order; each has its lease.
@@ -151,7 +154,10 @@ class Placement:
         now: float,
         claim: QueueRequest = DEFAULT_REQUEST,
     ) -> None:
-        """A request came. Raises ValueError for an id in use, Conflict when the engine has no adapter places."""
+        """Add a request.
+
+        Raises ValueError for an id in use, Conflict when the engine has no adapter places.
+        """
         if request_id in self._running:
             raise ValueError(f"request {request_id} runs already")
         if digest is not None:
@@ -169,7 +175,10 @@ class Placement:
             raise Conflict("This model has no adapter places: set memory.adapters.device in its recipe.")
 
     def cancel(self, request_id: str) -> bool:
-        """Forget a waiting request. False: it is not waiting; if it runs, abort it and call `finish` then."""
+        """Forget a waiting request; False: it does not wait.
+
+        If it runs, abort it and call `finish` then.
+        """
         return self._waiting.remove(request_id) is not None
 
     def progress(self, request_id: str, work: float) -> None:
@@ -177,8 +186,10 @@ class Placement:
         self._running.progress(request_id, work)
 
     def finish(self, request_id: str, now: float, work: float | None = None) -> None:
-        """A started request has left the engine, however it ended, and had so much work; None: as foreseen. Unknown
-        ids are ignored (see `reset`)."""
+        """A started request has left the engine with that much work; None: as foreseen.
+
+        Unknown ids are ignored (see `reset`).
+        """
         request = self._running.end(request_id, work)
         if request is not None and request.digest is not None:
             self._device.release(request.digest)
@@ -201,7 +212,7 @@ class Placement:
             self._count(digest).placements += 1
 
     def failed(self, digest: str) -> list[str]:
-        """A staging or placement failed. Returns the waiting requests that end with it, for the caller to answer.
+        """A staging or placement failed. Returns the waiting requests that end with it.
 
         The digest will stand in the next plan's `drop`; an adapter that was to give up its place counts as out.
         """
@@ -213,12 +224,12 @@ class Placement:
         return self._waiting.remove_all(digest)
 
     def forget(self, digest: str) -> None:
-        """The adapter was removed from the registry: drop it once nothing waits for it or runs with it."""
+        """The adapter left the registry: drop it once nothing waits or runs with it."""
         self.unpin(digest)
         self._forgotten.add(digest)
 
     def pin(self, digest: str) -> None:
-        """Keep the adapter in its place from its next placement on. Raises Conflict when no place would stay open."""
+        """Keep the adapter in its next place; Conflict when no place would stay open."""
         self._pins.add(digest, self.places)
 
     def unpin(self, digest: str) -> None:
@@ -234,8 +245,10 @@ class Placement:
         self._running.pools.change(pools)
 
     def reset(self) -> list[str]:
-        """The engine is new and empty. Waiting requests and pins stay; returns the requests that ran and are lost.
-        Reports about work begun before the reset must not be passed on any more."""
+        """The engine is new and empty; returns the requests that ran and are lost.
+
+        Waiting requests and pins stay. Reports about work begun before the reset must not be passed on any more.
+        """
         lost = list(self._running)
         for table in (self._running, self._device, self._host, self._failed):
             table.clear()
@@ -249,7 +262,10 @@ class Placement:
 
     # --- what to do ----------------------------------------------------------------------------------------------
     def decide(self, now: float) -> PlacementPlan:
-        """The next steps. O(waiting adapters + places²) at worst; call it after each event and at `wake_at`."""
+        """Return the next steps; call it after each event and at `wake_at`.
+
+        O(waiting adapters + places²) at worst.
+        """
         if not (self._waiting or self._failed or self._forgotten or self._pins):
             self._device.closing.clear()
             return _NOTHING
@@ -336,8 +352,11 @@ class Placement:
         return self._running.pools.running(pool)
 
     def make_room(self, claim: QueueRequest) -> str | None:
-        """In a full queue: the newest request of who has more in it than this one's team would, by weight and class;
-        it waits no more. None: this one is the one too many."""
+        """Remove one request from a full queue for this one, and return it.
+
+        It is the newest request of the team that has more in it than this one's team would, by weight and class. None:
+        this one is the one too many.
+        """
         return self._waiting.make_room(claim)
 
     def starts_at_once(self, claim: QueueRequest) -> bool:

@@ -47,7 +47,10 @@ class _Event(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The result of one run of a probe. `answered`: the greedy answer as far as it was read, or why there was none."""
+    """The result of one run of a probe.
+
+    `answered`: the greedy answer as far as it was read, or why there was none.
+    """
 
     probe: Probe
     passed: bool
@@ -72,7 +75,10 @@ class Probes:
         self._asking: dict[tuple[str, Probe], asyncio.Task[ProbeResult]] = {}
 
     def clear(self, digest: str | None = None) -> None:
-        """Forget the results of a digest, or all of them: what was true of another commit says nothing."""
+        """Forget the results of a digest, or of all.
+
+        What was true of another commit says nothing.
+        """
         for key in [key for key in self._results if digest in (None, key[0])]:
             del self._results[key]
             self._refused.pop(key, None)
@@ -87,7 +93,10 @@ class Probes:
         return result if result is not None and (result.passed or (digest, probe) in self._refused) else None
 
     def refusal(self, digest: str, probe: Probe | None) -> Unavailable | None:
-        """Why no request may use the adapter under this probe now; None: it passed, or has not run."""
+        """Why no request may use the adapter under this probe now.
+
+        None: it passed, or has not run.
+        """
         result = self._refused.get((digest, probe)) if probe is not None else None
         if result is None:
             return None
@@ -100,7 +109,9 @@ class Probes:
         )
 
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, priority: int) -> ProbeResult:
-        """The result since the commit; asks the engine if none counts, once for all who want to know.
+        """Return the result since the commit.
+
+        If none counts, the engine is asked once for all who want to know.
 
         priority: the question's, as of `HttpCall`.
         Raises the engine's error when it broke, EngineFailed (code probe_timeout) when it did not answer in time.
@@ -134,7 +145,7 @@ class Probes:
 
 
 async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe, priority: int) -> tuple[int, str]:
-    """Status and greedy answer of one request, which ends as soon as the answer tells pass from fail."""
+    """Return status and greedy answer; ends as soon as pass or fail is certain."""
     prompt: dict[str, object] = {"prompt": probe.prompt}
     if path == "/v1/chat/completions":
         prompt = {"messages": [{"role": "user", "content": probe.prompt}]}

@@ -1,4 +1,4 @@
-"""The requests of one model: a bounded queue, leases, and the adapters that running requests need in place.
+"""The requests of one model: a bounded queue, leases, and adapters in place.
 
 The order is decided by `runtime.scheduling.placement` (pure), by rank; this file starts requests as its plans say, and
 `runtime.scheduling.effects` brings adapters in and out. For models without adapters the same policy sees requests of
@@ -91,7 +91,7 @@ class ModelQueue:
         return any(t.adapter is not None and t.adapter.digest == digest for t in tickets)
 
     def change(self, recipe: Recipe) -> None:
-        """The model has another recipe: its bounds count at once, its sizes for the next engine."""
+        """Take another recipe: bounds count at once, sizes for the next engine."""
         self.recipe = recipe
         self.policy.resize(*_sizes(recipe), _spare(recipe))
         self.policy.share(recipe.queue.floor, _pools(recipe))
@@ -108,11 +108,11 @@ class ModelQueue:
         self._link = None
 
     async def wait_until_settled(self) -> None:
-        """Return when, after `close`, nothing about adapters is on its way to the engine any more."""
+        """Return when, after `close`, nothing is on its way to the engine any more."""
         await self.effects.wait_until_settled()
 
     def engine_gone(self) -> None:
-        """The engine ended or sleeps, its adapters are gone; what waits goes on waiting for the next one."""
+        """The engine ended or sleeps, its adapters are gone; waiting requests stay."""
         self._link = None
         self.policy.reset()
 
@@ -185,7 +185,7 @@ class ModelQueue:
                 self.release(ticket)
 
     def _make_room(self, claim: QueueRequest) -> bool:
-        """Refuse the newest request of the team that fills the queue, so that it does not keep others out."""
+        """Refuse the newest request of the team that fills the queue."""
         result = self.policy.make_room(claim)
         if result is None:
             return False
@@ -212,7 +212,7 @@ class ModelQueue:
             pass
 
     def _carry_out(self, link: SlotLink) -> bool:
-        """Whether a started request was gone already, so that its turn is free for another."""
+        """True if a started request was gone already, so that its turn is free."""
         now = self._clock()
         plan = self.policy.decide(now)
         self.effects.carry_out(link, plan)
@@ -243,7 +243,7 @@ class ModelQueue:
 
     # --- adapters ---------------------------------------------------------------------------------------------------
     def pin_adapter(self, adapter: AdapterRef) -> None:
-        """Keep an adapter in its place, and bring it there; Conflict when no place would stay open."""
+        """Bring an adapter into a place and keep it; Conflict if none stays open."""
         self.policy.pin(adapter.digest)
         self.effects.know(adapter)
         self.pump()
@@ -259,7 +259,7 @@ class ModelQueue:
         self.pump()
 
     async def _confirm(self, ticket: QueueEntry, link: SlotLink) -> None:
-        """Run a probe that was added after its adapter was committed, with the first request under it.
+        """Run a probe that was added after the commit, with the first request under it.
 
         Raises Unavailable (code adapter_probe_failed), or the engine's error.
         """
@@ -302,7 +302,7 @@ class ModelQueue:
         self.pump()
 
     def adapter_failed(self, digest: str, error: RoundhouseError) -> None:
-        """Requests that wait for this adapter get the error; the engine and all others go on."""
+        """Fail the requests that wait for this adapter; the engine and others go on."""
         for request in self.policy.failed(digest):
             ticket = self._waiting[request]
             if not ticket.turn.done():

@@ -34,7 +34,7 @@ class LaneHead(NamedTuple):
 
 
 class WaitingRequests:
-    """Adding and removing take O(log waiting), besides moving a list's pointers. Heads are found in O(1) per lane."""
+    """Waiting requests: O(log n) to add or remove, heads in O(1) per lane."""
 
     def __init__(self, floor: float = 0.05) -> None:
         self._by_id: dict[str, WaitingRequest] = {}
@@ -159,8 +159,10 @@ class WaitingRequests:
         return None if best is None else best.request
 
     def make_room(self, claim: QueueRequest) -> str | None:
-        """Take out the newest request of the team, in this class or a lower one, that has most waiting for its weight;
-        none where that is the claim's own. Gives its id."""
+        """Remove the newest request of the team with most waiting for its weight; its id.
+
+        Only in this class or a lower one. None where that is the claim's own team.
+        """
         mine = self._teams[claim.service_class].find(claim.team)
         own = ((mine.waiting if mine is not None else 0) + 1) / claim.weight
         for service_class in reversed(ServiceClass):
@@ -274,12 +276,15 @@ class RunningRequests:
         return self.pools.closed(self._waiting.pools, places)
 
     def full(self, places: int) -> frozenset[str]:
-        """The pools with requests that wait that have as many places as they ever get: no adapter comes for them."""
+        """Pools whose places are all taken while requests wait: no adapter comes for them."""
         return self.pools.full(self._waiting.pools, places)
 
     def with_less(self, places: int) -> Callable[[QueueRequest], bool]:
-        """Whether a claim's team runs none, in its class and above, or would not run more than its part of the places
-        by weight. Whole places only: what parts round up to would go to small teams for ever, whatever they had."""
+        """Whether a claim's team runs none, or not more than its part of the places.
+
+        In its class and above, by weight. Whole places only: what parts round up to would go to small teams for ever,
+        whatever they had.
+        """
         whole = sum(weight for weight, _ in self._of_team.values())
 
         def has_less(claim: QueueRequest) -> bool:

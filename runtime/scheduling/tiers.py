@@ -1,4 +1,4 @@
-"""Where adapters are: host memory, device places, pins, and the moves between them."""
+"""Where adapters are: host memory, device places, pins, and moves between them."""
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -94,7 +94,10 @@ class HostTier:
         return max(later, key=lambda d: needed[d], default=None)
 
     def _by_use(self) -> list[str]:
-        """The staged ones, the least recently used first. The cache tells that only by giving them up."""
+        """The staged adapters, the least recently used first.
+
+        The cache tells the order only by giving them up.
+        """
         order = [self._staged.popitem() for _ in range(len(self._staged))]
         self._staged.update(order)
         return [digest for digest, _ in order]
@@ -107,7 +110,10 @@ class _Place:
 
 
 class DeviceTier:
-    """The places that rules 5 to 7 of `runtime.scheduling.placement` give and take. Who gets one is decided there."""
+    """The places that rules 5 to 7 of `runtime.scheduling.placement` give and take.
+
+    Who gets one is decided there.
+    """
 
     def __init__(self, places: int) -> None:
         self.places = places
@@ -134,7 +140,7 @@ class DeviceTier:
         return self.places - len(self._placed) - len(self._placing)
 
     def touched(self) -> set[str]:
-        """In a place, on its way into one, or on its way out: the engine may still touch its host copy."""
+        """Whether the engine may still touch its host copy: it is in a place or moves."""
         return {*self._placed, *self._placing, *(d for d in self._placing.values() if d is not None)}
 
     def incoming(self) -> dict[str, str | None]:
@@ -146,7 +152,7 @@ class DeviceTier:
         return digest in self._placing or digest in self._placing.values()
 
     def move(self, digest: str, victim: str | None) -> None:
-        """`digest` is on its way into a free place, or into that of `victim`, which is out of it from now on."""
+        """Note that `digest` moves into a free place, or into that of `victim`."""
         if victim is not None:
             del self._placed[victim]
         self._placing[digest] = victim
@@ -205,11 +211,17 @@ class Pins:
         return digest in list(islice(self._needed, self._most))
 
     def fit(self, places: int) -> None:
-        """The engine has so many places now. Of more pins than fit the first ones hold, until there is room again."""
+        """Set the number of places.
+
+        Of more pins than fit, the first ones hold until there is room again.
+        """
         self._most = max(0, places - 1)
 
     def add(self, digest: str, places: int) -> None:
-        """Pin an adapter of an engine with `places` places. Raises Conflict when none would stay open."""
+        """Pin an adapter of an engine with `places` places.
+
+        Raises Conflict when none would stay open.
+        """
         if digest not in self._needed and len(self._needed) + 1 >= places:
             raise Conflict(
                 f"{len(self._needed)} of {places} adapter places are pinned, and one must stay open for others. "
@@ -247,7 +259,7 @@ class Moves:
         self._device, self._host, self._waiting, self._pins = device, host, waiting, pins
 
     def close_places(self, overdue: list[LaneHead], heads: Mapping[str, LaneHead]) -> list[Move]:
-        """Rule 6. Idle places are taken at once; leased ones are closed until their leases end."""
+        """Rule 6. Take idle places at once; close leased ones until their leases end."""
         moves: list[Move] = []
         closing: set[str] = set()
         for head in overdue:
@@ -291,7 +303,7 @@ class Moves:
         return digest not in self._pins and (head is None or head.rank > rank)
 
     def _cost_of_taking(self, digest: str) -> tuple[bool, bool, bool, int, float]:
-        """Idle before leased, closing already before open, unwanted before wanted, few leases, long unused."""
+        """Idle first, then closing, unwanted, few leases, long unused."""
         leases, needed = self._device.leases(digest), self._waiting.count(digest) > 0
         return leases > 0, digest not in self._device.closing, needed, leases, self._device.last_use(digest)
 

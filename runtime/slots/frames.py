@@ -1,8 +1,9 @@
-"""Framed messages between the gateway and a slot over a Unix socket: length prefix, then a msgpack list of frames.
+"""Frames between the gateway and a slot: length prefix, then a msgpack list.
 
 All that one side produces within a tick of its event loop leaves in one message: a step of a chat engine with 64
 streams is one on the wire, not 64. Only what is large takes several. Nothing is ever unpickled; unknown tags and
-oversized messages end the connection."""
+oversized messages end the connection.
+"""
 
 import asyncio
 import struct
@@ -30,7 +31,10 @@ FLUSH_BYTES = 16 * 1024 * 1024
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """`uid` names the call that a frame belongs to; it is unique per connection and never reused."""
+    """One message.
+
+    `uid` names the call that it belongs to; it is unique per connection and never reused.
+    """
 
     uid: int
 
@@ -89,7 +93,10 @@ class Prewarm(Frame, frozen=True):
 
 
 class Sleep(Frame, frozen=True):
-    """Give the device's memory back. Nothing runs and nothing is staged: the gateway has seen to it."""
+    """Give the device's memory back.
+
+    The gateway has seen to it that nothing runs and nothing is staged.
+    """
 
 
 class Wake(Frame, frozen=True):
@@ -97,7 +104,7 @@ class Wake(Frame, frozen=True):
 
 
 class Count(Frame, frozen=True):
-    """What the engine counts by itself, as Prometheus text in `CallDone`; empty where it does not."""
+    """Return the engine's own metrics as Prometheus text in `CallDone`; may be empty."""
 
 
 ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | Wake | Count
@@ -124,7 +131,10 @@ class Emit(Frame, frozen=True):
 
 
 class CallDone(Frame, frozen=True):
-    """The call ended well; a load, a sleep and a wake bring what is held afterwards, `Count` what was counted."""
+    """The call ended well.
+
+    A load, a sleep and a wake bring what is held afterwards, `Count` what was counted.
+    """
 
     loaded: LoadResult | None = None
     held: MemoryFootprint | None = None
@@ -152,7 +162,10 @@ class CallFailed(Frame, frozen=True):
 
 
 class EngineBroken(CallFailed, frozen=True):
-    """The engine has ended by itself; `uid` is 0. It answers no call any more, so its slot must be ended."""
+    """The engine has ended by itself; `uid` is 0.
+
+    It answers no call any more, so its slot must be ended.
+    """
 
 
 FromSlot = Hello | Report | Emit | CallDone | CallFailed | EngineBroken
@@ -162,7 +175,10 @@ from_slot_decoder = msgspec.msgpack.Decoder(list[FromSlot])
 
 
 async def read_frames(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[list[T]]") -> list[T]:
-    """The frames of one message. Raises IncompleteReadError at the end, ConnectionError for what is not a frame."""
+    """Read the frames of one message.
+
+    Raises IncompleteReadError at the end, ConnectionError for what is not a frame.
+    """
     (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
     if size > MAX_MESSAGE:
         raise ConnectionError(f"a message of {size} bytes is over the limit of {MAX_MESSAGE}")

@@ -1,8 +1,11 @@
-"""The gateway's end of one slot, as everybody but the slots' own room sees it. The first form: `unix_link`.
+"""The gateway's end of one slot, as the other rooms see it.
+
+`unix_link` implements it.
 
 A link is for one life: it ends with its slot's process, and the next process has a link of its own. So whoever keeps
 one over an await never reaches another model's engine by it. Which processes there are, where they run and how they are
-ended is its own affair."""
+ended is its own affair.
+"""
 
 import asyncio
 import signal
@@ -33,7 +36,10 @@ class Sender(Protocol):
 
 
 class FrameCall:
-    """Whatever carries the frames. An async context manager that cancels the work when it is left early."""
+    """One call to a slot, whatever carries the frames.
+
+    An async context manager that cancels the work when it is left early.
+    """
 
     def __init__(self, link: Sender, uid: int) -> None:
         self._link, self.uid = link, uid
@@ -68,7 +74,7 @@ class FrameCall:
             self.usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
     def fail(self, error: RoundhouseError) -> None:
-        """End it here with this error, whatever the slot does, and tell the slot to stop the work."""
+        """End the call here with this error, and tell the slot to stop the work."""
         self._link.cancel(self.uid)
         self.put(frames.CallFailed.of(self.uid, error))
 
@@ -97,8 +103,10 @@ class FrameCall:
         return None
 
     def _with_following(self, chunk: Chunk) -> Chunk:
-        """Together with the chunks that have come behind it already: who is late catches up at once, and a gateway that
-        is full has less to do for each."""
+        """Join the chunks that have arrived behind this one.
+
+        A slow reader catches up at once, and a busy gateway has less to do for each.
+        """
         parts = [chunk.data]
         while self._arrived and isinstance(frame := self._arrived[0], frames.Emit) and isinstance(frame.event, Chunk):
             parts.append(frame.event.data)
@@ -132,7 +140,7 @@ class FrameCall:
             self._link.forget(self.uid)
 
     async def _leave(self) -> None:
-        """Cancel, and wait until the work has left the engine: only then is its place free."""
+        """Cancel, and wait until the work has left the engine: then its place is free."""
         self._link.cancel(self.uid)
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
@@ -158,7 +166,10 @@ class Cause:
 
     @property
     def may_be_memory(self) -> bool:
-        """Whether memory may have run out: the kernel then ends a process by SIGKILL, and does not always tell."""
+        """Whether memory may have run out.
+
+        The kernel then sends SIGKILL, and does not always say why.
+        """
         return self.code in ("out_of_memory", UNKNOWN.code) or self.signal == signal.SIGKILL
 
     @classmethod
@@ -208,7 +219,10 @@ class SlotLink(Protocol):
 
     # --- its life ---------------------------------------------------------------------------------------------------
     async def connect(self, timeout: float = CONNECT_SECONDS) -> None:
-        """Wait for the slot and its greeting. Raises Unavailable when it does not come up in time."""
+        """Wait for the slot and its greeting.
+
+        Raises Unavailable when it does not come up in time.
+        """
         ...
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
@@ -233,11 +247,14 @@ class SlotLink(Protocol):
 
     # --- calls ------------------------------------------------------------------------------------------------------
     def call(self, make: Callable[[int], frames.ToSlot]) -> FrameCall:
-        """Send a frame and return the call; use it as a context manager. Raises Unavailable when away."""
+        """Send a frame and return the call, a context manager.
+
+        Raises Unavailable when away.
+        """
         ...
 
     async def counted(self, timeout: float) -> bytes:
-        """The engine's own metrics as Prometheus text; empty: none, or no answer in `timeout` seconds."""
+        """The engine's own metrics as Prometheus text; empty: none within `timeout` s."""
         ...
 
     async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> MemoryFootprint | None:

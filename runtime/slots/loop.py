@@ -1,4 +1,6 @@
-"""The slot: what runs inside a LitServe inference worker. One Unix socket, one gateway, at most one engine.
+"""The slot: what runs inside a LitServe inference worker.
+
+One Unix socket, one gateway, at most one engine.
 
 | event                    | empty slot             | slot with an engine          | its engine sleeps            |
 |--------------------------|------------------------|------------------------------|------------------------------|
@@ -192,12 +194,18 @@ class SlotServer:
         return frames.CallDone(frame.uid, loaded)
 
     def _broken(self, how: EngineFailed, out: frames.Outbox) -> None:
-        """Tell before the calls end that fail by it. A sleep or wake that goes on tells by its own failure."""
+        """Report a broken engine before its calls end.
+
+        A sleep or wake under way reports it by its own failure.
+        """
         if not self._changing:
             out.put(frames.EngineBroken(0, how.status, how.code, how.message))
 
     async def _change(self, sleep: bool) -> MemoryFootprint:
-        """Fall asleep or wake up. Once begun it is not cancelled: a half-changed engine is of no use to anybody."""
+        """Fall asleep or wake up.
+
+        It is not cancelled once begun: a half-changed engine is of no use.
+        """
         engine = self._ready()
         if self._changing or self._asleep is sleep:
             raise EngineFailed(f"This engine {'is busy' if self._changing else 'sleeps' if sleep else 'is awake'}.")
@@ -216,7 +224,10 @@ class SlotServer:
         return await engine.metrics() if isinstance(engine, MetricsSource) else b""
 
     async def _requests_gone(self) -> None:
-        """A cancelled request may still be on its way out of the engine. Raises EngineFailed if one stays."""
+        """Wait for cancelled requests to leave the engine.
+
+        Raises EngineFailed if one stays.
+        """
         if self._working:
             await asyncio.wait(self._working, timeout=STAY_SECONDS)
         if self._working:
@@ -247,7 +258,10 @@ class SlotServer:
         return self._engine
 
     async def _call(self, frame: frames.Call, out: frames.Outbox) -> None:
-        """The events of one request. Raises EngineFailed for one that is of another task than the model."""
+        """Run one request.
+
+        Raises EngineFailed for one that is of another task than the model.
+        """
         assert self._task is not None, "a model is loaded"
         kind = TASKS[self._task]
 

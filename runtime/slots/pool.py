@@ -1,4 +1,4 @@
-"""All slots of the server: who is empty, who holds which model, who is coming back."""
+"""All slots of the server: empty ones, those with a model, those coming back."""
 
 import asyncio
 import logging
@@ -13,7 +13,9 @@ log = logging.getLogger("roundhouse.pool")
 
 
 class SlotPool:
-    """Hands out empty slots and takes ended ones back. LitServe's monitor respawns what has ended.
+    """Hands out empty slots and takes ended ones back.
+
+    LitServe's monitor respawns what has ended.
 
     Args:
         make: makes the link to a slot's next process by the slot's number; it calls what it is given with the link when
@@ -112,7 +114,7 @@ class SlotPool:
             raise Unavailable("No slot came free in time. Raise the number of slots.", retry_after=5) from None
 
     async def prewarm(self, engine: str) -> bool:
-        """Import an engine's libraries in one empty slot, if none has them yet. True when one is warm afterwards."""
+        """Import an engine's libraries in an empty slot; true when one is warm afterwards."""
         importing = [link for link in self._free if link.prewarmed == engine]
         if any(link.warm for link in importing):
             return True
@@ -141,7 +143,10 @@ class SlotPool:
         return sorted((link for link in self._free if link.prewarmed is not None), key=lambda link: link.slot_id)
 
     async def cool(self, room: int, keep: str | None = None) -> None:
-        """End pre-warmed slots until those that are left hold at most `room` bytes; one for engine `keep` stays."""
+        """End pre-warmed slots until the rest holds at most `room` bytes.
+
+        One for engine `keep` stays.
+        """
         spared = next((link for link in self.prewarmed() if link.prewarmed == keep), None)
         for link in self.prewarmed():
             if link is spared:

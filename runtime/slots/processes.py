@@ -1,4 +1,4 @@
-"""What the kernel knows of a slot's processes: how one ended, and the memory that a group holds."""
+"""What the kernel knows of a slot's processes: how one ended, and their memory."""
 
 import contextlib
 import fcntl
@@ -28,7 +28,7 @@ KILLED_MEANWHILE = Cause("out_of_memory", "its process ended, and the kernel has
 
 
 def hold(pid: int) -> int | None:
-    """A file descriptor of the process, for `cause_of`; None where there is no such thing, or no such process."""
+    """Open a file descriptor of the process for `cause_of`; None: there is none."""
     with contextlib.suppress(OSError, AttributeError):
         return os.pidfd_open(pid)
     return None
@@ -57,7 +57,7 @@ def cause_of(pid: int, kills: OomKills, handle: int | None = None) -> Cause:
 
 
 def _exit_code_of_handle(handle: int) -> int | None:
-    """The exit code after its parent has read it; None on a kernel that does not keep it."""
+    """The exit code after the parent has read it; None: this kernel does not store it."""
     answer = bytearray(INFO.size)
     struct.pack_into("<Q", answer, 0, INFO_EXIT)
     try:
@@ -69,7 +69,7 @@ def _exit_code_of_handle(handle: int) -> int | None:
 
 
 def _exit_code(pid: int) -> int | None:
-    """The exit code as waitpid gives it; None when the process is gone already, or is not ending."""
+    """The exit code as waitpid gives it; None: gone already, or not ending."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         code = int(fields[EXIT_CODE])
@@ -83,7 +83,9 @@ REREAD_SECONDS = 60.0
 
 
 class GroupPeak:
-    """What `group_bytes` tells, for a heartbeat: read anew only when a process came, or holds more than ever before.
+    """What `group_bytes` returns, cached for heartbeats.
+
+    Read anew only when a process came, or one holds more than ever before.
 
     A full read walks all pages of the processes, and meanwhile their calls that map memory wait: a request of 20 ms
     would feel it.
@@ -96,7 +98,7 @@ class GroupPeak:
         self._held, self._until = 0, 0.0
 
     def read(self) -> int:
-        """The most bytes that the group's processes have held; 0 when there are none. Blocks."""
+        """The most bytes that the group's processes have held; 0: none. Blocks."""
         peaks = {}
         for process in process_control.group_members(self.group):
             with contextlib.suppress(OSError):
@@ -107,7 +109,7 @@ class GroupPeak:
 
 
 def group_bytes(group: int, at_most: bool = True) -> int:
-    """The most that the processes of a group have held; else what they hold now. 0 when there are none.
+    """The most a group's processes have held, else what they hold now; 0: none.
 
     Of each: its proportional set size now (pages that it shares count by share), and for the most what its resident
     set was larger by at its largest. Blocks for about 10 ms for each GB.

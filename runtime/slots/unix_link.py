@@ -1,4 +1,4 @@
-"""A link over a Unix socket to a slot on this machine, which leads a process group of its own.
+"""A link over a Unix socket to a slot here, which leads its own process group.
 
 When the socket closes, the kernel is asked how the process ended, and its group is killed: children of a slot must not
 outlive it.
@@ -29,7 +29,10 @@ KILL_SECONDS = 30.0
 
 
 class UnixSlotLink:
-    """`runtime.slots.link.SlotLink`. `on_death` is called when its connection ends, with this link."""
+    """`runtime.slots.link.SlotLink`.
+
+    `on_death` is called when its connection ends, with this link.
+    """
 
     def __init__(self, slot_id: int, address: str, on_death: Callable[[SlotLink], None]) -> None:
         self.slot_id, self.address = slot_id, address
@@ -69,7 +72,10 @@ class UnixSlotLink:
         self._reader = asyncio.create_task(self._read(reader, writer, hold(hello.pid)), name=f"slot-{self.slot_id}")
 
     async def _meet(self, deadline: float) -> tuple[frames.Hello, asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """One try. The kernel accepts for a process that is stopped, too: its greeting has the same deadline."""
+        """Try once to connect.
+
+        The kernel accepts for a stopped process, too, so its greeting has the same deadline.
+        """
         writer = None
         try:
             async with asyncio.timeout_at(deadline):
@@ -153,7 +159,10 @@ class UnixSlotLink:
             return b""
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
-        """SIGTERM to the process group if there is `grace`, then SIGKILL. Whoever comes second waits, too."""
+        """End the process group: SIGTERM if there is `grace`, then SIGKILL.
+
+        A second caller waits, too.
+        """
         pid, self.pid, group, reader = self.pid, 0, self.group, self._reader
         if pid:
             self.cause = cause or self.cause
@@ -178,7 +187,7 @@ class UnixSlotLink:
 
 
 def unix_links(run_dir: str) -> Callable[[int, Callable[[SlotLink], None]], SlotLink]:
-    """A factory for the links of a server's slots: slot number and death callback to link."""
+    """A factory for a server's links: slot number and death callback to link."""
     return lambda slot_id, on_death: UnixSlotLink(slot_id, socket_path(run_dir, slot_id), on_death)
 
 
@@ -188,7 +197,7 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 async def _gone(group: int, slot_id: int) -> None:
-    """Wait for the end of a process group that was killed, however long the kernel takes (a driver may hold it up)."""
+    """Wait for the end of a killed process group, which a driver may delay."""
     pause = 0.005
     while not await _ends(group, KILL_SECONDS, pause):
         log.error("processes do not end", extra={"slot": slot_id, "group": group})

@@ -35,7 +35,7 @@ def create_engine(bounds: Bounds, name: str, task: str) -> Engine:
 
 
 def give_way(steps: int) -> None:
-    """Make this process nicer for good: the threads that it has, and those that they will start."""
+    """Make this process nicer for good, with its threads and those they start."""
     if steps:
         for thread in map(int, os.listdir("/proc/self/task")):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
@@ -52,7 +52,9 @@ def _load_then_freeze(expendable: OomPriority) -> Iterator[None]:
 
 
 def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
-    """Libraries leave files behind when they are killed (vLLM its sockets): the slot's next process clears them.
+    """Use a temporary folder that the slot's next process clears.
+
+    Killed libraries leave files behind (vLLM its sockets).
 
     The last ones go with the run's folder. Returns whether this is the slot's first process.
     """
@@ -75,7 +77,7 @@ def own_group() -> None:
 
 
 class SlotLoop(LitLoop):  # type: ignore[misc]
-    """LitServe's hook for a worker's main loop: serves the slot until its process ends."""
+    """LitServe's hook for a worker's main loop: serves the slot until it ends."""
 
     def __init__(
         self, run_dir: str, engines_at_start: tuple[str, ...] = (), bounds: Bounds = USUAL, spin: float = 0.0

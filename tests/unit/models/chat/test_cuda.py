@@ -13,15 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-<<<<<<< HEAD
-from models.chat import asgi, devices, processes, settings, warmup
+from models.chat import asgi, processes, settings, warmup
 from models.chat.vllm import core, launch, prewarm, step_budget, variables
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe
-=======
-from models.chat import processes, settings
-from models.chat.vllm import core, launch, prewarm, variables
->>>>>>> 87f689bd (Join modules of one subject)
 from tests.unit.registry.makers import recipe
 
 
@@ -44,7 +39,6 @@ def test_a_recipe_that_has_its_own_graphs_keeps_them(flag: str) -> None:
     assert "--cudagraph-capture-sizes" not in words("cuda:0", **{flag: True})
 
 
-<<<<<<< HEAD
 def test_another_kind_of_graph_keeps_the_sizes_unless_it_has_its_own() -> None:
     full = words("cuda:0", compilation_config='{"cudagraph_mode": "FULL"}')
     assert "--cudagraph-capture-sizes" in full
@@ -108,12 +102,7 @@ def test_prompts_of_the_warm_up_reach_each_configuration_of_the_kernels() -> Non
 
 @given(requests=st.integers(1, 4096), tokens=st.integers(1, 16384))
 def test_every_batch_of_single_tokens_has_a_graph_that_it_half_fills(requests: int, tokens: int) -> None:
-    sizes = devices.capture_sizes(requests, tokens)
-=======
-@given(requests=st.integers(1, 4096))
-def test_every_batch_of_single_tokens_has_a_graph_that_it_half_fills(requests: int) -> None:
-    sizes = settings.capture_sizes(requests)
->>>>>>> 87f689bd (Join modules of one subject)
+    sizes = settings.capture_sizes(requests, tokens)
     assert sizes == sorted(set(sizes))
     assert sizes[0] >= 1
     assert sizes[-1] == min(max(requests, tokens), 512)
