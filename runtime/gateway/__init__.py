@@ -1,4 +1,4 @@
-"""One object for everything outside, made in `opening`: inference (`core`) and use cases (`services`).
+"""The gateway: inference (`core`) and use cases (`services`), made in `opening`.
 
 Here: a request and its record (`context`, `request`, `record`, `sinks`), what answers it (`target`, `backend`, `local`,
 `providers`), and what may be done with models, adapters and routers.

@@ -1,4 +1,4 @@
-"""What may be done with adapters, for HTTP and at the start: register, remove, aliases, rollback, pins."""
+"""Use cases of adapters, for HTTP and the start: register, remove, alias, pin."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -79,9 +79,7 @@ class Adapters:
         return self._view(self._service.show(key), caller)
 
     def _view(self, adapter: Adapter, caller: Caller) -> AdapterView:
-        """Who only uses another team's is not told where its files lie, of what it was made, its known answer, and how
-        much it is used.
-        """
+        """A team sees of another's adapter neither files, source, probe nor use."""
         queue = self._residency.get(adapter.key.base).queue
         view = adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue)
         if _may_change(adapter.key, caller):
@@ -91,7 +89,7 @@ class Adapters:
         return replaced(view, source="", versions=versions, **private)
 
     def _owned(self, name: str, caller: Caller) -> AdapterKey:
-        """An adapter that the caller may change. Raises NotFound, BadRequest, Forbidden (not_your_adapter)."""
+        """An adapter that the caller may change. Raises NotFound, BadRequest, Forbidden."""
         key = self._names.managed_by(caller).adapter(name).key
         if not _may_change(key, caller):
             raise Forbidden(
@@ -115,14 +113,17 @@ class Adapters:
         return takers[0]
 
     def check_name(self, base: str, name: str | None, caller: Caller) -> None:
-        """May an adapter be registered under these names? Before its upload. Raises NotFound, BadRequest, Conflict."""
+        """Check before an upload whether these names are free and allowed.
+
+        Raises NotFound, BadRequest, Conflict.
+        """
         entry = self._base(base, caller.team)
         if name is not None:
             self._names.check_adapter(AdapterKey(entry.id, name, caller.team))
 
     # --- registration -----------------------------------------------------------------------------------------------
     async def check(self, name: str, base: str, source: AdapterSource, caller: Caller) -> tuple[str, CheckedAdapter]:
-        """Everything but storing it: the base's id, and what was found. Raises Unfit with every fault at once."""
+        """Do everything but store it. Raises Unfit with every fault at once."""
         where = self.base_for(name, base, caller.team)
         checked = await self._service.validate(where, source)
         self._check_owner(checked, source, where.id, caller.team)
@@ -139,7 +140,7 @@ class Adapters:
         alias: str | None = None,
         shared: bool | None = None,
     ) -> Registration:
-        """A name that the team has gets a new version; the same content again changes nothing.
+        """Register a new version of a name; the same content again changes nothing.
 
         shared: for all teams; None: as it was, and a new one is the team's alone.
 
@@ -153,8 +154,9 @@ class Adapters:
         return Registration(self._changed(done.adapter, caller), done.version.tag, done.created)
 
     def _check_owner(self, checked: CheckedAdapter, source: AdapterSource, base: str, team: str) -> None:
-        """Raises Forbidden (upload_needed) for content that only other teams have, and none of them shares, from a
-        source that is only named: that is no sign that the caller has its bytes.
+        """Raises Forbidden (upload_needed) for unshared content that other teams own.
+
+        A source that is only named is no sign that the caller has its bytes.
         """
         if not isinstance(source, NamedSource):
             return
@@ -168,7 +170,7 @@ class Adapters:
             )
 
     async def register_from_recipe(self, recipe: Recipe) -> None:
-        """The adapters of a recipe whose names are not there yet: everybody's. What is refused is kept in `faults`."""
+        """Register a recipe's adapters for all teams. Refusals are kept in `faults`."""
         refused: dict[str, str] = {}
         self._faults[recipe.id] = refused
         for declared in recipe.adapters:
@@ -189,12 +191,12 @@ class Adapters:
         self._apply_pins(recipe.id)
 
     def base_for(self, name: str, base: str, team: str) -> Base:
-        """The model that a team may register `name` for. Raises as a registration does before any work."""
+        """The model that a team may register `name` for. Raises as registration does."""
         entry = self._base(base, team)
         return self._checked_base(entry, AdapterKey(entry.id, name, team))
 
     def _checked_base(self, entry: ModelEntry, key: AdapterKey) -> Base:
-        """The model as the base of an adapter. Raises as `Names.check_adapter`; Unavailable without files."""
+        """The model as a base. Raises as `Names.check_adapter`; Unavailable without files."""
         self._names.check_adapter(key)
         if entry.broken is not None:
             raise entry.broken
@@ -210,7 +212,7 @@ class Adapters:
     async def remove(
         self, name: str, version: str | None, caller: Caller, *, force: bool = False
     ) -> AdapterDeletedView:
-        """Remove an adapter or one version of it. Raises Conflict while requests use it or aliases point to it."""
+        """Remove an adapter, or one version. Raises Conflict while it is used or aliased."""
         key = self._owned(name, caller)
         gone = await self._service.remove(key, version, force=force)
         self._names.refresh()
@@ -233,14 +235,14 @@ class Adapters:
         return self._changed(await self._service.share(self._served(name, caller), shared), caller)
 
     async def pin(self, name: str, pinned: bool, caller: Caller) -> AdapterView:
-        """Keep the current version in its device place, or no longer so. Raises Conflict when no place stays open."""
+        """Pin the current version to its place, or unpin it; Conflict if none is left."""
         key = self._served(name, caller)
         changed = replace(self._service.show(key), pinned=pinned)
         self._apply_pins(key.base, changed)  # a Conflict leaves the registry as it was
         return self._changed(await self._service.pin(key, pinned), caller)
 
     def _served(self, name: str, caller: Caller) -> AdapterKey:
-        """An adapter that the caller may change, of a model that is there. Raises as `_owned`."""
+        """An adapter that the caller may change, on a served model. Raises as `_owned`."""
         key = self._owned(name, caller)
         if key.base not in self._residency.entries:
             raise NotFound(
@@ -257,8 +259,9 @@ class Adapters:
         return self._view(adapter, caller)
 
     def _apply_pins(self, base: str, changed: Adapter | None = None) -> None:
-        """Have the placement hold the current versions of a base's pinned adapters, and nothing else. Several adapters
-        may have the same content: it is held while one of them is pinned.
+        """Pin exactly the current versions of a base's pinned adapters.
+
+        Several adapters may have the same content: it is pinned while one of them is.
 
         changed: one as it will be; of this one a Conflict is raised. Others that find no place are left out.
         """

@@ -1,4 +1,4 @@
-"""What answers requests: models of this machine (`local`), providers (`providers`), later other machines.
+"""What answers requests: local models, providers, later other machines.
 
     Backend.resolve(name) -> Target;  Backend.lease(request) -> Lease;  Lease.run(call) -> events
 
@@ -43,7 +43,7 @@ class RetryPolicy(Protocol):
         ...
 
     def retry_delay(self, target: Target, error: Exception, attempts: int, seconds_left: float | None) -> float | None:
-        """Seconds until the next attempt; None: there is none. attempts: at this target so far, the failed one too."""
+        """Seconds until the next attempt; None: there is none. attempts: made so far."""
         ...
 
 
@@ -55,11 +55,11 @@ class Backend(Protocol):
 
     @property
     def retry(self) -> RetryPolicy | None:
-        """None: a failure is final, as where requests wait in a queue of the backend's own."""
+        """None: a failure is final, as where the backend's own queue waits."""
         ...
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
-        """None: the name belongs to another backend. Raises BadRequest, NotFound, Forbidden."""
+        """None: another backend's name. Raises BadRequest, NotFound, Forbidden."""
         ...
 
     def load_progress(self, target: Target) -> LoadProgress | None:
@@ -73,5 +73,5 @@ class Backend(Protocol):
     def state_of(self, target: Target) -> TargetState: ...
 
     def lease(self, request: Request, target: Target) -> AbstractAsyncContextManager[Lease]:
-        """Raises QueueFull, Unavailable, DeadlineExceeded or LoadPending before anything was sent."""
+        """Raises QueueFull, Unavailable, DeadlineExceeded or LoadPending before any work."""
         ...

@@ -1,4 +1,4 @@
-"""The most that a request can use, known before it runs, which limits and budgets reserve; and prices.
+"""The most that a request can use, which limits and budgets reserve; and prices.
 
 A token is at least a byte of the body, and no sequence is longer than the context; so the bound holds for every
 tokenizer. What a chat template says of its own accord, such as a preamble, is no byte of the body: it is not foreseen.
@@ -20,7 +20,7 @@ UNKNOWN_CONTEXT = 32_768
 
 
 def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) -> Demand:
-    """The demand of all calls of one request. audio_seconds: the longest recording that is taken."""
+    """The demand of all calls of a request. audio_seconds: the longest recording."""
     demands = [task_of(call).demand(call, context or UNKNOWN_CONTEXT, audio_seconds) for call in calls]
     if len(demands) == 1:
         return demands[0]
@@ -31,7 +31,10 @@ def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) 
 
 
 def amounts(demand: Demand, price: PriceList) -> Amounts:
-    """Amounts to reserve, cut to what a limit can be: clients may ask for any number, the ledger has 64 bits."""
+    """Amounts to reserve, cut to what a limit can be.
+
+    Clients may ask for any number, the ledger has 64 bits.
+    """
     money = price.most(prompt=demand.prompt, output=demand.output, audio_ms=demand.audio_ms, pairs=demand.pairs)
     most = (demand.prompt + demand.output, demand.audio_ms, money, demand.requested_output)
     return Amounts(*(min(amount, MAX_AMOUNT) for amount in most))

@@ -1,4 +1,4 @@
-"""The use cases of one adapter made of several, and of one model made of base and adapter: a process makes them."""
+"""Use cases that make an adapter of several, or a model of base and adapter."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ MERGED = "merged"
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What a client asks for. `parts`: the name of an adapter as in requests, and its weight."""
+    """What a client requests. `parts`: adapters by name, with their weights."""
 
     name: str
     parts: tuple[tuple[str, float], ...]
@@ -45,7 +45,7 @@ class Combination:
 
 
 class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in a folder of the server's machine, which `POST /v1/models` takes as its source."""
+    """A folder on the server's machine that `POST /v1/models` takes as a source."""
 
     object: Literal["adapter.merged"] = "adapter.merged"
     name: str
@@ -57,7 +57,7 @@ class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Combiner:
-    """It makes one adapter or model at a time: each takes a process and all its processor time."""
+    """Makes one adapter or model at a time: each takes all the processor time."""
 
     def __init__(self, names: Names, service: AdapterService, adapters: Adapters) -> None:
         self._names, self._service, self._adapters, self._busy = names, service, adapters, False
@@ -72,7 +72,7 @@ class Combiner:
             return await self._combine(combination, caller)
 
     async def merge(self, name: str, caller: Caller, folder: Path) -> AdapterMergedView:
-        """Merge base and adapter into one model below `folder`, unless the same two were merged before.
+        """Merge base and adapter into a model below `folder`, unless that was done before.
 
         Raises BadRequest, NotFound, Unavailable (combine_busy, out_of_memory, disk_full), Unfit, EngineFailed.
         """

@@ -1,4 +1,4 @@
-"""Who sends a request, how urgently, and since when: known before its body is served."""
+"""Who sends a request, how urgently, and since when."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """How the client wants to be served: RFC 7240's `Prefer`, and our own header for progress."""
+    """How the client wants to be served: RFC 7240's `Prefer`, and our progress header."""
 
     respond_async: bool = False
     wait: float | None = None
@@ -26,7 +26,7 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class RequestHints:
-    """What headers and body say about the work and its urgency, before the body is understood."""
+    """What headers and body say of work and urgency, before the body is understood."""
 
     size: int = 0
     """Bytes of the input."""
@@ -52,7 +52,7 @@ class Trace(Protocol):
 
 
 class TranscriptSink(Protocol):
-    """The words of one request and its answer, of a team that has them stored (`console`)."""
+    """Takes the words of one request and its answer, where the team stores them."""
 
     def begin(self, content_type: str) -> None:
         """The answer of an attempt begins."""
@@ -79,7 +79,7 @@ class Transcripts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Made by `runtime.http.hints` from headers, key and body, and by nothing else; then passed on."""
+    """Made only by `runtime.http.hints`, from headers, key and body; then passed on."""
 
     id: str
     """The client's X-Request-Id, so not unique; or ours, which is."""
@@ -106,6 +106,6 @@ class RequestContext:
         return min(self.deadline, self.first_by)
 
     def seconds_left(self) -> float | None:
-        """Until the answer has to begin, 0 once that has passed; None: there is no such time."""
+        """Seconds until the answer has to begin, at least 0; None: no such time."""
         by = self.begin_by
         return None if by is None else max(0.0, by - time.monotonic())

@@ -1,4 +1,4 @@
-"""The gateway: choose what a request's name means, admit it, lease the target, record the end.
+"""The gateway: choose a target, admit the request, lease it, record the end.
 
 Use cases that are no inference are in `services`.
 """
@@ -61,7 +61,7 @@ class Gateway:
     # --- record -----------------------------------------------------------------------------------------------------
     @contextmanager
     def record(self, context: RequestContext, endpoint: str) -> Iterator[Request]:
-        """Enclose everything that is done for one request. At its end each sink gets its record."""
+        """Enclose everything done for one request. At its end each sink gets its record."""
         trace = None if self._tracing is None else self._tracing.begin(context, endpoint)
         request = Request(context, endpoint, self._sinks, device=self._device, trace=trace)
         try:
@@ -89,19 +89,19 @@ class Gateway:
 
     # --- choose -----------------------------------------------------------------------------------------------------
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target:
-        """Raises BadRequest for what is no name or the wrong task, NotFound with what exists, Forbidden."""
+        """Raises BadRequest (no name, wrong task), NotFound with what exists, Forbidden."""
         for backend in self._backends.values():
             if (target := backend.resolve(model_ref, caller)) is not None:
                 return target
         raise NotFound(f"There is no model {model_ref.name!r}.", param="model")
 
     def check_name(self, model_ref: ModelRef, caller: Caller) -> None:
-        """Raise as `resolve` for a name that is no router's either, before the rest of a request has come."""
+        """Raises as `resolve`, routers apart, before the rest of a request has come."""
         if not self.services.routers.is_router(self._names.without_tag(model_ref)):
             self.resolve(model_ref, caller)
 
     async def choose(self, request: Request) -> Target:
-        """Resolve the request's name, or have its router choose. Raises as `resolve`; Unavailable (no_route)."""
+        """Resolve the name, or have its router choose. Raises as `resolve`, or no_route."""
         router = await self.services.routers.ready(self._names.without_tag(request.model_ref))
         if router is None:
             target = self.resolve(request.model_ref, request.context.caller)
@@ -111,7 +111,7 @@ class Gateway:
         return target
 
     def fallback(self, request: Request, name: str) -> Target | None:
-        """A fall-back of the request's router as its target; None: the name is unknown now, or not for this caller."""
+        """A router's fall-back as a target; None: unknown now, or not for this caller."""
         chosen = request.target
         assert chosen is not None, "it has been chosen"
         reference = replace(request.model_ref, name=name, adapter=None, written_by=DEFAULT_TEAM)
@@ -123,11 +123,11 @@ class Gateway:
 
     # --- admit ------------------------------------------------------------------------------------------------------
     def admit(self, request: Request) -> None:
-        """Reserve what an attempt may use within the limits of team and key. Raises LimitExceeded."""
+        """Reserve an attempt's use within the team's and key's limits, or LimitExceeded."""
         self._limits.admit(request, self.context_length)
 
     def levels(self, request: Request) -> Mapping[str, tuple[int, int, float]]:
-        """By kind of limit: the limit, what remains, seconds until all of it is there again."""
+        """By kind of limit: the limit, what remains, seconds until all is there again."""
         levels = self._limits.levels(request)
         return {kind.value: (level.limit, level.remaining, level.seconds) for kind, level in levels.items()}
 

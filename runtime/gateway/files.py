@@ -1,4 +1,4 @@
-"""The model table's rows: what recipes and files tell of a model, at the start and once its files have been fetched."""
+"""Rows of the model table, from recipes and from files once they are fetched."""
 
 import asyncio
 import logging
@@ -43,10 +43,7 @@ class FilesInUse:
 
 
 class ModelFiles:
-    """
-    Args:
-        converted: the folder for what is converted here.
-    """
+    """Reads, fetches and deletes models' files. converted: folder for conversions."""
 
     def __init__(self, state: State, device: Device, converted: Path) -> None:
         self._state, self._device = state, device
@@ -57,7 +54,7 @@ class ModelFiles:
         self._conversions.tidy()
 
     def entry(self, recipe: Recipe, queue: ModelQueue) -> ModelEntry:
-        """A row of the model table. A model whose files are not there is listed, and says why when it is asked for."""
+        """A row of the table. A model without files is listed, and says what it lacks."""
         entry = ModelEntry(
             recipe=recipe,
             path=None,
@@ -72,7 +69,7 @@ class ModelFiles:
         return entry
 
     def read_files(self, recipe: Recipe) -> Callable[[ModelEntry], None]:
-        """What of a model's files is here already: a call that puts it into the model's row. Blocks; that does not."""
+        """Read a model's files in this thread; returns a call that fills in its row."""
         try:
             with _readable():
                 path = sources.resolve(recipe.source, Path.cwd(), download=False)
@@ -90,7 +87,7 @@ class ModelFiles:
         return lambda entry: apply_files(entry, files, known)
 
     async def fetch(self, entry: ModelEntry, on_progress: sources.Fetched) -> None:
-        """Bring the model's files, whether they were missing or wrong. Raises what the source says."""
+        """Fetch the model's files, missing or wrong. Raises what the source says."""
         recipe = entry.recipe
         try:
             with _readable():
@@ -111,7 +108,7 @@ class ModelFiles:
         apply_files(entry, files, await asyncio.to_thread(load_history, recipe, self._state, self._device))
 
     def purge(self, removed: FilesInUse, used: FilesInUse) -> int:
-        """Delete what came from repositories, and what was made here, unless it is kept too; returns the bytes.
+        """Delete downloads and conversions that nothing else uses; returns the bytes.
 
         An operator's own folders stay. Blocks.
         """
@@ -152,7 +149,7 @@ def _broken(recipe: Recipe, error: RoundhouseError) -> Unavailable:
 
 
 def check_version(recipe: Recipe) -> None:
-    """Raise Unfit when the installed engine is not one that the recipe's flags are known to work with."""
+    """Raises Unfit when the engine is not a version that the recipe's flags know."""
     have = engine_version(recipe.engine.name)
     if not SpecifierSet(recipe.engine.versions).contains(have, prereleases=True):
         raise Unfit(

@@ -1,4 +1,4 @@
-"""Prometheus metrics. Labels are bounded: model ids come from recipes, never from a request."""
+"""Prometheus metrics. Labels are bounded: no request makes a new model label."""
 
 import contextlib
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ _histogram, _summary = partial(_Declared, Histogram), partial(_Declared, Summary
 
 
 class Metrics:
-    """All series of one server. docs/reference/metrics.md is generated from their help texts."""
+    """All series of one server. docs/reference/metrics.md is made from their texts."""
 
     requests = _counter(
         "roundhouse_requests",
@@ -282,15 +282,17 @@ class Metrics:
         self.provider_attempts.labels(provider, name, outcome).inc()
 
     def of(self, series: Series, *labels: str) -> Series:
-        """The series of these labels, for what is counted with each request: `labels` joins, checks and locks anew each
-        time, and a request has some twenty of them."""
+        """The series of these labels, cached.
+
+        `labels` joins, checks and locks each time, and a request has some twenty of them.
+        """
         key = (series, labels)
         if (child := self._children.get(key)) is None:
             child = self._children[key] = series.labels(*labels)
         return child
 
     def spent(self, series: Counter, seconds: float, *labels: str) -> None:
-        """Where time went: the series is there from the first request on, and most have no time to add to it."""
+        """Add time to a series, which is made even if there is none to add."""
         child = self.of(series, *labels)
         if seconds:
             child.inc(seconds)
@@ -303,6 +305,6 @@ class Metrics:
                     self.drop(series, model=model)
 
     def drop(self, series: MetricWrapperBase, **labels: str) -> None:
-        """Drop what a series has of these labels. Raises ValueError for names that it does not have."""
+        """Drop a series' values of these labels. Raises ValueError for unknown names."""
         series.remove_by_labels(labels)
         self._children.clear()  # what is counted in one that was dropped is seen by nobody

@@ -40,7 +40,7 @@ class Models:
         return [self._view(entry) for entry in self._residency.entries.values()]
 
     def show(self, name: str, caller: Caller = EVERYBODY) -> ModelView | AdapterCardView:
-        """One model or adapter, with the progress of a load that is under way. Raises NotFound, Forbidden."""
+        """A model or adapter, with the progress of a load. Raises NotFound, Forbidden."""
         resolved = self._names.find(name, caller)
         entry = self._residency.get(resolved.recipe.id)
         catalog = self._names.visible_to(caller)
@@ -54,7 +54,7 @@ class Models:
         return untagged(name, self._names.catalog.of(caller.team))
 
     def facts(self, model: str) -> Callable[[], FileFacts]:
-        """What a model's files tell, though it may be gone by then. May read them: call what this gives in a thread."""
+        """Returns a call, for a thread, that reads what a model's files tell."""
         return partial(file_facts, self._residency.get(model))
 
     def _view(self, entry: ModelEntry, catalog: Catalog | None = None) -> ModelView:
@@ -86,7 +86,7 @@ class Models:
         return self._view(entry)
 
     async def unload(self, name: str, *, force: bool = False) -> ModelView:
-        """Let the model leave: running requests finish first. Raises Conflict for a pinned one, unless forced."""
+        """Let the model leave after its requests; Conflict if pinned, unless forced."""
         entry = self._entry(name)
         await self._residency.unload(entry, force)
         return self._view(entry)
@@ -103,7 +103,7 @@ class Models:
         return self._view(entry)
 
     async def forget_estimate(self, name: str) -> ModelView:
-        """Forget what loads of the model were measured to hold: the next plan is made with what its files tell."""
+        """Forget what loads were measured to hold: its files count for the next plan."""
         entry = self._entry(name)
         await self._files.forget_estimate(entry)
         return self._view(entry)
@@ -131,7 +131,7 @@ class Models:
 
 
 def _redacted(view: ModelView, caller: Caller) -> ModelView:
-    """The view without figures that reveal other teams' requests, for callers who do not manage the server."""
+    """The view without figures of other teams' use, for those who manage nothing."""
     if caller.scopes & {Scope.MODELS, Scope.ADMIN}:
         return view
     return replaced(view, running=None, waiting=None, last_used=None)

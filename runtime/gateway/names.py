@@ -1,4 +1,4 @@
-"""What names mean now: the recipes, with the adapters and aliases that the state holds."""
+"""What names mean now: recipes, with the state's adapters and aliases."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ class ModelRef:
 
 
 class Names:
-    """`catalog` is a snapshot, as the team `default` sees it: after a change of the state, call `refresh`.
+    """`catalog` is a snapshot for team `default`. Call `refresh` after a change.
 
     `everything`: the same with the adapters of all teams, for what belongs to nobody: metrics, status.
     """
@@ -79,7 +79,7 @@ class Names:
         return self.catalog.of(caller.team, all_teams=Scope.ADMIN in caller.scopes)
 
     def label_of(self, model: str, digest: str) -> str:
-        """The adapter of this content, as it is registered; the digest's beginning where it is no more."""
+        """The registered adapter of this content; else the digest's beginning."""
         if self._labelled_catalog is not self.everything:
             self._labelled_catalog, self._labels = self.everything, {}
         if model not in self._labels:
@@ -92,7 +92,7 @@ class Names:
         return self._labels[model].get(digest, digest[7:15])
 
     def check_adapter(self, key: AdapterKey) -> Recipe:
-        """As the catalog's, and Conflict (name_in_use) for the name of a router or of a provider's model."""
+        """As the catalog's; Conflict (name_in_use) for routers and provider models."""
         self.check_not_taken(key.name, "adapter", "name")
         return self.catalog.check_adapter(key)
 
@@ -113,7 +113,7 @@ class Names:
         _check_free(name, used, "model", param)
 
     def check_not_taken(self, name: str, what: str, param: str) -> None:
-        """Raises Conflict (name_in_use) for a name of a router or of a provider's model: it would have two meanings."""
+        """Raises Conflict (name_in_use) for a router or provider model: two meanings."""
         if name in self.provider_names:
             raise Conflict(
                 f"'{name}' is a provider's model. Choose another name for the {what}.", code="name_in_use", param=param
@@ -127,7 +127,7 @@ class Names:
             )
 
     def check_router(self, name: str) -> None:
-        """Raises Conflict (name_in_use) for what means a model or an adapter: named directly, that stays what it is."""
+        """Raises Conflict (name_in_use) for a model or adapter, which keeps its name."""
         used = {
             "a model's id": name in self.catalog.recipes,
             "a model's alias": name in self.catalog.aliases,
@@ -141,7 +141,7 @@ class Names:
         return name in self.catalog.recipes or name in self.catalog.aliases or name in self.provider_names
 
     def find(self, name: str, caller: Caller) -> ResolvedName:
-        """What a name means for a caller, whatever the task. Raises NotFound, BadRequest, Forbidden."""
+        """What a name means for a caller, in any task; NotFound, BadRequest, Forbidden."""
         return self._resolve_for(caller, caller.team, lambda catalog: (name, catalog.resolve(untagged(name, catalog))))[
             1
         ]
@@ -158,7 +158,7 @@ class Names:
     def _resolve_for(
         self, caller: Caller, team: str, look_up: Callable[[Catalog], tuple[str, ResolvedName]]
     ) -> tuple[str, ResolvedName]:
-        """The same weights for everybody of a team, or none: a key's patterns change only errors and ambiguities."""
+        """Resolve for a team. A key's patterns change only errors and ambiguities."""
         seen = self.catalog.of(caller.team)
         try:
             name, resolved = look_up(self.catalog.of(team))
@@ -208,7 +208,7 @@ class Names:
 
 
 def _check_free(name: str, used: Mapping[str, bool], what: str, param: str) -> None:
-    """Raises Conflict (name_in_use) for the first of `used` that it is. what: the name is to be of."""
+    """Raises Conflict (name_in_use) for the first of `used`. what: the name is for."""
     for use, taken in used.items():
         if taken:
             raise Conflict(
@@ -225,7 +225,7 @@ def not_allowed(name: str) -> Forbidden:
 
 
 def untagged(name: str, catalog: Catalog) -> str:
-    """`name` of Ollama's `name:latest`, unless the team sees, or had, something of the whole name."""
+    """`name` of Ollama's `name:latest`, unless the team has or had the whole name."""
     if not name.endswith(LATEST) or catalog.existed(name):
         return name
     try:

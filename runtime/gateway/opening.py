@@ -1,4 +1,4 @@
-"""From settings to a running gateway, and back: the one place that knows how all rooms are put together."""
+"""From settings to a running gateway: the one place that composes all rooms."""
 
 import asyncio
 import logging
@@ -67,7 +67,7 @@ log = logging.getLogger("roundhouse.gateway")
 
 @asynccontextmanager
 async def open_gateway(settings: Settings, documents: Documents, device: Device) -> AsyncIterator[Gateway]:
-    """Open the state, connect the slots, begin preloads. At the end that is closed; the slots are LitServe's.
+    """Open the state, connect the slots, begin preloads; close them at the end.
 
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
@@ -91,7 +91,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
 
 
 class _Rooms:
-    """What a gateway is made of, in the order of dependencies. Calls from below come to the methods here."""
+    """What a gateway is made of, by dependency. Calls from below come to its methods."""
 
     def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
         self.settings, self.documents, self.device = settings, documents, device
@@ -198,7 +198,7 @@ class _Rooms:
         self.pool.start()
 
     async def begin(self, gateway: Gateway) -> None:
-        """After the port is open: preloads, adapters of the recipes meanwhile, then warm spare slots."""
+        """Preload once the port is open; register adapters; then warm spare slots."""
         for entry in [e for e in self.entries if e.pinned or e.recipe.residency.preload]:
             try:
                 self.residency.request_load(entry)

@@ -1,4 +1,4 @@
-"""The one record that each request has at its end. Metrics are one sink of records, the ledger another.
+"""The one record that each request has at its end, for metrics, ledger and log.
 
 | how it ended                                       | end         | status        | code        |
 |----------------------------------------------------|-------------|---------------|-------------|

@@ -1,4 +1,4 @@
-"""One request under way: what is to be done, its attempts, and its one record (`runtime.gateway.record`).
+"""One request under way: its calls, attempts, and one record.
 
 `runtime.http.serving` writes `Request`; `Gateway` and its sinks write `Attempt` while they admit, lease and charge it.
 Everybody else reads.
@@ -96,7 +96,7 @@ class Request:
 
     @cached_property
     def calls(self) -> Sequence[Call]:
-        """The engine calls for a target whose context length does not matter: to admit, count and route by."""
+        """The calls for a target of any context length: to admit, count and route by."""
         return self.make_calls(None)
 
     def received(self) -> None:
@@ -114,7 +114,7 @@ class Request:
 
     # --- attempts ---------------------------------------------------------------------------------------------------
     def fail_attempt(self, error: RoundhouseError) -> RequestRecord:
-        """Begin another attempt. Returns the record of the one that failed, for the ledger."""
+        """Begin another attempt; returns the failed one's record, for the ledger."""
         failed, target = self.attempt, self.target
         record = self._record(self._end_by(error), failed.status or error.status, error.code, failed.began)
         model = "-" if target is None else target.model
@@ -169,7 +169,7 @@ class Request:
         return {"X-Roundhouse-Limit-Warning": "; ".join(warnings)} if warnings else {}
 
     def _class_headers(self) -> dict[str, str]:
-        """The class that it has, the one that it requested if that is higher, and its pool."""
+        """The request's class, a higher one that it requested, and its pool."""
         granted, requested = self.context.service_class, self.context.hints.service_class
         headers = {"X-Roundhouse-Class": granted.label}
         if requested is not None and requested < granted:

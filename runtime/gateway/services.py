@@ -46,7 +46,7 @@ class UploadShare:
 
 
 class Uploads:
-    """Bytes that all uploads hold on disk together: those that still come, and those whose request waits for its turn.
+    """Bytes of all uploads on disk: those under way, and those that wait for a turn.
 
     A bound per upload is not enough: thousands may wait, and each has its file.
     """

@@ -66,7 +66,7 @@ class Target:
         return self.model if self.adapter is None else f"{self.model}:{self.adapter}"
 
     def headers(self) -> dict[str, str]:
-        """X-Roundhouse-Model, and X-Roundhouse-Adapter and X-Roundhouse-Route if there are any."""
+        """X-Roundhouse-Model, with X-Roundhouse-Adapter and -Route where they apply."""
         headers = {"X-Roundhouse-Model": f"{self.model}@{self.revision}"}
         if self.label is not None:
             headers["X-Roundhouse-Adapter"] = self.label
@@ -76,7 +76,7 @@ class Target:
 
 
 class LoadPending(Exception):
-    """The client does not want to wait for a model that is not resident: its load has begun."""
+    """The client will not wait for a model whose load has begun."""
 
     def __init__(self, model: str, expected_seconds: float) -> None:
         super().__init__(model)
@@ -84,7 +84,7 @@ class LoadPending(Exception):
 
 
 class Lease(Protocol):
-    """A turn on a target. The context manager that gave it ends it, and with it what still runs."""
+    """A turn on a target. Leaving its context manager ends it and what still runs."""
 
     queued_seconds: float
     load_seconds: float
@@ -118,7 +118,7 @@ class Lease(Protocol):
 
     @property
     def usage(self) -> Usage:
-        """Usage of all calls so far, by the engine's own count. Complete once the lease has ended."""
+        """Usage of all calls, counted by the engine. Complete once the lease has ended."""
         ...
 
     def run(self, call: Call) -> AsyncIterator[Event]:

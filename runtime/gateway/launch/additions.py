@@ -1,4 +1,4 @@
-"""Models that come while the server runs: looked at, proposed, written down, served; files are brought meanwhile."""
+"""Add models while the server runs: inspect, propose, store, serve, fetch."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -36,7 +36,7 @@ REMOVAL_PENDING = "a model of this name is being removed: its last requests fini
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What adding would do. `text`: the recipe as it would be written, with its reasons."""
+    """What adding would do. `text`: the proposed recipe, with its reasons."""
 
     proposal: Proposal
     text: str
@@ -80,7 +80,7 @@ class Additions:
         return Preview(proposal, text, plan, to_fetch, short, self._model_set.is_leaving(proposal.recipe.id))
 
     def _propose(self, request: ModelRequest) -> tuple[Proposal, str, int]:
-        """What is proposed, its recipe as it would be written, and the bytes that come from a hub."""
+        """The proposal, its recipe as text, and the bytes to fetch from a hub."""
         source = parse_source(request.source, request.revision)
         to_fetch, weights, unfit = 0, None, None
         if isinstance(source, HubSource):
@@ -100,7 +100,7 @@ class Additions:
         return proposal, checked_text(proposal.recipe, proposal.choices, proposal.notes), to_fetch
 
     async def add(self, request: ModelRequest) -> AsyncGenerator[Step | AddedModel, None]:
-        """Raises as `preview`; DoesNotFit; Conflict (name_in_use); and what the source says of its files."""
+        """Raises as `preview`, DoesNotFit, Conflict (name_in_use), or the source's errors."""
         yield Step("looking", detail=request.source)
         while True:
             preview = await self.preview(request)
@@ -143,7 +143,7 @@ class Additions:
         return True
 
     async def fetch_steps(self, entry: ModelEntry) -> AsyncGenerator[Step, None]:
-        """The steps of its files' way here, until they are here. Raises what their source says."""
+        """Steps of the fetch until its files are here. Raises what the source says."""
         fetching = asyncio.ensure_future(self._residency.fetch(entry))
         try:
             while not fetching.done():
@@ -164,7 +164,7 @@ class Additions:
 
 
 def advice(preview: Preview) -> str:
-    """Whether it fits, in words: at once, after whom, or by how many bytes not, and then what would."""
+    """Whether it fits, in words: at once, after whom, or what it lacks."""
     plan = preview.plan
     if preview.is_leaving and plan.verdict != "impossible":
         return f"It comes a little later: {REMOVAL_PENDING}."

@@ -1,4 +1,4 @@
-"""What may be done with the recipes of models that are served: change, remove, show."""
+"""Use cases of the recipes of served models: change, remove, show."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -52,7 +52,7 @@ class Editor:
 
     # --- edit -------------------------------------------------------------------------------------------------------
     async def edit(self, name: str, changes: Mapping[str, object]) -> ModelEditedView:
-        """A new version of the recipe, with other values; None takes a key back to its default.
+        """Make a new version of the recipe; a value of None restores the key's default.
 
         Raises BadRequest for what cannot be edited, Unfit with every fault, DoesNotFit.
         """

@@ -1,4 +1,4 @@
-"""The set of models, changed in one place on the event loop: names, table row and metrics go together."""
+"""The set of models. Names, table row and metrics change here, together."""
 
 import asyncio
 import logging
@@ -62,7 +62,7 @@ class ModelSet:
         """Faults of the recipe files as they were read last; such recipes stay as they were."""
 
     def recipe(self, model: str) -> Recipe | None:
-        """The recipe of a model, or the one it is about to get. None also for a model that leaves."""
+        """A model's recipe, or the one it is about to get; None for one that leaves."""
         entry = self._residency.entries.get(model)
         if entry is None or model in self._leaving:
             return None
@@ -94,13 +94,16 @@ class ModelSet:
         return {(recipe.id, recipe.version) for recipe in self._shelved}
 
     async def reload(self, given: Iterable[Recipe] | None = None) -> Arrangement:
-        """As `follow`; returns once those are gone that leave by it. Nobody else waits for their last requests."""
+        """Follow the files; returns once the models that leave by it are gone."""
         arranged, leaving = await self.follow(given)
         await wait_for_all(leaving)
         return arranged
 
     async def follow(self, given: Iterable[Recipe] | None = None) -> tuple[Arrangement, list[asyncio.Task[None]]]:
-        """Have the models follow the files: the shelf's, and `given` if those have changed. Also who leaves by it."""
+        """Make the models match the files; returns those that leave.
+
+        The files are the shelf's, and `given` if those have changed.
+        """
         async with self._changing:
             shelved = await asyncio.to_thread(self.shelf.read)
             if given is not None:
@@ -135,7 +138,7 @@ class ModelSet:
         self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # they may come from a hub
 
     def _counts(self, entry: ModelEntry) -> None:
-        """From now on it has another recipe, which may name other adapters, and have it pinned."""
+        """Note that a new recipe counts: it may name other adapters, and pin the model."""
         self._name(entry.recipe)
         pinned = self._state.models.pins().get(entry.id, entry.recipe.residency.pin)
         if pinned != entry.pinned:
@@ -161,7 +164,7 @@ class ModelSet:
         self._names.serve(list({**known, recipe.id: recipe}.values()))
 
     def _drop(self, model: str) -> "asyncio.Task[None]":
-        """Nobody finds it from now on; then it leaves. A recipe that it was to get would name it again."""
+        """Hide a model and let it leave. A recipe it was to get would name it again."""
         self._residency.exchanger.forget(model)
         self._names.serve([recipe for recipe in self._names.recipes if recipe.id != model])
         self._leaving[model] = task = asyncio.create_task(self._leave(model), name=f"leave-{model}")

@@ -1,4 +1,4 @@
-"""The operator's recipe files, read again while the server runs: by SIGHUP, by a call, or when they change."""
+"""Read the operator's recipe files again: on SIGHUP, by a call, or on change."""
 
 import asyncio
 import logging
@@ -19,10 +19,9 @@ POLL_SECONDS = 0.5
 
 
 class RecipeReloader:
-    """Args:
-    paths: the files and folders of `--recipes`.
-    route: takes the routers that they hold.
-    provide: takes the providers.
+    """Reads recipe files again. Args: paths: the files and folders of `--recipes`.
+
+    route: takes the routers in them. provide: takes the providers.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class RecipeReloader:
         return await asyncio.to_thread(load_documents, self._paths, may_be_empty=True)
 
     async def reload(self) -> ReloadedView:
-        """Have the models follow the files; returns once those are gone that leave. A faulty file changes nothing."""
+        """Follow the files; returns once leaving models are gone. Faults change nothing."""
         view, leaving = await self._follow()
         await wait_for_all(leaving)
         return view
@@ -70,7 +69,7 @@ class RecipeReloader:
         return ReloadedView(changed=True, models=models, faults=list(self._model_set.faults)), leaving
 
     async def watch(self) -> NoReturn:
-        """For ever: read them again when they change, and have then stayed so from one look to the next.
+        """Read the files again whenever they changed and then stayed so for one look.
 
         It looks, and is not told: editors put another file in a file's place, and a folder may go and come back.
         """

@@ -1,4 +1,4 @@
-"""Models of this machine: a turn in the model's queue, then calls to the slot that holds it."""
+"""Models of this machine: a turn in the queue, then calls to the model's slot."""
 
 import asyncio
 import hmac
@@ -53,7 +53,7 @@ def reference(stored: StoredAdapter) -> AdapterRef:
 
 
 def context_length(entry: ModelEntry) -> int | None:
-    """Tokens that the engine reports; while it is not loaded, those of recipe and files."""
+    """Tokens that the engine reports; until it is loaded, those of the recipe's files."""
     return (entry.loaded.context_length if entry.loaded else 0) or context_of(entry.recipe, entry.path)
 
 
@@ -93,7 +93,7 @@ class LocalBackend:
 
     # --- names and states -------------------------------------------------------------------------------------------
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target:
-        """Raises BadRequest, NotFound, Forbidden: what no other backend knows is looked for here."""
+        """Raises BadRequest, NotFound, Forbidden. No other backend comes after this one."""
         name, resolved = self._names.resolve(model_ref, caller)
         entry = self._residency.get(resolved.recipe.id)
         key = (entry.recipe, entry.path, entry.revision)
@@ -277,7 +277,7 @@ class LocalLease:
         )
 
     def _salt(self, call: ChatPayload) -> dict[str, str]:
-        """Keep the prefix caches of teams apart: how soon an answer begins would reveal another team's prompts."""
+        """Keep the prefix caches of teams apart: timing would reveal others' prompts."""
         team, own = self.request.context.caller.salt, call.body.get("cache_salt")
         if not team or call.path not in SALTED or not isinstance(own, str | None) or own == "":
             return {}
@@ -285,7 +285,7 @@ class LocalLease:
 
 
 class LocalEvents:
-    """The events of one call: an iterator and no generator, since every token passes it."""
+    """The events of one call. No generator: every token passes it."""
 
     def __init__(self, lease: LocalLease, call: Call) -> None:
         self._lease, self._call = lease, call

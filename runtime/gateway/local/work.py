@@ -27,7 +27,7 @@ def work_of(usage: Usage) -> float:
 
 
 class WorkEstimator:
-    """Running means over one model's requests: work for a byte, and tokens of an answer."""
+    """Running means of one model: work of a byte, and tokens of an answer."""
 
     def __init__(self, task: Task) -> None:
         rates = TASKS[task].work

@@ -1,4 +1,4 @@
-"""Providers in the gateway: the index of their names, their backend, and their views.
+"""Providers in the gateway: index of names, backend, and views.
 
 What is sent and what becomes of failures: `routing.providers`.
 """

@@ -28,7 +28,7 @@ MIN_OUTPUT = 16
 
 
 class ProviderBackend:
-    """`runtime.gateway.backend.Backend`, and its `RetryPolicy`: a provider's failure may pass."""
+    """`runtime.gateway.backend.Backend` and `RetryPolicy`: failures may pass."""
 
     name = BACKEND
 
@@ -106,14 +106,14 @@ class ProviderLease:
 
     @property
     def _beta_headers(self) -> Mapping[str, str]:
-        """What Anthropic's clients try of it before it is for everybody: it refuses their fields without."""
+        """Beta headers of Anthropic's clients, without which it refuses their fields."""
         if self._entry.upstream.provider.protocol is not Protocol.ANTHROPIC:
             return {}
         betas = [value.decode("latin-1") for name, value in self._request.context.headers if name == BETA.encode()]
         return {BETA: ",".join(betas)} if betas else {}
 
     def _body(self, call: ChatPayload) -> Mapping[str, Any]:
-        """An answer that may fill the context asks for no more than is left of it: a provider refuses what is more."""
+        """Cap an unbounded answer at what is left of the context; providers refuse more."""
         requested, prompt = call.body.get("max_tokens"), call.body.get("prompt")
         if not call.fills or not isinstance(requested, int) or not isinstance(prompt, str):
             return call.body

@@ -1,4 +1,4 @@
-"""The names of providers' models. A name that a model of this machine has means that model."""
+"""Names of providers' models. A model of this machine goes before them."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ class ProvidedModel:
 
 
 class ProviderIndex:
-    """`serve` replaces all of it; a provider whose document did not change keeps its connections and breakers."""
+    """`serve` replaces all; unchanged providers keep connections and breakers."""
 
     def __init__(self, names: Names, providers: Iterable[Provider], on_attempt: OnOutcome) -> None:
         self._names, self._on_attempt = names, on_attempt
@@ -72,7 +72,7 @@ class ProviderIndex:
         return [entry for entry in self._entries.values() if caller.sees(entry.name)]
 
     def find(self, name: object, caller: Caller) -> ProvidedModel | None:
-        """None: it is no provider's model, so something here, or nothing. Raises Forbidden."""
+        """The provider's model of this name; None: there is none. Raises Forbidden."""
         catalog = self._names.catalog.of(caller.team)
         if not isinstance(name, str) or catalog.is_here(name):
             return None
@@ -98,7 +98,7 @@ class ProviderIndex:
             )
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
-        """As `Gateway.resolve`; None: no provider's. Raises BadRequest for the wrong task or an adapter."""
+        """As `Gateway.resolve`; None: no provider's. BadRequest for task or adapter."""
         name = model_ref.name
         if isinstance(name, str) and name not in self._names.provider_names:
             name = name.removesuffix(LATEST)

@@ -61,7 +61,7 @@ class ProviderListView(msgspec.Struct, frozen=True):
 
 
 class ProviderCheckView(msgspec.Struct, frozen=True):
-    """`seconds`: until it had listed its models. `missing`: models of the recipe that it did not list."""
+    """`seconds`: until it had listed its models. `missing`: not among them."""
 
     id: str
     ok: bool
@@ -104,7 +104,7 @@ class Providers:
                 self._metrics.provider_state.labels(id_, name).set(STATES[state.phase])
 
     async def check(self, name: str) -> ProviderCheckView:
-        """Ask it for its models: is it there, does it take the key, does it have what the recipe names?"""
+        """List the provider's models: does it answer, take the key, have the recipe's?"""
         upstream = self._index.upstreams.get(name)
         if upstream is None:
             available = ", ".join(self._index.upstreams) or "none"

@@ -1,4 +1,4 @@
-"""What a router's name becomes for one request: the same decision for traffic and for explain."""
+"""Choose a router's target: the same decision for traffic and for explain."""
 
 import asyncio
 import time
@@ -52,7 +52,7 @@ class Budgets(Protocol):
     def affords(
         self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
     ) -> Callable[[Target], bool]:
-        """Whether the budgets of a caller's team and key have room for the calls at a target."""
+        """Whether the budgets of team and key have room for the calls at a target."""
         ...
 
 
@@ -94,7 +94,7 @@ def card(router: Router, view: RouterView, facts: Mapping[str, TargetFacts]) -> 
 
 
 class Conversations:
-    """The target of each conversation, which it keeps for the prefix cache. The least recently used are forgotten."""
+    """Targets that conversations keep for the prefix cache, by least recent use."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._targets: TLRUCache[bytes, tuple[str, float]] = TLRUCache(
@@ -152,7 +152,10 @@ class Targets:
 
 
 def price_of(price: PriceList | None) -> float:
-    """One figure to compare targets of one task: of a million tokens, half of them in; an hour; a thousand pairs."""
+    """One figure to compare targets of one task.
+
+    A million tokens, half of them in; an hour; a thousand pairs.
+    """
     return 0.0 if price is None else ((price.input + price.output) / 2 + price.audio_hour + price.pairs) / MILLION
 
 
@@ -225,7 +228,7 @@ class RouterDispatcher:
         return route_input, decide(replace(route_input.features, vector=vector), router, facts)
 
     async def vector(self, router: Router, text: str, context: RequestContext) -> Vector | None:
-        """The text's embedding, if the router uses one and its model is resident. Never an error, never a load."""
+        """The text's embedding, if the router's model is resident. No error, no load."""
         name = router.embedding
         if name is None or not text:
             return None

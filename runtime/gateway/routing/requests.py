@@ -1,4 +1,4 @@
-"""What a router sees of a request, from the calls that it would make: the same for every dialect."""
+"""What a router sees of a request, from its calls: the same for every dialect."""
 
 import hashlib
 from collections.abc import Sequence

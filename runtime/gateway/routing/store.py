@@ -1,4 +1,4 @@
-"""The routers that there are: their versions in the state, their content as files, ready to decide in memory."""
+"""All routers: versions in the state, content in files, decided in memory."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ class RouterVersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterView(msgspec.Struct, frozen=True, kw_only=True):
-    """One router: its current version or the one that was asked for, all versions, aliases, and its definition."""
+    """A router: one version, all versions, aliases, and the definition."""
 
     object: Literal["router"] = "router"
     name: str
@@ -62,7 +62,7 @@ class RouterAddition:
 
 
 class RouterStore:
-    """One writer at a time; reads are of memory, where `ready` was asked for a version that nobody has used yet."""
+    """One writer at a time. Reads are of memory, once `ready` has loaded a version."""
 
     def __init__(self, folder: Path, state: State, names: Names, bounds: Bounds = USUAL) -> None:
         self._contents, self._state, self._names, self._bounds = RouterContentStore(folder), state, names, bounds
@@ -75,7 +75,7 @@ class RouterStore:
 
     # --- look up ----------------------------------------------------------------------------------------------------
     def find(self, name: object) -> Router | None:
-        """The router that `name`, `name@v2` or `name@alias` means; None: there is none of that name.
+        """The router of `name`, `name@v2` or `name@alias`; None: no such name.
 
         Raises NotFound where there is no such version. Models come first: a router whose name a file gave to one of
         them later is out of use.
@@ -92,7 +92,7 @@ class RouterStore:
         return self._router(version)
 
     def is_router(self, name: object) -> bool:
-        """Whether it is a router's name, without reading its files. Raises NotFound where there is no such version."""
+        """Whether it names a router, without reading files. NotFound: no such version."""
         return self._version_of(name) is not None
 
     def _version_of(self, name: object) -> RouterVersion | None:
@@ -121,7 +121,7 @@ class RouterStore:
         return self._contents.read(version.digest).router(version.tag)
 
     def all(self) -> list[RouterView]:
-        """All routers whose files can be read; `open` has logged the others, and requests for them get the error."""
+        """Routers whose files can be read; `open` has logged the others."""
         views = list[RouterView]()
         for record in self._records.values():
             with contextlib.suppress(Unfit):
@@ -180,7 +180,7 @@ class RouterStore:
 
     # --- changes ----------------------------------------------------------------------------------------------------
     async def open(self, given: Iterable[RouterSpec]) -> None:
-        """At the start, and when the files were read again: the routers of recipe files too."""
+        """Read all routers, at the start and when recipe files were read again."""
         self._refresh()
         self.faults = {}
         for record in self._records.values():
@@ -205,7 +205,7 @@ class RouterStore:
             log.error("a router is left out", extra={"router": name, "cause": self.faults[name]})
 
     async def _add_from_file(self, spec: RouterSpec) -> None:
-        """A file's router becomes a version when its content is new. One that was rolled back stays rolled back."""
+        """Add a version if a file's content is new. Rolled-back ones stay so."""
         models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes)
         content = RouterContent(spec, models)
         record = self._records.get(spec.id)
@@ -213,7 +213,7 @@ class RouterStore:
             await self.add(content, "recipe file")
 
     async def put(self, spec: RouterSpec, alias: str | None = None) -> RouterAddition:
-        """Add a router, or a new version of one, which keeps what was fitted for the version before."""
+        """Add a router, or a new version, which keeps what was fitted before."""
         async with self._changing:
             models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes)
             if not models and (record := self._records.get(spec.id)) is not None:
@@ -233,7 +233,7 @@ class RouterStore:
             return await self._add(content, source, alias)
 
     async def _add(self, content: RouterContent, source: str, alias: str | None = None) -> RouterAddition:
-        """Files first, then the state: a crash in between leaves files that `open` removes. Under the lock."""
+        """Write files, then state, under the lock: `open` removes files of a crash."""
         name = content.spec.id
         self._check(name)
         if alias is not None:

@@ -64,7 +64,7 @@ def _route(target: Target | None) -> RequestRoute | None:
 
 
 def swapped(console: Console, model: str, name: str, before: str | None, staging: float, placing: float) -> None:
-    """Note that an adapter is in its place. `before`: the adapter that was there, if one was."""
+    """Note that an adapter is in its place. `before`: the adapter it replaced, if any."""
     console.history.swapped()
     words = "comes into a free place" if before is None else "takes the place of"
     why = "" if before is None else "the least recently used one that was idle and not pinned; "

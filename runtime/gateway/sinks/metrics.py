@@ -1,4 +1,4 @@
-"""Sinks of records for operators: counts by model, adapter and team, and a log line for each request.
+"""Sinks for operators: counts by model, adapter and team, and a log line each.
 
 Labels are bounded: a metric must not grow with what clients send or register.
 """
@@ -43,7 +43,7 @@ class FirstLabels:
 
 
 class BusiestLabels(Generic[Name]):
-    """The busiest names have a label of their own. A name that becomes twice as busy as one of them takes its label.
+    """Labels for the busiest names. One twice as busy as another takes its label.
 
     A series that is taken away and comes again begins at zero, as after a restart; `other` only ever grows.
     """
@@ -158,7 +158,7 @@ def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
 
 
 def outcome(record: RequestRecord) -> str:
-    """ok, cancelled, an HTTP status, or, where the status line had left already, the error's code."""
+    """ok, cancelled, an HTTP status, or the code of an error in mid-stream."""
     if record.end is End.DONE:
         return "ok"
     if record.end is End.CANCELLED and record.code is None:
@@ -194,7 +194,7 @@ class TeamMetrics:
 
 
 def _status(record: RequestRecord) -> str:
-    """Its outcome, where that is no error's code: there are too many of them for each team."""
+    """Its outcome without error codes: there are too many for each team."""
     word = outcome(record)
     return word if word in ("ok", "cancelled") or word.isdecimal() else record.end.value
 

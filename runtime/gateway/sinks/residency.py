@@ -1,4 +1,4 @@
-"""What the residency manager did, as metrics, log lines and figures that are kept for the next start."""
+"""Residency's events as metrics, log lines, and figures for the next start."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Sinks of what teams use: the ledger, and limits, which also decide before a request waits for its turn.
+"""Sinks of what teams use: the ledger, and limits, which also admit requests.
 
 | server                        | ledger          | limits                                                             |
 |-------------------------------|-----------------|--------------------------------------------------------------------|
@@ -39,13 +39,13 @@ _CODE = 64
 
 
 class LedgerSink:
-    """machine_price: of an hour, in millionths of the currency; cold: requests are charged for loads they cause."""
+    """machine_price: millionths per hour; cold: requests pay for loads they cause."""
 
     def __init__(self, ledger: Ledger, machine_price: int = 0, *, cold: bool = True) -> None:
         self._ledger, self._machine_price, self._cold = ledger, machine_price, cold
 
     def begin(self, request: Request, target: Target) -> "asyncio.Future[None] | None":
-        """Done once the attempt's beginning is committed; None: there is nothing to wait for."""
+        """Returns once the attempt's beginning is committed; None: nothing to await."""
         if not self._ledger.is_enabled or request.attempt.entry is not None:
             return None
         attempt, context, caller = request.attempt, request.context, request.context.caller
@@ -117,7 +117,7 @@ class LimitSink:
         self._limiter, self._ledger, self._audio_seconds = limiter, ledger, audio_seconds
 
     def admit(self, request: Request, context_of: Callable[[Target], int | None]) -> None:
-        """Reserve the most that the current attempt can use. Raises LimitExceeded, and what making its calls raises."""
+        """Reserve the most that the attempt can use. Raises LimitExceeded."""
         attempt, target = request.attempt, request.target
         counts = self._ledger.is_enabled or not self._limiter.is_empty
         if not counts or target is None:
@@ -129,7 +129,7 @@ class LimitSink:
     def affords(
         self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
     ) -> Callable[[Target], bool]:
-        """Whether the caller's budgets hold the most that these calls can cost at a target. Reserves nothing."""
+        """Whether the caller's budgets hold the most that these calls cost at a target."""
 
         @cache
         def demand(context: int | None) -> Demand:
@@ -166,7 +166,7 @@ class LimitSink:
 
 
 def cost_of(record: RequestRecord) -> int:
-    """By the list price, in millionths of the currency. Pairs count where all were answered."""
+    """Cost by list price, in millionths. Pairs count where all were answered."""
     price = None if record.target is None else record.target.price
     if price is None:
         return 0

@@ -1,4 +1,4 @@
-"""Names of spans and attributes. Those of generative AI are still being developed: this is the one place to change.
+"""Names of spans and attributes. Change them here: GenAI's are still drafts.
 
 Of https://github.com/open-telemetry/semantic-conventions-genai as of November 2026. What has no name there begins with
 `roundhouse.`. No attribute ever holds what was asked or answered.

@@ -1,5 +1,6 @@
-"""Whether there are traces. That OpenTelemetry's own variables decide, as in every program that has it; where several
-exporters are named, `otlp` among them counts:
+"""Whether there are traces, by OpenTelemetry's own variables.
+
+Where several exporters are named, `otlp` among them counts:
 
 | OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER   | an endpoint is named | traces                                        |
 |-------------------------------------------|----------------------|-----------------------------------------------|

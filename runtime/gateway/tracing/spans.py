@@ -1,4 +1,4 @@
-"""A request as spans: one for itself, below it one for each stage with its true start and end, made from its record.
+"""A request as spans: one for itself and one per stage, made from its record.
 
     chat starter-chat                      its arrival to its end; what it was, whom it asked, what it used
      ├ receive · load · queue · swap       what took no time is left out

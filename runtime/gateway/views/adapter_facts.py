@@ -1,4 +1,4 @@
-"""What the gateway tells the line of one model about its adapters, and what it tells Prometheus about them."""
+"""What a model's queue and Prometheus learn of its adapters."""
 
 import asyncio
 import logging
@@ -124,7 +124,7 @@ def bounded(
 
 
 def fill(metrics: Metrics, rows: Sequence[AdapterRow]) -> None:
-    """Set the series of all adapters; those of adapters that are gone disappear. Blocks: some µs per series."""
+    """Set the series of all adapters and drop stale ones. Blocks: some µs each."""
     series = {
         "rank": metrics.adapter_rank, "bytes": metrics.adapter_bytes, "pinned": metrics.adapter_pinned,
         "running": metrics.adapter_running, "waiting": metrics.adapter_waiting, "hits": metrics.adapter_hits,

@@ -1,4 +1,4 @@
-"""What chat engines count by themselves, under vLLM's own names, with `model_name` to tell them apart.
+"""Chat engines' own counts, under vLLM's names, apart by `model_name`.
 
 | model is                | series                                                                        |
 |-------------------------|-------------------------------------------------------------------------------|
@@ -44,7 +44,7 @@ async def _series_of(entry: ModelEntry) -> str:
 
 
 def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
-    """One text of several, in which each family stands once. `waiting`: in the gateway, of each chat model."""
+    """Join texts so that each family stands once. `waiting`: by chat model."""
     heads, samples = dict(HEADS), {name: list[str]() for name in HEADS}
     for text in texts:
         family = ""
@@ -70,7 +70,7 @@ def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
 
 
 def add_families(own: bytes, text: bytes) -> bytes:
-    """OpenMetrics, with families of Prometheus text added, whose counters are named without `_total` there."""
+    """Add families of Prometheus text to OpenMetrics, whose counters lack `_total`."""
     lines = text.decode().splitlines()
     counters = {words[2] for line in lines if line.startswith("# TYPE ") and (words := line.split())[3] == "counter"}
     for number, line in enumerate(lines):

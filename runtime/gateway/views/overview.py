@@ -1,4 +1,4 @@
-"""The server as a whole: what is resident where, and the metrics that are read off at the moment they are asked for."""
+"""The server as a whole: what is resident where, and metrics read on demand."""
 
 import asyncio
 import os
@@ -137,7 +137,7 @@ class Overview:
         self._metrics.judged.labels(model, "accepted" if accepted else "rejected").inc()
 
     def cost_per_accepted(self) -> float | None:
-        """List price of all answers for each that was accepted, since the start; None: none was."""
+        """List price of all answers per accepted one since the start; None: none."""
         accepted = sum(
             sample.value
             for sample in _samples(self._metrics.judged)
@@ -156,7 +156,7 @@ class Overview:
         return sum(q.running for q in self.queues.values()), sum(q.waiting for q in self.queues.values()), models
 
     async def metrics(self, accept: str = "") -> tuple[bytes, str]:
-        """What a client takes: Prometheus text or, with exemplars, OpenMetrics; and its content type."""
+        """Prometheus text or, with exemplars, OpenMetrics; and its content type."""
         encode, content_type = choose_encoder(accept)
         is_open = content_type.startswith("application/openmetrics-text")
         m = self._metrics
@@ -229,7 +229,7 @@ MAX_AWAY = 100
 
 
 class LiveSampler:
-    """Called once a second while somebody looks at the page, on the event loop: some 100 µs for a ring of 24."""
+    """Samples the page Now once a second, on the event loop: 100 µs for 24 models."""
 
     def __init__(self, names: Names, overview: Overview, console: Console, currency: str) -> None:
         self._names, self._overview, self._console, self._currency = names, overview, console, currency

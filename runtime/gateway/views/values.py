@@ -1,4 +1,4 @@
-"""Views of models and adapters for HTTP, the command line and the console. Values only, no live objects.
+"""Views of models and adapters for HTTP, CLI and console: values, no live objects.
 
 The structs are the answers of our own interface, and their part of the OpenAPI document.
 """
@@ -227,7 +227,7 @@ class ProbeView(msgspec.Struct, frozen=True):
 
 
 class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
-    """One adapter: its current version, all versions, aliases, where it is, and how it is used."""
+    """An adapter: one version, all versions, aliases, where it is, and its use."""
 
     object: Literal["adapter"] = "adapter"
     name: str
@@ -258,7 +258,7 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def adapter_card(adapter: Adapter, name: str, entry: ModelEntry, version: Version | None = None) -> AdapterCardView:
-    """version: the one that was asked for; None: the current one. Its id asks for it, whichever is current."""
+    """version: the requested one, None: the current. Its id asks for that version."""
     version = version or adapter.current
     id_ = name if version.number == adapter.current.number else f"{name}@{version.tag}"
     return AdapterCardView(
