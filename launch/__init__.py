@@ -1,4 +1,4 @@
-"""Models added at run time: what a folder or repository is, the recipe that is proposed for it, and where that is kept.
+"""Models added at run time: what a source is, and the recipe proposed for it.
 
 Here: facts from files (`detect`), what is proposed and why (`propose`), what the installed vLLM can serve
 (`supported`), the store of added recipes (`recipe_store`), queries to a hub before a download (`hub`), and the

@@ -1,4 +1,4 @@
-"""Recipes that were added while the server ran: one file each, `id@version.yaml`, in a folder that is ours alone.
+"""Recipes added at run time: files `id@version.yaml` in a folder of our own.
 
 A file appears whole or not at all, so a server that is killed at any moment leaves each recipe known or unknown.
 """
@@ -41,7 +41,7 @@ def recipe_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Itera
 
 
 def checked_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Iterable[str] = ()) -> str:
-    """The same for a file that is kept. Raises Unfit with all for which it could not be read again."""
+    """The same for a stored file. Raises Unfit where it could not be read again."""
     text = recipe_text(recipe, choices, notes)
     if faults := faults_of(text):
         raise Unfit(f"This is not a recipe: {faults[0]}", faults, code="bad_recipe", param="overrides")
@@ -49,7 +49,7 @@ def checked_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Iter
 
 
 def plain(recipe: Recipe, chosen: Iterable[str] = ()) -> dict[str, Any]:
-    """The values as YAML and JSON have them: those that are no defaults, and those that were chosen."""
+    """Values as YAML has them: those that are not defaults, and chosen ones."""
     data: dict[str, Any] = recipe.model_dump(mode="json", exclude_defaults=True)
     data["source"] = recipe.source.model_dump(mode="json")
     whole = recipe.model_dump(mode="json")
@@ -83,7 +83,7 @@ def _flat(data: Mapping[str, Any], head: str = "") -> dict[str, Any]:
 
 
 def _line(text: str) -> str:
-    """For a comment: what its model's files say may be anything, and YAML takes no control character."""
+    """One line for a comment, without control characters, which YAML refuses."""
     return "".join(one if one.isprintable() else "?" for one in " ".join(text.split()))
 
 
@@ -214,7 +214,7 @@ def arrange(configured: Iterable[Recipe], shelved: Iterable[Recipe]) -> Arrangem
 
 
 def former_version(recipe: Recipe) -> Recipe:
-    """The recipe as served beside a newer version: under its full name, loaded on demand."""
+    """The recipe as a former version: under its full name, loaded on demand."""
     staying: Residency = recipe.residency.model_copy(update={"pin": False, "preload": False})
     return recipe.model_copy(
         update={"id": f"{recipe.id}@{recipe.version}", "aliases": (), "adapters": (), "residency": staying}

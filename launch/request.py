@@ -16,7 +16,7 @@ Phase = Literal["looking", "waiting", "added", "fetching", "converting"]
 
 @dataclass(frozen=True, slots=True)
 class WorkingSet:
-    """For what the KV cache is sized: so many requests at once, of so many tokens each."""
+    """What the KV cache is sized for: requests at once, and tokens of each."""
 
     requests: int = 8
     tokens: int = 4096
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class AddedModel:
-    """The end: the model's files are here and it is served; the first request loads it."""
+    """The last step: the files are here; the first request loads the model."""
 
     recipe: Recipe
     new: bool

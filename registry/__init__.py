@@ -1,1 +1,1 @@
-"""What exists: recipes, catalog, aliases, errors, memory estimates and the state that survives a restart."""
+"""What exists: recipes, catalog, errors, files, and the state across restarts."""

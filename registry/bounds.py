@@ -23,7 +23,7 @@ TOO_LARGE, TOO_SLOW, ENTRIES = "400 `grammar_too_large`", "400 `grammar_too_slow
 
 
 def _bound(default: float, what: str, over: str, why: str, most: float | None = None) -> Any:
-    """what: is counted. over: what becomes of a request that has more. why: so much by default."""
+    """what: is counted. over: what happens beyond it. why: the reason of the default."""
     extra: dict[str, JsonValue] = {"over": over, "why": why}
     return Field(default, description=what, json_schema_extra=extra, gt=0, le=most)
 

@@ -40,7 +40,7 @@ class ResolvedName:
 
 
 class Catalog:
-    """An immutable snapshot of models, aliases and adapters, as one team sees it (`of`: as another one does).
+    """An immutable snapshot of models, aliases and adapters, as one team sees it.
 
     The gateway replaces it when the state changes.
 
@@ -73,7 +73,7 @@ class Catalog:
         """As teams have seen it lately; a view has the same cache."""
 
     def of(self, team: str, *, all_teams: bool = False) -> "Catalog":
-        """The same as a team sees it. all_teams: also what others do not share, as administrators do."""
+        """The catalog as a team sees it. all_teams: as administrators see it."""
         view = self._views.get((team, all_teams))
         if view is None:
             view = self._views[team, all_teams] = copy(self)
@@ -97,7 +97,7 @@ class Catalog:
         return tuple(notes)
 
     def only(self, sees: Callable[[str, str | None], bool]) -> "Catalog":
-        """What of it somebody of this team sees. sees: asked with a model's id and with an adapter's name on it."""
+        """The visible part. sees: takes a model's id and an adapter's name on it."""
         recipes = [recipe for recipe in self.recipes.values() if sees(recipe.id, None)]
         owned = self._owned
         adapters = [a for a in owned.all.values() if sees(a.key.base, None) and sees(a.key.base, owned.spelled(a.key))]
@@ -112,7 +112,7 @@ class Catalog:
         return _for_tasks(self._find(name), tasks)
 
     def resolve_pair(self, base: str, adapter: str, *tasks: Task) -> ResolvedName:
-        """A base (id or alias) and an adapter[@ref] that came in two fields, such as LoRAX's `adapter_id`.
+        """Resolve a base and an adapter[@ref] from two fields, as LoRAX's `adapter_id`.
 
         Raises as `resolve` does; a base for another task is BadRequest (wrong_task), whatever adapter was named.
         """
@@ -121,7 +121,7 @@ class Catalog:
         return self._qualified(recipe.id, name, ref if at else None)
 
     def model(self, name: str) -> Recipe:
-        """The model with this id or alias; NotFound for everything else, adapters included."""
+        """The model with this id or alias; NotFound for all else, adapters included."""
         recipe = self.recipes.get(name) or self.recipes.get(self.aliases.get(name, ""))
         if recipe is None:
             _unknown(name, "model", [*self.recipes, *self.aliases])
@@ -170,7 +170,7 @@ class Catalog:
 
     # --- adapters --------------------------------------------------------------------------------------------------
     def adapter(self, name: str) -> Adapter:
-        """The adapter that a name means, with or without 'base:', for calls that manage adapters: never a model.
+        """The adapter of a name, with or without 'base:'; never a model.
 
         Raises NotFound (adapter_not_found) or BadRequest (ambiguous_model).
         """
@@ -220,14 +220,14 @@ class Catalog:
         return recipe
 
     def _clashing_names(self, key: AdapterKey) -> list[str]:
-        """Spellings of an adapter's name that mean a model: models come first in `resolve`."""
+        """Spellings of an adapter's name that mean a model: models come first."""
         bases = [key.base, *(alias for alias, model in self.aliases.items() if model == key.base)]
         names = (key.name, f"{key.team}/{key.name}")
         spellings = (*names, *(f"{base}:{name}" for base in bases for name in names))
         return [name for name in spellings if name in self.recipes or name in self.aliases]
 
     def check_alias(self, alias: str, model: str) -> Recipe:
-        """May `alias` be made, or moved, to `model` at run time? Returns the model's recipe.
+        """Check that `alias` may mean `model` from now on; returns the model's recipe.
 
         Raises NotFound for an unknown model, BadRequest for a bad name, Conflict (name_in_use) when the name is a
         model's id, a recipe's alias, or an adapter's name.
@@ -246,7 +246,7 @@ class Catalog:
         return recipe
 
     def is_here(self, name: str) -> bool:
-        """Does the team mean a model or an adapter of this machine by it, whatever else has this name?"""
+        """Whether the team means a model or adapter of this machine by it."""
         head = name.partition("@")[0]
         return name in self.recipes or name in self.aliases or bool(self._owned.find(head))
 
@@ -256,7 +256,7 @@ class Catalog:
         return self._owned.existed(spelling, self.aliases.get(base, base))
 
     def is_adapter(self, name: str) -> bool:
-        """Does any team write an adapter so? What is new and for all teams may not be called by it."""
+        """Whether any team calls an adapter so: new shared names may not be the same."""
         base, colon, spelling = name.rpartition(":")
         return self._owned.is_name(spelling, self.aliases.get(base, base) if colon else None)
 

@@ -42,7 +42,7 @@ _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 def short(text: str, most: int = LONGEST) -> str:
-    """The text, cut to so many bytes, and without what JSON writes in six letters or cannot write at all."""
+    """Cut the text to so many bytes, without what JSON escapes badly or not at all."""
     plain = _ODD.sub("\ufffd", text[: most + 1])
     raw = plain.encode()
     return plain if len(raw) <= most else raw[: most - 3].decode(errors="ignore") + "…"
@@ -139,7 +139,7 @@ class Unreachable(QueueFull):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One limit that had no room, in the units that users write. seconds: until it has, if nothing else comes."""
+    """A limit without room, in users' units. seconds: until it has some."""
 
     limit_id: str
     kind: str
@@ -152,7 +152,7 @@ class Refusal:
 
 
 class LimitExceeded(RoundhouseError):
-    """A limit that somebody set for this team or key. `should_retry`: whether a try after `retry_after` makes sense.
+    """A limit of this team or key. `should_retry`: a try after `retry_after` may work.
 
     `levels`: by kind of limit, what is left: limit, remaining, seconds until all of it is there.
     """
@@ -195,10 +195,7 @@ class DeadlineExceeded(RoundhouseError):
 
 
 class ProviderFailed(RoundhouseError):
-    """Args:
-    again: whether the same request may be sent to the same model once more.
-    counts: whether it tells of the provider's health, so that its breaker hears of it.
-    """
+    """A provider's failure. again: a repeat may help. counts: for the breaker."""
 
     status, type, code = 502, "server_error", "provider_failed"
 

@@ -1,4 +1,4 @@
-"""The patterns that names must match. A name is never a path: no slash, no leading dot."""
+"""Patterns that names must match. A name is no path: no slash, no leading dot."""
 
 import re
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Adapters as one team sees them: which are there for it, and which one it means by a name.
+"""Adapters as one team sees them, and which one it means by a name.
 
     written      means
     name         the team's own; if it never had one of this name, the one that the team `default` shares
@@ -83,7 +83,7 @@ class TeamAdapters:
         return (key,) if key in self.all and self.sees(key) else ()
 
     def is_name(self, spelling: str, base: str | None) -> bool:
-        """Does any team call an adapter so? What is new and for all teams may not be called by it."""
+        """Whether any team calls an adapter so: new shared names may not be the same."""
         team, slash, name = spelling.rpartition("/")
         return any(
             key.name == name and (not slash or key.team == team) and base in (None, key.base) for key in self.all

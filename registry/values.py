@@ -1,5 +1,4 @@
-"""How many values JSON of a client holds, counted as its bytes come, before anything is made of them: a body, and JSON
-in a text of it, which is one value there.
+"""Count the values in a client's JSON as its bytes come, before it is decoded.
 
 To decode holds Python's lock from its first byte to its last, in a thread too: 4 MB of empty lists kept all streams
 waiting for 0.3 s, 4 MB of `1e308` for 11 s, and an engine after that. To count takes 1 ms for 64 KiB at most, and ends
@@ -21,9 +20,7 @@ PIECE = 64 * 1024
 
 
 class Values:
-    """Lists, objects and texts (names of fields too) of one body, and numbers with an exponent. Others are not counted:
-    0.02 us each.
-    """
+    """Counts lists, objects, texts (names too) and numbers with an exponent."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -35,7 +32,7 @@ class Values:
         """One at the end: the exponent may be in the next piece."""
 
     def add(self, piece: bytes) -> None:
-        """Raises TooLarge over the bound. Invalid JSON is counted somehow; its decoder refuses it."""
+        """Raises TooLarge over the bound. Invalid JSON is left to the decoder."""
         for start in range(0, len(piece), PIECE):
             self._add(piece[start : start + PIECE])
 

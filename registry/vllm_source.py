@@ -1,4 +1,4 @@
-"""The source of the installed vLLM, parsed and not imported: an import takes seconds and may touch the device.
+"""The installed vLLM's source, parsed: an import is slow and uses the device.
 
 What this vLLM has in another place, or not at all, is empty here: then nothing is checked, and a load reports it.
 """
@@ -33,7 +33,7 @@ def parsed(file: Path) -> ast.Module:
 
 @cache
 def table(file: str, name: str) -> dict[str, object]:
-    """A literal dictionary of a file; of one that is put together the literal part. What is no literal is None."""
+    """The literal part of a dictionary in a file; None for values that are none."""
     for node in tree(file).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)

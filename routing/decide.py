@@ -1,4 +1,4 @@
-"""One decision, in numbered stages. Each one narrows the targets that are left; those that a router lacks do nothing.
+"""One decision in numbered stages, each of which narrows the targets.
 
  0. Targets that cannot answer are out: unknown, of another task, not for this key, without vision for images, or on
     another server where the router, or a rule of stage 1, says `stay_inside`.
@@ -28,7 +28,7 @@ TOP = 3
 
 
 def decide(features: Features, router: Router, facts: Facts) -> Decision:
-    """Raises Unavailable (no_route) where no target may answer, Forbidden where the caller may use none."""
+    """Raises no_route if no target may answer, Forbidden if none is allowed."""
     return _Deciding(features, router, facts).decision()
 
 
@@ -160,7 +160,7 @@ class _Deciding:
 
 
 def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool) -> tuple[list[str], dict[str, str]]:
-    """Targets that can answer this request at all, and why the others cannot that the caller may know of."""
+    """Targets that can answer, and why not the others, where the caller may know."""
     candidates, why_not = list[str](), dict[str, str]()
     for name in names:
         target = facts.targets.get(name, UNKNOWN_TARGET)
@@ -180,7 +180,7 @@ def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool)
 
 
 def order(names: Iterable[str], facts: Facts) -> list[str]:
-    """Within budget before over it, resident before cold, free before loaded, then the cheaper, then the first."""
+    """Order by budget, residency, price zero, price, then place in the definition."""
 
     def rank(name: str) -> tuple[bool, bool, int, float]:
         target: TargetFacts = facts.targets.get(name, UNKNOWN_TARGET)

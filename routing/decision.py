@@ -72,7 +72,7 @@ LEFT_SUFFIX = ",left"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The target, and everything that is needed to see why. The same for traffic, for explain and offline."""
+    """The target and the reasons. The same for traffic, explain and offline."""
 
     target: str
     """A name that resolves: a model, an adapter (`name`, `name@ref`, `base:name`) or a provider's model."""
@@ -91,10 +91,10 @@ class Decision:
 
     @property
     def full_reason(self) -> str:
-        """The reason as answers and the ledger have it: it also says that a conversation's target was left."""
+        """The reason for answers and ledger; says if a conversation's target was left."""
         return self.reason if self.previous is None else f"{self.reason}{LEFT_SUFFIX}"
 
     @property
     def score(self) -> float | None:
-        """Score of the deciding stage, or of the likeliest label below the threshold; None: no score."""
+        """Score of the deciding stage, or of the best label below its threshold; None."""
         return self.scores.get(self.reason.partition(":")[2], max(self.scores.values(), default=None))

@@ -1,4 +1,7 @@
-"""The converting process: `python -m launch.conversion.process PARENT FROM TO`; its answer is one line of JSON."""
+"""The conversion process: `python -m launch.conversion.process PARENT FROM TO`.
+
+Its answer is one line of JSON.
+"""
 
 import json
 import os

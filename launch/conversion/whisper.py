@@ -1,4 +1,4 @@
-"""Whisper checkpoints of transformers as CTranslate2 models: kept by the digest of what they were made from.
+"""Whisper checkpoints converted to CTranslate2, stored by their source's digest.
 
 | call | no conversion is needed | it was made        | it was not                                       |
 |------|-------------------------|--------------------|--------------------------------------------------|
@@ -39,9 +39,7 @@ def needs_conversion(folder: Path) -> bool:
 
 
 class Conversions:
-    """Args:
-    root: where converted models are kept, one folder for each.
-    """
+    """Converted models below `root`, one folder for each."""
 
     def __init__(self, root: Path, seconds: float = SECONDS) -> None:
         self._root, self._seconds = root.absolute(), seconds
@@ -60,13 +58,16 @@ class Conversions:
         return converted if converted.is_dir() else None
 
     async def make(self, recipe: Recipe, folder: Path) -> Path:
-        """The same, made if need be. Raises Unfit, EngineFailed (conversion_failed), Unavailable (disk_full)."""
+        """The converted model, made if need be.
+
+        Raises Unfit, EngineFailed (conversion_failed), Unavailable (disk_full).
+        """
         async with self._lock:  # one at a time: each takes all that the machine can give
             converted = await asyncio.to_thread(self.find, recipe, folder)
             return converted if converted is not None else await self._convert(folder)
 
     def purge(self, paths: Iterable[Path]) -> int:
-        """Delete those of these folders that were converted here; returns their bytes. Blocks."""
+        """Delete those of these folders that were converted here; returns bytes. Blocks."""
         freed = 0
         for path in paths:
             if path.parent == self._root and path.is_dir():

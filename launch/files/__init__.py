@@ -1,1 +1,1 @@
-"""What the files of a folder or repository tell, and what the installed engines can do with them."""
+"""What a source's files tell, and what installed engines can do with them."""

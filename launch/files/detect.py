@@ -261,7 +261,7 @@ def _sentence_transformers(listing: Listing) -> Detection | None:
 
 
 def _refuse_pickled_steps(listing: Listing) -> None:
-    """A conversion of a repository to safetensors often leaves out the steps behind the network: a Dense.
+    """Refuse steps that exist only as pickles, such as a Dense behind the network.
 
     Of a hub nothing pickled is fetched; in a folder the library reads such a step without what could run code.
     """

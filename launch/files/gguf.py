@@ -1,4 +1,4 @@
-"""The header of a GGUF file: enough to say what it is, and what would work in its place.
+"""The header of a GGUF file: what it is, and what would work instead.
 
 The layout is llama.cpp's: magic, version, counts, then key-value pairs whose strings carry their length in 64 bits.
 """
@@ -23,7 +23,7 @@ class GgufHeader:
 
 
 def read_header(data: bytes) -> GgufHeader | None:
-    """From a file's first bytes, a MiB is plenty. None: it is no GGUF. What comes behind a cut is left out."""
+    """Read a header from a file's first MiB, cut or not; None: it is no GGUF."""
     if data[:4] != MAGIC:
         return None
     pairs = _pairs(data)

@@ -1,4 +1,4 @@
-"""The files of a model as far as they are needed to know it: names, sizes, and the content of small ones."""
+"""Names and sizes of a model's files, and the content of small ones."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ READ = (
 
 @dataclass(frozen=True)
 class Listing:
-    """`sizes`: path below the root to bytes. `read`: the bytes of a small file that is listed."""
+    """`sizes`: path below the root to bytes. `read`: the bytes of a small listed file."""
 
     where: str
     """For messages."""
@@ -61,7 +61,7 @@ class Listing:
         return sum(size for name, size in self.sizes.items() if name.endswith(endings))
 
     def json(self, name: str) -> dict[str, Any]:
-        """The object in a small file; empty when there is none. Raises Unfit for one that is broken."""
+        """The object in a small file; empty: there is none. Raises Unfit if it is broken."""
         if name not in self._parsed:
             content = self._read(name)
             self._parsed[name] = content if isinstance(content, dict) else {}
@@ -73,8 +73,10 @@ class Listing:
         return content if isinstance(content, list) else []
 
     def chat_template(self) -> str:
-        """In a file of its own, in the tokenizer's, or in the older one of a processor; '': none. Of several that have
-        names it is the one for requests with tools, if there is one."""
+        """The chat template, the one for tools if there are several; '': none.
+
+        It is in a file of its own, in the tokenizer's, or in an older processor's.
+        """
         if own := self.text("additional_chat_templates/tool_use.jinja") or self.text("chat_template.jinja"):
             return own
         templates = (self.json(name).get("chat_template") for name in ("tokenizer_config.json", "chat_template.json"))
@@ -85,7 +87,7 @@ class Listing:
         return str(template)
 
     def is_tekken(self) -> bool:
-        """Whether only Mistral's own tokenizer (tekken.json) reads the model's text right, or has its chat template.
+        """Whether only Mistral's tokenizer (tekken.json) can serve this model.
 
         transformers converts that file to a tokenizer that splits words differently and has no template.
         """
@@ -106,7 +108,7 @@ class Listing:
 
 
 def list_folder(folder: Path) -> Listing:
-    """A folder of this machine, without its hidden files. Two levels are enough for every layout that is known."""
+    """List a local folder two levels deep, which fits every known layout."""
     sizes: dict[str, int] = {}
     for file in sorted((*folder.glob("*"), *folder.glob("*/*"))):
         if file.is_file() and not file.name.startswith("."):
@@ -121,7 +123,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def weights_of(listing: Listing) -> Weights:
-    """By the files' sizes and the dtype of config.json. Headers are left out: a file's header is a few KB."""
+    """Weights by file sizes and config.json's dtype; headers, a few KB, count too."""
     config = listing.json("config.json")
     kind = KINDS.get(stored_dtype(config), "F32")
     if isinstance(config.get("quantization_config"), dict):
@@ -133,7 +135,7 @@ def weights_of(listing: Listing) -> Weights:
 
 
 def stored_dtype(config: Mapping[str, Any]) -> str:
-    """As config.json names it, of models that also see: perhaps of their language half alone. '': it does not tell."""
+    """The dtype in config.json, perhaps of the language half alone; '': unknown."""
     return next(
         (
             str(dtype)
@@ -146,7 +148,7 @@ def stored_dtype(config: Mapping[str, Any]) -> str:
 
 
 def weight_files(listing: Listing) -> list[str]:
-    """Those that an engine reads: as `registry.files.weights` picks them from a folder."""
+    """Files that an engine reads, chosen as `registry.files.weights` does."""
     if "model.bin" in listing and not listing.names(".safetensors"):
         return ["model.bin"]
     map_ = listing.json(INDEX).get("weight_map")

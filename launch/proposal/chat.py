@@ -1,4 +1,4 @@
-"""The recipe of a chat model: context, KV cache, adapter places, batches and parsers, sized for this machine."""
+"""A chat model's recipe, sized for this machine: context, cache, places, parsers."""
 
 import math
 from collections.abc import Mapping
@@ -57,8 +57,10 @@ def longest_context(config: Mapping[str, Any]) -> int | None:
 
 
 def unstretched(config: Mapping[str, Any]) -> int | None:
-    """Tokens up to which a model that switches between two kinds of positions (longrope: Phi-3, Phi-4-mini) has those
-    of short texts. vLLM chooses one kind for all texts, by the context that it is given; None: there is one kind."""
+    """Tokens up to which a longrope model has the positions of short texts.
+
+    vLLM chooses one kind of positions for all texts, by the context length; None: there is one kind.
+    """
     inner = text_config(config)
     rope = inner.get("rope_parameters") or inner.get("rope_scaling")
     if not isinstance(rope, dict) or str(rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
@@ -68,7 +70,10 @@ def unstretched(config: Mapping[str, Any]) -> int | None:
 
 
 def check_context(requested: object, longest: int | None, flags: Mapping[str, Flag]) -> None:
-    """Raises Unfit for more tokens than the model was made for. Where `flags` stretch it vLLM tells, at the load."""
+    """Raises Unfit for more tokens than the model was made for.
+
+    Where `flags` stretch it, vLLM reports faults at the load.
+    """
     if {"hf_overrides", "hf-overrides"} & flags.keys():
         return
     if isinstance(requested, int) and longest is not None and requested > longest:
@@ -101,7 +106,7 @@ def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
-    """The method in words; '' for none. Raises Unfit for one that cannot be computed here."""
+    """The quantization in words; '': none. Raises Unfit if it cannot run here."""
     method, form = quantization_of(config)
     if not method:
         return ""
@@ -159,7 +164,7 @@ class ChatFacts:
 
 
 def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: WorkingSet) -> None:
-    """Raises Unfit for an unsupported quantization, attention or context, and for code that is not trusted."""
+    """Raises Unfit for quantization, attention, context or code that cannot be used."""
     check_code(draft, facts.listing, code_of_chat(facts.listing))
     config = facts.listing.json("config.json")
     quantized = check_quantization(config, machine)

@@ -1,4 +1,4 @@
-"""Code that a model's repository brings; it never runs unless the operator trusts it."""
+"""Code in a model's repository, which runs only if the operator trusts it."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Code:
 
 
 def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
-    """Raises Unfit where there is code and no trust: before a download, not by a failed load after it."""
+    """Raises Unfit for untrusted code before the download, not after a failed load."""
     if code is None or draft.requested.get("engine.flags.trust_remote_code"):
         return
     description = f"{code.name}, of {code.other_repository}" if code.other_repository else code.name
@@ -53,7 +53,7 @@ def code_of_text(listing: Listing, kind: str) -> Code | None:
 
 
 def code_of_chat(listing: Listing) -> Code | None:
-    """Code of a chat model. Its network is always vLLM's own; its config and tokenizer may be code."""
+    """Code of a chat model's config and tokenizer; its network is vLLM's own."""
     config = listing.json("config.json")
     code = _auto_map(config)
     kind = str(config.get("model_type") or "")
@@ -70,7 +70,7 @@ def code_of_chat(listing: Listing) -> Code | None:
 
 
 def _auto_map(config: dict[str, Any]) -> dict[str, str]:
-    """By the class of transformers' own that it stands for; a tokenizer's may be two, the slow one and the fast one."""
+    """Code by the class it replaces; a tokenizer may have a slow and a fast one."""
     mapping = config.get("auto_map")
     return {str(key): str(value) for key, value in mapping.items()} if isinstance(mapping, dict) else {}
 

@@ -1,4 +1,4 @@
-"""A recipe while it is made: values that were asked for win, each other one has its reason."""
+"""A recipe under construction: requested values win, all others have a reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Draft:
     notes: list[str] = field(default_factory=list)
 
     def pick(self, key: str, value: object, why: str) -> Any:
-        """The value that counts. What was asked for wins, also where it is the parent of `key` or a child of it."""
+        """The value that counts: a requested one of `key`, its parent or a child first."""
         if key in self.requested:
             self.choices.append(DraftValue(key, self.requested[key], REQUESTED))
             return self.requested[key]
@@ -82,7 +82,7 @@ def recipe_of(data: Mapping[str, Any]) -> Recipe:
 
 
 def put(data: dict[str, Any], key: str, value: object) -> None:
-    """Set what a key with dots names. Raises Unfit where a part on the way is no mapping."""
+    """Set a dotted key. Raises Unfit where a part on the way is no mapping."""
     parts = key.split(".")
     if not all(parts) or len(parts) > 6:
         raise Unfit(

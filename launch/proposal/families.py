@@ -22,7 +22,7 @@ from registry.recipes.validation import KINDS, parsers
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`name`, `architecture` and `template` are patterns that must all be found; the first row that fits counts."""
+    """`name`, `architecture`, `template`: patterns that all match; first row wins."""
 
     name: str
     architecture: str
@@ -118,7 +118,10 @@ def family_of(name: str, architecture: str, template: str) -> Family | None:
 
 
 def has_parser(flag: str, name: str) -> bool:
-    """Whether the installed vLLM has it, with what it needs. `flag`: one of `registry.recipes.validation.KINDS`."""
+    """Whether the installed vLLM has it, with what it needs.
+
+    `flag`: one of `registry.recipes.validation.PARSER_TABLES`.
+    """
     _, file, table = KINDS[flag]
     known_parsers = parsers(file, table)
     return (not known_parsers or name in known_parsers) and (name not in NEEDS or find_spec(NEEDS[name]) is not None)
@@ -131,7 +134,7 @@ MOST = 2**17
 
 
 def shows_tools(template: str, listing: Listing) -> bool:
-    """Whether it reads the tools of a request. Many speak of tools and show none: those of answers that were given.
+    """Whether the template renders a request's tools, not only those of answers.
 
     Raises Unfit for what is no Jinja: vLLM would refuse it at the load, and not say of what it speaks.
     """

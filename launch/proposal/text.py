@@ -1,4 +1,4 @@
-"""The recipes of embedding models and rerankers: dtype, batches, and what their files tell of pooling and prompts."""
+"""Recipes of embedding models and rerankers: dtype, batches, pooling, prompts."""
 
 import re
 
@@ -32,7 +32,7 @@ ASKS = re.compile(r"""['"`](search_query|query|Represent this sentence for searc
 
 
 def propose_text(draft: Draft, detected: Detection, listing: Listing, machine: Machine) -> None:
-    """Raises Unfit for a model whose network is code of its own repository, and for one without a tokenizer."""
+    """Raises Unfit for a network of the repository's own code, or no tokenizer."""
     config = listing.json("config.json")
     kind = str(config.get("model_type") or "")
     check_code(draft, listing, code_of_text(listing, kind))

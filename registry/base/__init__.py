@@ -1,1 +1,1 @@
-"""What several rooms use and no registry is: processes, threads, control groups, wording, JSON."""
+"""Shared tools that are no registry: processes, threads, cgroups, wording, JSON."""

@@ -1,4 +1,4 @@
-"""Processes that the server starts beside its event loop, without a fork of itself.
+"""Child processes of the server, started without a fork of itself.
 
 uvloop's own `subprocess_exec` forks. Before a fork OpenBLAS, which numpy brings, ends its threads and waits for them:
 beside another thread that computes it waits for ever, and the whole event loop with it. `subprocess.Popen` uses
@@ -20,7 +20,7 @@ LINE = 1 << 16
 
 
 class Child:
-    """A process in a group of its own, with pipes. Its owner must call `wait` in the end."""
+    """A process in its own group, with pipes. Its owner must call `wait` in the end."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader
@@ -45,7 +45,7 @@ class Child:
 
     @classmethod
     async def python(cls, module: str, *words: str, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
-        """Run one of our modules, which no folder of the operator's can replace by its name. Raises OSError."""
+        """Run one of our modules, never an operator's of that name. Raises OSError."""
         env = with_our_packages(os.environ if env is None else env)
         return await cls.start(sys.executable, "-P", "-m", module, *words, cwd=PACKAGES, env=env, limit=limit)
 
@@ -84,5 +84,5 @@ class Child:
 
 
 def _spawn(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None) -> "subprocess.Popen[bytes]":
-    """Blocks until it runs its own program: some milliseconds. In the server's session: `nice` counts within one."""
+    """Start a program; blocks some milliseconds. `nice` counts within its session."""
     return subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)

@@ -1,4 +1,4 @@
-"""The kernel's control groups (cgroups) of a process, in which a container or a service of systemd has its limits.
+"""The control groups (cgroups) of a process, which hold a container's limits.
 
 Groups are nested, and a process need not live in the outermost one that it can see: every limit on the way counts.
 """
@@ -11,7 +11,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def folders(controller: str, pid: int | str = "self") -> list[Path]:
-    """The group of a process and those around it, innermost first; empty when it is gone or there are none.
+    """The process's groups, innermost first; empty: it is gone, or there are none.
 
     controller: of cgroup v1, such as 'memory' or 'cpu'; version 2 has one group for all of them.
     """
@@ -45,7 +45,7 @@ def memory_limits(groups: Iterable[Path]) -> list[tuple[Path, int]]:
 
 
 def memory_left() -> int | None:
-    """Bytes that this process's groups still allow it: the least of all limits. None: no limit."""
+    """Bytes that this process's groups still allow; None: no limit."""
     return min((most - _used(folder) for folder, most in memory_limits(folders("memory"))), default=None)
 
 

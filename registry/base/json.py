@@ -11,7 +11,7 @@ NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The object in a model's file; empty where there is none that can be read: a load says what is wrong with it."""
+    """The object in a model's file; empty if unreadable: a load reports the fault."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Where our packages lie, so that a child process finds them and not a user's folder of the same name."""
+"""Where our packages are, so that a child finds them and not a user's."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ PACKAGES = Path(__file__).resolve().parents[2]
 
 
 def with_our_packages(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which Python finds our packages first, and nothing in the working directory.
+    """An environment in which Python finds our packages first, and no user's folder.
 
     The names of our packages are common words: a `models/` where the server was started must never be imported.
     """

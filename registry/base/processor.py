@@ -25,12 +25,12 @@ def model() -> str:
 
 
 def cores() -> int:
-    """That this process may use: a container's part of a core is one. More threads would wait for one another."""
+    """Cores that this process may use; a container's part of a core counts as one."""
     return math.ceil(min(len(os.sched_getaffinity(0)), _quota(control_groups.folders("cpu"))))
 
 
 def _quota(groups: Iterable[Path]) -> float:
-    """Cores whose time groups may use at most: the least of all limits, cgroup v2 or v1."""
+    """Cores that control groups allow: the least limit, cgroup v2 or v1."""
     quotas = [math.inf]
     for folder in groups:
         for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):

@@ -16,8 +16,10 @@ T = TypeVar("T")
 
 
 class Threads:
-    """`count` at most, for up to `count` and `waiting` calls at a time. A call whose caller leaves before it has begun
-    does not begin; one that has goes on, and holds its thread."""
+    """At most `count` threads, for `count` + `waiting` calls at a time.
+
+    A call whose caller leaves before it has begun does not begin; one that has goes on, and holds its thread.
+    """
 
     def __init__(self, name: str, count: int = 4, waiting: int = 32) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)

@@ -19,13 +19,13 @@ size_words = partial(naturalsize, binary=True)
 
 
 def plain(value: float, form: str = ".6f") -> str:
-    """An amount for people, to a millionth: '1234567' and '0.05', where `g` would write '1.23457e+06'."""
+    """An amount for people, to a millionth: '1234567', where `g` gives '1.23457e+06'."""
     text = format(value, form)
     return text.rstrip("0").rstrip(".")
 
 
 def nearest(name: str, names: Collection[str], count: int = LISTED) -> list[str]:
-    """The known names that look like `name`, best first, then others in their order until there are `count`."""
+    """Known names like `name`, best first, then others up to `count`."""
     some = list(islice(names, COMPARED))
     close = difflib.get_close_matches(name[:64], some, n=count)
     rest = [other for other in some[: 2 * count] if other not in close]
@@ -38,7 +38,7 @@ def quoted(name: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """At most `most` bytes of UTF-8, the last of them an ellipsis where something is missing."""
+    """At most `most` bytes of UTF-8, with an ellipsis where something is missing."""
     raw = text.encode(errors="replace")
     if len(raw) <= most:
         return text

@@ -1,1 +1,1 @@
-"""What a model's files tell without being loaded: shape, weights, dtypes, context; and hub listings."""
+"""What a model's files tell before a load: shape, weights, context, sources."""

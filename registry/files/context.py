@@ -16,7 +16,7 @@ OFFSETS = {"roberta": 2, "xlm-roberta": 2, "xlm-roberta-xl": 2, "camembert": 2, 
 
 
 def context_of(recipe: Recipe, folder: Path | None) -> int | None:
-    """Tokens of the longest input (chat: with the answer). None: speech, or it is not known before a load."""
+    """Tokens of the longest input (chat: plus answer); None: speech, or unknown yet."""
     if recipe.context_length is not None:
         return recipe.context_length
     if folder is None or recipe.task is Task.TRANSCRIBE:
@@ -53,7 +53,7 @@ PARSERS = {Ability.TOOLS: "tool_call_parser", Ability.THINKING: "reasoning_parse
 
 
 def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
-    """Abilities of a model, loaded or not. `folder` holds its files, if they are there."""
+    """Abilities of a model, loaded or not. `folder` holds its files, if any."""
     if recipe.task is not Task.CHAT:
         return frozenset()
     flags = {name.replace("-", "_") for name, value in recipe.engine.flags.items() if value}

@@ -1,4 +1,4 @@
-"""Weights that a chat model's files have lost, or that are of another size, by the headers of those that are there.
+"""Missing or misshapen weights of a chat model, by the headers of its files.
 
 vLLM looks after the load whether its norms got something. A head, an embedding, a linear layer, one of several that it
 packs into one or one expert of many may be missing: whatever was in that memory would answer. Of a layer that has more
@@ -42,8 +42,10 @@ _EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<part>\w+)\
 
 
 def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]]) -> None:
-    """Raises Unfit and names a weight that is missing or misshapen. `names`: of all tensors in the weight files of
-    `folder`, and their shapes."""
+    """Raises Unfit that names a missing or misshapen weight.
+
+    `names`: all tensors in the weight files of `folder`, with their shapes.
+    """
     config = read_object(folder / "config.json")
     if _headless(config, names):
         raise Unfit(
@@ -104,7 +106,7 @@ def _plain(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _whole_layers(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
-    """What the plain families have in each layer, and none of them can be without: their embedding."""
+    """Weights that each layer of a plain family needs, beside the embedding."""
     layers = {match["number"] for name in names if (match := _LAYER.match(name))}
     if layers and (plain := _plain(config)):
         there = {name.rpartition(".")[0] for name in names}
@@ -113,9 +115,11 @@ def _whole_layers(config: dict[str, Any], names: Collection[str]) -> Iterator[st
 
 
 def _halves(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
-    """Layers that are missing beside their others. Networks without gates have no gate_proj at all; a layer that uses
-    another's keys and values has neither, and where values are the keys (Gemma 4) there is no v. Of all else a module
-    has what others of its kind have."""
+    """Layers that are missing beside their others.
+
+    Networks without gates have no gate_proj at all; a layer that uses another's keys and values has neither, and where
+    values are the keys (Gemma 4) there is no v. Of all else a module has what others of its kind have.
+    """
     parts: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         if match := _PART.fullmatch(name):

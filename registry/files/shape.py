@@ -51,7 +51,7 @@ class Shape:
 
     @property
     def linear(self) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of the linear layers of a Llama-like network: q, k, v, o, gate, up and down."""
+        """Inputs and outputs of a Llama-like layer: q, k, v, o, gate, up and down."""
         query, key = self.heads * self.head_size, self.kv_heads * self.head_size
         layer = [(self.hidden, query), (self.hidden, key), (self.hidden, key), (query, self.hidden)]
         layer += [(self.hidden, self.feed_forward)] * 2 + [(self.feed_forward, self.hidden)]
@@ -99,7 +99,7 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
 
 
 def _with_standard_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A config with the sizes of its kind where they are usual, and with what vLLM reads otherwise than it stands."""
+    """A config with usual sizes filled in, and values as vLLM reads them."""
     sizes = dict(config)
     for name, others in SYNONYMS.items():
         if sizes.get(name) is None and (values := [config[other] for other in others if config.get(other) is not None]):
@@ -148,8 +148,9 @@ def is_explicit(config: Mapping[str, Any]) -> bool:
 
 
 def one_layer(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Module name within a layer to (out, in), of the families whose layers are laid out like Llama's, Phi-3's (fused)
-    or Phi-2's. Empty: of another family. Raises what reading odd values raises (KeyError, TypeError, ValueError, ...).
+    """Module name within a layer to (out, in), for known layouts; empty: others.
+
+    Known: Llama's, Phi-3's (fused), Phi-2's. Raises what odd values raise (KeyError, TypeError, ValueError, ...).
     """
     kind = config["model_type"]
     if kind not in LLAMA_LIKE:
@@ -220,7 +221,7 @@ def nested_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json tells of the language model; of a model that is nothing else, all of it."""
+    """The part of config.json about the language model, or all of it."""
     nested = nested_configs(config)[-1]
     if nested is config:
         return config

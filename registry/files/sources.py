@@ -1,4 +1,4 @@
-"""Where sources are: folders, packages and model hubs, and what goes wrong at a hub, in our errors."""
+"""Where sources are: folders, packages, hubs; and a hub's failures as our errors."""
 
 import importlib.util
 import os

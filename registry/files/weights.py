@@ -53,7 +53,7 @@ class Weights:
         return sum(count * BITS[kind] // 8 for kind, count in self.elements.items())
 
     def loaded_bytes(self, float_bytes: float | None) -> int:
-        """In memory, when floats are cast to `float_bytes` bytes each (None: left as they are)."""
+        """Bytes in memory with floats cast to `float_bytes` each (None: as stored)."""
         return sum(
             int(count * float_bytes) if float_bytes is not None and kind in FLOATS else count * BITS[kind] // 8
             for kind, count in self.elements.items()
@@ -61,7 +61,7 @@ class Weights:
 
 
 def read_weights(folder: Path) -> Weights:
-    """Headers of all weight files of the model in `folder`. Unfit when there are none that can be read."""
+    """Headers of all weight files in `folder`. Raises Unfit if none can be read."""
     if (folder / "model.bin").is_file() and not any(folder.glob("*.safetensors")):
         return _ctranslate2(folder / "model.bin")
     elements: Counter[str] = Counter()
@@ -90,7 +90,7 @@ def read_weights(folder: Path) -> Weights:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Weight files of the model itself and of sentence-transformers modules in its subfolders, by name."""
+    """Weight files of the model, and of sentence-transformers modules below it."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
@@ -120,7 +120,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _ctranslate2(file: Path) -> Weights:
-    """Headers of CTranslate2's model.bin (format 6): each variable is preceded by its name, sizes, kind and bytes."""
+    """Headers of CTranslate2's model.bin (format 6): name, sizes, kind, bytes."""
     elements: Counter[str] = Counter()
     hidden, layers = 0, set()
     try:

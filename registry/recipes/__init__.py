@@ -1,1 +1,1 @@
-"""Recipe files: what stands in them, every fault with its line, clashes between them."""
+"""Recipe files: their content, faults with lines, and clashes between them."""

@@ -1,4 +1,4 @@
-"""Names that mean two things. Read from the plain values, so that documents with other faults take part as well."""
+"""Names with two meanings, found in plain values, faulty documents included."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class _Use:
 
 
 def find_clashes(documents: Sequence[Document]) -> list[Fault]:
-    """Ids twice; aliases that are an id or another alias; adapters of one model twice, or named like a model.
+    """Find ids, aliases and adapter names that are used twice.
 
     One adapter name on two models is no clash: it is called by its full name, `base:adapter`.
     """

@@ -1,4 +1,4 @@
-"""A recipe: the versioned launch settings of one model. One YAML document each; unknown keys are refused.
+"""A recipe: versioned launch settings of one model. Unknown keys are refused.
 
 `registry.recipes.loading` reads them from files and reports every fault with file and line. Here are only the types.
 """
@@ -37,7 +37,7 @@ class Task(StrEnum):
     TRANSCRIBE = "transcribe", "/v1/audio/transcriptions", ("faster-whisper",)
 
     def at_once(self, batch: int) -> int:
-        """Requests that run at once: two batches' worth keep an engine busy that does not batch across requests."""
+        """Requests at once: one batch if the engine batches across requests, else two."""
         return batch if self.batches_inside else 2 * batch
 
 
@@ -58,7 +58,7 @@ def _is_range(value: str) -> str:
 
 
 class EngineSpec(Strict):
-    """Which library runs the model, the versions that these flags are known to work with, and its flags."""
+    """The library that runs the model, its tested versions, and its flags."""
 
     name: Literal["vllm", "sentence-transformers", "faster-whisper"]
     versions: Annotated[str, AfterValidator(_is_range)] = Field(
@@ -68,7 +68,7 @@ class EngineSpec(Strict):
 
 
 class AdapterPlaces(Strict):
-    """Room for LoRA adapters. `device`: places in the running batch; `host`: staged ones kept in memory."""
+    """Room for LoRA adapters. `device`: places in the batch; `host`: staged ones."""
 
     device: int = Field(default=0, ge=0, le=1024)
     host: int = Field(default=0, ge=0, le=100_000)
@@ -82,7 +82,7 @@ class AdapterPlaces(Strict):
 
 
 class Memory(Strict):
-    """Bytes, never counts. What is left out is estimated from the weights and measured after the first load."""
+    """Bytes. What is left out is estimated first and measured after the first load."""
 
     kv_cache: Size | None = None
     overhead: Size | None = Field(default=None, description="beside weights and KV cache; default per engine")
@@ -90,7 +90,7 @@ class Memory(Strict):
 
 
 class Batching(Strict):
-    """Limits of one engine step: requests (chat: sequences) and tokens (speech: seconds of audio)."""
+    """Limits of an engine step: requests, and tokens (speech: seconds of audio)."""
 
     max_requests: int = Field(default=32, ge=1, le=4096)
     spare: int | None = Field(
@@ -145,7 +145,7 @@ class QueueSpec(Strict):
 
 
 class PoolSpec(Strict):
-    """A part of the model's places for one kind of request. The first pool whose conditions hold takes a request."""
+    """Places for one kind of request. The first pool whose conditions hold counts."""
 
     classes: tuple[Literal["critical", "interactive", "batch"], ...] = Field(
         default=("critical", "interactive", "batch"), min_length=1, description="service classes that it takes"
@@ -173,7 +173,7 @@ class PoolSpec(Strict):
 
 
 class WindowSpec(Strict):
-    """What a speech model hears at once, in whole seconds. Whisper was trained on 30 s, padded to 30 s."""
+    """What a speech model hears at once, in whole seconds. Whisper knows 30 s."""
 
     seconds: int = Field(default=30, ge=1, le=30, description="seconds of a recording that are heard at once, at most")
     padded: int = Field(
@@ -209,7 +209,7 @@ class Residency(Strict):
 
 
 class Expected(Strict):
-    """Figures to compare with: what a load and an answer cost where the recipe was measured."""
+    """Costs of a load and an answer where the recipe was measured, to compare with."""
 
     load_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     resident: Size | None = None
@@ -218,7 +218,7 @@ class Expected(Strict):
 
 
 class Prices(Strict):
-    """What requests are charged, in the server's currency, to a millionth of it. What is left out is free."""
+    """Prices in the server's currency, to a millionth. What is left out is free."""
 
     input: Money = Field(default=0.0, description="of a million prompt tokens")
     cached_input: Money | None = Field(
@@ -278,7 +278,7 @@ class Recipe(Strict):
 
     @property
     def is_former(self) -> bool:
-        """Whether it is a version before the current one, served beside it as `id@version`."""
+        """Whether it is a former version, served beside the current as `id@version`."""
         return "@" in self.id
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""How recipes write durations, sizes, money, names and sources. Unknown keys are refused."""
+"""How recipes write durations, sizes, money, names and sources."""
 
 import re
 from datetime import timedelta
@@ -43,7 +43,7 @@ Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """Frozen, and unknown keys are refused: a typing error in a recipe must not go unnoticed."""
+    """Frozen, and refuses unknown keys, so that typing errors are noticed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -52,7 +52,7 @@ _REVISION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}\Z")
 
 
 def is_revision(text: str) -> bool:
-    """Whether it may be a branch, a tag or a commit. A hub's cache has files of such names: it leads out of none."""
+    """Whether it may be a branch, tag or commit, safe as a name in a hub's cache."""
     return _REVISION.match(text) is not None and ".." not in text
 
 
@@ -76,7 +76,7 @@ class PackageSource(Strict):
 
 
 class HubSource(Strict):
-    """A repository on a model hub at a fixed revision (a commit; a tag or branch is resolved to one)."""
+    """A hub's repository at a revision, which is resolved to a commit."""
 
     hub: Text
     revision: Annotated[Text, AfterValidator(_revision)]
@@ -86,7 +86,7 @@ Source = PathSource | PackageSource | HubSource
 
 
 def _kind_of_source(value: object) -> str | None:
-    """The kind of source by its key, so that faults are reported for the intended kind."""
+    """The kind of source by its key, so that faults concern the intended kind."""
     if isinstance(value, PathSource | PackageSource | HubSource):
         value = value.model_dump()
     keys = [key for key in ("path", "package", "hub") if isinstance(value, dict) and key in value]

@@ -1,4 +1,4 @@
-"""Recipes from YAML files: every fault of every document at once, each with file, line and what to write instead."""
+"""Recipes from YAML files, with every fault at once, by file and line."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +42,7 @@ def load_documents(
     may_be_empty: bool = False,
     misfit: Misfit | None = None,
 ) -> Documents:
-    """Read one file, all *.yaml and *.yml of a folder (not of its subfolders), or several of these.
+    """Read a file, the *.yaml and *.yml directly in a folder, or several of these.
 
     Paths in `source` come back absolute: relative ones start at the recipe file's folder.
 
@@ -87,7 +87,7 @@ def load_documents(
 
 
 def faults_of(text: str) -> list[str]:
-    """Why `text` could not be read as a recipe file, one sentence each; empty: it can be."""
+    """Why `text` is no valid recipe file, one sentence each; empty: it is one."""
     documents, faults = documents_of(Path("recipe.yaml"), text.encode(errors="surrogatepass"))
     for document in documents:
         faults += validate(document)[1]
@@ -95,14 +95,14 @@ def faults_of(text: str) -> list[str]:
 
 
 def retired_keys(documents: Documents) -> tuple[str, ...]:
-    """One sentence for each provider and router whose document names a key that has no effect any more."""
+    """A sentence for each provider and router with a key that has no effect now."""
     named = [f"provider '{one.id}'" for one in documents.providers if one.hedge_after is not None]
     named += [f"router '{one.id}'" for one in documents.routers if one.hedge_after is not None]
     return tuple(f"{one}: hedge_after has no effect any more; leave it out" for one in named)
 
 
 def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
-    """What is allowed and yet worth a second look, one sentence each, for `validate` and the log."""
+    """Allowed values worth a second look, one sentence each."""
     notes = []
     for recipe in recipes:
         sources = [(recipe.id, recipe.source), *((f"{recipe.id}:{a.name}", a.source) for a in recipe.adapters)]

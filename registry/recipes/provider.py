@@ -1,4 +1,4 @@
-"""A provider: models behind HTTP on another server. Its key is never in the document."""
+"""A provider: models behind HTTP elsewhere. Its key is not in the document."""
 
 import re
 from enum import StrEnum

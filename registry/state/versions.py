@@ -1,4 +1,4 @@
-"""Names with versions: the current one, aliases and the way back. Adapters and routers are two kinds of them."""
+"""Versioned names with aliases and a way back: adapters and routers."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ Rows = Sequence[sa.Row[Any]]
 
 
 class VersionTable(ABC, Generic[K, R]):
-    """Every write is one transaction: it happens whole, or an error is raised and nothing has changed.
+    """Every write is one transaction: it happens whole, or raises.
 
     Writes wait for the database, so call them in threads. Reads come from memory.
 
@@ -120,7 +120,7 @@ class VersionTable(ABC, Generic[K, R]):
     # --- writing ---------------------------------------------------------------------------------------------------
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        """A transaction whose changes are visible once committed, and then survive a loss of power."""
+        """A transaction that survives a loss of power once it is committed."""
         with self._writing:
             with self._database.write() as db:
                 yield db
@@ -130,14 +130,14 @@ class VersionTable(ABC, Generic[K, R]):
 
     @contextmanager
     def _change(self, key: K) -> Iterator[tuple[sa.Connection, R, int]]:
-        """A transaction on a name that exists, with its record and row id. Raises NotFound."""
+        """A transaction on an existing name: its record and row id. Raises NotFound."""
         with self._write() as db:
             record, row_id = self._one(db, key), self._id(db, key)
             assert row_id is not None
             yield db, record, row_id
 
     def _add_version(self, db: sa.Connection, key: K, values: Mapping[str, Any]) -> None:
-        """Add a version to a name, which is created if need be, and make it the current one."""
+        """Add a version to a name, new or not, and make it the current one."""
         row_id, now = self._id(db, key), self._clock()
         if row_id is None:
             heads = self._tables.heads
@@ -162,7 +162,7 @@ class VersionTable(ABC, Generic[K, R]):
             return self._one(db, key)
 
     def rollback(self, key: K) -> R:
-        """Go back to the version that was current before; a second call goes back one more."""
+        """Go back to the version before; a second call goes back one more."""
         with self._change(key) as (db, record, row_id):
             currents = self._tables.currents
             query = sa.select(currents.c.seq).where(currents.c.owner == row_id).order_by(currents.c.seq)
@@ -203,7 +203,7 @@ class VersionTable(ABC, Generic[K, R]):
 
 
 def check_alias(alias: str) -> None:
-    """Raise BadRequest for an alias that breaks the rule for names, or looks like a version or a digest."""
+    """Raises BadRequest for a bad alias, or one like a version or a digest."""
     if not ALIAS.match(alias) or VERSION.match(alias) or DIGEST_PREFIX.match(alias):
         raise BadRequest(
             f"'{alias[:80]}' is not a valid alias: {NAME_RULE}; and it must not look like a version (v3).",
@@ -213,7 +213,7 @@ def check_alias(alias: str) -> None:
 
 # --- changes that every kind of versioned name takes -----------------------------------------------------------------
 class VersionChange(Protocol):
-    """A change of one name, passed as a value from HTTP to the table. `apply` returns the record after it."""
+    """A change of one name, as a value. `apply` returns the record after it."""
 
     def apply(self, table: VersionTable[K, R], key: K) -> R: ...
 
@@ -246,7 +246,7 @@ class Rollback:
 
 # --- queries, each built once ----------------------------------------------------------------------------------------
 class _Selection:
-    """Heads with their current version, versions and aliases of the names that a condition selects."""
+    """Heads, versions and aliases of the names that a condition selects."""
 
     def __init__(self, tables: VersionTables, where: sa.ColumnElement[bool]) -> None:
         heads, versions, currents, aliases = tables.heads, tables.versions, tables.currents, tables.aliases

@@ -1,4 +1,4 @@
-"""Folders and files that only this user may read. Those of an earlier release are closed to others.
+"""Folders and files that only this user may read, older ones included.
 
 Files that root creates get the owner of the folder around them, as SQLite does: root runs commands beside a server of
 another user, which must read the result. Where root may not change owners, as in a user namespace, they stay root's.
@@ -19,7 +19,7 @@ FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 
 def make_private(folder: Path) -> None:
-    """Make it, or close it to others. What is not ours to change stays as it is: its owner decides."""
+    """Make it, or close it to others, unless it belongs to another user."""
     created = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
     if created:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def make_private_file(path: Path) -> None:
 
 
 def give(handle: int, folder: Path) -> None:
-    """A file that this process has just made in a folder, by its handle: its name may be another one's by now."""
+    """Give a file that this process has just made to the folder's owner, by handle."""
     if os.geteuid() == 0:
         around = folder.stat()
         with suppress(OSError):
@@ -54,7 +54,7 @@ def give(handle: int, folder: Path) -> None:
 
 
 def give_all(folder: Path) -> None:
-    """What is below a folder, to its owner. It is gone through by handles, so that no link leads out of it."""
+    """Give all below a folder to its owner, by handles, so that no link leads out."""
     if os.geteuid() == 0:
         owner = folder.stat()
         for _, folders, files, handle in os.fwalk(folder):
@@ -91,8 +91,7 @@ def sync_all(folder: Path) -> None:
 
 
 def is_full(error: Exception, folder: Path) -> bool:
-    """Was there no room for what was written to a folder? Errors of what is written in Rust have no number: its disk
-    tells it then."""
+    """Whether the disk was full. Rust's errors have no number: the disk is checked."""
     if isinstance(error, OSError):
         return error.errno in FULL
     return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free < LEAST

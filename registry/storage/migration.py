@@ -16,7 +16,7 @@ LOCK = 0x726F756E64
 
 
 def upgrade(database: Database, scripts: Path, table: str, to: str = "head") -> None:
-    """Run what is missing of the migrations in a folder up to a revision, all in one transaction.
+    """Run the missing migrations of a folder up to a revision, in one transaction.
 
     table: where Alembic keeps the revision. Raises Conflict when a newer version has written the database, Unavailable.
     """
@@ -68,7 +68,7 @@ def revision(database: Database, table: str) -> str | None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Two that turn SQLite's log on at once: one of them is refused without waiting, so they wait here."""
+    """Let one process at a time turn on SQLite's log: two at once get an error."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

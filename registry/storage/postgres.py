@@ -33,7 +33,7 @@ def options(url: URL, schema: str | None) -> dict[str, Any]:
 
 
 def set_timeouts(connection: Any) -> None:
-    """Have a new connection of psycopg end, with its OperationalError, where an answer takes too long."""
+    """End a new psycopg connection with OperationalError on a late answer."""
     from psycopg import IsolationLevel
 
     wait = connection.wait  # through which it goes for whatever it asks
@@ -46,7 +46,7 @@ def set_timeouts(connection: Any) -> None:
 
 
 def _until(connection: Any, asking: Generator[Any, Any, Any], seconds: float) -> Generator[Any, Any, Any]:
-    """The same for psycopg, which goes on with it ten times a second even where nothing has come."""
+    """The same for psycopg's waits, which poll ten times a second."""
     from psycopg import OperationalError
 
     end = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Intents of a text: classifiers that are trained in seconds on a CPU and answer in less than a millisecond.
+"""Intents of a text: classifiers trained in seconds, answering in under 1 ms.
 
 ngrams.py     pieces of letters and words as hashed features, in numpy
 head.py       one linear head and its calibration

@@ -1,4 +1,4 @@
-"""Which targets are good enough for a text: fitted on texts whose answers were accepted, or not, of each target."""
+"""Which targets are good enough for a text, fitted on judged answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ LOSS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class JudgedText:
-    """A text, and for each target how its answer was judged: 0 to 1, half and more is accepted."""
+    """A text and the verdict on each target's answer: 0 to 1, accepted from a half."""
 
     text: str
     accepted: Mapping[str, float]
@@ -73,7 +73,7 @@ def train_acceptance(
 def curve(
     model: Acceptance, judged: Sequence[JudgedText], vectors: Array | None, prices: Mapping[str, float]
 ) -> list[Point]:
-    """Quality against cost: what each threshold would have chosen for held-out texts, as `decide` chooses."""
+    """Quality against cost of each threshold on held-out texts, as `decide` chooses."""
     expected = [
         model.expected(one.text, None if vectors is None else vectors[index]) for index, one in enumerate(judged)
     ]
@@ -95,7 +95,7 @@ def curve(
 
 
 def chosen(points: Sequence[Point]) -> Point:
-    """The cheapest that loses no more than a hundredth of the answers that the best one gets accepted."""
+    """The cheapest that loses at most a hundredth of the best one's accepted answers."""
     best = max(point.accepted for point in points)
     return min((point for point in points if point.accepted >= best - LOSS), key=lambda p: (p.price, -p.accepted))
 

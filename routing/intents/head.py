@@ -1,4 +1,4 @@
-"""Linear heads over the pieces of a text and over its vector, and how their outputs become a confidence.
+"""Linear heads over a text's pieces and vector, and their confidence.
 
     z = letters * (tf-idf of the pieces @ W + b) + vectors * (embedding @ V + c)
     p = softmax(z)
@@ -31,15 +31,16 @@ Weights = npt.NDArray[np.float32]
 
 
 class Pieces(NamedTuple):
-    """The places that a text's pieces fall into, each once, and how often: 1 + log(count)."""
+    """Buckets of a text's pieces, each once, and how often: 1 + log(count)."""
 
     indexes: Indexes
     counts: Weights
 
 
 def plain(text: str) -> str:
-    """Lower case, one blank between words, compatibility forms brought together, each digit a 0 (which number it is
-    tells no intent); the middle of long texts left out.
+    """Lower case, single blanks, compatibility forms, digits as 0, long middles cut.
+
+    Which number a text names tells no intent.
     """
     if len(text) > MAX_CHARACTERS:
         text = f"{text[: MAX_CHARACTERS // 2]} {text[-MAX_CHARACTERS // 2 :]}"
@@ -154,7 +155,7 @@ class Heads:
         return self.both if fits and self.both is not None else self.alone
 
     def logits(self, text: str, vector: Array | None) -> Array:
-        """Mixed; the vector is left out where it is of another model's size, or nothing was fitted for it."""
+        """Mixed logits, without the vector if it does not fit or was not fitted."""
         mix, z = self.mix_for(vector), self.letters.logits(text)
         if mix is self.alone or self.vectors is None or vector is None:
             return (mix.letters * z).astype(np.float32)

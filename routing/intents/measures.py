@@ -1,4 +1,4 @@
-"""How good confidences are. Arrays are of one length, an element for each held-out example."""
+"""How good confidences are. Arrays have an element per held-out example."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ BINS = 10
 
 
 def threshold_for(confidence: Floats, right: Flags, precision: float) -> float:
-    """The lowest confidence from which on at least `precision` of the answers are right; above 1: there is none."""
+    """Lowest confidence with `precision` right answers above it; above 1: none."""
     order = np.argsort(-confidence, kind="stable")
     so_far = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
     last_of_equals = np.append(np.diff(confidence[order]) < 0, True)
@@ -20,7 +20,7 @@ def threshold_for(confidence: Floats, right: Flags, precision: float) -> float:
 
 
 def calibration_error(confidence: Floats, right: Flags) -> float:
-    """Expected calibration error: the mean distance of confidence and share of right ones, over ten equal bins."""
+    """Mean distance of confidence and share of right ones, over ten equal bins."""
     if not len(right):
         return 0.0
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
@@ -34,7 +34,7 @@ def calibration_error(confidence: Floats, right: Flags) -> float:
 
 
 def auroc(inside: Floats, outside: Floats) -> float | None:
-    """That an example of an intent has the higher confidence than one of none. None: one of the two is missing."""
+    """Chance that an intent's example beats one of none; None: one kind is missing."""
     if not len(inside) or not len(outside):
         return None
     from sklearn.metrics import roc_auc_score

@@ -1,4 +1,4 @@
-"""What fitted heads tell of a text: its intent, or which targets are good enough for it."""
+"""What fitted heads predict: an intent, or which targets are good enough."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ class IntentModel:
     """Spelling of the examples; None: texts are used as they are."""
 
     def read(self, text: str) -> str:
-        """What is looked at, and what `vector` is to be of: without the typing errors that it can tell."""
+        """The text that is classified and embedded: with its typing errors corrected."""
         return text if self.spelling is None else self.spelling.corrected(text)
 
     def predict(self, text: str, vector: Vector | None = None) -> IntentPrediction:
@@ -73,7 +73,7 @@ class IntentModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Acceptance:
-    """How likely it is that a target's answer is accepted; its labels are names of targets."""
+    """How likely a target's answer is accepted; labels are names of targets."""
 
     heads: Heads
 

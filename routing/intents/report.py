@@ -35,7 +35,7 @@ def text(measured: HeadMeasures) -> str:
 
 
 def picture(measured: HeadMeasures) -> str:
-    """The confusion table as an SVG: a row per right intent, a column per predicted one."""
+    """The confusion table as an SVG: a row per right intent, a column per predicted."""
     counts = Counter({(right, predicted): count for right, predicted, count in measured.confusion})
     labels = sorted({label for pair in counts for label in pair}, key=lambda label: (label == "-", label))
     totals = Counter[str]()

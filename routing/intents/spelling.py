@@ -1,4 +1,4 @@
-"""Typing errors corrected to the words of the examples, before letters and vectors are computed.
+"""Correct typing errors to words of the examples, before anything is computed.
 
 A word that the examples lack becomes one of theirs that is one typing error away (a letter more, less, another, or two
 that changed places), if the examples have that one beside one of its neighbours here; of several, the most frequent one
@@ -26,7 +26,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spelling:
-    """What examples are written with, in lower case: how often each word, and each two in a row."""
+    """Words of the examples in lower case: how often each, and each two in a row."""
 
     words: Mapping[str, int]
     pairs: Mapping[tuple[str, str], int]
@@ -87,7 +87,7 @@ def is_one_error_away(a: str, b: str) -> bool:
 
 
 def _shorter(word: str) -> Iterator[str]:
-    """The word, and it without each of its letters: two words that are one error apart have one of these in common."""
+    """The word, and it less each letter: words one error apart share one of these."""
     yield word
     for at in range(len(word)):
         yield word[:at] + word[at + 1 :]
@@ -105,7 +105,7 @@ _NEIGHBOURS = {
 
 
 def mistyped(text: str, rng: Random, share: float = 0.15) -> str:
-    """About `share` of the words of four letters and more get one typing error, at least one word does."""
+    """Put a typing error into about `share` of the longer words, at least into one."""
     words = text.split(" ")
     long = [index for index, word in enumerate(words) if len(word) > 3 and word.isalpha()]
     if long:

@@ -70,7 +70,7 @@ class TrainingResult:
 
 
 def split(labels: Sequence[str], share: float) -> tuple[list[int], list[int]]:
-    """Places to fit on and to hold out: of each label its share, at least one of both where it has two examples."""
+    """Places to fit and to hold out, by label; at least one of both from two examples."""
     by_label: dict[str, list[int]] = {}
     for index, label in enumerate(labels):
         by_label.setdefault(label, []).append(index)
@@ -92,7 +92,7 @@ def train(
     options: TrainingOptions = DEFAULTS,
     spelling: Spelling | None = None,
 ) -> TrainingResult:
-    """vectors: of the examples and of the held-out ones as `spelling` brings them back, by the model `embedding`.
+    """vectors: of fitted and held-out texts, corrected by `spelling`.
 
     Raises BadRequest.
     """
@@ -120,7 +120,7 @@ def train(
 def letters_head(
     examples: Sequence[Example], labels: Sequence[str], options: TrainingOptions, idf: Matrix | None = None
 ) -> LettersHead:
-    """idf: of more texts than these, as `idf_of` tells it; of heads that are to be one."""
+    """idf: of more texts than these, from `idf_of`, for heads that form one."""
     texts, names = [e.text for e in examples], [e.label for e in examples]
     buckets = options.buckets or min(1 << 16, max(1 << 12, 1 << (len(texts) * 8 - 1).bit_length()))
     if options.typos:
@@ -169,7 +169,10 @@ def counted(texts: Sequence[str], buckets: int) -> csr_matrix:
 def _logistic(
     features: Matrix | csr_matrix, names: Sequence[str], labels: Sequence[str], strength: float, iterations: int
 ) -> tuple[Array, Array]:
-    """(features, labels) and (labels,). With two labels scikit-learn fits one column: the other is its negative."""
+    """(features, labels) and (labels,).
+
+    With two labels scikit-learn fits one column: the other is its negative.
+    """
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning
@@ -188,7 +191,7 @@ def _mix(
     letters: Array, vectors: Array | None, cosines: Array, labels: Sequence[str], right: npt.NDArray[np.int_],
     precision: float,
 ) -> Mix:  # fmt: skip
-    """How much each head counts, by the likelihood of held-out labels; then the gate; then the threshold."""
+    """Weigh the heads by held-out likelihood, then choose gate and threshold."""
     labelled = right >= 0
 
     def loss(scales: Matrix) -> float:

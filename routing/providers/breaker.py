@@ -1,4 +1,4 @@
-"""When a provider's model is left alone: a breaker as a pure function of its state, the time and what happened.
+"""A provider's breaker: a pure function of state, time and events.
 
 | state     | a request comes                         | it succeeded          | it failed                              |
 |-----------|-----------------------------------------|-----------------------|----------------------------------------|
@@ -99,7 +99,7 @@ def admit(state: Breaker, now: float) -> tuple[Breaker, Permit | CallRefused]:
 
 
 def begun(state: Breaker, permit: Permit) -> Breaker:
-    """An answer has its first words: a probe may take minutes from here on, and others need not wait for its end."""
+    """Note an answer's first words, so that others need not wait for a probe's end."""
     if state.phase is Phase.HALF_OPEN and permit.period == state.period:
         return replace(state, probing=False, answers=True)
     return state

@@ -1,4 +1,4 @@
-"""One call to a provider's model, once: what is sent, its answer as the engine's events, what is known of its usage."""
+"""One call to a provider: request, answer as engine events, and usage."""
 
 import asyncio
 import logging
@@ -83,7 +83,7 @@ class ProviderCall:
 
     @property
     def usage(self) -> Usage:
-        """Usage as the provider reported it, or an estimate for an answer that broke off before that."""
+        """Usage as reported, or an estimate for an answer that broke off before."""
         if self._usage is not None:
             return self._usage
         reported = self._bounded(self._progress.usage) if self._progress else Usage()
@@ -213,7 +213,7 @@ class ProviderCall:
                     yield event
 
     async def _refused(self, reply: Reply) -> tuple[bytes, BadRequest]:
-        """What is the client's own fault, as a body however it was written, and as an error. Raises what is not."""
+        """The client's fault as a body and an error. Raises what is not its fault."""
         body = await reply.error_body()
         if not faults.is_the_clients(reply.status, body):
             raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
@@ -295,7 +295,7 @@ class ProviderCall:
         yield ResponseEnd(self._usage)
 
     def _other_model(self) -> str:
-        """A warning, where another model answered. Raises BadAnswer where that is not allowed."""
+        """A warning if another model answered. Raises BadAnswer if that is not allowed."""
         answered_by = self._progress.model if self._progress else None
         if not is_other_model(self._model.name, answered_by):
             return ""
@@ -306,7 +306,10 @@ class ProviderCall:
 
     # --- the other tasks --------------------------------------------------------------------------------------------
     async def _run(self, surface: Surface, body: Body, read: Callable[[bytes], TaskAnswer]) -> Events:
-        """An answer's events, with a warning before them where another model answered. Raises as `_other_model`."""
+        """The answer's events, after a warning if another model answered.
+
+        Raises as `_other_model`.
+        """
         async with self._send(surface, body) as reply:
             if not reply.is_answer:
                 _, refusal = await self._refused(reply)
@@ -328,7 +331,7 @@ class ProviderCall:
 
 
 async def _ended(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Some servers leave out the empty line behind their last event; half of one is no JSON."""
+    """Add the empty line that some servers leave out behind their last event."""
     async for chunk in chunks:
         yield chunk
     yield b"\n\n"

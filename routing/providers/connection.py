@@ -159,7 +159,7 @@ class Reply:
         return self.content_type.startswith("text/event-stream")
 
     async def chunks(self, begun: Callable[[], bool] = lambda: False) -> AsyncIterator[bytes]:
-        """The body as it comes. begun: whether words have come, so that silence is bounded from here on."""
+        """The body as it comes. begun: whether silence is bounded from here on."""
         length, most = 0, self._provider.max_answer
         if (self._response.content_length or 0) > most:
             raise faults.bad_answer(self._provider.id, f"answers with more than {most} bytes")
@@ -266,8 +266,7 @@ class Connection:
         until: ClientDeadlines = FOREVER,
         sent: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Reply]:
-        """Raises ProviderFailed, what is below it, and DeadlineExceeded. Leaving early closes the connection: the
-        provider sees it.
+        """Raises ProviderFailed and DeadlineExceeded. Leaving early closes the connection.
 
         Args:
             passed: headers: the request's id, and its place in a trace.
@@ -323,12 +322,12 @@ class Connection:
 
 
 def key_of(provider: Provider) -> str:
-    """Its key, if there is one. Those that come from files often end with a line's end, which no header may have."""
+    """The provider's key, if any, without the line end that files often have."""
     return os.environ.get(provider.key_env or "", "").strip()
 
 
 def without_key(provider: Provider, body: bytes) -> bytes:
-    """An error as a client may read it: some servers tell the headers that they were sent."""
+    """An error without the key: some servers repeat the headers they got."""
     key = key_of(provider).encode(errors="replace")
     return body.replace(key, b"***") if len(key) >= LEAST_KEY else body
 

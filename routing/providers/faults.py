@@ -1,4 +1,4 @@
-"""What a provider's failure is, by its status, the words in its body and the headers beside them. Pure.
+"""Classify a provider's failure by status, words and headers. Pure.
 
 | status                | words (type or code)                | error              | again | breaker |
 |-----------------------|-------------------------------------|--------------------|-------|---------|
@@ -83,7 +83,7 @@ class ErrorWords(msgspec.Struct):
 
 
 def read(body: bytes) -> ErrorWords:
-    """An error's body, of OpenAI's or Anthropic's shape, of FastAPI's, Mistral's, or Google's list of one; or a text.
+    """Read an error body, of any vendor's shape, or a text.
 
     Empty for a page, such as a proxy's.
     """
@@ -196,7 +196,7 @@ def bad_answer(provider: str, what: str) -> ProviderFailed:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from `retry-after-ms` or `Retry-After`; a date is taken by the answer's own `Date`."""
+    """Seconds from `retry-after-ms` or `Retry-After`; dates go by the answer's `Date`."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * scale

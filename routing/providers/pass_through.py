@@ -1,5 +1,4 @@
-"""An answer in the client's own dialect: its bytes go on as they are, with the name that the client used, and with
-numbers of calls by which clients can tell them apart.
+"""An answer in the client's own dialect, with its model name and call numbers.
 
 What is read on the way: usage, whether the answer has begun and ended, errors in mid-answer, and which model answered.
 """
@@ -19,7 +18,7 @@ from routing.providers import faults
 
 
 class CallNumbers:
-    """Call numbers of one choice. Gemini's calls have no number, or all have 0, which clients take for one call.
+    """Call numbers of a choice. Gemini sends none, or 0: clients see one call.
 
     | a piece has                                       | it is of                    |
     |---------------------------------------------------|-----------------------------|
@@ -113,7 +112,7 @@ class _Usage(msgspec.Struct):
 
 
 def merged(before: Usage, raw: msgspec.Raw) -> Usage:
-    """Merge usage reported so far. Later values replace earlier ones: Anthropic reports in two parts."""
+    """Merge reported usage: later values win, since Anthropic reports in two parts."""
     try:
         reported = msgspec.json.decode(raw, type=_Usage | None)
     except NOT_JSON:
@@ -144,7 +143,7 @@ def merged(before: Usage, raw: msgspec.Raw) -> Usage:
 
 
 def with_reasoning(prompt: int, completion: int, total: int) -> int:
-    """Tokens of an answer: xAI and Gemini leave those of thoughts out of the completion, and have them in the total."""
+    """Completion tokens with thoughts, which xAI and Gemini count only in the total."""
     return max(completion, total - prompt)
 
 
@@ -160,7 +159,7 @@ class AnswerProgress:
     """That the provider said it was."""
 
     def object(self, data: bytes) -> tuple[bytes, dict[str, msgspec.Raw]]:
-        """An object with the client's name in it, and its parts. Raises BadAnswer for what is no object."""
+        """An object with the client's name, and its parts. Raises BadAnswer for others."""
         try:
             parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except NOT_JSON:
@@ -227,7 +226,7 @@ class _Choice(msgspec.Struct):
 
 
 class PassThrough:
-    """One stream. `take` gives each event back as the client is to get it, or None for one that is not for it.
+    """One stream. `take` returns an event for the client, or None.
 
     Args:
         usage_wanted: whether the client asked for OpenAI's last chunk, which has usage and no choices.
@@ -340,7 +339,7 @@ def _failed(parts: dict[str, msgspec.Raw], data: bytes) -> bytes:
 
 
 def is_other_model(sent: str, answered_by: str | None) -> bool:
-    """Did another model answer than was asked for? Dated versions and full names of the same one are that one."""
+    """Whether another model answered. Dated and full names count as the same."""
     if answered_by is None or answered_by == sent:
         return False
     short, name = sent.rpartition("/")[2].removesuffix("-latest"), answered_by.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Which of a provider's paths answers a request of the chat family, with which body, and who translates.
+"""Which path of a provider answers a chat request, with which body and translator.
 
 | asked for            | it speaks that | else, the first of these that it speaks                      | none |
 |----------------------|----------------|--------------------------------------------------------------|------|
@@ -73,7 +73,7 @@ class PlannedCall:
 
 
 def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str, Any]) -> PlannedCall:
-    """Raises BadRequest for what this provider has no path for, or a field that cannot be translated."""
+    """Raises BadRequest for a path or field that this provider has no way to answer."""
     requested, spoken = path.removeprefix("/v1/"), provider.spoken
     if not isinstance(stream := body.get("stream") or False, bool):  # some would stream, and be taken for broken
         raise wrong("stream", "true or false")

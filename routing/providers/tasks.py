@@ -1,4 +1,4 @@
-"""Embeddings, reranking and transcription: requests as a provider takes them, and its answers as engines give theirs.
+"""Embeddings, reranking and transcription in providers' words, and back.
 
 What a request wishes and a provider's interface has no word for is refused, with the field's name.
 """
@@ -81,7 +81,7 @@ class _Vectors(msgspec.Struct):
 
 
 def _embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
-    """`truncate` is left out: it allows to cut what is too long, and a provider that does not cut says so itself."""
+    """`truncate` is left out: it only allows cutting, and providers report excess."""
     if not request.normalize:
         raise _unsupported("normalize", model.name)
     body: dict[str, Any] = {"model": model.name, "input": request.inputs, "encoding_format": "base64"}
@@ -94,7 +94,7 @@ def _embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
 
 
 def _read_vectors(data: bytes, request: EmbedRequest) -> TaskAnswer:
-    """Raises BadAnswer. A provider tells the tokens of all inputs together: they stand with the first."""
+    """Raises BadAnswer. Providers count all inputs together: with the first here."""
     try:
         answer = msgspec.json.decode(data, type=_Vectors)
         rows = [_floats(item.embedding) for item in sorted(answer.data, key=lambda item: item.index)]
@@ -155,7 +155,7 @@ def _rerank_body(request: RerankRequest, model: ProviderModel) -> bytes:
 
 
 def _read_ranking(data: bytes, request: RerankRequest) -> TaskAnswer:
-    """Raises BadAnswer. Relevance goes from 0 to 1 there; engines give logits, and so do some providers.
+    """Raises BadAnswer. Scores from 0 to 1 become logits; engines give logits.
 
     If any score is outside of 0 to 1 all of them are logits, as llama.cpp's are, and TEI's with `raw_scores`.
     """
@@ -266,7 +266,7 @@ def _transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callab
 
 
 def _read_transcript(data: bytes, request: TranscribeRequest) -> TaskAnswer:
-    """Raises BadAnswer. A transcript without segments is one segment; without a length the recording's own counts."""
+    """Raises BadAnswer. One segment if none; the recording's length if none."""
     try:
         transcript = msgspec.json.decode(data, type=_Transcript)
     except NOT_JSON:

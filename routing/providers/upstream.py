@@ -1,4 +1,4 @@
-"""One provider: its connections, a breaker per model, a budget of further attempts, and the calls under way."""
+"""One provider: connections, a breaker per model, retries, and running calls."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ SHARE, SAVED = 0.1, 10.0
 
 
 class RetryBudget:
-    """A budget that keeps retries at a provider to a tenth of the traffic, so that they do not worsen an outage."""
+    """Keeps retries to a tenth of the traffic, so that they worsen no outage."""
 
     def __init__(self) -> None:
         self._tokens = 1.0
@@ -59,9 +59,7 @@ OnOutcome = Callable[[str, str, str], None]
 
 
 class Upstream:
-    """Args:
-    clock, chance: monotonic seconds, and 0 to 1: tests give their own.
-    """
+    """Args: clock, chance: monotonic seconds, and 0 to 1: tests give their own."""
 
     def __init__(
         self,
@@ -119,7 +117,7 @@ class Upstream:
         self._idle.set()
 
     def again(self, error: Exception, attempt: int, seconds_left: float | None) -> float | None:
-        """Seconds until the same request may be sent once more; None: it may not. attempt: that failed, here."""
+        """Seconds until the request may be repeated; None: never. attempt: the failed one."""
         if not (isinstance(error, ProviderFailed) and error.again) or attempt > self.provider.retries:
             return None
         seconds = retry_delay(attempt, error.retry_after, seconds_left, self._chance())

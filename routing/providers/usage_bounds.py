@@ -1,4 +1,4 @@
-"""The most usage that one request can have at a provider; what its answer reports beyond is cut to that.
+"""The most usage that a request can have at a provider; reports are cut to it.
 
 Reports are charged to a team, so one false number could end its month. A token is at least a byte of what was sent,
 except where the provider reads more than that: linked files, stored conversations, results of its own tools.
@@ -83,7 +83,7 @@ def of_recording(request: TranscribeRequest, _body: bytes) -> UsageBounds:
 
 
 def _whole(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
-    """A positive number as providers may read it, also from a text; None: there is none."""
+    """A positive number as providers may read it, also from a text; None: none."""
     try:
         return max(1, msgspec.json.decode(fields[name], type=int, strict=False))
     except (KeyError, *NOT_JSON):

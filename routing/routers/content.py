@@ -1,4 +1,4 @@
-"""A version of a router: its definition and fitted models, as one folder named by their digest, and ready to decide.
+"""A router's version: definition and fitted models, in a folder by digest.
 
     FOLDER/sha256-<64 hex digits>/router.json, intents.safetensors, complexity.safetensors
 
@@ -36,8 +36,9 @@ class Rules:
         }  # one object per pattern, however many rules have it
 
     def matching(self, features: Features) -> tuple[Rule | None, bool]:
-        """The first that names targets; and whether any one says 'stay inside', wherever it stands: what must not leave
-        the machine does not leave it because another rule was written before.
+        """The first rule that names targets; and whether any says 'stay inside'.
+
+        What must not leave the machine does not leave it because another rule was written before.
         """
         first: Rule | None = None
         inside = False
@@ -71,7 +72,7 @@ class Rules:
 
 
 def language(text: str) -> str:
-    """Two letters, as ISO 639-1 has them; a guess where the text is short, '' where there is none."""
+    """Two letters of ISO 639-1, a guess for short texts; '': none."""
     if not text:
         return ""
     import py3langid  # 0.1 s and 30 MB, which only routers with such a rule need
@@ -135,7 +136,7 @@ _DEFINITION = "router.json"
 
 @dataclass(frozen=True, slots=True)
 class RouterContent:
-    """Nothing of it depends on where it came from: `source` and `version` of a file's document are left out."""
+    """A router's content, without where it came from: no `source`, no `version`."""
 
     spec: RouterSpec
     models: tuple[tuple[Kind, bytes], ...] = ()
@@ -188,7 +189,7 @@ class RouterContentStore:
         self.folder = folder
 
     def write(self, content: RouterContent) -> None:
-        """Raises Unavailable (disk_full). Safe to repeat: what the disk has changed meanwhile is written anew."""
+        """Write it, anew where the disk has changed it. Raises Unavailable (disk_full)."""
         folder = self._folder(content.digest)
         if folder.is_dir():
             try:
@@ -231,7 +232,7 @@ class RouterContentStore:
         return content
 
     def tidy(self, used: Iterable[str]) -> None:
-        """Remove what no version refers to, and what a server that was killed had not finished."""
+        """Remove what no version refers to, and what a killed server had not finished."""
         keep = {self._folder(digest).name for digest in used}
         for folder in self.folder.glob("*") if self.folder.is_dir() else ():
             if folder.name not in keep:

@@ -1,4 +1,4 @@
-"""What came of a router's decisions, and what another threshold would have given. Pure."""
+"""What came of a router's decisions, and of another threshold. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ class ReplayOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPoint:
-    """At another threshold: of the requests that intents decided, or left to the default."""
+    """Another threshold's outcome, over requests decided by intents or default."""
 
     threshold: float
     answered: float

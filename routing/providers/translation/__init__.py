@@ -1,4 +1,4 @@
-"""OpenAI's chat completions from and to Anthropic's messages, and Responses to either.
+"""OpenAI's chat completions to and from Anthropic's messages; Responses to both.
 
 Bytes and values only; no I/O, no clock but `created`.
 

@@ -1,4 +1,4 @@
-"""Pieces of calls of tools, put in order: clients of Messages and Responses take one call after the other."""
+"""Pieces of tool calls in order, as clients of Messages and Responses expect."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -19,7 +19,7 @@ CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
 def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnswers]:
-    """Anthropic's body but for `model`, and who brings the answer back. Raises BadRequest."""
+    """Anthropic's body without `model`, and the translator back. Raises BadRequest."""
     FIELDS["request"].check(body)
     system, messages = _messages(body.get("messages"))
     bound = body.get("max_completion_tokens")
@@ -159,12 +159,12 @@ def _assistant(message: Json, where: str, json_values: Values) -> list[Json]:
 
 
 def _id(call_id: Any) -> Any:
-    """In letters that Anthropic takes; other servers' ids have more, such as Kimi's `functions.f:0`."""
+    """An id in letters that Anthropic takes; Kimi's are like `functions.f:0`."""
     return _NOT_IN_IDS.sub("_", call_id) if isinstance(call_id, str) else call_id
 
 
 def _parts(content: object, where: str, *, texts_only: bool = False) -> list[Json]:
-    """Without texts of nothing but white space, which Anthropic refuses: many tools have nothing to tell."""
+    """Parts without blank texts, which Anthropic refuses and many tools return."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
     blocks = [_part(part, at, texts_only=texts_only) for at, part in objects(content, where)]

@@ -14,7 +14,7 @@ THOUGHTS = ("thinking", "redacted_thinking")
 
 
 def translated(body: Mapping[str, Any]) -> tuple[Json, MessageAnswers]:
-    """OpenAI's body but for `model`, and who brings the answer back. Raises BadRequest."""
+    """OpenAI's body without `model`, and the translator back. Raises BadRequest."""
     FIELDS["request"].check(body)
     messages: list[Json] = []
     if body.get("system"):
@@ -103,7 +103,7 @@ def _texts(content: object, where: str) -> str:
 
 
 def _user(content: object, where: str) -> list[Json]:
-    """A turn may hold the results of tools, which are messages of their own there, and come first."""
+    """A user's turn; tool results become messages of their own and come first."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     results: list[Json] = []

@@ -1,4 +1,4 @@
-"""A request of OpenAI's Responses as chat completions take it. Nothing is kept of it: each one says the whole turn."""
+"""OpenAI's Responses as chat completions. Nothing is stored between turns."""
 
 import re
 from collections.abc import Mapping
@@ -96,7 +96,7 @@ def _tool_choice(choice: object) -> str | Json:
 
 # --- what was said so far --------------------------------------------------------------------------------------------
 class _Turns:
-    """Messages, as items come. What an assistant said and the tools that it called then are one message."""
+    """Messages, as items come. An assistant's text and its tool calls are one message."""
 
     def __init__(self) -> None:
         self.messages: list[Json] = []

@@ -133,7 +133,7 @@ def _head(completion: ChatCompletion) -> Json:
 
 
 def _stopped(choice: ChatChoice, *, called: bool) -> Json:
-    """OpenAI's servers say `stop` after the call of a tool that was forced; clients of messages look for `tool_use`."""
+    """`tool_use`, also where a forced tool call ended with OpenAI's `stop`."""
     if called and choice.finish_reason == "stop":
         return {"stop_reason": "tool_use", "stop_sequence": None}
     if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):

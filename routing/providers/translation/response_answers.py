@@ -73,7 +73,7 @@ class _Item:
 
 
 class ResponseAnswers:
-    """`routing.providers.plan.Translator`. asked: the request, which its answer tells of."""
+    """`routing.providers.plan.Translator`. asked: the request, echoed in answers."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request, self._created = request, int(time.time())

@@ -1,1 +1,1 @@
-"""What becomes of each field of a request that is translated: a table for each dialect, and how one is read by it."""
+"""What becomes of each field of a translated request: one table per dialect."""

@@ -1,4 +1,4 @@
-"""Fields of a chat completion's request, and what becomes of each where Anthropic's messages answer."""
+"""Fields of chat completions, where Anthropic's messages answer."""
 
 from collections.abc import Mapping
 

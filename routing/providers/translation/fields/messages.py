@@ -1,4 +1,4 @@
-"""Fields of a request of Anthropic's messages, and what becomes of each where chat completions answer."""
+"""Fields of Anthropic's messages, where chat completions answer."""
 
 from collections.abc import Mapping
 

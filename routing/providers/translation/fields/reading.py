@@ -1,4 +1,4 @@
-"""Reading a request of one dialect for the other one: every field is carried, known to be of no matter, or refused."""
+"""Read one dialect for another: each field is carried, ignored or refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Fields of a request of OpenAI's Responses, and what becomes of each where chat completions answer."""
+"""Fields of OpenAI's Responses, where chat completions answer."""
 
 from collections.abc import Mapping
 
