@@ -14,9 +14,8 @@ from registry.names import AdapterName, ModelId, RecipeId
 from registry.recipes.fields import AnySource, Flag, Money, PoolName, Seconds, Size, Strict
 
 
+# What a model is made for. `models.tasks` has one object for each.
 class Task(StrEnum):
-    """What a model is made for. `models.tasks` has one object for each."""
-
     endpoint: str
     """Its main path, which errors name."""
     engines: tuple[str, ...]

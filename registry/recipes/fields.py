@@ -76,7 +76,7 @@ class PackageSource(Strict):
 
 
 class HubSource(Strict):
-    """A hub's repository at a revision, which is resolved to a commit."""
+    """A repository on a model hub at a fixed revision (a commit; a tag or branch is resolved to one)."""
 
     hub: Text
     revision: Annotated[Text, AfterValidator(_revision)]

@@ -39,7 +39,7 @@ class ReplayOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPoint:
-    """Another threshold's outcome, over requests decided by intents or default."""
+    """At another threshold: of the requests that intents decided, or left to the default."""
 
     threshold: float
     answered: float

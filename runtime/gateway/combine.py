@@ -45,7 +45,7 @@ class Combination:
 
 
 class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder on the server's machine that `POST /v1/models` takes as a source."""
+    """A model in a folder of the server's machine, which `POST /v1/models` takes as its source."""
 
     object: Literal["adapter.merged"] = "adapter.merged"
     name: str

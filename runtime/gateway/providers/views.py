@@ -61,7 +61,7 @@ class ProviderListView(msgspec.Struct, frozen=True):
 
 
 class ProviderCheckView(msgspec.Struct, frozen=True):
-    """`seconds`: until it had listed its models. `missing`: not among them."""
+    """`seconds`: until it had listed its models. `missing`: models of the recipe that it did not list."""
 
     id: str
     ok: bool

@@ -36,7 +36,7 @@ class RouterVersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterView(msgspec.Struct, frozen=True, kw_only=True):
-    """A router: one version, all versions, aliases, and the definition."""
+    """One router: its current version or the one that was asked for, all versions, aliases, and its definition."""
 
     object: Literal["router"] = "router"
     name: str

@@ -227,7 +227,7 @@ class ProbeView(msgspec.Struct, frozen=True):
 
 
 class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter: one version, all versions, aliases, where it is, and its use."""
+    """One adapter: its current version, all versions, aliases, where it is, and how it is used."""
 
     object: Literal["adapter"] = "adapter"
     name: str
