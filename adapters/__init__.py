@@ -1,1 +1,1 @@
-"""LoRA adapters as files: read and validate, content-addressed store, versions and aliases; and their placement."""
+"""LoRA adapters as files: checked, normalised, stored by digest, combined, merged."""

@@ -20,7 +20,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class StoredAdapter:
-    """A normalised adapter in the content-addressed store; immutable. Ready to become an engine's reference."""
+    """An immutable, normalised adapter in the content-addressed store."""
 
     digest: str
     """'sha256:' and 64 hex digits: the adapter's identity."""

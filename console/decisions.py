@@ -1,4 +1,4 @@
-"""What was decided lately: which adapter took whose place, which model came or left, and why."""
+"""Recent decisions: which adapter or model came or left, and why."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""The last requests, and sums of the last minute. No texts: those of teams that have them kept are in `texts`."""
+"""The last requests without texts, and sums of the last minute."""
 
 import time
 from collections import Counter, deque

@@ -76,7 +76,7 @@ class Host(Protocol):
 
     @property
     def caller(self) -> Caller:
-        """The caller of this request; it has no scopes where a key is needed and none was sent."""
+        """The caller of this request, without scopes where it lacks a needed key."""
         ...
 
     def caller_now(self) -> Caller:
@@ -139,7 +139,7 @@ Action = Callable[[Visit, Mapping[str, object]], Awaitable[Context]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the console: `console/pages/SLUG/page.py` holds it as PAGE, and `page.html` stands beside it.
+    """A page: PAGE in `console/pages/SLUG/page.py`, with `page.html` beside it.
 
     Attributes:
         order: among the others, in the navigation.

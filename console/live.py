@@ -1,4 +1,4 @@
-"""One sampler and one stream of events for all viewers. Without viewers nothing runs and nothing is stored.
+"""One sampler and one stream of events for all viewers; idle without viewers.
 
 A sample is taken each second, and soon after a decision. It is encoded once for viewers of all teams, and once for each
 team with viewers of its own.
@@ -59,14 +59,14 @@ class Live:
             self._poked.set()
 
     def close(self) -> None:
-        """The server stops: every stream ends now, or it would keep the stop waiting. Browsers come back."""
+        """End every stream, so that the server can stop. Browsers reconnect."""
         self._closed = True
         self._tell()
 
     async def opened(
         self, look: Callable[[], LiveView], team: str | None, may: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
-        """`events`, counted before a byte of the answer is sent: a hundred may come at once. Raises QueueFull.
+        """`events`, counted before the first byte, since many come at once. QueueFull.
 
         may: asked before each event. A stream outlives what is done to its viewer's key; once it says no, that ends it.
         """
@@ -74,7 +74,7 @@ class Live:
         return _after(await anext(stream), stream, may)
 
     async def events(self, look: Callable[[], LiveView], team: str | None) -> AsyncGenerator[bytes, None]:
-        """Server-sent events, until the viewer leaves or the server stops. Raises QueueFull."""
+        """Server-sent events until the viewer leaves or the server stops. QueueFull."""
         if self.viewers >= self._most:
             raise QueueFull(f"{self._most} people look at this already. Close a page, or try later.", retry_after=10)
         self.viewers += 1
@@ -115,7 +115,7 @@ class Live:
 async def _after(
     first: bytes, stream: AsyncGenerator[bytes, None], may: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
-    """Closes `stream` as soon as the wrapper is collected, even if nobody ever iterates it."""
+    """Close `stream` once the wrapper is collected, iterated or not."""
     async with contextlib.aclosing(stream):
         yield first
         async for event in stream:

@@ -1,4 +1,4 @@
-"""Templates, words for numbers, and the headers that everything of the console has."""
+"""The console's templates, static files, words for numbers, and headers."""
 
 import gzip
 import hashlib

@@ -20,9 +20,7 @@ MAX_SESSIONS, OF_A_KEY = 1_000, 20
 
 
 class Sessions:
-    """Args:
-    port: the server's. Browsers send a host's cookies to all of its ports, so servers there need different names.
-    """
+    """Args: port: the server's. Cookies go to all ports of a host: it is in their name."""
 
     def __init__(self, port: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.cookie = f"roundhouse_session_{port}"

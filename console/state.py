@@ -1,4 +1,4 @@
-"""State of the console: sessions, the last requests and decisions, the stream of events."""
+"""The console's state: sessions, last requests and decisions, event stream."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What was asked and answered, for teams that have it kept: in memory only, beside the last requests.
+"""Texts of the last requests of teams that store them: in memory only.
 
 | when                             | what happens                                                                |
 |----------------------------------|-----------------------------------------------------------------------------|
@@ -49,7 +49,7 @@ class Transcript:
         return self._answer.text
 
     def begin(self, content_type: str) -> None:
-        """The answer's first bytes come, and are this. What came of an attempt before counts no more."""
+        """Begin an answer with these bytes. An earlier attempt's text counts no more."""
         self._kind, self._whole, self._events = content_type, bytearray(), sse.Reader()
         self._answer = _Words()
 
@@ -138,7 +138,7 @@ def _decoded(data: bytes) -> Any:
 
 
 def _of_event(event: Any) -> Iterator[str]:
-    """Texts of one streamed event. OpenAI's Responses repeat the whole part at its end."""
+    """Texts of a streamed event. OpenAI's Responses repeat the whole part at the end."""
     kind = event.get("type") if isinstance(event, Mapping) else None
     if isinstance(kind, str) and kind.startswith("response.") and kind != "response.output_text.delta":
         return iter(())

@@ -1,4 +1,4 @@
-"""The console's paths, below the one that it is mounted at. All links are relative: any prefix before them is right.
+"""The console's paths, with relative links only: any prefix works.
 
 | path                  | what                                                              |
 |-----------------------|-------------------------------------------------------------------|
@@ -50,7 +50,7 @@ def pages() -> dict[str, Page]:
 
 
 class Web:
-    """Args: host_of: what the server hands in for a request; refused: an error as the API answers it."""
+    """Args: host_of: the server's part for a request; refused: an error as an answer."""
 
     def __init__(self, host_of: Callable[[Asgi], Host], refused: Callable[[RoundhouseError], Response]) -> None:
         self._host_of, self._refused = host_of, refused
@@ -192,7 +192,7 @@ def _check(visit: Visit, page: Page) -> None:
 
 
 async def _body(request: Request) -> Mapping[str, object]:
-    """A JSON object. Raises BadRequest; how much may come, and how slowly, is bounded before."""
+    """A JSON object, or BadRequest. Its size and pace are bounded before."""
     try:
         return msgspec.json.decode(await request.body(), type=dict[str, object])
     except NOT_JSON:

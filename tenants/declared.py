@@ -1,4 +1,4 @@
-"""Teams as a file declares them, for who keeps configuration in git: names, weights, zones and limits; never keys.
+"""Teams declared in a file: names, weights, zones and limits; never keys.
 
     teams:
       - id: search
@@ -75,7 +75,7 @@ def read(text: bytes) -> DeclaredTeams:
 
 
 def changes(declared: DeclaredTeams, keys: KeyTable, limits: LimitTable) -> Iterator[TeamChange]:
-    """What is to be made so that all is as declared; nothing where it is. They are to be made in this order."""
+    """The changes, in order, that make all as declared; none if it is."""
     there = {team.id: team for team in keys.list_teams()}
     for team in declared.teams:
         yield from _of_team(team, there.get(team.id), keys)
@@ -105,7 +105,7 @@ def _of_team(declared: DeclaredTeam, existing: Team | None, keys: KeyTable) -> I
 
 
 def _of_limits(team: str, declared: list[Limit], limits: LimitTable) -> Iterator[TeamChange]:
-    """A limit that is set takes the place of the one that is alike, as `roundhouse limits set` does."""
+    """Set limits in the place of like ones, as `roundhouse limits set` does."""
     existing = limits.all("team", team)
     for limit in declared:
         alike = [one for one in existing if _identity(one) == _identity(limit)]

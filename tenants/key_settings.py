@@ -25,7 +25,7 @@ class KeySettings:
     open: bool = False
 
     def has_tables(self) -> bool:
-        """Whether a team or key was made, or a database is configured. Imports no database."""
+        """Whether a team, a key or a database exists. Imports no database."""
         if self.database is not None:
             return True
         try:  # zero bytes: the disk was full when the file was created; any content means tables

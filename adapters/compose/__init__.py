@@ -1,4 +1,4 @@
-"""New weights from stored adapters: one from several (`combine`), or base and adapter as one model (`merge`).
+"""New weights from stored adapters: `combine` several, or `merge` one into a base.
 
 Both run through peft in a process of their own (`process`), the only one that imports torch and peft. `jobs` has its
 messages, `plan` chooses peft's method, `run` starts it. Nothing here registers: the result of `combine` is registered

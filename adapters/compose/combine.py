@@ -1,4 +1,4 @@
-"""One adapter from several, by peft's `add_weighted_adapter`. Imports torch: only in the composing process."""
+"""One adapter from several, by peft's `add_weighted_adapter`; imports torch."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ RESULT = "made"
 
 
 def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
-    """See `Combine`. The same job gives the same bytes with as many threads. Raises Unmergeable.
+    """See `Combine`. Same job, same bytes, with as many threads. Raises Unmergeable.
 
     What `dare` drops depends on the seed alone, the last bits of a decomposition on how many threads share it.
     """
@@ -54,13 +54,13 @@ def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
 
 
 def _of_rank(rank: int, name: str, half: torch.Tensor) -> torch.Tensor:
-    """With zeros up to the rank that the config tells: a decomposition has none above the layer's smaller width."""
+    """Pad with zeros up to the config's rank, which a narrow layer does not reach."""
     missing = rank - half.shape[0 if "lora_A" in name else 1]
     return nn.functional.pad(half, (0, 0, 0, missing) if "lora_A" in name else (0, missing)).contiguous()
 
 
 def _layers(linear: Mapping[str, tuple[int, int]]) -> nn.Module:
-    """The base's linear layers without their weights: each is one number that is seen in the full shape.
+    """The base's linear layers without weights: one number seen in the full shape.
 
     peft asks the base for layers and shapes only, so an 8B base costs nothing here. On the meta device its own tensors
     would have no values either.

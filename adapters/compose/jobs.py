@@ -1,4 +1,4 @@
-"""Messages of the composing process, JSON, one line each; and how peft combines adapters."""
+"""Messages of the composing process: JSON, one line each."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +11,14 @@ from registry.errors import BadRequest
 
 
 class WeightedAdapter(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several adapters: the folder that the store keeps it in, and what its change of the base counts."""
+    """An adapter's folder in the store, and the weight of its change."""
 
     folder: Path
     weight: float
 
 
 class Combine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One adapter from several of one base, written into the empty folder `out` in peft's layout.
+    """Combine adapters of one base into the empty folder `out`, in peft's layout.
 
     `kind`, `rank`: peft's words for how, from `adapters.compose.jobs`.
     """
@@ -33,7 +33,7 @@ class Combine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The model in `base` with the adapter in `adapter` added to its weights, written into the empty folder `out`."""
+    """Add an adapter to the model in `base`, written into the empty folder `out`."""
 
     base: Path
     adapter: Path
@@ -58,7 +58,7 @@ class ComposeDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class ComposeFailed(msgspec.Struct, frozen=True, tag=True):
-    """The last line. `unfit`: it cannot be done with these files, and `message` says why."""
+    """The last line. `unfit`: these files cannot be composed; `message` says why."""
 
     kind: Literal["unfit", "disk_full", "broken"]
     message: str

@@ -1,4 +1,4 @@
-"""Base and adapter as one model, by peft's `merge_and_unload`. Imports torch: only in the composing process."""
+"""Base and adapter as one model, by peft's `merge_and_unload`; imports torch."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ COPIED_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py", "
 
 
 def merge(job: Merge, tell: Callable[[str, float], None]) -> None:
-    """See `Merge`. Holds the base once, in its own dtype, and one layer in float32. Raises Unmergeable."""
+    """See `Merge`. Needs the base once, and one layer in float32. Raises Unmergeable."""
     tell("reading the base", 0.0)
     config = AutoConfig.from_pretrained(job.base, trust_remote_code=job.trust_remote_code)
     if getattr(config, "quantization_config", None):

@@ -1,4 +1,4 @@
-"""Base and adapter as one model in a folder of its own, which appears whole or not at all."""
+"""Base and adapter as one model folder, which appears whole or not at all."""
 
 import asyncio
 import shutil
@@ -52,7 +52,7 @@ def check_room(required: Needs, folder: Path) -> None:
 async def merge_model(
     base: Path, adapter: Path, out: Path, *, trusted: bool, tell: Callable[[ComposeProgress], None] = lambda _: None
 ) -> int:
-    """Write it to `out`, which is new or an empty folder. The bytes that it has. Raises as `compose` does, OSError."""
+    """Write to `out`, new or empty; returns bytes. Raises as `compose`, OSError."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         await compose(Merge(base=base, adapter=adapter, out=temporary, trust_remote_code=trusted), tell=tell)

@@ -1,4 +1,4 @@
-"""The composing process: `python -m adapters.compose.process`, a job in (one line of JSON), lines of answers out.
+"""The composing process, `python -m adapters.compose.process`: job in, lines out.
 
 It does one job and ends, also when the one who asked ends before. torch and peft are imported for the job alone.
 """

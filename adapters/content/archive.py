@@ -40,7 +40,7 @@ class _Meter:
 
 
 class _MeteredStream:
-    """A decompressing file of which every byte is counted, those of skipped members and of headers too."""
+    """A decompressing file that counts all bytes, skipped members' and headers' too."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> None:
         self._file, self._meter = file, meter
@@ -88,7 +88,7 @@ class _Extractor:
         self.names: set[str] = set()
 
     def destination(self, name: str, kind: str) -> Path | None:
-        """Where to write a member; None: skip it. `kind`: 'file', 'folder' or what else it is."""
+        """Where to write a member; None: skip it. `kind`: 'file', 'folder' or other."""
         self._count += 1
         if self._count > self.bounds.unpacked_files:
             raise _Refused(f"It has more than {self.bounds.unpacked_files} members.")

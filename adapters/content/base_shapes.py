@@ -1,4 +1,4 @@
-"""The linear layers of a base model and their shapes: from its safetensors headers, else from config.json.
+"""A base model's linear layers: shapes by safetensors headers, else config.json.
 
 The base is the operator's, so its files are trusted to be well meant; they may be links (a hub cache).
 """
@@ -35,8 +35,10 @@ class UnknownBase(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BaseShapes:
-    """`linear`: module name -> (out, in), all of numbered layers of the text half, in layer order. `layers`: how many
-    numbers there are, in all halves."""
+    """`linear`: module name to (out, in), in layer order. `layers`: their number.
+
+    `linear` has the numbered layers of the text half, `layers` counts those of all halves.
+    """
 
     linear: dict[str, tuple[int, int]]
     layers: int
@@ -67,7 +69,7 @@ def front_of(module: str) -> str:
 
 
 def as_spelled(base: BaseShapes, modules: Iterable[str]) -> tuple[BaseShapes, dict[str, str]]:
-    """The base with its text half called as an adapter's modules call it, and the base's own names of those layers.
+    """The base with layers named as an adapter names them, and its own names.
 
     Only for a base that also sees, as an adapter of such a one does not fit a text model of the same shapes, and for
     `_RENAMED`.
@@ -122,7 +124,7 @@ def _kind(folder: Path) -> str:
 
 
 def _from_headers(paths: list[Path]) -> dict[str, tuple[int, int]]:
-    """Nothing when there are no plain floating-point weights there (quantised files pack them)."""
+    """Shapes by headers; nothing for quantised files, which pack their weights."""
     linear = {}
     for path in paths:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -143,7 +145,10 @@ def _from_headers(paths: list[Path]) -> dict[str, tuple[int, int]]:
 
 
 def _without_draft_layers(folder: Path, linear: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Without what guesses tokens ahead (MTP: Qwen3.5, Qwen3-Next; GLM-4.5 as one layer more): peft never sees it."""
+    """Leave out layers that draft tokens (MTP), which peft never sees.
+
+    Qwen3.5 and Qwen3-Next have them; GLM-4.5 as one layer more.
+    """
     try:
         last = read_shape(folder).layers
     except Unfit:

@@ -1,5 +1,7 @@
-"""peft's adapter_config.json, typed: what is understood, what is ignored, and what is refused because it changes
-what the tensors mean."""
+"""peft's adapter_config.json: what is understood, ignored, or refused.
+
+Refused is what changes the meaning of the tensors.
+"""
 
 import json
 import math
@@ -49,8 +51,10 @@ _Number = TypeVar("_Number", int, float)
 
 
 class AdapterConfig(BaseModel):
-    """What the check and the normalisation need. Patterns are as in peft: regular expressions for the end of a
-    module's name; the first that matches wins."""
+    """What the check and the normalisation need.
+
+    Patterns are as in peft: regular expressions for the end of a module's name; the first that matches wins.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 

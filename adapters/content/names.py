@@ -13,13 +13,13 @@ _ORDER = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_p
 
 
 def canonical_order(module: str) -> tuple[int, int, str]:
-    """Sort key: by layer, within it in the order in which a decoder layer uses its weights."""
+    """Sort key: by layer, then in the order in which a layer uses its weights."""
     last = module.rpartition(".")[2]
     return layer_of(module) or 0, _ORDER.index(last) if last in _ORDER else len(_ORDER), module
 
 
 def why_no_lora(name: str) -> str:
-    """What a tensor that is no half of a LoRA pair probably is, to be read after its name."""
+    """What a tensor that is no half of a pair probably is; follows its name."""
     if "lora_embedding_" in name or (".lora_" in name and "embed" in name):
         return "LoRA on the token embedding, which all adapters of a base share: not supported."
     if "lora_magnitude_vector" in name:
@@ -39,7 +39,7 @@ def why_no_lora(name: str) -> str:
 
 
 def layer_fault(module: str, base: BaseShapes) -> str | None:
-    """Why the base has no such layer to adapt, to be read after its name; None when it has."""
+    """Why the base has no such layer, to follow its name; None: it has one."""
     last = module.rpartition(".")[2]
     if last == "kv_b_proj":
         return (

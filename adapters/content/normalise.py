@@ -1,4 +1,4 @@
-"""The one form in which adapters are stored: scale folded into B, bfloat16, fixed names and order, fixed metadata.
+"""The stored form of adapters: scale in B, bfloat16, fixed names, order, metadata.
 
 Exactness. The scale s is multiplied in float32 and the product rounded once to bfloat16 (nearest, ties to even). For
 inputs that are bfloat16 already and s a power of two (alpha = r, 2r, ...; rsLoRA with r = 4, 16, 64) nothing is lost.
@@ -40,7 +40,7 @@ def digest_of(config: bytes, tensors: Iterator[bytes]) -> str:
 
 
 def normalise(examination: Examination, base: Base, out: Path | None) -> CheckedAdapter:
-    """Write the canonical files through to the disk, into the empty folder `out` (None: only find the digest).
+    """Write the canonical files into the empty folder `out`; None: only the digest.
 
     `examination` has no faults.
 

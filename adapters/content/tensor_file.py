@@ -1,4 +1,4 @@
-"""Safetensors files, read without a library: the header is judged before anything relies on it.
+"""Safetensors files, read without a library, header checked first.
 
 Layout: 8 bytes little-endian header length, a JSON object of name -> {dtype, shape, data_offsets}, then the data, which
 the tensors must cover without gap or overlap.
@@ -59,7 +59,7 @@ def read_head(fd: int, max_header: int) -> bytearray:
 
 
 def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str, TensorInfo]:
-    """The tensors of a file of `size` bytes that begins with `head`, by name. Raises BadFile."""
+    """Tensors by name of a file of `size` bytes that begins with `head`. BadFile."""
     try:
         header = json.loads(head[LENGTH.size :].decode("utf-8"), object_pairs_hook=_without_duplicates)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -83,13 +83,13 @@ def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str
 
 
 def read_bits(fd: int, tensor: TensorInfo) -> npt.NDArray[Any]:
-    """The tensor in its shape: float32, float16, or for BF16 its bits as uint16. Raises BadFile when it shrank."""
+    """A tensor in its shape: float32, float16, or BF16's bits as uint16. BadFile."""
     kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[tensor.dtype]
     return np.frombuffer(_read(fd, tensor.start, tensor.end - tensor.start), dtype=kind).reshape(tensor.shape)
 
 
 def read_into(fd: int, view: memoryview, start: int) -> None:
-    """Fill `view` with the bytes from `start` on. Raises BadFile when there are not so many."""
+    """Fill `view` with the bytes from `start` on. Raises BadFile if there are less."""
     while view:
         got = os.preadv(fd, [view], start)
         if not got:
@@ -105,7 +105,7 @@ def to_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Bits of the nearest bfloat16, ties to even, as every IEEE rounding does. Values must be finite."""
+    """Bits of the nearest bfloat16, ties to even. Values must be finite."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 

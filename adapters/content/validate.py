@@ -1,4 +1,4 @@
-"""Judge an adapter folder against its base before any engine meets it. Every tensor is read; nothing is changed.
+"""Check an adapter folder against its base. All tensors are read, none changed.
 
 What is checked, in this order, all faults reported at once:
  1. the files: regular ones, no links, within the caps; tensors in safetensors only
@@ -38,7 +38,7 @@ that an engine computes, gate·up then down behind a norm, stays below 1e18, so 
 
 @dataclass(slots=True)
 class Pair:
-    """The two halves of one layer's adapter: A (rank, in), B (out, rank). `module`: as the base's files call it."""
+    """A layer's halves: A (rank, in), B (out, rank). `module`: as the base names it."""
 
     module: str
     a: TensorInfo
@@ -52,7 +52,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Examination:
-    """What was found. `pairs` is in no order, and of use only when there are no faults; `fd` reads the tensors."""
+    """The result. Use the unordered `pairs` only without faults; `fd` reads them."""
 
     faults: Faults
     notes: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Examination:
 
 @contextmanager
 def examine(folder: Path, base: Base, bounds: Bounds) -> Iterator[Examination]:
-    """Check `folder`. The tensor file stays open inside the context, so that what is read later is what was checked."""
+    """Check `folder`. The tensor file stays open in the context, as it was checked."""
     faults = Faults()
     examination = Examination(faults)
     raw, examination.fd = _open_files(folder, bounds, faults)
@@ -119,7 +119,7 @@ def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | N
 
 
 def _open(directory: int, name: str, limit: int, faults: Faults) -> int:
-    """A descriptor, or -1 and a fault. Never follows a link and never blocks on a pipe."""
+    """A descriptor, or -1 and a fault. Follows no link and blocks on no pipe."""
     try:
         kind = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if not stat.S_ISREG(kind.st_mode):
@@ -267,7 +267,7 @@ def _check_values(examination: Examination, tensors: dict[str, TensorInfo]) -> N
 
 @contextmanager
 def cpu_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError inside the block after so much processor time. Main thread only.
+    """Raise TimeoutError in the block after that much CPU time. Main thread only.
 
     Python's `re` needs exponential time for some patterns, and checks for signals meanwhile. It is processor time, so
     that a busy machine refuses no valid adapter.

@@ -1,1 +1,1 @@
-"""The pages: one folder each, found by it. `page.py` says what it shows, and to whom (`console.host.Page`)."""
+"""The pages, found by their folders: `page.py` says what each shows to whom."""

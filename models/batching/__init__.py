@@ -1,1 +1,1 @@
-"""Which texts of which requests share a step: a pure plan, and the threads that run it."""
+"""Which texts share a step: a pure plan, and the threads that run it."""

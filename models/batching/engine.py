@@ -1,4 +1,4 @@
-"""Base of the engines that batch across requests: one lifecycle, one batcher, sleep, heartbeat and end."""
+"""Base of engines that batch across requests: life, batcher, sleep, heartbeat."""
 
 import asyncio
 from typing import Generic
@@ -11,7 +11,7 @@ from registry.recipes.definition import Recipe
 
 
 def limits_of(recipe: Recipe, step_seconds: float) -> BatchLimits:
-    """Limits of the steps from a recipe. `step_seconds`: about how long one lasts unless an engine flag says so."""
+    """Step limits of a recipe. `step_seconds`: a step's length unless a flag says so."""
     batching = recipe.batching
     return BatchLimits(
         tokens=batching.max_tokens,
@@ -22,7 +22,7 @@ def limits_of(recipe: Recipe, step_seconds: float) -> BatchLimits:
 
 
 class BatchedEngine(Generic[P, R]):
-    """Base of the embedding, rerank and speech engines; a batch has items of P and gives results of R.
+    """Base of embedding, rerank and speech engines: items of P, results of R.
 
     A subclass loads and works; its load sets `_batcher`, and `_sleeper` if its weights can move. See `models.protocol`
     for what each method does in each state.
@@ -34,11 +34,11 @@ class BatchedEngine(Generic[P, R]):
         self._sleeper: Sleepable | None = None
 
     def _let_go(self) -> None:
-        """Drop all references to the model, and stop what it started besides. Runs at each close."""
+        """Drop all references to the model, and what it started. Runs at each close."""
         raise NotImplementedError
 
     def _free(self) -> None:
-        """After the last reference to the model is gone, in a thread: give its memory back, if that takes more."""
+        """Give the model's memory back, in a thread, once no reference is left."""
 
     async def sleep(self) -> MemoryFootprint:
         return await self._lifecycle.sleep(self._sleeper)

@@ -1,4 +1,4 @@
-"""Which waiting items run together next: by turn of the requests, within a budget of tokens.
+"""Which waiting items run next: by turn of requests, within a token budget.
 
 Pure: no clock, no thread, no log. `models.batching.worker` runs what this decides.
 
@@ -45,7 +45,7 @@ class BatchEntry(Generic[P]):
 
 
 class RequestRing(Generic[P]):
-    """Waiting items by request, in ring order. `padded`: each item of a batch costs as much as its longest one."""
+    """Waiting items by request. `padded`: a batch's items all cost as the longest."""
 
     def __init__(self, padded: bool = True) -> None:
         self.padded = padded
@@ -58,7 +58,7 @@ class RequestRing(Generic[P]):
         return len(self._lines)
 
     def add(self, key: int, items: Iterable[Item[P]]) -> None:
-        """Put a new request at the end of the ring. One without items is forgotten at once."""
+        """Put a request at the end of the ring. One without items is forgotten."""
         if key in self._lines:
             raise KeyError(key)
         line = deque(sorted(items, key=lambda item: -item.tokens))

@@ -1,4 +1,4 @@
-"""Runs batches in threads of its own: whatever waits when a batch ends is the next one; idle, nothing waits at all."""
+"""Run batches in own threads: what waits when a batch ends is the next one."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ than that waits for a step that is about as small, and goes beside one that is l
 
 @dataclass(slots=True)
 class Answers(Generic[R]):
-    """Results in the order of the items, and the size of the largest batch that one of them was in."""
+    """Results in the order of the items, and the largest batch among them."""
 
     results: list[R]
     batch: int
@@ -46,7 +46,7 @@ class _Request(Generic[R]):
 
 @dataclass(slots=True)
 class BatchLimits:
-    """`tokens` and `items`: of one step. `waiting`: requests that may wait. `workers`: steps at the same time.
+    """`tokens`, `items`: per step. `waiting`: requests. `workers`: steps at once.
 
     A step is cut to about `step_seconds`, but never below `least` tokens. `padded`: a step of n items costs n times its
     longest, as most libraries do it; else their sum. `share`: tokens from which on idle threads share what waits.
@@ -82,7 +82,7 @@ class _Speed:
 
 @dataclass
 class Batcher(Generic[P, R]):
-    """`run` gets payloads, longest first, in a worker thread, and returns as many results in the same order.
+    """`run` turns payloads, longest first, into results in their order, in a thread.
 
     `prepare` is called before, in the same thread, with the tokens of the step and whether it runs alone. `examine` is
     called there after a step that the library failed: it raises if no step can succeed any more, as when a GPU's
@@ -148,7 +148,7 @@ class Batcher(Generic[P, R]):
                 self._turns.drop(key)
 
     async def stream(self, items: Sequence[Item[P]]) -> AsyncGenerator[tuple[int, R], None]:
-        """Index and result of each item as soon as it is there. Closing the iterator drops the rest."""
+        """Index and result of each item, as they come. Closing it drops the rest."""
         done: asyncio.Queue[tuple[int, R] | None] = asyncio.Queue()
         task = asyncio.create_task(self.submit(items, lambda index, result: done.put_nowait((index, result))))
         task.add_done_callback(lambda _: done.put_nowait(None))
@@ -211,7 +211,7 @@ class Batcher(Generic[P, R]):
         return bool(self._turns) and (not self._busy or max(self._turns.tokens, self._running) >= self.limits.share)
 
     def _budget(self) -> int:
-        """Tokens of the next step; while other threads idle, this one's share of what waits."""
+        """Tokens of the next step: while others idle, this thread's share of what waits."""
         budget, idle = self._speed.budget(self.limits), len(self._threads) - self._busy
         waiting = self._turns.tokens * (PADDED if self.limits.padded else 1)
         return budget if idle < 2 else min(budget, max(self.limits.share, math.ceil(waiting / idle)))
@@ -250,8 +250,11 @@ class Batcher(Generic[P, R]):
             _tell(request.loop, request.future, Answers(request.results, request.batch), request.broken)
 
     def _outcomes(self, batch: Sequence[BatchEntry[P]], tokens: int, alone: bool) -> Sequence[R | RoundhouseError]:
-        """A result or an error for each item. What the library fails together runs again one by one: it may be one
-        item that it cannot do, and the others may be other clients'."""
+        """A result or an error per item.
+
+        What the library fails together runs again one by one: it may be one item that it cannot do, and the others may
+        be other clients'.
+        """
         try:
             if self.prepare is not None:
                 self.prepare(tokens, alone)
@@ -279,7 +282,7 @@ class Batcher(Generic[P, R]):
 def _tell(
     loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]", result: object, error: Exception | None = None
 ) -> None:
-    """Settle a future of another thread's loop; one that was cancelled, or whose loop is closed, is left alone."""
+    """Settle a future of another loop, unless it is cancelled or its loop closed."""
 
     def settle() -> None:
         if not future.done():

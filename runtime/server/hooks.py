@@ -1,4 +1,4 @@
-"""Our hooks into LitServe: an API without inference of its own, and a spec that carries all endpoints.
+"""Our hooks into LitServe: an API without inference, a spec with all endpoints.
 
 A worker unpickles the first: nothing is imported here that a worker does not need.
 """
@@ -16,7 +16,7 @@ API_PATH = "/v1/chat/completions"
 
 
 class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
-    """What LitServe spawns workers for. A worker starts empty: models come by Load frames, never in setup()."""
+    """What LitServe's workers run. They start empty: models come by Load frames."""
 
     def setup(self, device: Any) -> None:
         logs.configure(os.environ.get("ROUNDHOUSE_LOG_LEVEL", "info"))

@@ -54,7 +54,7 @@ litserve.server._MCP_AVAILABLE = False
 
 
 async def _allow_all() -> None:
-    """In place of LitServe's, which is no coroutine: FastAPI would hand each request to a thread for it, and back."""
+    """Allow all, as a coroutine: for LitServe's function FastAPI would use a thread."""
 
 
 litserve.server.no_auth = _allow_all
@@ -107,7 +107,7 @@ def build(settings: Settings, documents: Documents, device: Device) -> ls.LitSer
 
 
 def _listen_at(host: str, port: int) -> None:
-    """LitServe takes three addresses; its socket is uvicorn's, which takes all that this machine has."""
+    """Listen at any address of this machine, where LitServe allows three."""
     address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     bind = uvicorn.Config.bind_socket
 
@@ -119,8 +119,10 @@ def _listen_at(host: str, port: int) -> None:
 
 
 def _restart_in_lasting_thread(server: ls.LitServer) -> None:
-    """Slots die with the thread that started them (`die_with_parent`). LitServe restarts them in its monitoring thread,
-    which ends as soon as a stop begins: a slot that had been restarted would be killed while its requests may finish.
+    """Restart slots in a thread that lasts, since they die with it.
+
+    LitServe restarts them in its monitoring thread, which ends as soon as a stop begins: a slot that had been restarted
+    would be killed while its requests may finish (`die_with_parent`).
     """
     launch, lasting = server.launch_single_inference_worker, ThreadPoolExecutor(1, "slots")
 
@@ -137,7 +139,7 @@ def _restart_in_lasting_thread(server: ls.LitServer) -> None:
 
 
 class ApiProcess:
-    """The gateway in the API process: there from before the first request until after the last response."""
+    """The gateway in the API process, from the first request to the last response."""
 
     def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
         self._settings = settings
@@ -182,7 +184,7 @@ class ApiProcess:
 
 
 class _MainProcess:
-    """Signals, and a watch over LitServe's two processes: the API process and the manager."""
+    """Signals, and a watch over LitServe's two processes: API and manager."""
 
     def __init__(self, server: ls.LitServer, hung_after: float) -> None:
         self._server, self._hung_after = server, hung_after
@@ -202,14 +204,14 @@ class _MainProcess:
         threading.Thread(target=self._stop, daemon=True).start()
 
     def _on_hangup(self, number: int, frame: FrameType | None) -> None:
-        """Read the recipes again. A terminal that was closed ends the server that was started in it, as ever."""
+        """Read the recipes again; a closed terminal ends the server started in it."""
         if self._has_terminal and not sys.stderr.isatty():
             self._on_signal(number, frame)
         elif (api := self._processes.get(API)) is not None and api.pid:
             os.kill(api.pid, signal.SIGHUP)
 
     def _stop(self) -> None:
-        """A signal that reached the workers too while they started leaves LitServe waiting for them for ever."""
+        """Shut down, or end all if the start hangs: LitServe waits for killed workers."""
         if not self._started.wait(START_SECONDS):
             end_everything(0)
         self._shut_down()
@@ -220,7 +222,7 @@ class _MainProcess:
         self._server._shutdown_event.set()
 
     def _watch(self) -> None:
-        """LitServe restarts workers, not its API process nor its manager: when one of those dies, end everything.
+        """End everything when the API process or the manager dies: LitServe does not.
 
         The same when one is stopped for as long as an engine may be silent: without the first nobody is answered,
         without the second no slot is replaced and no signal ends the server.
@@ -251,7 +253,7 @@ class _MainProcess:
 def run(
     settings: Settings, documents: Documents, device: Device, background: Callable[[], object] | None = None
 ) -> int:
-    """Serve until SIGINT or SIGTERM; returns the exit code. 0: drained; 1: the API process died by itself.
+    """Serve until SIGINT or SIGTERM; exit code 0: drained, 1: a process died.
 
     `background` runs in a thread of the main process meanwhile.
 
@@ -293,14 +295,14 @@ def run(
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """Not that LitServe's monitoring, whose last look may come after the end of the manager, could not ask it."""
+    """False for LitServe's monitoring that met the manager's end at the stop."""
     kind = None if not record.exc_info else record.exc_info[0]
     gone = kind is not None and issubclass(kind, EOFError | ConnectionError | FileNotFoundError)
     return not (gone and record.msg == "Monitoring worker crashed")
 
 
 def _forks_die_with(main: int) -> None:
-    """LitServe's API process and its manager's are forks of this one and would outlive it if it were killed.
+    """Let LitServe's forks, API process and manager, die with this process.
 
     Both are forked by the main thread; the kernel counts the end of the thread that forked as the parent's end.
     From Python 3.14 on the manager would be the fork of another process, unless it is asked for.
@@ -315,7 +317,7 @@ def _forks_die_with(main: int) -> None:
 
 
 def end_everything(code: int) -> NoReturn:
-    """The last resort: kill every child, slots and engines included, and exit with `code`."""
+    """The last resort: kill every child, engines included, and exit with `code`."""
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()

@@ -1,4 +1,4 @@
-"""The end of a server: its phases as the log tells them, and a watchdog for stopped processes."""
+"""A server's end: its phases in the log, and a watchdog for stopped processes."""
 
 import logging
 import signal
@@ -13,7 +13,7 @@ import psutil
 
 
 class ProcessWatchdog:
-    """Whether one of some processes has been stopped (SIGSTOP) for too long. A busy one never counts."""
+    """Whether a process has been stopped (SIGSTOP) for too long."""
 
     def __init__(self, pids: Sequence[int], seconds: float) -> None:
         self._pids, self._seconds = pids, seconds
@@ -37,7 +37,7 @@ log = logging.getLogger("roundhouse.server")
 
 
 class RemainingWork(NamedTuple):
-    """What there is at one moment: requests in engines, requests that wait, models in memory."""
+    """Running and waiting requests, and models in memory, at one moment."""
 
     running: int
     waiting: int
@@ -61,7 +61,7 @@ class Shutdown:
         self._first = RemainingWork(0, 0, 0)
 
     def listen(self) -> None:
-        """Notice the signals whose handlers, uvicorn's, close the port. Only a main thread has handlers."""
+        """Notice signals beside uvicorn's handlers, which close the port. Main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -102,7 +102,7 @@ class Shutdown:
 
 
 def log_stopped() -> None:
-    """The last line of a server's log. Python's resource tracker ends with the processes that it served."""
+    """Log the last line. Python's resource tracker ends with its processes."""
     tracker = cast(Any, resource_tracker._resource_tracker)  # its end is private: Python itself calls it at exit
     if {child.pid for child in _children()} == {tracker._pid}:  # another process would keep its pipe open
         tracker._stop()

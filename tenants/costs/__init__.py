@@ -1,4 +1,4 @@
-"""What requests cost, in millionths of the server's currency: whole numbers, rounded once a request.
+"""What requests cost, in whole millionths of the currency, rounded once each.
 
 prices.py     a recipe's list prices, and what a request costs by them
 device.py     shares of the machine's own time

@@ -1,4 +1,4 @@
-"""What the same traffic would have cost at a provider's prices, by a table with dates that the user gives.
+"""What the same traffic would cost at providers' prices, by a dated table.
 
     - {provider: openai, model: gpt-x-mini, for: ["starter-chat"], from: 2026-01-01, input: 0.15, output: 0.60}
 
@@ -50,7 +50,7 @@ class ProviderPrice(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PriceComparison:
-    """One of their models against ours, in millionths of the currency. saving: in per cent of theirs; None: of none."""
+    """A provider's model against ours, in millionths. saving: per cent; None: none."""
 
     provider: str
     model: str

@@ -1,4 +1,4 @@
-"""A team's day: totals, by hour, by model and adapter. The day is the team's own, as far as whole hours let it."""
+"""A team's day, in its zone, in whole hours: totals, by hour, by model."""
 
 import time
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def day_of_team(
     prices: list[ProviderPrice],
     clock: Callable[[], float] = time.time,
 ) -> Day:
-    """date: None is yesterday, where the team is. Raises BadRequest, NotFound, Unavailable."""
+    """date: None is the team's yesterday. Raises BadRequest, NotFound, Unavailable."""
     if date is not None:
         day_of(date)
     zone = LimitTable(database).zones().get(team)

@@ -1,4 +1,4 @@
-"""How the machine's own time is shared out: those who run at one time have equal parts of it.
+"""How machine time is shared: requests that run at a time get equal parts.
 
 While n requests run, each is charged 1/n of the time that passes; so the parts of all add up to the time in which
 anything ran, and what is left is idle. O(1) a request: `_shared` is what somebody who was always there would have.

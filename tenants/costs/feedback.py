@@ -12,8 +12,9 @@ from tenants.storage.tables import HOURS, LEDGER
 
 
 def judge(database: Database, team: str, request: str, accepted: bool) -> str | None:
-    """On the row that answered a team's last request of this id. Said again it changes what was said before. Returns
-    its model; None: it was judged so already.
+    """Judge the answer to a team's last request of this id; the last verdict counts.
+
+    Returns its model; None: the verdict was the same already.
 
     Raises NotFound, Conflict for one that is under way, Unavailable.
     """

@@ -44,7 +44,7 @@ def page_of(day: Day) -> str:
 
 
 def _bars(day: Day, name: str) -> str:
-    """A bar for each hour of the day, which may come twice or not at all where clocks are changed."""
+    """A bar for each hour; clock changes repeat or skip one."""
     zone = ZoneInfo(day.timezone)
     values = {int(one.names[0]): _value(one, name) for one in day.hours}
     most = max(values.values(), default=0.0) or 1.0

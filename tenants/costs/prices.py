@@ -9,7 +9,7 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """In millionths of the currency: per million tokens, per hour of audio, per thousand pairs."""
+    """Millionths per million tokens, hour of audio, and thousand pairs."""
 
     input: int = 0
     cached: int = 0
@@ -35,14 +35,14 @@ class PriceList:
         audio_ms: int = 0,
         pairs: int = 0,
     ) -> int:
-        """prompt: with the cached and the written ones. Rounded to the nearest millionth, once."""
+        """prompt: cached and written tokens included. Rounded to a millionth, once."""
         tokens = (prompt - cached) * self.input + cached * self.cached + written * self.written + output * self.output
         # over the common denominator of a million tokens, 3.6 million ms and a thousand pairs
         whole = tokens * 18 + audio_ms * self.audio_hour * 5 + pairs * self.pairs * 18_000
         return (whole + 9 * MILLION) // (18 * MILLION)
 
     def most(self, *, prompt: int = 0, output: int = 0, audio_ms: int = 0, pairs: int = 0) -> int:
-        """What it costs at most: nothing of the prompt is cached, or all, or all is written, whatever is dearest."""
+        """The most it can cost, whatever part of the prompt is cached or written."""
         return max(
             self.cost(prompt=prompt, cached=cached, written=written, output=output, audio_ms=audio_ms, pairs=pairs)
             for cached, written in ((0, 0), (prompt, 0), (0, prompt))

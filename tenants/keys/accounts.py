@@ -1,4 +1,4 @@
-"""Service accounts: what OpenAI's administration makes keys for. One that is deleted takes its keys with it."""
+"""OpenAI's service accounts, which own keys and take them along when deleted."""
 
 import secrets
 import time
@@ -47,7 +47,7 @@ class AccountTable:
         return account
 
     def create(self, team: str, name: str) -> Account:
-        """Create an account of an existing team. Raises BadRequest; Conflict for an archived team."""
+        """Create an account of an existing team; BadRequest, or Conflict if archived."""
         check_name(name)
         account = Account(f"svc_{secrets.token_hex(8)}", team, name, "member", self._clock())
         with self._database.write_durably() as connection:

@@ -27,7 +27,7 @@ HOW = "Send it as Authorization: Bearer, x-api-key or api-key."
 
 class Callers(Protocol):
     def identify(self, keys: Sequence[str]) -> Caller:
-        """Return the caller with these keys. Raises Unauthorized; Unavailable while keys cannot be read."""
+        """Return the caller with these keys. Raises Unauthorized, Unavailable."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Lines of rotations: a key, its successor, that one's successor. Limits of one of them are those of the whole line."""
+"""Rotation chains: a key and its successors share their limits."""
 
 import sqlalchemy as sa
 
@@ -19,6 +19,6 @@ def lines(connection: sa.Connection) -> dict[str, str]:
 
 
 def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
-    """Return all keys of a key's rotation chain, first one first. `roots` comes from `lines`."""
+    """All keys of a key's chain, first one first. `roots` comes from `lines`."""
     first = roots.get(id_, id_)
     return [first, *(other for other, its_first in roots.items() if its_first == first)]

@@ -29,7 +29,7 @@ LEAST = 32
 
 
 def load_pepper(data_dir: Path, configured: str | None = None) -> bytes:
-    """The pepper that was given, else that of the data directory, which is made where there is none.
+    """The given pepper, else that of the data directory, made if missing.
 
     Raises BadRequest for one that is too short, Unavailable for a file that cannot be read or made.
     """
@@ -92,7 +92,7 @@ def make() -> NewKey:
 
 
 def id_of(text: str) -> str | None:
-    """The id in a well-formed key; None for what is none, or was not written down rightly."""
+    """The id in a well-formed key; None for a malformed one."""
     match = _FORM.match(text)
     if match is None or not hmac.compare_digest(text[-_SUM:], _checksum(text[:-_SUM])):
         return None

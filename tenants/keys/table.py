@@ -1,4 +1,4 @@
-"""Teams and keys in the database. Each change raises the revision, by which servers notice it."""
+"""Teams and keys in the database. Changes raise the revision that servers watch."""
 
 import hmac
 import time
@@ -61,7 +61,7 @@ class KeyTable:
             return _team(self._of_team(connection, id_))
 
     def create_team(self, id_: str, name: str = "", weight: float = 1.0, timezone: str = "UTC") -> Team:
-        """Raises BadRequest for a bad name, weight or zone, Conflict for one that is taken."""
+        """Raises BadRequest for a bad name, weight or zone, Conflict if it is taken."""
         check_team(id_)
         check_name(name)
         check_weight(weight)
@@ -75,7 +75,10 @@ class KeyTable:
         return team
 
     def archive(self, id_: str, archived: bool) -> Team:
-        """Refuse all keys of a team, or take them again. Raises NotFound; Conflict for the team of an open server."""
+        """Refuse a team's keys, or accept them again.
+
+        Raises NotFound; Conflict for the team of an open server.
+        """
         if id_ == DEFAULT_TEAM and archived:
             raise Conflict(
                 f"The team '{DEFAULT_TEAM}' cannot be archived: requests without a key belong to it.", param="team"
@@ -98,7 +101,7 @@ class KeyTable:
         timezone: str | None = None,
         store_texts: bool | None = None,
     ) -> Team:
-        """Change what is given; running servers follow within a second. Raises BadRequest, NotFound."""
+        """Change what is given, within a second. Raises BadRequest, NotFound."""
         with self._database.write_durably() as connection:
             team = _team(self._of_team(connection, id_))
             if name is not None:
@@ -130,7 +133,7 @@ class KeyTable:
 
     # --- keys -------------------------------------------------------------------------------------------------------
     def list_keys(self, team: str | None = None) -> list[Key]:
-        """All keys, or a team's, oldest first. Raises NotFound for a team that is not there."""
+        """All keys, or a team's, oldest first. Raises NotFound for an unknown team."""
         query = sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id)
         with self._database.read() as connection:
             if team is not None:
@@ -139,7 +142,7 @@ class KeyTable:
             return [_key(row) for row in connection.execute(query)]
 
     def create(self, request: KeyRequest) -> tuple[Key, str]:
-        """A new key and its text, which is nowhere else. Raises NotFound; Conflict for an archived team."""
+        """A new key, and its text, stored nowhere. NotFound; Conflict if archived."""
         now = self._clock()
         expires = None if request.seconds is None else now + request.seconds
         with self._database.write_durably() as connection:
@@ -191,7 +194,9 @@ class KeyTable:
             return self._key(connection, id_)
 
     def check_admin_remains(self, goes: Callable[[Key], bool]) -> None:
-        """Refuse what would leave no key to administer this server with. Not asked on the host, where keys are made.
+        """Refuse to remove the last administrator's key.
+
+        Not called on the host, where keys are made.
 
         Raises Conflict if every key that works and has the scope `admin` goes.
         """
@@ -211,7 +216,7 @@ class KeyTable:
             )
 
     def edit(self, id_: str, scopes: frozenset[Scope] | None = None, seconds: float | None = None) -> Key:
-        """What is given changes; seconds: from now until it expires. Raises BadRequest, NotFound, Conflict."""
+        """Change what is given; seconds: until it expires. BadRequest, NotFound, Conflict."""
         now = self._clock()
         with self._database.write_durably() as connection:
             old = self._key(connection, id_)
@@ -253,7 +258,7 @@ class KeyTable:
             return int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
 
     def snapshot(self) -> tuple[int, dict[str, KeyEntry], list[str]]:
-        """A revision, and all keys by id and the archived teams as they were then or later."""
+        """A revision, with keys by id and archived teams as of then or later."""
         with self._database.read() as connection:
             revision = int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
             rows = connection.execute(sa.select(KEYS)).all()

@@ -1,4 +1,4 @@
-"""Adapters: what there is, where it is, its versions and aliases; register by dropping a file, roll back, pin."""
+"""Adapters: where they are, versions, aliases; register, roll back, pin."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import Scope

@@ -1,4 +1,4 @@
-"""Models: what there is, what a load would do, and its recipe; load, unload, pin, add."""
+"""Models: recipes, and what a load would do; load, unload, pin, add."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import SCOPES, Scope

@@ -1,4 +1,4 @@
-"""Now: which adapters stand where, what holds which memory, why requests waited, what was decided lately."""
+"""Now: adapters in places, memory, why requests waited, recent decisions."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Playground: chat with two targets side by side, embeddings, rerank, speech; each as a call to copy."""
+"""Playground: two chats side by side, embeddings, rerank, speech; calls to copy."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import Scope

@@ -1,4 +1,4 @@
-"""Requests: the last ones, each with where its time went; what was asked and answered, of teams that have it kept."""
+"""Requests: the last ones, where their time went, and texts that a team stores."""
 
 from console.history import RequestRow
 from console.host import Context, Page, Visit
@@ -29,7 +29,7 @@ async def context(visit: Visit) -> Context:
 
 
 def _older_than(after: str, rows: list[RequestRow]) -> list[RequestRow]:
-    """after: `AT ID` of the last row that the viewer has. It may be gone, with all that were older."""
+    """after: `AT ID` of the viewer's last row, which may be gone by now."""
     return next((rows[n:] for n, row in enumerate(rows, 1) if after == f"{row.at} {row.id}"), [])
 
 
@@ -44,7 +44,7 @@ def _texts(visit: Visit) -> Transcript | None:
 
 
 def _whole(totals: list[float]) -> float:
-    """Seconds that a bar's whole width stands for: one request that waited for a load must not make all others dots."""
+    """Seconds of a whole bar: a request that waited for a load is left out."""
     return sorted(totals)[int(0.8 * (len(totals) - 1))] if totals else 1.0
 
 

@@ -1,4 +1,4 @@
-"""Routers: whom one would choose for a sentence and why, what its threshold costs and gives, versions and aliases."""
+"""Routers: which target a sentence gets and why, thresholds, versions, aliases."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import Scope

@@ -1,5 +1,6 @@
-"""Teams, their keys and limits. What a key is, is shown once, when it is made; a limit is tried out before it counts
-on what the ledger knows.
+"""Teams, keys and limits.
+
+A key is displayed once, when it is made; a limit can be tried on the ledger before it counts.
 """
 
 import asyncio
@@ -95,7 +96,7 @@ async def weight(visit: Visit, body: Mapping[str, object]) -> Context:
 
 
 async def texts(visit: Visit, body: Mapping[str, object]) -> Context:
-    """Whether what a team's last requests asked and were answered is kept. Once it is not, what was kept is gone."""
+    """Set whether a team's texts are stored. Turning it off deletes them."""
     id_, value = _text(body, "id"), body.get("store")
     if not isinstance(value, bool):
         raise BadRequest("Send `store` as true or false.", param="store")
