@@ -8,7 +8,7 @@ live_view.py   values of the page Now, and the stalls of its rings
 state.py       these together, as the server holds them
 live.py        one sampler and one stream, while there are viewers
 host.py        the interface to the server around it
-pages/         one folder per page: `page.py`, its template, and its script if it has one
+pages/         one package per page: what it needs, its template, and its script if it has one
 rendering.py   templates, and the headers that every page has
 web.py         the paths
 files.py       static files, and the versions and digests of `static/vendor`

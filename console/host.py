@@ -6,7 +6,7 @@ from typing import Protocol
 
 from starlette.requests import Request
 
-from console.live_view import LiveView
+from console.live import LiveView
 from console.state import Console
 from registry.recipes.definition import Task, Tier
 from tenants.caller import SCOPES, Caller, Scope
@@ -139,7 +139,7 @@ Action = Callable[[Visit, Mapping[str, object]], Awaitable[Context]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: PAGE in `console/pages/SLUG/page.py`, with `page.html` beside it.
+    """A page: PAGE in `console/pages/SLUG/__init__.py`, with `page.html` beside it.
 
     Attributes:
         order: among the others, in the navigation.

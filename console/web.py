@@ -31,7 +31,7 @@ from starlette.types import Scope as Asgi
 from console import pages as rooms
 from console.host import Host, Page, Visit
 from console.rendering import HEADERS, static, templates
-from console.sessions import SECONDS
+from console.state import SECONDS
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError, Unauthorized
 from tenants.caller import EVERYBODY, SCOPES, Scope
@@ -43,7 +43,7 @@ JSON = "application/json"
 def pages() -> dict[str, Page]:
     """Each folder of `console.pages` is one, in the order of the navigation."""
     by_slug = {
-        name: importlib.import_module(f"{rooms.__name__}.{name}.page").PAGE
+        name: importlib.import_module(f"{rooms.__name__}.{name}").PAGE
         for _, name, _ in pkgutil.iter_modules(rooms.__path__)
     }
     return dict(sorted(by_slug.items(), key=lambda item: item[1].order))

@@ -1,1 +1,1 @@
-"""The pages, found by their folders: `page.py` says what each shows to whom."""
+"""The pages, found by their folders: PAGE in each says what it shows to whom."""

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Mapping
 
 from docs.tables.markdown import code, table
-from routing.providers.translation.fields import chat as chat_fields
-from routing.providers.translation.fields import messages as message_fields
-from routing.providers.translation.fields import responses as response_fields
-from routing.providers.translation.fields.reading import Fields
+from routing.providers.translation import from_chat as chat_fields
+from routing.providers.translation import from_messages as message_fields
+from routing.providers.translation import from_responses as response_fields
+from routing.providers.translation.reading import Fields
 
 HEAD = ("in", "carried", "left out", "only with", "400")
 

@@ -20,7 +20,7 @@ from models import sse
 from registry.errors import BadRequest
 from registry.recipes.provider import Provider, ProviderModel, Surface
 from routing.providers.translation import from_chat, from_messages, from_responses
-from routing.providers.translation.fields.reading import wrong
+from routing.providers.translation.reading import wrong
 
 
 class Translator(Protocol):

@@ -21,7 +21,7 @@ from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.target import Lease, Target
 from runtime.gateway.tracing.setup import Tracing
 from tenants.caller import Caller
-from tenants.costs.device import DeviceTime
+from tenants.costs.prices import DeviceTime
 
 Phase = Literal["starting", "ready", "stopping"]
 

@@ -18,7 +18,7 @@ from runtime.gateway.context import RequestContext, Trace, TranscriptSink
 from runtime.gateway.names import ModelRef
 from runtime.gateway.record import End, RequestRecord, Sink
 from runtime.gateway.target import Lease, LoadPending, Target
-from tenants.costs.device import DeviceTime
+from tenants.costs.prices import DeviceTime
 from tenants.ledger.rows import Entry
 from tenants.limits.limiter import Admission
 

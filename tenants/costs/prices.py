@@ -1,6 +1,8 @@
 """A recipe's list prices, and what a request costs by them."""
 
 import hashlib
+import time
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 
@@ -53,3 +55,32 @@ class PriceList:
 def _version(prices: PriceList) -> str:
     """Asked three times for each row of the ledger, of a recipe's few lists."""
     return hashlib.sha256(repr(astuple(prices)).encode()).hexdigest()[:16]
+
+
+class DeviceTime:
+    """On one event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._at, self._running, self._shared = clock(), 0, 0.0
+        self.busy = 0.0
+        """Seconds in which something ran."""
+
+    def _now(self) -> None:
+        now = self._clock()
+        if self._running:
+            self.busy += now - self._at
+            self._shared += (now - self._at) / self._running
+        self._at = now
+
+    def begin(self) -> float:
+        """A mark for `end`."""
+        self._now()
+        self._running += 1
+        return self._shared
+
+    def end(self, mark: float) -> float:
+        """Seconds of the machine that it is charged."""
+        self._now()
+        self._running -= 1
+        return self._shared - mark

@@ -64,7 +64,7 @@ def test_one_class_of_a_name() -> None:
 
 WIRE = {
     ("console/history.py", "asked"),
-    ("console/live_view.py", "asked"),
+    ("console/live.py", "asked"),
     ("registry/recipes/router.py", "When"),
     ("runtime/gateway/sinks/console.py", "asked"),
     ("runtime/gateway/sinks/tenants.py", "asked"),

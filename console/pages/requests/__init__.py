@@ -1,1 +1,51 @@
-"""The page Requests."""
+"""Requests: the last ones, where their time went, and texts that a team stores."""
+
+from console.history import RequestRow
+from console.host import Context, Page, Visit
+from console.texts import Transcript
+from registry.errors import BadRequest
+from tenants.caller import SCOPES
+
+MAX_ROWS = 40
+"""Rows that come at once; the older ones when a viewer gets there."""
+
+
+async def context(visit: Visit) -> Context:
+    query, console = visit.request.query_params, visit.host.console
+    words = query.get("words", "")[:200]
+    if query.get("part") == "texts":
+        return {"found": _texts(visit)}
+    rows = console.history.rows(visit.team, words=words)
+    older = _older_than(query["after"], rows) if "after" in query else rows
+    return {
+        "rows": older[:MAX_ROWS],
+        "is_older": "after" in query,
+        "are_more": len(older) > MAX_ROWS,
+        "texts": console.texts,
+        "words": words,
+        "all_teams": visit.team is None,
+        "whole": _whole([row.total for row in rows]),
+    }
+
+
+def _older_than(after: str, rows: list[RequestRow]) -> list[RequestRow]:
+    """after: `AT ID` of the viewer's last row, which may be gone by now."""
+    return next((rows[n:] for n, row in enumerate(rows, 1) if after == f"{row.at} {row.id}"), [])
+
+
+def _texts(visit: Visit) -> Transcript | None:
+    """The transcript of the requested row, never of another team than the viewer's."""
+    query = visit.request.query_params
+    try:
+        at = float(query.get("at", ""))
+    except ValueError:
+        raise BadRequest("Send `at` as a number.", param="at") from None
+    return visit.host.console.texts.find(visit.team or query.get("team", ""), query.get("id", ""), at)
+
+
+def _whole(totals: list[float]) -> float:
+    """Seconds of a whole bar: a request that waited for a load is left out."""
+    return sorted(totals)[int(0.8 * (len(totals) - 1))] if totals else 1.0
+
+
+PAGE = Page("Requests", 50, SCOPES, context, frozenset(("rows", "texts")))

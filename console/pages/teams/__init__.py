@@ -1,1 +1,211 @@
-"""The page Teams."""
+"""Teams, keys and limits.
+
+A key is displayed once, when it is made; a limit can be tried on the ledger before it counts.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
+
+from console.host import Context, Page, Visit
+from registry.errors import BadRequest
+from tenants.caller import EVERY, SCOPES, Scope
+
+if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
+    from tenants.keys.records import Key
+    from tenants.keys.table import KeyTable
+    from tenants.limits.records import Limit
+    from tenants.limits.simulate import Outcome
+    from tenants.limits.table import LimitTable
+
+T = TypeVar("T")
+
+
+async def context(visit: Visit) -> Context:
+    from tenants.limits.records import Kind, Mode
+
+    values: dict[str, object] = {
+        "teams": [],
+        "keys": [],
+        "limits": [],
+        "now": time.time(),
+        "all_scopes": sorted(SCOPES),
+    }
+    values |= {"kinds": list(Kind), "modes": list(Mode), "whole": 1.0, "shares": visit.host.console.history.shares()}
+    if not visit.host.key_settings.has_tables():
+        return values
+    teams, keys = await _tables(visit, lambda tables: (tables.list_teams(), tables.list_keys()))
+    whole = sum(team.weight for team in teams if not team.archived) or 1.0
+    limits = await _database(visit, lambda database: _limits(database).all())
+    newest = sorted(keys, key=lambda key: key.created, reverse=True)
+    return values | {"teams": teams, "keys": newest, "limits": limits, "whole": whole}
+
+
+async def team(visit: Visit, body: Mapping[str, object]) -> Context:
+    """Make a team."""
+    id_, name = _text(body, "id"), _text(body, "name", "")
+    created = await _tables(visit, lambda tables: tables.create_team(id_, name))
+    return {"id": created.id}
+
+
+async def key(visit: Visit, body: Mapping[str, object]) -> Context:
+    """Make a key; its text is in this answer and nowhere else."""
+    from tenants.keys.records import KeyRequest
+
+    words = body.get("scopes")
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and word in SCOPES for word in words):
+        raise BadRequest(f"Scopes are {', '.join(sorted(SCOPES))}.", param="scopes")
+    models = tuple(_text(body, "models", "*").replace(",", " ").split()) or EVERY
+    days = None if body.get("days") is None else _whole(body, "days", 3650)
+    request = KeyRequest(
+        _text(body, "team"), _text(body, "name", ""), frozenset(map(Scope, words)), models,
+        seconds=None if days is None else days * 86_400.0,
+    )  # fmt: skip
+    created, text = await _tables(visit, lambda tables: tables.create(request))
+    return {"id": created.id, "team": created.team, "value": text}
+
+
+async def revoke(visit: Visit, body: Mapping[str, object]) -> Context:
+    id_ = _text(body, "id")
+
+    def work(tables: "KeyTable") -> "Key":
+        tables.check_admin_remains(lambda key: key.id == id_)
+        return tables.revoke(id_)
+
+    revoked = await _tables(visit, work)
+    return {"id": revoked.id, "revoked": revoked.revoked}
+
+
+async def rotate(visit: Visit, body: Mapping[str, object]) -> Context:
+    """A successor; the old key goes on for a day."""
+    id_ = _text(body, "id")
+    created, text = await _tables(visit, lambda tables: tables.rotate(id_, 86_400.0))
+    return {"id": created.id, "team": created.team, "value": text}
+
+
+async def weight(visit: Visit, body: Mapping[str, object]) -> Context:
+    """A team's part of the engines, beside those of others that wait."""
+    id_, value = _text(body, "id"), body.get("weight")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequest("Send `weight` as a number.", param="weight")
+    changed = await _tables(visit, lambda tables: tables.edit_team(id_, weight=value))
+    return {"id": changed.id, "weight": changed.weight}
+
+
+async def texts(visit: Visit, body: Mapping[str, object]) -> Context:
+    """Set whether a team's texts are stored. Turning it off deletes them."""
+    id_, value = _text(body, "id"), body.get("store")
+    if not isinstance(value, bool):
+        raise BadRequest("Send `store` as true or false.", param="store")
+    changed = await _tables(visit, lambda tables: tables.edit_team(id_, store_texts=value))
+    return {"id": changed.id, "store": changed.store_texts}
+
+
+async def limit(visit: Visit, body: Mapping[str, object]) -> Context:
+    """Set a limit, in the place of the one of its kind."""
+    requested = _limit(body)
+    created = await _database(visit, lambda database: _limits(database).set(requested))
+    return {"id": created.id, "words": created.words}
+
+
+async def unlimit(visit: Visit, body: Mapping[str, object]) -> Context:
+    id_ = _text(body, "id")
+    removed = await _database(visit, lambda database: _limits(database).remove(id_))
+    return {"id": removed.id}
+
+
+async def simulate(visit: Visit, body: Mapping[str, object]) -> Context:
+    """What a limit would have refused of the last days' requests. It is not set."""
+    requested, days = _limit(body), _whole(body, "days", 90, 7)
+    outcome = await _database(visit, lambda database: _simulated(database, requested, days))
+    words = {"words": requested.words, "amount": requested.display_amount, "days": days}
+    return {
+        **words,
+        "requests": outcome.requests,
+        "refused": outcome.refused,
+        "first": outcome.first,
+        "last": outcome.last,
+    }
+
+
+def _limits(database: "Database") -> "LimitTable":
+    from tenants.limits.table import LimitTable
+
+    return LimitTable(database)
+
+
+def _simulated(database: "Database", requested: "Limit", days: int) -> "Outcome":
+    from tenants.limits.simulate import simulate
+
+    now = time.time()
+    return simulate(database, requested, _limits(database).zone(requested), now - days * 86_400, now)
+
+
+def _limit(body: Mapping[str, object]) -> "Limit":
+    """Raises BadRequest."""
+    from tenants.limits.records import Kind, Limit, Mode, amount_of
+
+    owner, subject = _text(body, "owner", "team"), _text(body, "subject")
+    try:
+        kind, mode = Kind(_text(body, "kind")), Mode(_text(body, "mode", "enforce"))
+    except ValueError:
+        raise BadRequest(f"A limit is one of {', '.join(Kind)}; its mode is enforce, warn or shadow.") from None
+    if owner not in ("team", "key"):
+        raise BadRequest("A limit is of a team or of a key.", param="owner")
+    amount = amount_of(kind, _text(body, "amount"))
+    return Limit("", "team" if owner == "team" else "key", subject, kind, amount, mode, _text(body, "model", ""))
+
+
+def _text(body: Mapping[str, object], name: str, otherwise: str | None = None) -> str:
+    value = body.get(name, otherwise)
+    if not isinstance(value, str) or len(value) > 4096:
+        raise BadRequest(f"Send `{name}` as a text.", param=name)
+    return value.strip()
+
+
+def _whole(body: Mapping[str, object], name: str, most: int, otherwise: int | None = None) -> int:
+    value = body.get(name, otherwise)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not (isinstance(value, int) and 1 <= value <= most):
+        raise BadRequest(f"Send `{name}` as a whole number of 1 to {most}.", param=name)
+    return value
+
+
+async def _tables(visit: Visit, use: "Callable[[KeyTable], T]") -> T:
+    from tenants.keys import secret
+    from tenants.keys.table import KeyTable
+
+    key_settings = visit.host.key_settings
+    return await _database(
+        visit, lambda database: use(KeyTable(database, secret.load_pepper(key_settings.data_dir, key_settings.pepper)))
+    )
+
+
+async def _database(visit: Visit, use: "Callable[[Database], T]") -> T:
+    key_settings = visit.host.key_settings
+
+    def used() -> T:
+        from tenants.storage.opening import open_tables
+
+        with closing(open_tables(key_settings.data_dir, key_settings.database)) as database:
+            return use(database)
+
+    return await asyncio.to_thread(used)
+
+
+ACTIONS = {
+    "team": team,
+    "key": key,
+    "revoke": revoke,
+    "rotate": rotate,
+    "weight": weight,
+    "texts": texts,
+    "limit": limit,
+    "unlimit": unlimit,
+    "simulate": simulate,
+}
+PAGE = Page("Teams", 70, frozenset((Scope.ADMIN,)), context, frozenset(("rows", "list", "limits")), ACTIONS)

@@ -8,7 +8,7 @@ import msgspec
 from models import sse
 from registry.base.json import NOT_JSON
 from routing.providers.pass_through import BadAnswer
-from routing.providers.translation.fields.reading import Json
+from routing.providers.translation.reading import Json
 
 REASONS = {
     "end_turn": "stop",

@@ -19,7 +19,7 @@ from routing.providers.translation.completions import (
     ChatUsage,
     read,
 )
-from routing.providers.translation.fields.reading import Json
+from routing.providers.translation.reading import Json
 
 REASONS = {
     "stop": "end_turn",

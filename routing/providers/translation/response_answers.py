@@ -19,7 +19,7 @@ from routing.providers.translation.completions import (
     ChatUsage,
     read,
 )
-from routing.providers.translation.fields.reading import Json
+from routing.providers.translation.reading import Json
 
 INCOMPLETE = {**dict.fromkeys(CUT, "max_output_tokens"), **dict.fromkeys(FILTERED, "content_filter")}
 TEXTS = {"reasoning_text": "text", "output_text": "text", "refusal": "refusal"}

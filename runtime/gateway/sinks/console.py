@@ -2,8 +2,7 @@
 
 import time
 
-from console.decisions import Decisions
-from console.history import RequestRoute, RequestRow
+from console.history import Decisions, RequestRoute, RequestRow
 from console.state import Console
 from console.texts import Transcript
 from runtime.gateway.record import RequestRecord
@@ -69,7 +68,7 @@ def swapped(console: Console, model: str, name: str, before: str | None, staging
     words = "comes into a free place" if before is None else "takes the place of"
     why = "" if before is None else "the least recently used one that was idle and not pinned; "
     more = f"{why}staged in {staging * 1e3:.1f} ms, placed in {placing * 1e3:.1f} ms"
-    console.decisions.record("swap", model, name, words, before or "", more, staging + placing)
+    console.history.record("swap", model, name, words, before or "", more, staging + placing)
 
 
 def loaded(decisions: Decisions, model: str, seconds: float, expected: float, bytes_: int, planned: int) -> None:

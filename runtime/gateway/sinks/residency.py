@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from console.decisions import Decisions
+from console.history import Decisions
 from models.messages import LoadResult
 from registry.errors import RoundhouseError
 from registry.records import LoadKey

@@ -1,10 +1,4 @@
-"""Traces: what of a request becomes a span, and where spans go. OpenTelemetry is imported here, and only once it is on.
+"""Traces: `setup` decides by the OTEL_* variables whether there are any, `spans` makes them of a request's record.
 
-| what                                            | where       |
-|-------------------------------------------------|-------------|
-| whether there are traces, by the OTEL_* variables | `starting` |
-| spans of a request, made at its end from its record | `spans`  |
-| names of spans and of what stands on them       | `names`     |
-
-Not here: sampling, batching, where they are sent and how: the SDK has these, and its variables.
+OpenTelemetry is imported only once it is on. Sampling, batching and sending are the SDK's, with its own variables.
 """

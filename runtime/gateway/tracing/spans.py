@@ -32,7 +32,59 @@ from registry.errors import RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.request import DISCONNECTS
-from runtime.gateway.tracing import names
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+MAX_TOKENS = "gen_ai.request.max_tokens"
+FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+
+ERROR = "error.type"
+METHOD, ROUTE, STATUS = "http.request.method", "http.route", "http.response.status_code"
+
+REQUEST_ID = "roundhouse.request.id"
+TEAM = "roundhouse.team"
+CLASS = "roundhouse.class"
+SOURCE = "roundhouse.source"
+END = "roundhouse.end"
+ADAPTER = "roundhouse.adapter"
+ROUTER = "roundhouse.router"
+ATTEMPT = "roundhouse.attempt"
+AUDIO_SECONDS = "roundhouse.audio.seconds"
+BATCH = "roundhouse.batch.size"
+
+SYSTEM = "roundhouse"
+"""`gen_ai.provider.name` of what this server answers by itself."""
+
+OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/messages": "chat",
+    "/v2/chat": "chat",
+    "/api/chat": "chat",
+    "/v1/completions": "text_completion",
+    "/api/generate": "text_completion",
+    "/generate": "text_completion",
+    "/generate_stream": "text_completion",
+    "/": "text_completion",
+    "/v1/embeddings": "embeddings",
+    "/infinity/embeddings": "embeddings",
+    "/v2/embed": "embeddings",
+    "/embed": "embeddings",
+    "/api/embed": "embeddings",
+    "/api/embeddings": "embeddings",
+}
+"""Operations that have a name in the conventions. For other paths it is their last part, such as rerank."""
+
+
+def operation(path: str) -> str:
+    """`gen_ai.operation.name` of an endpoint."""
+    return OPERATIONS.get(path) or path.rsplit("/", 1)[-1]
+
 
 PARENT = (b"traceparent", b"tracestate")
 SHORTEST = 1e-6
@@ -59,7 +111,7 @@ class RequestTrace:
     @contextmanager
     def calling(self, provider: str, model: str) -> Iterator[Mapping[str, str]]:
         attributes: Attributes = {
-            names.OPERATION: self.operation, names.PROVIDER: provider, names.REQUEST_MODEL: model,
+            OPERATION: self.operation, PROVIDER: provider, REQUEST_MODEL: model,
         }  # fmt: skip
         span = self.tracer.start_span("provider", set_span_in_context(self.span), SpanKind.CLIENT, attributes)
         try:
@@ -68,7 +120,7 @@ class RequestTrace:
             raise
         except Exception as error:  # its words may be the provider's, and those a prompt's
             word = (error.code if isinstance(error, RoundhouseError) else None) or type(error).__name__
-            span.set_attribute(names.ERROR, word)
+            span.set_attribute(ERROR, word)
             span.set_status(Status(StatusCode.ERROR))
             raise
         finally:
@@ -88,11 +140,11 @@ class Spans:
     def begin(self, context: RequestContext, endpoint: str) -> RequestTrace:
         carrier = {name.decode(): value.decode("latin-1") for name, value in context.headers if name in PARENT}
         began = time.time_ns() - max(0, time.monotonic_ns() - int(context.arrived * 1e9))
-        operation = names.operation(endpoint)
-        attributes: Attributes = {names.OPERATION: operation, names.ROUTE: endpoint}  # samplers may look at them
+        name = operation(endpoint)
+        attributes: Attributes = {OPERATION: name, ROUTE: endpoint}  # samplers may look at them
         parent = W3C.extract(carrier, Context())
-        span = self._tracer.start_span(operation, parent, SpanKind.SERVER, attributes, start_time=began)
-        return RequestTrace(self._tracer, span, operation, began, headers_of(span))
+        span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, start_time=began)
+        return RequestTrace(self._tracer, span, name, began, headers_of(span))
 
     def take(self, record: RequestRecord) -> None:
         trace = record.trace
@@ -145,30 +197,30 @@ def attributes_of(record: RequestRecord) -> Attributes:
     """What a request was, never what it said."""
     context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
     attributes: dict[str, str | int | float | None] = {
-        names.METHOD: "POST",
-        names.STATUS: record.status,
-        names.ERROR: record.code,
-        names.END: record.end.value,
-        names.REQUEST_ID: context.id,
-        names.TEAM: context.caller.team,
-        names.CLASS: context.service_class.label,
-        names.SOURCE: context.source,
-        names.ATTEMPT: record.attempt if record.attempt > 1 else None,
-        names.MAX_TOKENS: context.hints.most_tokens,
-        names.FIRST_CHUNK: seconds["receive"] + seconds["first"] if "first" in seconds else None,
-        names.INPUT_TOKENS: usage.prompt_tokens or None,
-        names.OUTPUT_TOKENS: usage.completion_tokens or None,
-        names.CACHED_TOKENS: usage.cached_tokens or None,
-        names.AUDIO_SECONDS: usage.audio_seconds or None,
-        names.BATCH: usage.batch or None,
+        METHOD: "POST",
+        STATUS: record.status,
+        ERROR: record.code,
+        END: record.end.value,
+        REQUEST_ID: context.id,
+        TEAM: context.caller.team,
+        CLASS: context.service_class.label,
+        SOURCE: context.source,
+        ATTEMPT: record.attempt if record.attempt > 1 else None,
+        MAX_TOKENS: context.hints.most_tokens,
+        FIRST_CHUNK: seconds["receive"] + seconds["first"] if "first" in seconds else None,
+        INPUT_TOKENS: usage.prompt_tokens or None,
+        OUTPUT_TOKENS: usage.completion_tokens or None,
+        CACHED_TOKENS: usage.cached_tokens or None,
+        AUDIO_SECONDS: usage.audio_seconds or None,
+        BATCH: usage.batch or None,
     }
     if target is not None:
         attributes |= {
-            names.PROVIDER: target.provider or names.SYSTEM,
-            names.REQUEST_MODEL: target.requested[:128],
-            names.RESPONSE_MODEL: target.model_name,
-            names.ADAPTER: target.label,
-            names.ROUTER: None if target.routed is None else target.routed.router,
+            PROVIDER: target.provider or SYSTEM,
+            REQUEST_MODEL: target.requested[:128],
+            RESPONSE_MODEL: target.model_name,
+            ADAPTER: target.label,
+            ROUTER: None if target.routed is None else target.routed.router,
         }
     return {name: value for name, value in attributes.items() if value is not None}
 

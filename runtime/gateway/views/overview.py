@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from console.live_view import LiveView, MemoryUse, ModelPart, Ring, Stall, Stalls, StallState
+from console.live import LiveView, MemoryUse, ModelPart, Ring, Stall, Stalls, StallState
 from console.state import Console
 from registry.recipes.definition import Tier
 from runtime.config.device import Device, machine_total, used_of

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.responses import RedirectResponse, Response
 from starlette.types import Scope as Asgi
 
-from console.live_view import LiveView
+from console.live import LiveView
 from console.state import Console
 from console.web import Web
 from runtime.gateway.core import Gateway

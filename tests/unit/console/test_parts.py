@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from console.decisions import LAST, Decisions
-from console.history import CAUSES, MINUTE, MOST_TEAMS, OTHER, History
-from console.live import Live
-from console.live_view import Stalls
+from console.history import CAUSES, LAST, MINUTE, MOST_TEAMS, OTHER, Decisions, History
+from console.live import Live, Stalls
 from registry.errors import QueueFull
 from tests.unit.console.conftest import Console
 from tests.unit.console.test_pages import row

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message
 
-from console.sessions import MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions
+from console.state import MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions
 from models.messages import Chunk, ResponseStart
 from registry.state.database import State
 from tenants.caller import SCOPES, Scope

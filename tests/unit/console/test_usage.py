@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from console.host import Visit
-from console.pages.usage import page
-from console.pages.usage.page import BY, SPANS, added, context
+from console.pages import usage
+from console.pages.usage import BY, SPANS, added, context
 from tenants.keys.keyring import OPEN
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.table import SUMS
@@ -30,7 +30,7 @@ async def written() -> None:
 def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """An hour of the day: how many days 30 times 24 hours touch depends on it."""
     hour = DAY + 3600 * int(request.param)
-    monkeypatch.setattr(page, "time", SimpleNamespace(time=lambda: hour + 1234.5))
+    monkeypatch.setattr(usage, "time", SimpleNamespace(time=lambda: hour + 1234.5))
     return hour
 
 

@@ -18,10 +18,10 @@ from routing.providers.translation import (
     from_messages,
     from_responses,
 )
-from routing.providers.translation.fields import chat as chat_fields
-from routing.providers.translation.fields import messages as message_fields
-from routing.providers.translation.fields import responses as response_fields
-from routing.providers.translation.fields.reading import Fields
+from routing.providers.translation import from_chat as chat_fields
+from routing.providers.translation import from_messages as message_fields
+from routing.providers.translation import from_responses as response_fields
+from routing.providers.translation.reading import Fields
 from tests.unit.providers.translation import samples
 
 

@@ -21,10 +21,9 @@ from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.tenants import LedgerSink
 from tenants.costs.compare import PriceComparison, ProviderPrice, compared, read
 from tenants.costs.daily import as_json, as_rows, day_of_team
-from tenants.costs.device import DeviceTime
 from tenants.costs.feedback import judge
 from tenants.costs.page import page_of
-from tenants.costs.prices import MILLION, PriceList
+from tenants.costs.prices import MILLION, DeviceTime, PriceList
 from tenants.keys.table import KeyTable
 from tenants.ledger.attempts import HEDGED
 from tenants.ledger.ledger import Ledger
