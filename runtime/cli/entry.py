@@ -1,4 +1,4 @@
-"""The installed command. `serve` starts itself again with a run id (`processes`); done here, that costs no imports."""
+"""The installed command. `serve` restarts itself with a run id, before any import."""
 
 import sys
 

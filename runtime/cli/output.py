@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, everything else on standard error."""
+"""What commands print: results on standard output, all else on standard error."""
 
 import contextlib
 import json
@@ -23,18 +23,18 @@ def emit(data: Any) -> None:
 
 
 def show(answer: Any, as_json: bool, display: Callable[[Any], object]) -> None:
-    """An answer on standard output: JSON if `as_json`, else as `display` prints it for people."""
+    """Print an answer: JSON if `as_json`, else by `display`, for people."""
     (emit if as_json else display)(answer)
 
 
 def note(text: str) -> None:
-    """A line on standard error. Where it cannot be written, as on a full disk, what it tells of goes on."""
+    """Print a line on standard error, or nothing where that fails, as on a full disk."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def print_failure(failure: Failure, as_json: bool) -> None:
-    """A failure: one line on standard error, its faults below; with --json also one object on standard output."""
+    """Print a failure and its faults; with --json also as an object."""
     note(f"error: {failure.message}")
     for fault in failure.faults:
         if fault in failure.message:  # the only one
@@ -129,7 +129,7 @@ def ago(moment: float | None) -> str:
 
 
 def unless_hidden(view: Mapping[str, Any], text: str) -> str:
-    """What tells of the use of a model or adapter, of which the server tells some keys nothing."""
+    """`text` about use, unless the server hides use from this key."""
     return "not told to this key" if view["running"] is None else text
 
 

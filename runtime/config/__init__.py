@@ -1,1 +1,1 @@
-"""The ground floor of `runtime`: settings, the device and its memory, logs. Nothing here imports another room."""
+"""The ground floor of `runtime`: settings, device, memory, logs."""

@@ -1,4 +1,4 @@
-"""The device that models run on: its budget, its memory, and how freed memory is seen."""
+"""The device that models run on: budget, memory, and how freed memory is seen."""
 
 import asyncio
 import logging
@@ -21,16 +21,16 @@ MAX_WAIT_SECONDS, POLL_SECONDS = 10.0, 0.05
 
 class DeviceMemory(Protocol):
     async def used(self) -> int | None:
-        """Bytes in use by all processes; None if unknown. Read before a model leaves and at each heartbeat."""
+        """Bytes in use by all processes; None: unknown. Read at heartbeats and departures."""
         ...
 
     async def back(self, held: int, before: int | None) -> None:
-        """Return when `held` bytes fewer are in use than `before`. None: unknown, as after a death."""
+        """Wait until `held` bytes fewer are in use than `before`; None: unknown."""
         ...
 
 
 class HostMemory:
-    """On a CPU the end of the process group is the proof: the kernel has taken its pages back."""
+    """On a CPU the end of the process group proves that its memory is back."""
 
     async def used(self) -> None:
         return None
@@ -46,7 +46,7 @@ class _PendingRelease:
 
 
 class GpuMemory:
-    """The driver frees memory a little after the process has ended, so the used bytes must be seen to fall.
+    """On a GPU used bytes must be seen to fall: the driver frees memory later.
 
     What leaves at the same time is counted once: a fall that was counted for one is not counted for another. Loads
     meanwhile hide a fall, so after `MAX_WAIT_SECONDS` seconds it is taken as given.
@@ -104,7 +104,7 @@ SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class DeviceBudget:
-    """Bytes that models may use on one device, or on one part of a CPU that is served as several."""
+    """Bytes for models on a device, or on one of several parts of a CPU."""
 
     device: str
     """'cpu' or 'cuda:0', as engines take it; 'cpu:1' for a part."""
@@ -139,7 +139,7 @@ class Device:
 
 
 def detect(requested: str, budget: int | None, host_budget: int | None = None) -> Device:
-    """The device to serve on. Raises RuntimeError when a GPU is requested and none can be used.
+    """The device to serve on. Raises RuntimeError if a requested GPU is not usable.
 
     wanted: auto, cpu, cuda, or cpu:2 for the CPU as two devices.
     """
@@ -156,7 +156,7 @@ def detect(requested: str, budget: int | None, host_budget: int | None = None) -
 
 
 def _gpu(requested: str = "auto") -> tuple[str, int] | None:
-    """Its name and bytes. None: there is none, or none that can be used: then the log says why."""
+    """Its name and bytes; None: no usable one, and the log says why."""
     nvml.in_order_of_the_bus()
     try:
         result = nvml.gpu(CUDA)
@@ -170,7 +170,7 @@ def _gpu(requested: str = "auto") -> tuple[str, int] | None:
 
 
 def machine_total(device: Device) -> int:
-    """Bytes that there are, whatever models may use of them: a container's limit does not count here."""
+    """Bytes of the machine, whatever a container's limit is."""
     return psutil.virtual_memory().total if device.kind == "cpu" else device.total
 
 

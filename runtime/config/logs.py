@@ -1,7 +1,8 @@
-"""Logs on standard error: one JSON object a line, or lines for people on a terminal.
+"""Logs on standard error: JSON lines, or plain ones on a terminal.
 
 `extra` fields become fields of the object; `request_id` is the one of a request. Prompts, audio, keys and answers are
-never passed here."""
+never passed here.
+"""
 
 import logging
 import sys
@@ -48,7 +49,7 @@ REQUESTS = "roundhouse.requests"
 
 
 class RepeatFilter(logging.Filter):
-    """Lets MAX_RECORDS warnings per line of code and SECONDS through, so that faulty clients cannot flood the log.
+    """Limits warnings per line of code, so that clients cannot flood the log.
 
     The next record after that says how many were left out.
     """

@@ -1,4 +1,4 @@
-"""Settings of one server: options of `roundhouse serve`, else ROUNDHOUSE_* variables. Recipes hold the rest."""
+"""Settings of a server: options of `roundhouse serve`, or ROUNDHOUSE_* variables."""
 
 import ipaddress
 import json
@@ -37,7 +37,7 @@ SCALED = tuple(name for name, now in REMOVED.items() if now == SCALED_NOW)
 
 @dataclass(frozen=True, slots=True)
 class OptionHelp:
-    """Marks a setting that has an option: its panel in the help, and its default in words if it is not a constant."""
+    """Marks a setting with an option: its help panel, and its default in words."""
 
     panel: str
     default: str | None = None
@@ -56,7 +56,7 @@ DETECTED = OptionHelp(MEMORY.panel, "85 % of what is there")
 
 
 def starter_recipes() -> tuple[Path, ...]:
-    """The starter recipes of the working directory, else of the checkout that holds this package."""
+    """The starter recipes of the working directory, or of this checkout."""
     here = Path(STARTER)
     return (here if os.path.isdir(here) else Path(__file__).resolve().parents[2] / STARTER,)
 
@@ -279,7 +279,7 @@ class Settings(BaseSettings):
     @field_validator("bounds", mode="before")
     @classmethod
     def _named(cls, value: object, info: ValidationInfo) -> object:
-        """Raises ValueError for a name that is no bound, or one that only the factor scales."""
+        """Raises ValueError for an unknown bound, or one that only the factor scales."""
         if isinstance(value, Bounds) and value != Bounds():
             return value
         pairs = value.split(",") if isinstance(value, str) else () if isinstance(value, Bounds) else value

@@ -1,4 +1,4 @@
-"""The finish of LitServe's FastAPI application: our error shape everywhere, and only the paths that we document."""
+"""Finish LitServe's application: our errors, and only documented paths."""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -35,7 +35,7 @@ UNREADABLE = (ValueError, RecursionError)
 
 
 def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
-    """Remove LitServe's own pages, name the application, and map every error to a structured body."""
+    """Remove LitServe's pages, name the application, and map every error."""
     app.router.redirect_slashes = False  # `_without_slash` tells where, without a scheme and a host
     app.title = "Roundhouse"
     app.version = "0.1.0"
@@ -76,7 +76,7 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
 
 
 def _check_scopes(app: FastAPI) -> None:
-    """Raises RuntimeError for a path that is served without a scope in the route table."""
+    """Raises RuntimeError for a path without a scope in the route table."""
     known = {(route.method, route.path) for route in ROUTES} | {("GET", path) for path in PAGES}
     for route in app.router.routes:
         path = getattr(route, "path", "")
@@ -90,8 +90,10 @@ def _check_scopes(app: FastAPI) -> None:
 
 
 def _without_slash(app: FastAPI, request: Request) -> str | None:
-    """Where a path leads that is ours but for the slash at its end. Told as seen from that path: a proxy may have
-    another scheme, name and prefix for it."""
+    """Where a path leads without its last slash, relative to it.
+
+    A proxy may have another scheme, name and prefix.
+    """
     path = request.scope["path"]
     other = path.rstrip("/")
     if other == path or _is_served(app, request.scope) or not _is_served(app, {**request.scope, "path": other}):
@@ -126,7 +128,7 @@ def _client_error(request: Request, error: Exception) -> RoundhouseError:
 
 
 def _allow_header(app: FastAPI, request: Request) -> dict[str, str]:
-    """The methods of a path, as a header: each of its routes knows its own only. HEAD is answered as GET is."""
+    """The methods of a path as a header, of all its routes. HEAD is as GET."""
     fitting = (route for route in app.router.routes if route.matches(request.scope)[0] is not Match.NONE)
     found = {method for route in fitting for method in getattr(route, "methods", None) or ()}
     more = {"OPTIONS", "HEAD"} if "GET" in found else {"OPTIONS"}

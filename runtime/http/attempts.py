@@ -1,4 +1,4 @@
-"""Attempts at one request: at its target again, or at the fall-backs that a router named, within one budget of time.
+"""Attempts at a request: at its target or fall-backs, within one time budget.
 
  1. The first byte is there                                      it is the answer; what fails after it ends the stream
  2. It failed, and neither another target nor another try helps  the error is the answer
@@ -96,7 +96,7 @@ async def attempts(gateway: Gateway, request: Request, names: Sequence[str], ans
 async def _first(
     request: Request, target: Target, parts: Parts, others: int, *, is_fallback: bool
 ) -> Part | RoundhouseError:
-    """The answer's first part, or an error after which another attempt makes sense. Raises all other errors.
+    """The answer's first part, or an error worth another attempt. Raises others.
 
     A fall-back may know less than the first target, such as no `seed`: that it refuses the request is its own failure.
 

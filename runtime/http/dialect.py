@@ -1,5 +1,6 @@
-"""A vendor's way to say a task: `parse` takes bytes, `render` gives bytes. No HTTP object on either side, so that a
-line of a batch is answered as a request is.
+"""A vendor's dialect of a task: `parse` takes bytes, `render` gives bytes.
+
+No HTTP object on either side, so that a line of a batch is answered as a request is.
 
     body -> Endpoint.parse -> Parsed -> Parsed.calls -> the engine's events -> Parsed.render -> head and bytes
 """
@@ -100,7 +101,7 @@ _LAST_EVENT_WORDS = (
 
 
 def last_event_start(data: bytes) -> int:
-    """Where in a part of a stream its last event begins, with which its client has a whole answer; else its length.
+    """Where the last event begins in a part of a stream, else its length.
 
     Clients close the connection then, and read no further.
     """
@@ -136,7 +137,7 @@ async def read_engine_answer(events: AsyncIterator[Event]) -> tuple[ResponseStar
 async def read_engine_events(
     events: AsyncIterator[Event], refuse: Callable[[int, bytes], object]
 ) -> AsyncGenerator[ResponseStart | bytes, None]:
-    """The start, then the data of the engine's server-sent events, however they were cut.
+    """The start, then the data of the engine's events, however they were cut.
 
     `refuse` raises what an answer with a status of 400 or above tells.
     """

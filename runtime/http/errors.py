@@ -1,4 +1,4 @@
-"""Errors as HTTP: one table from the error tree to each dialect's body, with Retry-After where a time is known."""
+"""Errors as HTTP: one table from the error tree to each dialect's body."""
 
 import math
 import time
@@ -54,14 +54,14 @@ _UNREADABLE = ("invalid_json", "json_too_deep")
 
 
 def status(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> int:
-    """The HTTP status. Text Generation Inference says 422 for every fault of a request, but for JSON that is none."""
+    """The HTTP status. TGI says 422 for any fault of a request but broken JSON."""
     if dialect is Dialect.TGI and error.status == 400 and error.code not in _UNREADABLE:
         return 422
     return error.status
 
 
 def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
-    """The JSON body of an error. Its texts are bounded: what a client sent may stand in them."""
+    """An error's JSON body. Texts are bounded, since they may hold a client's words."""
     message = cut(error.message, LONGEST)
     match dialect:
         case Dialect.ANTHROPIC:
@@ -107,7 +107,7 @@ def _bounded_faults(faults: Sequence[str]) -> list[str]:
 
 
 def headers(error: RoundhouseError) -> dict[str, str]:
-    """Retry-After in whole seconds, rounded up, where a time is known; how to show a key, where one is wanted."""
+    """Retry-After in whole seconds where known; WWW-Authenticate where needed."""
     if error.status == 401:
         return {"WWW-Authenticate": "Bearer"}
     if error.retry_after is None:
@@ -144,7 +144,7 @@ class _ForeignError(msgspec.Struct):
 
 
 def translate_engine_error(status: int, body: bytes, dialect: Dialect) -> bytes:
-    """An engine's own error body, OpenAI's or Anthropic's, as `dialect` writes it and no longer than ours are.
+    """An engine's error body in `dialect`, and no longer than ours.
 
     What is neither stays as it is, if it is short.
     """
@@ -168,7 +168,7 @@ def translate_engine_error(status: int, body: bytes, dialect: Dialect) -> bytes:
 
 
 def sse(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
-    """The error as the last event, or line, of a stream whose status line has left already."""
+    """The error as the last event, or line, of a stream that has begun."""
     if dialect is Dialect.OLLAMA:
         return encode(error, dialect) + b"\n"
     return event(encode(error, dialect), dialect)
@@ -197,7 +197,7 @@ _UNITS = {"audio_seconds_per_minute": 1000}
 
 
 def limit_headers(levels: Levels, dialect: Dialect) -> dict[str, str]:
-    """What is left of a caller's limits, in the headers that the dialect's clients read.
+    """What is left of a caller's limits, in the dialect's headers.
 
     OpenAI's write times as Go does (`6m0s`), Anthropic's as RFC 3339. Of several limits of one kind, the one with the
     least left.

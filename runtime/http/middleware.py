@@ -1,4 +1,4 @@
-"""The outermost ASGI layer: each request's context and the gateway, in its scope; the application's start and stop."""
+"""The outermost layer: context and gateway of each request; start and stop."""
 
 import re
 import secrets
@@ -34,8 +34,10 @@ def gateway_of(scope: Scope) -> Gateway:
 
 
 def body_sender(scope: Scope, send: Send) -> Send:
-    """Sends pieces of a body, once its start was sent as usual: the layers look at starts, and each of them would be
-    one call more for each token. send: where there are no layers."""
+    """Send pieces of a body past the layers, which look only at its start.
+
+    Each layer would be one call more for each token. send: where there are no layers.
+    """
     return cast(Send, scope.get(_SEND, send))
 
 

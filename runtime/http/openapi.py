@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: FastAPI's paths and parameters, with what the route table says of each."""
+"""The OpenAPI 3.1 document, from FastAPI's paths and the route table."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -47,7 +47,7 @@ TAGS = [
 
 
 def document(app: FastAPI, recipes: Sequence[Recipe]) -> None:
-    """Make `app` serve our document at /openapi.json and /docs. Call it once all routes are there.
+    """Serve our document at /openapi.json and /docs. Call it after all routes.
 
     Examples name the server's own models where there is one for the task, so that they can be tried at once.
     """
@@ -56,7 +56,7 @@ def document(app: FastAPI, recipes: Sequence[Recipe]) -> None:
 
 @cache
 def schemas() -> dict[str, Json]:
-    """Every component: those written by hand, and the types of bodies and answers with all that they hold."""
+    """All components: hand-written ones, and types of bodies and answers."""
     kinds: dict[type, None] = {}
     for route in ROUTES:
         for content in (route.answer, route.body, *(content for _, content in route.others.values())):
@@ -67,7 +67,7 @@ def schemas() -> dict[str, Json]:
 
 
 def build(app: FastAPI, recipes: Sequence[Recipe]) -> Json:
-    """The document as a dictionary. Raises KeyError for a path that is not in the route table."""
+    """The document. Raises KeyError for a path that the route table lacks."""
     result = get_openapi(
         title=app.title,
         version=app.version,
@@ -139,7 +139,7 @@ def _without_titles(parameter: Json) -> Json:
 
 
 def _own_models(recipes: Sequence[Recipe]) -> Callable[[Any], Any]:
-    """A function that replaces the starter pack's models in examples by this server's first model of the task."""
+    """Replace the starter's models in examples by this server's first of the task."""
     own: dict[str, str] = {}
     for recipe in recipes:
         own.setdefault(f"starter-{recipe.task.value}", recipe.id)

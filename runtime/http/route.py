@@ -1,4 +1,4 @@
-"""The route table: a handler states its path, scope, body, answer and errors where it stands.
+"""The route table: handlers state path, scope, body, answer and errors.
 
 `runtime.http.routes` imports every handler and so fills ROUTES. The guard reads the scopes from it
 (`runtime.http.guard.access`), `runtime.http.openapi` the document. A route cannot be registered without a scope, and
@@ -88,7 +88,7 @@ class RouteGroup:
         is_inference: bool = False,
         **options: Unpack[RouteOptions],
     ) -> Callable[[H], H]:
-        """Register the function below. Its docstring is the summary and description, its name the operation's id."""
+        """Register a function: its docstring is the description, its name the id."""
         scopes = frozenset((scope,) if isinstance(scope, Scope) else scope)
 
         def register(function: H) -> H:

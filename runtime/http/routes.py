@@ -1,4 +1,4 @@
-"""Every route of the server: importing the modules of handlers fills the route table."""
+"""Every route: importing the modules of handlers fills the route table."""
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -29,7 +29,7 @@ INFERENCE_PATHS = frozenset(route.path for route in ROUTES if route.is_inference
 
 
 def _generality(route: Route) -> tuple[bool, int]:
-    """A path that ends in any name comes after those that end in a word, the shortest last."""
+    """Sort key: paths that end in any name come last, the shortest at the end."""
     return route.path.endswith(":path}"), -route.path.count("/")
 
 

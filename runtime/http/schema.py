@@ -1,4 +1,4 @@
-"""Schemas of the OpenAPI document: shorthands, components from types, error responses, shared headers."""
+"""Schemas of the document: shorthands, components, errors, shared headers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -42,14 +42,14 @@ def one_of(*values: str) -> Json:
 
 
 def record(properties: Mapping[str, Json], required: Sequence[str] | None = None, *, open_: bool = True) -> Json:
-    """An object. `required`: None means all of them. `open_`: other fields may be there too."""
+    """An object. `required`: None means all. `open_`: other fields are allowed."""
     names = list(properties) if required is None else list(required)
     found: Json = {"type": "object", "properties": dict(properties), "additionalProperties": open_}
     return {**found, "required": names} if names else found
 
 
 def structs(*kinds: Any) -> dict[str, Json]:
-    """The schemas of msgspec structs and of all that they hold; a view is named without saying so."""
+    """Schemas of msgspec structs and all they hold; views without their suffix."""
     _, found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     text = msgspec.json.encode(found).replace(b'View"', b'"')
     return cast(dict[str, Json], msgspec.json.decode(text))
@@ -194,7 +194,7 @@ def component(name: str, schema: Json) -> str:
 
 
 def schema_of(value: Schema) -> Json:
-    """The JSON Schema of one body or answer. A view's component is called as the view without that word."""
+    """The JSON Schema of a body or answer; a view without that suffix."""
     match value:
         case type():
             return ref(value.__name__.removesuffix("View"))

@@ -1,4 +1,4 @@
-"""Parts of an answer as an HTTP response, and work that ends when its client leaves."""
+"""Parts of an answer as an HTTP response, cancelled when the client leaves."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,8 +50,10 @@ def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None) -> Handler:
 
 
 def as_asgi(handle: Handler) -> ASGIApp:
-    """A handler as Starlette calls one. FastAPI's way, with its parameters and exit stacks, costs a request as much as
-    all of the guard, and such a handler has no use for it."""
+    """A handler as Starlette calls one, without FastAPI's parameters and stacks.
+
+    Those cost a request as much as all of the guard, and such a handler does not need them.
+    """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         response = await handle(Request(scope, receive, send))
@@ -61,7 +63,7 @@ def as_asgi(handle: Handler) -> ASGIApp:
 
 
 class Answer(Response):
-    """Sends parts as they come. The work behind them starts with it and is cancelled when the client disconnects."""
+    """Sends parts as they come. A disconnect cancels the work behind them."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The way of a request from its body to its answer, with its one record. It sees no HTTP object.
+"""From a request's body to its answer, with one record. No HTTP object here.
 
 serve ─ parse ─ choose ─ admit ─ _parts ─ render ─ _events ─ lease ─ the engine's events
            where a target wants it, `attempts` stands between choose and _parts
@@ -48,7 +48,7 @@ COMMENT_SECONDS = 0.5
 def serve(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str] | None = None
 ) -> Parts:
-    """The answer to a body. Raises nothing: an error is an answer too, or the last event of a stream."""
+    """The answer to a body. Raises nothing: errors are answers, or last events."""
 
     def parse(request: Request) -> ParsedRequest:
         gateway.start_transcript(request, body)
@@ -110,7 +110,7 @@ async def _answer(
 
 
 async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
-    """Choose the target and admit the request. The parts of its answer wait until they are read."""
+    """Choose the target, admit the request, and return its parts, not yet begun."""
     request.understood(parsed.model_ref, parsed.calls)
     kind = TASKS[parsed.model_ref.task]
     if kind.check is not None:
@@ -154,7 +154,7 @@ def _client_error(error: Exception, parsed: ParsedRequest, request: Request) -> 
 
 
 async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
-    """The answer of one attempt. What completes it waits until the ledger, if there is one, holds the request's end.
+    """One attempt's answer. The ledger commits its end before its last part.
 
     is_further: an attempt after the first, which limits admit for itself.
     """
@@ -195,7 +195,7 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
 
 
 async def _events(gateway: Gateway, request: Request, warned: dict[str, str]) -> AsyncGenerator[Event, None]:
-    """A turn on the target, until its last event has been read. warned: gets the warnings among the events."""
+    """Events of a turn on the target. warned: gets the warnings among them."""
     async with gateway.lease(request) as lease:
         calls = request.make_calls(lease.context_length)
         request.attempt.pairs = sum(task_of(call).pairs(call) for call in calls)
@@ -213,7 +213,7 @@ async def _events(gateway: Gateway, request: Request, warned: dict[str, str]) ->
 
 
 async def _together(lease: Lease, calls: Sequence[Call]) -> list[list[Event]]:
-    """The events of several calls, in the calls' order. The first error ends the others."""
+    """Events of several calls, in their order. The first error ends the others."""
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def one(call: Call) -> list[Event]:
@@ -265,7 +265,7 @@ async def with_progress(
     headers: Mapping[str, str],
     dialect: Dialect = Dialect.OPENAI,
 ) -> Parts:
-    """The same answer as a stream that is opened at once: until it begins, comments tell how far the model is.
+    """A stream opened at once, with comments on the load until it begins.
 
     A comment is a line that clients skip. The status line has left, so an error's body becomes an event.
     """

@@ -1,1 +1,1 @@
-"""What belongs to this machine: the data directory, processes of the server, its announcement."""
+"""What belongs to this machine: data directory, server processes, announcement."""

@@ -1,4 +1,4 @@
-"""Run beside `roundhouse serve`: shows how the server comes up, then its URL and four requests to try."""
+"""Beside `roundhouse serve`: how the server comes up, its URL, requests to try."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ DOCUMENTS = ["Bananas are yellow.", "Paris is the capital of France.", "Berlin i
 
 
 def sample_requests(url: str, models: Sequence[Json]) -> list[tuple[str, str]]:
-    """One request per task that is served: a title, and a curl command that works where the server was started."""
+    """A title and a curl command, to run where the server was started, per task."""
     by_task = {str(model["task"]): model for model in reversed(models)}
     result: list[tuple[str, str]] = []
     if chat := by_task.get("chat"):
@@ -80,7 +80,7 @@ def wait_until_ready(client: Client, server: int, progress_bar: Bar) -> Json | N
 
 
 def wait_for_loads(client: Client, server: int, progress_bar: Bar) -> list[Json] | None:
-    """What can be named, once no model is loading any more; None where our key does not show it."""
+    """The models, once none is loading; None: our key may not list them."""
     try:
         models: list[Json] = client.get("/v1/models")["data"]
     except RefusedError as error:

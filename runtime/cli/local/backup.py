@@ -1,4 +1,4 @@
-"""A copy of what a data directory holds and nothing else can make again, taken beside the server that uses it.
+"""A copy of what nothing else can make again, taken beside a running server.
 
 | part                     | how                                                                             |
 |--------------------------|---------------------------------------------------------------------------------|
@@ -44,7 +44,7 @@ PART = ".roundhouse-backup-"
 
 
 def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) -> int:
-    """Make the new folder `target`, whole or not at all; returns its bytes. url: as `--database`. Raises Refused."""
+    """Make the folder `target`, whole or not at all; returns bytes. Raises Refused."""
     if not was_served(data_dir):
         raise RefusedError(f"No server has used the data directory {data_dir}. See --data-dir.")
     if url is None and ((data_dir / REMOTE_MARK).is_file() or not (data_dir / STATE).is_file()):
@@ -89,7 +89,7 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
 
 
 def _part(folder: Path) -> tuple[Path, int]:
-    """A folder to write into, and a handle that locks it. Those that nobody holds are of a backup that was killed."""
+    """A folder to write into, locked by a handle. Unlocked ones were abandoned."""
     for left in folder.glob(f"{PART}*"):
         with contextlib.suppress(OSError):  # held, another user's, or where nothing can be locked
             handle = _hold(left)
@@ -113,7 +113,7 @@ def _hold(folder: Path) -> int:
 
 
 def restore(source: Path, data_dir: Path) -> None:
-    """Fill a data directory that is empty, or not there, from a backup. Raises Refused."""
+    """Fill an empty or missing data directory from a backup. Raises Refused."""
     if not (source / MANIFEST).is_file():
         raise RefusedError(f"{source} is no backup: it has no {MANIFEST}. See roundhouse backup --help.")
     _whole(source)
@@ -170,7 +170,7 @@ def _free(folder: Path, besides: str = "") -> None:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Into a file that is not there, or empty. Who looks at it meanwhile sees nothing, or all."""
+    """Copy into a missing or empty file, which readers see empty or whole."""
     if not source.is_file():
         return
     make_private_file(target)
@@ -184,7 +184,7 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def _copy_state(data_dir: Path, target: Path, url: str | None) -> None:
-    """From PostgreSQL: a file that a server with any database takes along. Raises Refused."""
+    """Copy from PostgreSQL to a file for any database. Raises Refused."""
     target.unlink(missing_ok=True)  # of the time before that server had a PostgreSQL
     try:
         with closing(look(data_dir, url)) as live, closing(open_file(target)) as made:
@@ -194,7 +194,7 @@ def _copy_state(data_dir: Path, target: Path, url: str | None) -> None:
 
 
 def _copy_folders(source: Path, target: Path) -> None:
-    """With new times: the store reads an adapter that has not its own before it trusts it."""
+    """Copy with new times: the store reads such an adapter before it trusts it."""
     for name in FOLDERS:
         if not (source / name).is_dir():
             continue
@@ -227,7 +227,7 @@ def _name_merged_from_here(recipes: Path, merged: Path) -> None:
 
 
 def _delete(folder: Path) -> None:
-    """Also what is read-only, as adapters in the store and so their copies are. A link is followed nowhere."""
+    """Delete a folder, read-only files too. No link is followed."""
     with contextlib.suppress(OSError):
         for *_, handle in os.fwalk(folder):
             os.fchmod(handle, 0o700)
@@ -241,7 +241,7 @@ def copy_private(source: Path, target: Path) -> None:
 
 
 def _whole(folder: Path) -> None:
-    """Raises Refused when a database is damaged, or an adapter or router that it names is not there."""
+    """Raises Refused for a damaged database, or a missing adapter or router."""
     named: set[str] = set()
     for name in DATABASES:
         if not (folder / name).is_file():

@@ -1,4 +1,4 @@
-"""The data directory belongs to one server at a time; what a killed one left behind is cleared at the next start."""
+"""The data directory: one server at a time; leftovers go at the next start."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def was_served(data_dir: Path) -> bool:
 
 
 def make_run_dir() -> Path:
-    """A fresh folder for sockets that only this user can enter, with a path that is short enough for them."""
+    """Make a private folder for sockets, with a path that is short enough for them."""
     import tempfile
 
     # platformdirs would warn where XDG_RUNTIME_DIR is not set, as in containers, and name a folder that nobody made
@@ -59,7 +59,7 @@ def make_run_dir() -> Path:
 
 
 class DataDir:
-    """A context manager that holds the directory. Raises Refused when another server has it.
+    """Holds the directory as a context manager. Raises Refused if another server does.
 
     | on entry                     | what happens                                              |
     |------------------------------|-----------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""What a host needs to run the server: each need, what is there, and how to get what is missing. Imports no engine."""
+"""What a host needs for the server, and how to get it. Imports no engine."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Teams and keys of a data directory, with or without a server on it: one that runs notices changes within a second."""
+"""Teams and keys of a data directory. A running server follows within a second."""
 
 import re
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 @contextmanager
 def open_keys(data_dir: Path | None, database: str | None, *, make: bool = False) -> Iterator["KeyTable"]:
-    """Teams and keys; with `make` also where there are none yet. What they refuse ends the command."""
+    """Open teams and keys; `make`: create them if missing. Faults end the command."""
     with _map_errors(), _tables(data_dir, database, make) as (place, tables):
         yield _keys(place, tables)
 
@@ -61,7 +61,7 @@ def open_keys_at(place: "KeySettings") -> Iterator["KeyTable"]:
 def open_keys_and_limits(
     data_dir: Path | None, database: str | None, *, make: bool
 ) -> Iterator[tuple["KeyTable", "LimitTable"]]:
-    """Teams and keys with their limits; empty tables where there are none yet and none are made."""
+    """Open teams, keys and limits; empty tables where there are none."""
     from tenants.limits.table import LimitTable
 
     with _map_errors(), ExitStack() as stack:
@@ -108,7 +108,7 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
 
 @contextmanager
 def _new(place: "KeySettings") -> Iterator[tuple["KeySettings", "Tables"]]:
-    """The first ones: made aside, and put where they belong once the command has not been refused.
+    """Make the first tables aside, and move them once the command succeeded.
 
     A server that finds some keeps a ledger from then on, and one that nobody can see into is not to be found.
     """

@@ -1,4 +1,4 @@
-"""Settings of a server, and values of files and options, as a command is given them."""
+"""Settings and values as commands take them from options and files."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def settings_of(**given: object) -> "Settings":
-    """What is given and not None; for the rest, variables and defaults. Raises UsageError that names the option."""
+    """Settings from given values, variables, defaults. UsageError names the option."""
     from pydantic import ValidationError
 
     from runtime.config.settings import REMOVED, Settings
@@ -34,7 +34,7 @@ def _option(place: tuple[int | str, ...]) -> str:
 
 
 def read_yaml(text: str) -> Any:
-    """One YAML document. A date stays the text that was written: JSON has none. Raises Refused."""
+    """Read a YAML document; dates stay text, since JSON has none. Raises Refused."""
     import json
 
     import yaml

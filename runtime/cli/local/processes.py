@@ -1,4 +1,4 @@
-"""Processes of one server run, found for certain: each was started with the run's id in its environment.
+"""Processes of one server run, identified by the run's id in their environment.
 
 Process ids are used again by the kernel, so a recorded id alone proves nothing. The run's id is random, the
 environment is inherited by every child and grandchild, and /proc shows it for as long as the process lives.
@@ -23,13 +23,13 @@ SWEEP_SECONDS = 10.0
 
 
 def own_id() -> str | None:
-    """This run's id, if this process was started with one of its own (a parent's does not count)."""
+    """This run's id, unless it is a parent's."""
     result = os.environ.get(VARIABLE, "")
     return result if result.startswith(f"{os.getpid()}-") else None
 
 
 def restart_with_id() -> None:
-    """Start this process again (same process id, same arguments) with a run id in its environment. Does not return.
+    """Restart this process in place, with a run id. Does not return.
 
     The id must be in the environment from the start: /proc does not show what a process adds to its own later, and the
     API process is a fork. The same environment makes every process of the server find our packages.
@@ -82,7 +82,7 @@ def members(run: str) -> "set[psutil.Process]":
 
 
 def is_tracker(process: "psutil.Process") -> bool:
-    """Whether it is multiprocessing's resource tracker: it clears /dev/shm after the others and ends by itself."""
+    """Whether it is multiprocessing's resource tracker, which ends by itself."""
     import psutil
 
     try:
@@ -92,7 +92,7 @@ def is_tracker(process: "psutil.Process") -> bool:
 
 
 def sweep(run: str) -> int:
-    """End what is left of a run and wait until it is gone; returns how many processes that were.
+    """End what is left of a run and wait until it is gone; returns the number.
 
     New ones that appear meanwhile are ended too.
     """

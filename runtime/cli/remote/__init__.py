@@ -1,1 +1,1 @@
-"""What speaks to a running server: the HTTP client, its events, progress, and how often it tries."""
+"""What speaks to a running server: HTTP client, events, progress, resources."""

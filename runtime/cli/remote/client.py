@@ -1,4 +1,4 @@
-"""The server as commands see it: JSON in, JSON out, and every error as a Failure with its exit code."""
+"""The server for commands: JSON in and out, errors as Failures with exit codes."""
 
 import json
 import os
@@ -26,7 +26,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class AnswerObject(Json):
-    """An object of an answer. What it has not is told as a failure of who answered, not of this program."""
+    """An object of an answer. A missing key is the server's failure."""
 
     def __missing__(self, key: str) -> Any:
         raise ServerError(
@@ -83,7 +83,7 @@ class Client:
         return self.call("DELETE", path, params=params)
 
     def call(self, method: str, path: str, **options: Any) -> Json:
-        """One request whose answer is a JSON object. Raises Refused, ServerFailed or ServerUnreachable."""
+        """Send a request. Raises RefusedError, ServerError or ServerUnreachableError."""
         text = self.text(method, path, **options)
         try:
             result = json.loads(text, object_hook=AnswerObject)
@@ -193,7 +193,7 @@ def _object(text: str) -> Json:
 
 
 def only_model(client: Client, task: str) -> str:
-    """The model of a task when the server has exactly one. Raises UsageError that lists them: there is no default."""
+    """The only model of a task. Raises UsageError that lists several."""
     data = client.get("/v1/models")["data"]
     models = [one for one in data if not one.get("parent") and one.get("kind") != "router"]
     ids = [model["id"] for model in models if model.get("task") == task]

@@ -18,7 +18,7 @@ _PROGRESS = re.compile(rb"^: (\S+) (.+) (\d+)%$", re.MULTILINE)
 
 
 def events(response: "Response", progress_bar: Bar) -> Iterator[Json]:
-    """Each event's object until the last one. Comments tell the progress of a load and go to the bar.
+    """Objects of events until the last one. Comments about a load go to the bar.
 
     Raises Refused or ServerFailed for an error event, ServerFailed for a stream that ends before its end.
     """
@@ -47,7 +47,7 @@ def events(response: "Response", progress_bar: Bar) -> Iterator[Json]:
 
 
 def _status(error: Any) -> int:
-    """That the error had where it came before the status line: by its code, else by its type. A number is vLLM's."""
+    """The status of an error within a stream, by its code or type; vLLM's is a number."""
     code, kind = (error.get("code"), error.get("type")) if isinstance(error, dict) else (None, None)
     if isinstance(code, int):
         return code
@@ -57,7 +57,7 @@ def _status(error: Any) -> int:
 
 
 def _drawn(chunks: Iterator[bytes], progress_bar: Bar) -> Iterator[bytes]:
-    """The bytes as they are. httpx-sse passes over comments, so they are looked for here."""
+    """The bytes unchanged, after their comments, which httpx-sse skips, are drawn."""
     for chunk in chunks:
         for model, phase, percent in _PROGRESS.findall(chunk):
             progress_bar.show(f"{model.decode()}: {phase.decode()}", int(percent) / 100)

@@ -1,4 +1,4 @@
-"""What the server lists by name (models, adapters, routers), and the commands that are the same for all of them."""
+"""Models, adapters, routers: what the server lists by name, and shared commands."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from runtime.cli.remote.client import Client, Json, part
 
 @dataclass(frozen=True)
 class Resource:
-    """Each method does one call and prints its answer: JSON if `as_json`, else by `display`."""
+    """Each method does one call and prints the answer, as JSON or by `display`."""
 
     path: str
     """Of the collection, such as /v1/adapters."""
@@ -58,7 +58,7 @@ class Resource:
 
 
 def version_lines(view: Json) -> list[str]:
-    """A line for each version: its tag, digest and age, where it is from, and the aliases that point to it."""
+    """A line per version: tag, digest, age, source, and its aliases."""
     points: dict[str, list[str]] = {}
     for name, version in view["aliases"].items():
         points.setdefault(version, []).append(f"@{name}")

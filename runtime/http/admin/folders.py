@@ -15,7 +15,7 @@ UPLOAD = {"adapters": " Or upload it.", "models": ""}
 
 
 def check_scope(caller: Caller, param: str, what: Literal["adapters", "models"]) -> None:
-    """Raises Forbidden (insufficient_scope) for a key that may name no folder of this machine."""
+    """Raises Forbidden (insufficient_scope) for a key without scope for folders."""
     if Scope.PATHS not in caller.scopes:
         instead = "Upload the adapter: that works without it." if what == "adapters" else "Name a hub's repository."
         raise Forbidden(
@@ -26,7 +26,7 @@ def check_scope(caller: Caller, param: str, what: Literal["adapters", "models"])
 
 
 async def check_folder(path: str, settings: Settings, param: str, what: Literal["adapters", "models"]) -> None:
-    """Raises NotFound unless `path` is a folder below one of the server's roots, links followed.
+    """Raises NotFound unless `path` is a folder below a root, links followed.
 
     The data directory is closed to it, however it is spelled: what lies there belongs to teams. Only models that were
     merged there may be named, as models.
@@ -63,7 +63,7 @@ def _is_open(path: str, settings: Settings, what: Literal["adapters", "models"])
 
 
 def _is_within(real: Path, folder: Path) -> bool:
-    """Is it the folder, or below it? By identity, since a disk may know one folder by several spellings."""
+    """Whether it is the folder or below it, by identity: spellings may differ."""
     try:
         target = folder.stat()
         return any(os.path.samestat(one.stat(), target) for one in (real, *real.parents))

@@ -1,4 +1,4 @@
-"""What teams used: `GET /v1/usage`, a team's day, the same at providers' prices, and whether answers were of use."""
+"""Usage of teams, by day and at providers' prices; feedback on answers."""
 
 import csv
 import io

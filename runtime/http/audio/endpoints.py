@@ -63,7 +63,7 @@ async def _whole(events: AsyncIterator[Event], options: TranscriptionOptions) ->
 
 
 async def _stream(events: AsyncIterator[Event], task: Task) -> Parts:
-    """transcript.text.delta per segment, then transcript.text.done, whose text is all deltas put together.
+    """A delta per segment, then transcript.text.done with all the deltas' text.
 
     The head waits for the first event, so that a broken file still gets its own status. No usage is told: OpenAI's
     events know one in tokens only.
@@ -115,7 +115,7 @@ async def handle(request: HttpRequest) -> Response:
 
 
 class RecordingResponse(Response):
-    """One request with a recording. The upload is part of it, so that one `finally` removes the file in every case."""
+    """One request and its upload, so that one `finally` removes the file."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class RecordingResponse(Response):
 
 
 def _form_endpoint(path: str) -> Endpoint:
-    """The form's fields as JSON, without a recording: enough to tell whom a router would choose."""
+    """The form as JSON, without a recording, to explain a router's choice."""
 
     def parse_json(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
         data = parse_object(body)

@@ -1,4 +1,4 @@
-"""Form fields of the audio endpoints: OpenAI's, and those of faster-whisper servers that change results."""
+"""Form fields of the audio endpoints: OpenAI's, and faster-whisper servers'."""
 
 import math
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ def name(code: str) -> str:
 
 
 def language_code(language: str) -> str:
-    """The code of a language as engines and providers tell it, by code or by name; others stay as they are."""
+    """A language's code, of a code or name from an engine; others unchanged."""
     lower = language.lower()
     return _CODES.get(lower, lower)
 
 
 def code(given: str) -> str | None:
-    """A code or an English name as a code; None for ''. Raises BadRequest for anything else."""
+    """A code or an English name as a code; None for ''. Raises BadRequest."""
     language = given.strip().lower()
     if not language:
         return None
@@ -106,7 +106,7 @@ class TranscriptionOptions:
 
 
 def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
-    """Raises BadRequest that names the field. Unknown fields are refused: what they ask for would not be done."""
+    """Raises BadRequest that names the field. Unknown fields are refused."""
     form = _Form(fields)
     format_ = form.one_of("response_format", FORMATS) or "json"
     granularities = form.granularities()
@@ -141,7 +141,7 @@ def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
 
 
 def _gather_objects(fields: dict[str, list[str]]) -> dict[str, list[str]]:
-    """`chunking_strategy[type]` and its like, as OpenAI's SDK writes an object in a form: the object in one field."""
+    """Gather fields such as `chunking_strategy[type]`, as OpenAI's SDK sends them."""
     name = "chunking_strategy"
     parts = {key: values for key, values in fields.items() if key.startswith(f"{name}[") and key.endswith("]")}
     if not parts:
@@ -213,7 +213,7 @@ class _Form:
         return number
 
     def vad(self) -> bool | None:
-        """`vad_filter`, or OpenAI's `chunking_strategy`: 'auto' and plain server_vad mean voice detection."""
+        """`vad_filter`, or OpenAI's `chunking_strategy`: 'auto' or plain server_vad."""
         vad_filter, strategy = self.flag("vad_filter"), self.one("chunking_strategy")
         if not strategy:
             return vad_filter

@@ -82,8 +82,7 @@ CLOSING = frozenset(".,;:!?%)]}…。，、！？")
 
 
 def usage(info: TranscriptInfo, used: Usage) -> dict[str, Any]:
-    """OpenAI's usage of models that are billed by time: whole seconds, rounded up. Of a provider that tells no length
-    its tokens, if it told any."""
+    """OpenAI's usage by time: whole seconds, rounded up; else a provider's tokens."""
     if info.duration:
         return {"usage": {"type": "duration", "seconds": math.ceil(info.duration)}}
     tokens = {"input_tokens": used.prompt_tokens, "output_tokens": used.completion_tokens}
@@ -97,7 +96,7 @@ def transcript_language(task: Task, info: TranscriptInfo) -> str:
 
 
 def delta(so_far: str, segment: Segment, language: str) -> str:
-    """What a segment adds to the text so far: '' for an empty one, else its words with a space before them.
+    """A segment's part of the text: '' or its words after a space.
 
     No space stands at the beginning, before closing punctuation, or in languages that are written without spaces,
     unless the segment brings one.
@@ -167,7 +166,7 @@ def _segment(number: int, segment: Segment) -> dict[str, Any]:
 
 
 def _cues(segments: Sequence[Segment], point: str, clean: Callable[[str], str], *, numbered: bool) -> str:
-    """Subtitle cues; segments without text make none. `point` parts seconds and milliseconds."""
+    """Subtitle cues of segments with text. `point` parts seconds and milliseconds."""
     cues: list[str] = []
     for segment in segments:
         line = clean(" ".join(segment.text.split()))

@@ -1,4 +1,4 @@
-"""Which scope a request needs, from the route table. What no route serves is not there for clients with a key."""
+"""Which scope a request needs, by the route table. Other paths do not exist."""
 
 import re
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def required_scopes(method: str, path: str) -> frozenset[Scope] | None:
 
 
 def _methods(method: str, path: str) -> _Methods:
-    """The methods of the path, from the first pattern that has `method`, if one has it; empty for an unknown path."""
+    """Methods of the path, of the first pattern with `method`; empty: unknown."""
     if path in _BY_PATH:
         return _BY_PATH[path]
     first: _Methods = {}

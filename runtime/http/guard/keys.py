@@ -1,4 +1,4 @@
-"""Who calls: keys as an ASGI layer. What is refused never reaches the application, and no body of it is read."""
+"""Keys as an ASGI layer. A refused request's body is not read."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -66,7 +66,7 @@ def _authorize(scope: Scope) -> Caller:
 
 
 def current_caller(scope: Scope) -> Caller:
-    """Who calls, where nobody needs a key. May be asked again while an answer goes on: keys and sessions end."""
+    """The caller now, where none needs a key: keys and sessions end in mid-answer."""
     try:
         return gateway_of(scope).services.callers.identify(_request_keys(scope))
     except (Unauthorized, Unavailable):  # also while keys cannot be read: the process lives
@@ -74,7 +74,7 @@ def current_caller(scope: Scope) -> Caller:
 
 
 def _request_keys(scope: Scope) -> list[str]:
-    """Those that are shown; else that of the session that a browser has with the console."""
+    """The request's keys, or that of the browser's session with the console."""
     keys = presented_keys(scope["headers"])
     if keys:
         return keys

@@ -1,4 +1,4 @@
-"""The guard of one server, from its settings: ASGI layers, and what uvicorn is started with."""
+"""The guard's ASGI layers and uvicorn's options, from a server's settings."""
 
 import re
 import resource
@@ -24,7 +24,7 @@ Layer = tuple[Any, dict[str, Any]]
 
 
 def layers(settings: Settings) -> list[Layer]:
-    """Innermost first. A page elsewhere gets CORS headers only after the door has let it in."""
+    """Innermost first. CORS headers come only after the origin was let in."""
     pace = BodyPace(settings.body_seconds, settings.min_rate)
     most = partial(_most, settings.max_json, max(settings.max_json, most_fitted(settings.bounds)))
     stack: list[Layer] = [
@@ -47,7 +47,7 @@ def layers(settings: Settings) -> list[Layer]:
 
 
 def _most(usual: int, fitted: int, path: str) -> int:
-    """Bytes of a body to a path: what was fitted for a router is larger than what is asked, a key is smaller."""
+    """Bytes of a body by path: fitted models may be larger, keys are smaller."""
     if path == SIGN_IN:
         return SIGN_IN_BYTES
     return fitted if FITTED.match(path) else usual
@@ -68,7 +68,7 @@ def uvicorn_options(settings: Settings) -> dict[str, Any]:
 
 
 def raise_file_limit() -> None:
-    """Raise this process's bound of descriptors as far as the system allows, at most to FILES."""
+    """Raise the limit of descriptors as far as allowed, at most to FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < target:

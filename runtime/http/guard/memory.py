@@ -1,4 +1,4 @@
-"""Which bodies may be in memory, and which of them give way when there is no room: policy without I/O and clock.
+"""Which bodies may be in memory, and which give way. No I/O, no clock.
 
 A body counts for everybody together, for its team, its key and its address; each has a bound. Where one more piece
 would break a bound:
@@ -68,13 +68,13 @@ class Body:
         self.stalls_at = now + self.slack
 
     def take_piece(self, size: int, now: float, rate: float, most_slack: float) -> None:
-        """A trickle is no progress: only bytes at `rate` per second or more make up for the time that they took."""
+        """Count a piece. Only bytes at `rate` or faster make up for their time."""
         self.slack = min(most_slack, max(0.0, self.stalls_at - now) + size / rate)
         self.stalls_at = math.inf
 
 
 def choose_victims(excess: Mapping[Owner, int], stalled: Iterable[Body]) -> list[Body] | None:
-    """The bodies that give way, the longest stalled first; None where all of them would not be enough.
+    """Bodies that give way, the longest stalled first; None: not enough.
 
     Args:
         excess: bytes that each owner holds over its bound.
@@ -92,7 +92,7 @@ def choose_victims(excess: Mapping[Owner, int], stalled: Iterable[Body]) -> list
 
 
 class BodyMemory:
-    """Bytes of all bodies in memory: a bound for each is not enough, thousands may come at once or wait for their turn.
+    """Bytes of all bodies in memory: thousands may come at once, or wait.
 
     Args:
         most: bytes that all may hold together.
@@ -109,7 +109,7 @@ class BodyMemory:
         return sum(body.size for body in self._bodies)
 
     def add(self, body: Body, size: int, now: float) -> list[Body]:
-        """Count `size` more bytes for the body. Returns those that have to go; they count no longer.
+        """Count `size` more bytes. Returns bodies that have to go, and count no longer.
 
         Raises QueueFull.
         """

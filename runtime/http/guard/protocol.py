@@ -1,4 +1,4 @@
-"""uvicorn's connection with bounds: on what comes before a request is complete, and on how long that may take.
+"""uvicorn's connection, with bounds on bytes and time before a request.
 
 httptools, the parser, has none: it joins a header's pieces for as long as they come. Everything private that this
 project touches of uvicorn 0.54 is here, and guarded by tests/unit/guard/test_uvicorn_pin.py.
@@ -45,7 +45,7 @@ class Closable(Protocol):
 
 
 class IdleConnections:
-    """Connections that wait for a request, oldest first, bounded in total and per address.
+    """Connections that wait for a request, bounded in total and per address.
 
     Over a bound the longest idle one is closed, not the new one refused: a client that floods the server, from the
     addresses of others too, must not keep their next requests out.
@@ -147,7 +147,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._arm(self._bounds.header_seconds)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """A client that has sent a whole request may still read: it gets its answer. True keeps the connection open."""
+        """Stay open for a half-closed client, which may still read its answer."""
         if self._refused or self._begun or self._answered():
             return None
         self.cycle.keep_alive = False
@@ -156,7 +156,7 @@ class GuardedConnection(HttpToolsProtocol):
         return True
 
     def _probe(self, pause: float) -> None:
-        """Find out whether the client is there: its end of the connection looks the same when it has closed both ways.
+        """Find out whether the client is there: half and full close look the same.
 
         Only bytes bring its system's reset, and the next ones an error; a stream has its own, else it is an interim
         answer, which clients skip. HTTP/1.0 knows none (RFC 9110, 15.2): who is not answered by now is taken as gone.
@@ -172,7 +172,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(pause, self._probe, min(2 * pause, MAX_PROBE_SECONDS))
 
     def leave(self) -> None:
-        """Closed without a word: there is no request to answer. What is unread would keep it open for ever."""
+        """Close without an answer. Unread bytes would keep the connection open."""
         self._disarm()
         self.transport.close()
         self._deadline = self.loop.call_later(LINGER, self.transport.abort)
@@ -244,7 +244,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     # --- answers --------------------------------------------------------------------------------------------------
     def close_after_answer(self) -> None:
-        """As nginx does it: closed at once, what the client still sends of its body would destroy the answer."""
+        """Close as nginx does, since the rest of a body would destroy the answer."""
         if self._begun and not self._refused and not self.transport.is_closing():
             self._refused = True
             self._half_close(self._bounds.unread_seconds if self.transport.get_write_buffer_size() else LINGER)
@@ -268,11 +268,11 @@ class GuardedConnection(HttpToolsProtocol):
             self._arm(self._bounds.header_seconds)
 
     def _is_upgrade(self) -> bool:
-        """Would the client rather go on in another protocol? The parser reads no body of such a request."""
+        """Whether the client would rather upgrade. The parser reads no body then."""
         return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Neither WebSockets nor HTTP/2 is served: such a request is answered as any other, and is no news.
+        """Do not warn: requests to upgrade are answered as any other.
 
         It is parsed once more without that wish, for its body: Java's own client says `Upgrade: h2c` with each request.
         """
@@ -290,7 +290,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._refuse(self._refusal or BadRequest("This is no request of HTTP/1.1.", code="invalid_http"))
 
     def _refuse(self, error: RoundhouseError) -> None:
-        """The last answer of this connection. One that is under way already cannot be followed by another."""
+        """Answer this connection for the last time, unless an answer is under way."""
         if self._refused:
             return
         self._refused = True
@@ -348,7 +348,7 @@ class GuardedConnection(HttpToolsProtocol):
 
 
 def _wrong_coding(headers: list[tuple[bytes, bytes]]) -> RoundhouseError | None:
-    """Why a body with this Transfer-Encoding is refused; the parser looks at the last coding only (RFC 9112, 6.1)."""
+    """Why this Transfer-Encoding is refused; the parser sees the last coding only."""
     codings = [value.decode("latin-1").strip().lower() for name, value in headers if name == b"transfer-encoding"]
     if codings in ([], ["chunked"]):
         return None
@@ -361,7 +361,7 @@ def _wrong_coding(headers: list[tuple[bytes, bytes]]) -> RoundhouseError | None:
 
 
 class _LastAnswer:
-    """The transport of a request after which the connection is closed, as uvicorn closes it."""
+    """The transport of a last request, which closes as uvicorn does."""
 
     def __init__(self, connection: GuardedConnection) -> None:
         self._connection = connection

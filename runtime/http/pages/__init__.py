@@ -1,1 +1,1 @@
-"""What a browser is shown, without a network: what this server is, and the reference of its API."""
+"""Pages for browsers, without a network: home, console, API reference."""

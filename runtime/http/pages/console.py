@@ -74,7 +74,7 @@ def _console_host(scope: Asgi) -> ConsoleHost:
 
 
 async def redirect_to_console() -> Response:
-    """With the slash that the console's relative links need; relative itself, for any prefix before it."""
+    """Add the slash that relative links need; relative, for any prefix."""
     return RedirectResponse(f"{PATH[1:]}/", 307)
 
 

@@ -1,4 +1,4 @@
-"""Adds the pages to the application. Swagger's files are those of the package fastapi-offline."""
+"""Add the pages to the application. Swagger's files are fastapi-offline's."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,7 @@ FILES = Path(fastapi_offline.__file__).parent / "static"
 
 
 async def home(request: Request) -> Response:
-    """A browser goes to the console. Others hear what this is, and nothing of what is here."""
+    """Send a browser to the console; tell others what this is, and no more."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("console/", 307)
     places = {"console": "/console", "docs": "/docs", "openapi": "/openapi.json", "models": "/v1/models"}

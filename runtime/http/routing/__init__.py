@@ -1,1 +1,1 @@
-"""Routers over HTTP: their endpoints, what explains a decision, and what answers say of it."""
+"""Routers over HTTP: endpoints, explanations, and `model_used` in answers."""

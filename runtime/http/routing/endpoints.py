@@ -1,4 +1,4 @@
-"""Routers: add, show, remove; versions, aliases, rollback; fitted models; explanations and reports."""
+"""Routers: CRUD, versions, aliases, fitted models, explanations and reports."""
 
 import asyncio
 import base64

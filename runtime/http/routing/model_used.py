@@ -1,4 +1,4 @@
-"""Answers that a router has sent somewhere say so in their body too: `model_used` beside `model`.
+"""Add `model_used` beside `model` to answers that a router sent elsewhere.
 
 It is put in as the first field of the object, or of a stream's first event; nothing is parsed. What is no object (a
 list of vectors, a transcript as text) and what is an error stays as it is: the header X-Roundhouse-Route tells it too.
@@ -55,7 +55,7 @@ def _has_objects(head: Head) -> bool:
 
 
 def _put(data: bytes, field: bytes, is_events: bool) -> bytes:
-    """Into the first object: at the start, or behind the first `data:` of events. As it was, if there is none yet."""
+    """Add it to the first object, of a body or an event; unchanged if there is none."""
     first = (data.partition(b"data:")[2] if is_events else data).lstrip()
     if not first.startswith(b"{"):
         return data

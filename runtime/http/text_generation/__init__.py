@@ -1,1 +1,1 @@
-"""Text Generation Inference's and LoRAX's dialect, written anew from vLLM's completions."""
+"""Text Generation Inference's and LoRAX's dialect, over vLLM's completions."""

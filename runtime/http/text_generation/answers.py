@@ -1,4 +1,4 @@
-"""From vLLM's completion, whole or in a stream, to Text Generation Inference's answer and events.
+"""From vLLM's completions to TGI's answer and events.
 
 A token's logprob is the model's own, before temperature, penalties and cuts: vLLM's way. The fields `skipped`,
 `skipped_tokens` and `prompt_tokens` are LoRAX's, whose clients demand them.
@@ -92,7 +92,7 @@ class StreamedToken(msgspec.Struct):
 
 
 def whole_answer(request: Generation, data: bytes) -> GeneratedText:
-    """The answer to a request that is no stream. Raises EngineFailed for a completion that is none."""
+    """The answer to a request without a stream. Raises EngineFailed."""
     choice = _choice(data)
     if choice is None:
         raise EngineFailed("The engine's answer holds no text.")
@@ -115,7 +115,7 @@ def whole_answer(request: Generation, data: bytes) -> GeneratedText:
 
 
 class Stream:
-    """The events of one stream. Feed it the data of vLLM's events; `finished` tells whether the last one has come."""
+    """Events of a stream, from the data of vLLM's. `finished`: the last has come."""
 
     def __init__(self, request: Generation) -> None:
         self._request = request
@@ -125,7 +125,7 @@ class Stream:
         self.finished = False
 
     def feed(self, data: bytes) -> list[StreamedToken]:
-        """One event per token, and the last of all with the whole text. Raises the error that the engine tells."""
+        """An event per token, the last with the whole text. Raises the engine's error."""
         try:
             choice = _choice(data)
         except EngineFailed:
@@ -220,7 +220,7 @@ def _tokens(choice: EngineChoice, before: int) -> Iterator[GeneratedToken]:
 
 
 def aligned(names: Sequence[str], text: str) -> list[tuple[str, bool]]:
-    """What each token brought to `text`, and whether it is special: a token that is written, but not in the text.
+    """Each token's part of `text`, and whether it is special: not in the text.
 
     `names` are the tokens decoded alone. What they brought adds up to `text` exactly; a special token has its name.
     """

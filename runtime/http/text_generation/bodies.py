@@ -1,4 +1,4 @@
-"""Text Generation Inference's request, and the same request for vLLM's completions.
+"""TGI's request, and the same for vLLM's completions.
 
 The fields are those of TGI 2 and 3 and of LoRAX, its fork. null and values that change nothing are taken for all of
 them; what vLLM cannot do is refused. Unknown fields are ignored, as TGI does.
@@ -74,7 +74,7 @@ class GenerateParameters(msgspec.Struct, kw_only=True):
 
     @property
     def is_sampled(self) -> bool:
-        """TGI's rule: asked for, or implied by a value that changes the distribution. Temperature 0 is greedy here."""
+        """TGI's rule: requested, or implied by another value. Temperature 0 is greedy."""
         shaped = self.temperature not in (None, 1) or self.top_k or self.top_p not in (None, 1)
         return self.temperature != 0 and bool(self.do_sample or shaped)
 
@@ -115,7 +115,7 @@ class Generation(msgspec.Struct, kw_only=True):
         return self.parameters.grammar is not None or self.parameters.response_format is not None
 
     def completion(self, context: int | None) -> dict[str, Any]:
-        """The body for vLLM's /v1/completions, without `model`. context: tokens that the model takes, if known.
+        """The body for /v1/completions without `model`. context: in tokens, if known.
 
         Values that change nothing are sent too: vLLM would put those of the model's generation_config.json there.
         """
@@ -148,7 +148,7 @@ class Generation(msgspec.Struct, kw_only=True):
 
 
 def generation(body: GenerateBody, *, stream: bool, full_text: bool) -> Generation:
-    """`body` checked. full_text: the path's default of return_full_text. Raises BadRequest for what cannot be had."""
+    """`body` checked. full_text: the path's default. Raises BadRequest."""
     parameters = body.parameters or GenerateParameters()
     if not body.inputs:
         raise BadRequest("'inputs' cannot be empty.", param="inputs")
@@ -207,7 +207,7 @@ def _refuse(parameters: GenerateParameters, *, stream: bool) -> None:
 
 
 def _shape(parameters: GenerateParameters) -> dict[str, Any] | UnsetType:
-    """vLLM's `structured_outputs`. Raises BadRequest for two constraints, or one that is not what its type says."""
+    """vLLM's `structured_outputs`. Raises BadRequest for a bad or a second constraint."""
     grammar, format_ = parameters.grammar, parameters.response_format
     if grammar is None:
         if format_ is None:

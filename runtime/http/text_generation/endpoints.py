@@ -1,4 +1,4 @@
-"""Text generation as Text Generation Inference and LoRAX have it, over vLLM's completions.
+"""Text generation in TGI's and LoRAX's dialect, over vLLM's completions.
 
 | path             | answer                | with `stream: true` | return_full_text by default |
 |------------------|-----------------------|---------------------|-----------------------------|
@@ -59,7 +59,7 @@ async def _whole(path: str, request: Generation, events: AsyncIterator[Event]) -
 
 
 async def _stream(request: Generation, events: AsyncIterator[Event]) -> Parts:
-    """One event per token. The head waits for the first, so that an error before it keeps its status."""
+    """An event per token. The head waits for the first: errors keep their status."""
     opened, stream = False, answers.Stream(request)
     async with aclosing(read_engine_events(events, _refuse)) as lines:
         async for line in lines:
