@@ -17,7 +17,7 @@ from importlib.util import find_spec
 
 from launch.files.listing import Listing
 from registry.errors import Unfit
-from registry.recipes.validation import KINDS, parsers
+from registry.recipes.validation import PARSER_TABLES, parsers
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def has_parser(flag: str, name: str) -> bool:
 
     `flag`: one of `registry.recipes.validation.PARSER_TABLES`.
     """
-    _, file, table = KINDS[flag]
+    _, file, table = PARSER_TABLES[flag]
     known_parsers = parsers(file, table)
     return (not known_parsers or name in known_parsers) and (name not in NEEDS or find_spec(NEEDS[name]) is not None)
 

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from launch.files import listing
-from launch.files.listing import list_folder
+from launch.files.listing import list_folder, look
 from launch.proposal.code import check_flags
 from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
@@ -84,7 +83,7 @@ class Additions:
         source = parse_source(request.source, request.revision)
         to_fetch, weights, unfit = 0, None, None
         if isinstance(source, HubSource):
-            on_hub = listing.look(source)
+            on_hub = look(source)
             source, listing, to_fetch = on_hub.source, on_hub.listing, on_hub.to_fetch
         else:
             folder = locate(source)

@@ -68,7 +68,7 @@ def swapped(console: Console, model: str, name: str, before: str | None, staging
     words = "comes into a free place" if before is None else "takes the place of"
     why = "" if before is None else "the least recently used one that was idle and not pinned; "
     more = f"{why}staged in {staging * 1e3:.1f} ms, placed in {placing * 1e3:.1f} ms"
-    console.history.record("swap", model, name, words, before or "", more, staging + placing)
+    console.decisions.record("swap", model, name, words, before or "", more, staging + placing)
 
 
 def loaded(decisions: Decisions, model: str, seconds: float, expected: float, bytes_: int, planned: int) -> None:

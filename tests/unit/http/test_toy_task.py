@@ -6,13 +6,14 @@ Its request passes the real gateway, a real socket and the slot's real loop.
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from models.messages import Chunk, Event, LoadResult, Message, Usage
 from models.protocol import Report
-from models.tasks import TASKS
+from models.tasks import TASKS, Call
 from models.tasks.kind import CallSummary, Demand, Emit, TaskKind, run_whole
 from registry.bounds import Bounds
 from registry.errors import BadRequest
@@ -68,7 +69,7 @@ def _parse(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
         async for part in whole_answer(b"".join(chunks)):
             yield part
 
-    call = ReverseRequest(text=body.text)
+    call = cast(Call, ReverseRequest(text=body.text))
     return ParsedRequest(ModelRef(Task("reverse"), body.model), lambda _: [call], render, Dialect.OPENAI)
 
 
@@ -78,7 +79,7 @@ ENDPOINT = Endpoint("/v1/reverse", _parse, Dialect.OPENAI)
 @pytest.fixture
 def reverse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
     """The line in `Task` and the row in `TASKS`."""
-    task = Task._new_member_(Task, "reverse", "/v1/reverse", ("vllm",))
+    task: Task = cast(Any, Task)._new_member_(Task, "reverse", "/v1/reverse", ("vllm",))
     task._name_ = "REVERSE"
     monkeypatch.setitem(Task._member_map_, "REVERSE", task)
     monkeypatch.setitem(Task._value2member_map_, "reverse", task)

@@ -71,7 +71,7 @@ def test_a_swap_reports_the_names_of_both_adapters(gateway: FakeGateway) -> None
     x, y = ("sha256:" + letter * 64 for letter in "ab")
     facts.swapped(x, None, 0.002, 0.001)
     facts.swapped(y, x, 0.002, 0.001)
-    second, first = console.history.last(2)
+    second, first = console.decisions.last(2)
     assert (first.subject, first.words, first.object) == ("x", "comes into a free place", "")
     assert (second.subject, second.words, second.object) == ("y", "takes the place of", "x")
     assert "staged in 2.0 ms, placed in 1.0 ms" in second.more
