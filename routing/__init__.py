@@ -3,7 +3,7 @@
     features (of the request) + router + facts (of the targets) ── decide, pure ──> Decision
 
 decision.py   features of a request, facts about targets, and the decision with its reasons
-deciding/     the stages of `decide`, in their written order
+decide.py     its stages, in their written order
 routers/      a router as files, ready to decide, and reports on it
 intents/      classifiers of a text: features, training, calibration, reports
 providers/    models on other servers

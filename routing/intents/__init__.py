@@ -1,7 +1,6 @@
 """Intents of a text: classifiers trained in seconds, answering in under 1 ms.
 
-ngrams.py     pieces of letters and words as hashed features, in numpy
-head.py       one linear head and its calibration
+head.py       pieces of letters and words as hashed features, a linear head over them, and its calibration
 spelling.py   typing errors, corrected to words of the examples and generated for training
 model.py      two heads, with and without an embedding; as a file: safetensors and JSON, identified by its digest
 training.py   from examples to a model; the only part that needs scikit-learn

@@ -1,7 +1,6 @@
 """What requests cost, in whole millionths of the currency, rounded once each.
 
-prices.py     a recipe's list prices, and what a request costs by them
-device.py     shares of the machine's own time
+prices.py     a recipe's list prices, what a request costs by them, and shares of the machine's own time
 feedback.py   feedback on answers
 compare.py    the same traffic at a provider's prices
 daily.py      a team's day: totals, by hour, by model and adapter
