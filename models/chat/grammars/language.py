@@ -1,0 +1,640 @@
+"""The JSON schemas that are enforced: each one is written anew as a plain schema of few forms, or refused by path.
+
+The grammar libraries ignore keywords without a word, alone or beside others. They get only these forms, which
+`tests/unit/models/chat/test_schema_language.py` shows to be followed:
+
+| form    | fields                                                                                                   |
+|---------|----------------------------------------------------------------------------------------------------------|
+| any     | none                                                                                                     |
+| values  | `enum`                                                                                                   |
+| choice  | `anyOf`                                                                                                  |
+| target  | `$ref` to an entry of `$defs` at the top                                                                 |
+| string  | `type`, and `pattern` of plain characters (see `patterns.py`) or `format`                                |
+| number  | `type` (`integer` too), `minimum`, `maximum`, of few digits                                              |
+| array   | `type`, `prefixItems`, `items`, `minItems`, `maxItems`                                                   |
+| object  | `type`, `properties`, `required`, `additionalProperties`, one `patternProperties` for names that are not |
+|         | in `properties`, `minProperties`, `maxProperties`                                                        |
+| others  | `type`: `boolean`, `null`                                                                                |
+
+Where the two differ, the new schema accepts less than the client's, so that an answer always fits the client's:
+
+- Without `type`, only values of the types that the keywords are about.
+- Beside `properties`, no further ones unless `additionalProperties` says so; beside `prefixItems` unless `items` or
+  `minItems` does.
+- `oneOf` only where no value fits two of its schemas.
+- Schemas that apply together (`allOf`, and what stands beside `$ref`, `anyOf` or `enum`) become one.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from functools import cached_property, reduce
+from typing import Any
+from urllib.parse import unquote
+
+import jsonschema
+from referencing.exceptions import Unresolvable
+
+from models.chat.grammars import patterns
+from models.chat.grammars.patterns import PatternError
+
+Json = dict[str, Any]
+Path = tuple[str | int, ...]
+TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
+KEYWORDS: Mapping[str, tuple[str, ...]] = {
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "array": ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "unevaluatedItems"),
+    "object": (
+        "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
+        "maxProperties", "unevaluatedProperties",
+    ),
+}  # fmt: skip
+"""Keywords by the type of the values that they are about."""
+GENERAL = ("type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs", "definitions", "$anchor")
+REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
+    "not": ((), "say what is allowed instead"),
+    "then": ((), "use 'anyOf' with a schema for each case"),
+    "else": ((), "use 'anyOf' with a schema for each case"),
+    "contains": ((), "put the entry into 'prefixItems'"),
+    "dependentRequired": (({},), "use 'anyOf' with a schema for each case"),
+    "dependentSchemas": (({},), "use 'anyOf' with a schema for each case"),
+    "dependencies": (({},), "use 'anyOf' with a schema for each case"),
+    "unevaluatedItems": ((True,), "use 'items'"),
+    "unevaluatedProperties": ((True,), "use 'additionalProperties'"),
+    "uniqueItems": ((False,), "check the answer yourself"),
+    "$dynamicRef": ((), "use '$ref'"),
+    "$recursiveRef": ((), "use '$ref'"),
+}
+"""Keywords that cannot be enforced: values that mean nothing, and what to do instead."""
+RULES: Mapping[str, str] = {
+    "type": "one or a list",
+    "enum, const": "any values; what stands beside them removes those that do not fit it",
+    "anyOf, allOf": "beside other keywords too; up to {options} combinations of schemas that apply together",
+    "oneOf": "where no value fits two of its schemas: other types, other constants, or objects that require a property "
+    "with other constants",
+    "$ref, $defs, definitions, $anchor": "references inside the schema, recursive ones too",
+    "minLength, maxLength": "such strings have no quotes, backslashes or control characters",
+    "pattern": "groups, classes, quantifiers, and anchors at the ends; without any anchor it is the whole string. "
+    "Beside a length only a repeated character, such as `^[a-z]+$`",
+    "format": "{formats}; not beside `pattern` or a length",
+    "minimum, maximum, exclusiveMinimum, exclusiveMaximum": "numbers between them have up to six decimals",
+    "multipleOf": "whole numbers between two bounds with up to {multiples} multiples",
+    "items, prefixItems, minItems, maxItems": "a list as `items`, with `additionalItems`, as in older drafts too",
+    "properties, required": "in the order of `properties`; no others unless `additionalProperties` says so",
+    "additionalProperties": "`true`, `false` or a schema",
+    "patternProperties": "one pattern, not beside `properties`; other names are not written",
+    "propertyNames": "`pattern`, `enum` or lengths; not beside `properties`",
+    "minProperties, maxProperties": "more names than `required` and one more only where all names are in `properties`",
+}
+"""What is enforced, by keyword, for the reference page."""
+DATE = (
+    r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|"
+    r"02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|[2468][048]00|[13579][26]00)-02-29)"
+)
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_HEX = "[0-9a-fA-F]"
+FORMATS: Mapping[str, str] = {
+    "date": DATE,
+    "time": _CLOCK,
+    "date-time": f"{DATE}T{_CLOCK}",
+    "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
+    "ipv4": rf"{_BYTE}\.{_BYTE}\.{_BYTE}\.{_BYTE}",
+    "ipv6": "",
+    "email": "",
+    "hostname": "",
+    "uri": "",
+    "uri-reference": "",
+    "duration": "",
+}
+"""Formats of strings and their patterns; empty: the grammar library's own."""
+MOST_OPTIONS, MOST_MULTIPLES = 256, 1_000
+LONGEST = 10_000
+"""The most characters of a string with a length; a larger `maxLength` means this."""
+DECIMALS = Decimal("0.000001")
+"""The finest bound of a number that the grammar library knows."""
+LARGEST = {"integer": 10**18, "number": 10**12}
+UNSUPPORTED, INVALID = "unsupported_schema", "invalid_grammar"
+
+
+class SchemaError(ValueError):
+    """A schema that is not in the language: the path of the keyword, and what is wrong."""
+
+    def __init__(self, path: Path, text: str, code: str = UNSUPPORTED) -> None:
+        super().__init__(text)
+        self.path, self.code = path, code
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A schema of the client's, and where it stands."""
+
+    schema: Any
+    path: Path
+
+    def inside(self, *path: str | int) -> "Part":
+        return Part(reduce(lambda node, key: node[key], path, self.schema), self.path + path)
+
+    def has(self, name: str) -> bool:
+        return isinstance(self.schema, Mapping) and name in self.schema
+
+    def get(self, name: str, kind: type | tuple[type, ...], what: str) -> Any:
+        """A keyword's value, None when it is absent. Raises SchemaError for another type."""
+        value = self.schema.get(name)
+        if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise SchemaError((*self.path, name), f"it must be {what}", INVALID)
+        return value
+
+
+Parts = tuple[Part, ...]
+"""Schemas that apply together."""
+
+
+def dotted(path: Path) -> str:
+    """A path as errors name it: `properties.age.anyOf[0]`."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
+
+
+def rewrite(schema: Any) -> Any:
+    """A schema of the forms above that accepts only what `schema` accepts; False: nothing.
+
+    Raises SchemaError for what cannot be enforced. Takes time and memory without a bound: for a process that has one.
+    """
+    return _Rewriter(schema).rewrite()
+
+
+class _Rewriter:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._validator = jsonschema.Draft202012Validator(root)
+        self._names: dict[Path, str] = {}
+        self._definitions: Json = {}
+
+    def rewrite(self) -> Any:
+        node = self._node((Part(self._root, ()),))
+        return node | {"$defs": self._definitions} if node and self._definitions else node
+
+    def _node(self, parts: Parts) -> Any:
+        """The schema of all that each of `parts` accepts; False: nothing."""
+        targets = _distinct([self._target(part) for part in parts])
+        if {part.path for part in targets} <= {part.path for part in parts}:
+            return self._build(targets)
+        key = tuple(dotted(path) for path in sorted((part.path for part in targets), key=str))
+        if key not in self._names:
+            name = self._names[key] = f"d{len(self._names)}"
+            self._definitions[name] = self._build(targets)
+        name = self._names[key]
+        return False if self._definitions.get(name) is False else {"$ref": f"#/$defs/{name}"}
+
+    def _build(self, parts: Parts) -> Any:
+        branches = _joined([self._branches(part, frozenset()) for part in parts], parts[0].path)
+        options: list[Any] = []
+        for branch in branches:
+            options += [option for option in self._options(branch) if option not in options]
+        if not options or {} in options:
+            return {} if options else False
+        return options[0] if len(options) == 1 else {"anyOf": options}
+
+    def _target(self, part: Part) -> Part:
+        """The schema that a part stands for which says nothing else than `$ref`."""
+        seen: set[Path] = set()
+        while part.has("$ref") and not any(name in part.schema for name in _CONSTRAINTS - {"$ref"}):
+            if part.path in seen:
+                raise _circle(part)
+            seen.add(part.path)
+            part = self._follow(part)
+        return part
+
+    def _follow(self, part: Part) -> Part:
+        """The schema that a part's `$ref` leads to."""
+        reference = part.get("$ref", str, "a text")
+        where = (*part.path, "$ref")
+        if not reference.startswith("#"):
+            raise SchemaError(where, "only references inside the schema are followed: put the other one into '$defs'")
+        if reference[1:] and not reference.startswith("#/"):
+            if reference[1:] not in self._anchors:
+                raise SchemaError(where, f"there is no '$anchor' {reference[1:]!r}", INVALID)
+            return self._anchors[reference[1:]]
+        target = Part(self._root, ())
+        for key in unquote(reference[1:]).split("/")[1:]:
+            name = key.replace("~1", "/").replace("~0", "~")
+            try:
+                target = target.inside(int(name) if isinstance(target.schema, list) else name)
+            except (LookupError, TypeError, ValueError):
+                raise SchemaError(where, f"{reference!r} leads nowhere", INVALID) from None
+        return target
+
+    @cached_property
+    def _anchors(self) -> dict[str, Part]:
+        found: dict[str, Part] = {}
+        pending = [Part(self._root, ())]
+        while pending:
+            part = pending.pop()
+            if isinstance(part.schema, Mapping):
+                if isinstance(name := part.schema.get("$anchor"), str):
+                    found[name] = part
+                pending += [part.inside(key) for key in part.schema]
+            elif isinstance(part.schema, list):
+                pending += [part.inside(index) for index in range(len(part.schema))]
+        return found
+
+    def _branches(self, part: Part, seen: frozenset[Path]) -> list[Parts]:
+        """The alternatives of a part: schemas without `$ref`, `allOf`, `anyOf` and `oneOf` that apply together."""
+        if isinstance(part.schema, bool):
+            return [()] if part.schema else []
+        if not isinstance(part.schema, Mapping):
+            raise SchemaError(part.path, "a schema must be an object, true or false", INVALID)
+        if part.path in seen:
+            raise _circle(part)
+        seen |= {part.path}
+        if "enum" in part.schema or "const" in part.schema:
+            return [(part,)]  # what stands beside is looked at value by value
+        _check_keywords(part)
+        factors: list[list[Parts]] = [[(part,)] if any(name in part.schema for name in _FLAT) else [()]]
+        if "$ref" in part.schema:
+            factors.append(self._branches(self._follow(part), seen))
+        factors += [self._branches(one, seen) for one in _listed(part, "allOf")]
+        for name in ("anyOf", "oneOf"):
+            if name in part.schema:
+                options = [self._branches(one, seen) for one in _listed(part, name)]
+                if name == "oneOf":
+                    self._check_disjoint(part, options)
+                factors.append([branch for option in options for branch in option])
+        return _joined(factors, part.path)
+
+    def _check_disjoint(self, part: Part, options: list[list[Parts]]) -> None:
+        for second, later in enumerate(options):
+            for first in options[:second]:
+                if not all(self._disjoint(one, other) for one in first for other in later):
+                    raise SchemaError(
+                        (*part.path, "oneOf"),
+                        "a value may fit two of its schemas: use 'anyOf', or let each require a property with a "
+                        "constant of its own",
+                    )
+
+    def _disjoint(self, one: Parts, other: Parts, depth: int = 0) -> bool:
+        """Whether it is plain that no value fits both."""
+        for these, those in ((one, other), (other, one)):
+            if (values := self._values(these)) is not None:
+                return not any(self._accept(those, value) for value in values)
+        types, others = _types(one), _types(other)
+        if types is not None and others is not None and not _common(types, others):
+            return True
+        for name in _required(one) & _required(other) if depth < 4 else ():
+            children = [
+                _joined([self._branches(p.inside("properties", name), frozenset()) for p in parts if _names(p, name)])
+                for parts in (one, other)
+            ]
+            if all(self._disjoint(mine, theirs, depth + 1) for mine in children[0] for theirs in children[1]):
+                return True
+        return False
+
+    def _values(self, branch: Parts) -> list[Any] | None:
+        """All values that fit a branch; None: they are not listed."""
+        listed = next((part for part in branch if part.has("enum") or part.has("const")), None)
+        if listed is None:
+            return None
+        values = [listed.schema["const"]] if listed.has("const") else listed.get("enum", list, "a list")
+        return [value for value in values if self._accept(branch, value)]
+
+    def _accept(self, branch: Parts, value: Any) -> bool:
+        """Whether a value fits the schemas as the client wrote them."""
+        for part in branch:
+            try:
+                if not self._validator.evolve(schema=part.schema).is_valid(value):
+                    return False
+            except (Unresolvable, RecursionError, jsonschema.SchemaError, re.error, TypeError, ValueError) as error:
+                raise SchemaError(part.path, f"no value can be checked by it: {error}"[:300], INVALID) from None
+        return True
+
+    def _options(self, branch: Parts) -> Iterator[Any]:
+        """A schema for each type of the values that fit a branch."""
+        if (values := self._values(branch)) is not None:
+            if values:
+                yield {"enum": values}
+            return
+        types = _types(branch)
+        if types is None:
+            types = [kind for kind in KEYWORDS if any(part.has(name) for part in branch for name in KEYWORDS[kind])]
+            if not types:
+                yield {}
+        for kind in types:
+            match kind:
+                case "string":
+                    node = _string(branch)
+                case "integer" | "number":
+                    node = _number(branch, kind)
+                case "array":
+                    node = self._array(branch)
+                case "object":
+                    node = self._object(branch)
+                case _:
+                    node = {"type": kind}
+            if node is not None:
+                yield node
+
+    def _array(self, branch: Parts) -> Json | None:
+        most = min((_count(part, "maxItems") for part in branch if part.has("maxItems")), default=None)
+        least = max((_count(part, "minItems") for part in branch if part.has("minItems")), default=0)
+        lists = [_items(part) for part in branch]
+        prefix: list[Any] = []
+        for index in range(max(len(first) for first, _ in lists)):
+            entry = self._all([first[index] if index < len(first) else rest for first, rest in lists])
+            if entry is False:
+                most = index
+                break
+            prefix.append(entry)
+        rest = self._all([rest for _, rest in lists])
+        if prefix and least <= len(prefix) and all(rest is None for _, rest in lists):
+            rest = False
+        if most is not None and most <= len(prefix):
+            prefix, rest, most = prefix[:most], False, None
+        if rest is False:
+            most = None
+        if (least > len(prefix) and rest is False) or (most is not None and least > most):
+            return None
+        node: Json = {"type": "array"} | ({"prefixItems": prefix} if prefix else {}) | {"items": rest}
+        return node | ({"minItems": least} if least else {}) | ({} if most is None else {"maxItems": most})
+
+    def _all(self, parts: Sequence[Part | None]) -> Any:
+        """The schema of all that apply; None among them says nothing."""
+        given = tuple(part for part in parts if part is not None)
+        return self._node(given) if given else {}
+
+    def _object(self, branch: Parts) -> Json | None:
+        pattern, rest = self._other_names(branch)
+        required = _required(branch)
+        names = list(dict.fromkeys([name for part in branch for name in _properties(part)] + sorted(required)))
+        properties: Json = {}
+        for name in names:
+            node = self._all([_of_name(part, name) for part in branch])
+            if node is not False:
+                properties[name] = node
+            elif name in required:
+                return None
+        node = {"type": "object"} | ({"properties": properties} if names else {})
+        if required:
+            node["required"] = [name for name in properties if name in required]
+        if names and rest is not False and not pattern:
+            pattern = patterns.others(names)
+        if pattern and rest is not False:
+            node |= {"patternProperties": {f"^(?:{pattern})$": rest}, "additionalProperties": False}
+        else:
+            node["additionalProperties"] = rest
+        return _with_counts(node, branch, rest is not False)
+
+    def _other_names(self, branch: Parts) -> tuple[str, Any]:
+        """The pattern of names that are not in `properties`, empty for any, and the schema of their values."""
+        named = any(part.has("properties") for part in branch)
+        patterned = [part for part in branch if part.get("patternProperties", Mapping, "an object")]
+        limited = [part for part in branch if part.schema.get("propertyNames") not in (None, True, {})]
+        if named or any(part.has("required") for part in branch) or len(patterned) + len(limited) > 1:
+            for name, parts in (("patternProperties", patterned), ("propertyNames", limited)):
+                for part in parts:
+                    raise SchemaError((*part.path, name), "it is not known beside other properties: use 'properties'")
+        extras = [part.inside("additionalProperties") for part in branch if part.has("additionalProperties")]
+        if patterned:
+            part = patterned[0]
+            first, *more = part.schema["patternProperties"]
+            if more:
+                raise SchemaError((*part.path, "patternProperties", more[0]), "only one pattern is known here")
+            where = (*part.path, "patternProperties", first)
+            return _written(where, first), self._all([part.inside("patternProperties", first)])
+        rest: Any = self._all(extras) if extras else (False if named else {})
+        if limited:
+            return self._name_pattern(limited[0].inside("propertyNames")), rest
+        return "", rest
+
+    def _name_pattern(self, names: Part) -> str:
+        """The pattern of names that fit a schema."""
+        node = self._node((names, Part({"type": "string"}, (*names.path, "type"))))
+        if node == {"type": "string"}:
+            return patterns.write(patterns.Repeat(patterns.ANY, 0, None))
+        if isinstance(node, dict) and "enum" in node:
+            written = [_written(names.path, re.sub(r"([^\w\s])", r"\\\1", name, flags=re.ASCII)) for name in node["enum"]]
+            return "(?:" + "|".join(written) + ")"
+        if isinstance(node, dict) and "pattern" in node:
+            return str(node["pattern"]).removeprefix("^(?:").removesuffix(")$")
+        raise SchemaError(names.path, "only 'pattern', 'enum' and lengths are known here")
+
+
+_FLAT = frozenset({"type", *(name for names in KEYWORDS.values() for name in names)})
+_CONSTRAINTS = _FLAT | set(GENERAL) - {"$defs", "definitions", "$anchor"} | REFUSED.keys()
+
+
+def _check_keywords(part: Part) -> None:
+    """Refuse what cannot be enforced; what is no keyword of JSON Schema is an annotation."""
+    for name in REFUSED.keys() & part.schema.keys():
+        harmless, advice = REFUSED[name]
+        if part.schema[name] not in harmless and not (name in ("then", "else") and "if" not in part.schema):
+            raise SchemaError((*part.path, name), f"it cannot be enforced here: {advice}")
+    if part.path and not str(part.schema.get("$id", "#")).startswith("#"):
+        raise SchemaError((*part.path, "$id"), "a schema inside another has no '$id' here: leave it out")
+
+
+def _circle(part: Part) -> SchemaError:
+    return SchemaError(part.path, "it leads back to itself and describes no text: point it to a schema", INVALID)
+
+
+def _distinct(parts: Iterable[Part]) -> Parts:
+    return tuple({part.path: part for part in parts}.values())
+
+
+def _joined(factors: list[list[Parts]], path: Path = ()) -> list[Parts]:
+    """All ways to take one alternative of each factor."""
+    result: list[Parts] = [()]
+    for factor in factors:
+        result = [_distinct([*branch, *more]) for branch in result for more in factor]
+        if len(result) > MOST_OPTIONS:
+            raise SchemaError(path, f"it has over {MOST_OPTIONS} combinations of schemas: make it simpler")
+    return result
+
+
+def _listed(part: Part, name: str) -> list[Part]:
+    return [part.inside(name, index) for index in range(len(part.get(name, list, "a list of schemas") or ()))]
+
+
+def _types(branch: Parts) -> list[str] | None:
+    """The types that all parts state; None: none states any."""
+    types: list[str] | None = None
+    for part in branch:
+        if not part.has("type"):
+            continue
+        stated = part.schema["type"]
+        listed = [stated] if isinstance(stated, str) else stated
+        if not isinstance(listed, list) or any(one not in TYPES for one in listed):
+            raise SchemaError((*part.path, "type"), f"it must be one of {', '.join(TYPES)}, or a list of them", INVALID)
+        types = _common(types or list(TYPES), listed) if types != [] else []
+    return types
+
+
+def _common(types: list[str], others: list[str]) -> list[str]:
+    """The types of values that have one of each; `number` includes `integer`."""
+    wide = [set(kinds) | ({"integer"} if "number" in kinds else set()) for kinds in (types, others)]
+    common = [kind for kind in dict.fromkeys([*others, *types, "integer"]) if kind in wide[0] and kind in wide[1]]
+    return [kind for kind in common if kind != "integer" or "number" not in common]
+
+
+def _count(part: Part, name: str) -> int:
+    value = part.get(name, (int, float), "a whole number")
+    if value is None or value < 0 or value != int(value):
+        raise SchemaError((*part.path, name), "it must be a whole number of at least 0", INVALID)
+    return int(value)
+
+
+def _string(branch: Parts) -> Json | None:
+    least = max((_count(part, "minLength") for part in branch if part.has("minLength")), default=0)
+    most = min((_count(part, "maxLength") for part in branch if part.has("maxLength")), default=None)
+    if most is not None and most < least:
+        return None
+    texts: dict[str, Path] = {}
+    for part in branch:
+        for name in ("format", "pattern"):
+            if (text := part.get(name, str, "a text")) is not None:
+                texts.setdefault(f"{name} {text}", (*part.path, name))
+    if not texts:
+        if not least and most is None:
+            return {"type": "string"}
+        most = most if most is None else min(most, max(LONGEST, least))
+        return _matching(patterns.Repeat(patterns.ANY, least, most))
+    (text, where), *more = texts.items()
+    if more:
+        raise SchemaError(more[0][1], "only one 'pattern' or 'format' can be enforced for a string: leave it out")
+    name, _, text = text.partition(" ")
+    if name == "format":
+        if text not in FORMATS:
+            raise SchemaError(where, f"only these can be enforced: {', '.join(FORMATS)}. Leave it out")
+        if not FORMATS[text] and not least and most is None:
+            return {"type": "string", "format": text}
+        if least or most is not None:
+            raise SchemaError(where, "it cannot be enforced beside a length: leave one of them out")
+        text = f"^{FORMATS[text]}$"
+    try:
+        pattern = patterns.parse(text)
+    except PatternError as error:
+        raise SchemaError(where, str(error)) from None
+    try:
+        return _matching(patterns.bounded(pattern, least, most))
+    except PatternError as error:
+        raise SchemaError(where, str(error)) from None
+
+
+def _matching(pattern: patterns.Pattern) -> Json:
+    return {"type": "string", "pattern": f"^(?:{patterns.write(pattern)})$"}
+
+
+def _written(where: Path, text: str) -> str:
+    try:
+        return patterns.write(patterns.parse(text))
+    except PatternError as error:
+        raise SchemaError(where, str(error)) from None
+
+
+def _bound(branch: Parts, inclusive: str, exclusive: str, step: Decimal, sign: int) -> tuple[Decimal, Path] | None:
+    """The strictest lower bound (`sign` 1) or upper bound (-1) of the values on a grid of `step`, and its keyword."""
+    bounds = []
+    for part in branch:
+        for name in (inclusive, exclusive):
+            value = part.get(name, (int, float), "a number")
+            if value is None:
+                continue
+            if not math.isfinite(value):
+                raise SchemaError((*part.path, name), "it must be a number", INVALID)
+            exact = Decimal(repr(value))
+            rounded = (exact / step).to_integral_value(ROUND_CEILING if sign > 0 else ROUND_FLOOR) * step
+            if name == exclusive and rounded == exact:
+                rounded += sign * step
+            bounds.append((rounded, (*part.path, name)))
+    return max(bounds, key=lambda bound: sign * bound[0], default=None)
+
+
+def _number(branch: Parts, kind: str) -> Json | None:
+    factor, where = _factor(branch, kind)
+    if factor:
+        kind = "integer"
+    step = Decimal(1) if kind == "integer" else DECIMALS
+    most = LARGEST[kind]
+    low = _bound(branch, "minimum", "exclusiveMinimum", step, 1)
+    high = _bound(branch, "maximum", "exclusiveMaximum", step, -1)
+    for bound, sign in ((low, 1), (high, -1)):
+        if bound is not None and sign * bound[0] > most:
+            raise SchemaError(bound[1], f"numbers beyond {most} cannot be bounded here")
+    ends = [(name, bound[0]) for name, bound in (("minimum", low), ("maximum", high)) if bound is not None]
+    limits = {name: min(max(value, Decimal(-most)), Decimal(most)) for name, value in ends}
+    if len(limits) == 2 and limits["minimum"] > limits["maximum"]:
+        return None
+    if factor > 1:
+        if len(limits) < 2 or (limits["maximum"] - limits["minimum"]) // factor > MOST_MULTIPLES:
+            raise SchemaError(where, "it needs a 'minimum' and a 'maximum', with few multiples between them")
+        first = -(-int(limits["minimum"]) // factor) * factor
+        values = list(range(first, int(limits["maximum"]) + 1, factor))
+        return {"enum": values} if values else None
+    return {"type": kind} | {name: int(value) if kind == "integer" else float(value) for name, value in limits.items()}
+
+
+def _factor(branch: Parts, kind: str) -> tuple[int, Path]:
+    """What whole numbers must be a multiple of, and the keyword that says so; 0: nothing."""
+    factor, where = 0, ()
+    for part in branch:
+        value = part.get("multipleOf", (int, float), "a number above 0")
+        if value is None or (kind == "integer" and value > 0 and (1 / value).is_integer()):
+            continue
+        where = (*part.path, "multipleOf")
+        if value <= 0:
+            raise SchemaError(where, "it must be a number above 0", INVALID)
+        if not float(value).is_integer():
+            raise SchemaError(where, "only whole numbers can be enforced: round the answer yourself")
+        factor = math.lcm(factor or 1, int(value))
+    return factor, where
+
+
+def _items(part: Part) -> tuple[list[Part], Part | None]:
+    """The schemas of the first items, and that of the rest; None: it may be anything."""
+    if isinstance(part.schema.get("items"), list):
+        return _listed(part, "items"), part.inside("additionalItems") if part.has("additionalItems") else None
+    return _listed(part, "prefixItems"), part.inside("items") if part.has("items") else None
+
+
+def _properties(part: Part) -> Mapping[str, Any]:
+    return part.get("properties", Mapping, "an object of schemas") or {}
+
+
+def _names(part: Part, name: str) -> bool:
+    return part.has("properties") and name in _properties(part)
+
+
+def _of_name(part: Part, name: str) -> Part | None:
+    """What a part says about the value of a property."""
+    if _names(part, name):
+        return part.inside("properties", name)
+    return part.inside("additionalProperties") if part.has("additionalProperties") else None
+
+
+def _required(branch: Parts) -> set[str]:
+    names: set[str] = set()
+    for part in branch:
+        listed = part.get("required", list, "a list of names") if isinstance(part.schema, Mapping) else None
+        if any(not isinstance(name, str) for name in listed or ()):
+            raise SchemaError((*part.path, "required"), "it must be a list of names", INVALID)
+        names |= set(listed or ())
+    return names
+
+
+def _with_counts(node: Json, branch: Parts, is_open: bool) -> Json | None:
+    """Add the number of properties that an object may have. None: no object has so many."""
+    required, known = len(node.get("required", ())), len(node.get("properties", ()))
+    least = max((_count(part, "minProperties") for part in branch if part.has("minProperties")), default=0)
+    most = min((_count(part, "maxProperties") for part in branch if part.has("maxProperties")), default=None)
+    if (most is not None and most < max(least, required)) or (not is_open and least > known):
+        return None
+    if least > required:
+        if is_open and least > required + 1:
+            where = next((*part.path, "minProperties") for part in branch if part.has("minProperties"))
+            raise SchemaError(where, "the same name may come twice: name the properties in 'required'")
+        node["minProperties"] = least
+    if most is not None and (is_open or most < known):
+        node["maxProperties"] = most
+    return node
