@@ -14,7 +14,7 @@ from models.chat.asgi import PRIORITY, Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
-from models.chat.requests import client_tools, errors, fields, limits, template
+from models.chat.requests import client_tools, constraints, errors, fields, limits, template
 from models.chat.requests.request import PATHS, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
@@ -263,7 +263,7 @@ class VllmEngine:
         echoed = schemas.echo(request)
         client = client_tools.translate(request)
         unread = template.describe_unread(self._variables, request, strict=strict)
-        admission = GrammarAdmission(self._checker)
+        admission = GrammarAdmission(self._checker, partial(constraints.locate, request))
         await admission.check_tags(request)
         context = contextvars.copy_context()
         context.run(METER.set, meter)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from models.chat.grammars.checker import GrammarChecker
+from models.chat.grammars.checker import GrammarChecker, Locate
 from models.chat.requests.request import ChatRequest
 from models.chat.vllm import grammars
 from models.vocabulary import check_known
@@ -45,7 +45,8 @@ ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admiss
 class GrammarAdmission:
     """One call's admission: whether it has entered the engine, and why it was refused."""
 
-    def __init__(self, checker: GrammarChecker) -> None:
+    def __init__(self, checker: GrammarChecker, locate: Locate) -> None:
+        self._locate = locate
         self.decided = asyncio.Event()
         self.refusal: RoundhouseError | None = None
         self.constrained = False
@@ -75,7 +76,7 @@ class GrammarAdmission:
         self.decided.set()
 
     async def _check(self, constraint: Any) -> None:
-        check = asyncio.get_running_loop().create_task(self._checker.check(constraint))
+        check = asyncio.get_running_loop().create_task(self._checker.check(constraint, self._locate))
         self._checks.add(check)
         try:
             await check
@@ -90,7 +91,7 @@ class GrammarAdmission:
     async def check_tags(self, request: ChatRequest) -> None:
         """Check what vLLM would look at before it asks the engine. Raises BadRequest and others."""
         for tag in _tags(request):
-            await self._checker.check(grammars.of_tag(tag))
+            await self._checker.check(grammars.of_tag(tag), self._locate)
 
     def leave(self) -> None:
         """The client is gone: a check that runs is given up."""

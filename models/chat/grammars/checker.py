@@ -11,12 +11,14 @@ import msgspec
 from cachetools import LRUCache
 
 from models.chat import processes
-from models.chat.grammars import process, sizes
+from models.chat.grammars import language, process, sizes
 from models.chat.grammars.process import CheckerProcess, Verdict
 from models.chat.vllm import grammars
 from registry.bounds import Bounds
 from registry.errors import BadRequest, EngineFailed, QueueFull, Unavailable
 
+Locate = Callable[[language.Path], tuple[str, language.Path]]
+"""Finds the field of a request that a constraint's schema is from, and a path in it, by a path in the constraint."""
 ESCAPED = 16
 """A verdict on its way has at most so many times the bytes of what was asked: a grammar of choices, escaped."""
 
@@ -40,8 +42,12 @@ class GrammarChecker:
         async with self._turn:
             await self._started()
 
-    async def check(self, constraint: Any) -> None:
-        """Leave vLLM's `StructuredOutputsParams` as its own check would. Raises BadRequest, QueueFull."""
+    async def check(self, constraint: Any, locate: Locate) -> None:
+        """Leave vLLM's `StructuredOutputsParams` as its own check would. Raises BadRequest, QueueFull.
+
+        Args:
+            locate: where the client wrote a keyword of the constraint's schema.
+        """
         kind, fields = grammars.fields_of(constraint)
         if not kind:
             return
@@ -59,6 +65,14 @@ class GrammarChecker:
         if verdict.code == process.BUSY:
             raise Unavailable(
                 "There was no time to check the grammar of this request: try again.", code=process.BUSY, retry_after=1
+            )
+        if verdict.path is not None:
+            field, path = locate(tuple(verdict.path))
+            where = f" at {language.dotted(path)[:200]}" if path else ""
+            raise BadRequest(
+                f"The JSON schema of this request cannot be enforced{where}: {verdict.fault}.",
+                param=language.dotted((field, *path)),
+                code=process.INVALID,
             )
         if verdict.code:
             raise BadRequest(verdict.fault, code=verdict.code)

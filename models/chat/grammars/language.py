@@ -35,7 +35,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import jsonschema
-from referencing.exceptions import Unresolvable
 
 from models.chat.grammars import patterns
 from models.chat.grammars.patterns import PatternError
@@ -117,15 +116,14 @@ LONGEST = 10_000
 DECIMALS = Decimal("0.000001")
 """The finest bound of a number that the grammar library knows."""
 LARGEST = {"integer": 10**18, "number": 10**12}
-UNSUPPORTED, INVALID = "unsupported_schema", "invalid_grammar"
 
 
 class SchemaError(ValueError):
     """A schema that is not in the language: the path of the keyword, and what is wrong."""
 
-    def __init__(self, path: Path, text: str, code: str = UNSUPPORTED) -> None:
+    def __init__(self, path: Path, text: str) -> None:
         super().__init__(text)
-        self.path, self.code = path, code
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ class Part:
         """A keyword's value, None when it is absent. Raises SchemaError for another type."""
         value = self.schema.get(name)
         if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-            raise SchemaError((*self.path, name), f"it must be {what}", INVALID)
+            raise SchemaError((*self.path, name), f"it must be {what}")
         return value
 
 
@@ -164,6 +162,25 @@ def rewrite(schema: Any) -> Any:
     Raises SchemaError for what cannot be enforced. Takes time and memory without a bound: for a process that has one.
     """
     return _Rewriter(schema).rewrite()
+
+
+def rewrite_tag(tag: Any, path: Path = ()) -> Any:
+    """A structural tag with its schemas of JSON written anew. Raises SchemaError; False in place of a schema: nothing
+    fits it.
+    """
+    if isinstance(tag, list):
+        return [rewrite_tag(one, (*path, index)) for index, one in enumerate(tag)]
+    if not isinstance(tag, dict):
+        return tag
+    name = "json_schema" if tag.get("type") == "json_schema" else "schema" if "begin" in tag else ""
+    result = {key: value if key == name else rewrite_tag(value, (*path, key)) for key, value in tag.items()}
+    if isinstance(tag.get(name), dict):
+        try:
+            result[name] = rewrite(tag[name])
+        except SchemaError as error:
+            error.path = (*path, name, *error.path)
+            raise
+    return result
 
 
 class _Rewriter:
@@ -216,7 +233,7 @@ class _Rewriter:
             raise SchemaError(where, "only references inside the schema are followed: put the other one into '$defs'")
         if reference[1:] and not reference.startswith("#/"):
             if reference[1:] not in self._anchors:
-                raise SchemaError(where, f"there is no '$anchor' {reference[1:]!r}", INVALID)
+                raise SchemaError(where, f"there is no '$anchor' {reference[1:]!r}")
             return self._anchors[reference[1:]]
         target = Part(self._root, ())
         for key in unquote(reference[1:]).split("/")[1:]:
@@ -224,7 +241,7 @@ class _Rewriter:
             try:
                 target = target.inside(int(name) if isinstance(target.schema, list) else name)
             except (LookupError, TypeError, ValueError):
-                raise SchemaError(where, f"{reference!r} leads nowhere", INVALID) from None
+                raise SchemaError(where, f"{reference!r} leads nowhere") from None
         return target
 
     @cached_property
@@ -246,7 +263,7 @@ class _Rewriter:
         if isinstance(part.schema, bool):
             return [()] if part.schema else []
         if not isinstance(part.schema, Mapping):
-            raise SchemaError(part.path, "a schema must be an object, true or false", INVALID)
+            raise SchemaError(part.path, "a schema must be an object, true or false")
         if part.path in seen:
             raise _circle(part)
         seen |= {part.path}
@@ -306,8 +323,8 @@ class _Rewriter:
             try:
                 if not self._validator.evolve(schema=part.schema).is_valid(value):
                     return False
-            except (Unresolvable, RecursionError, jsonschema.SchemaError, re.error, TypeError, ValueError) as error:
-                raise SchemaError(part.path, f"no value can be checked by it: {error}"[:300], INVALID) from None
+            except Exception as error:  # whatever a schema that is none makes of it
+                raise SchemaError(part.path, f"no value can be checked by it: {error}"[:300]) from None
         return True
 
     def _options(self, branch: Parts) -> Iterator[Any]:
@@ -378,16 +395,16 @@ class _Rewriter:
         node = {"type": "object"} | ({"properties": properties} if names else {})
         if required:
             node["required"] = [name for name in properties if name in required]
-        if names and rest is not False and not pattern:
+        if names and rest is not False:
             pattern = patterns.others(names)
-        if pattern and rest is not False:
+        if pattern is not None and rest is not False:
             node |= {"patternProperties": {f"^(?:{pattern})$": rest}, "additionalProperties": False}
         else:
             node["additionalProperties"] = rest
         return _with_counts(node, branch, rest is not False)
 
-    def _other_names(self, branch: Parts) -> tuple[str, Any]:
-        """The pattern of names that are not in `properties`, empty for any, and the schema of their values."""
+    def _other_names(self, branch: Parts) -> tuple[str | None, Any]:
+        """The pattern of names that are not in `properties`, None for any, and the schema of their values."""
         named = any(part.has("properties") for part in branch)
         patterned = [part for part in branch if part.get("patternProperties", Mapping, "an object")]
         limited = [part for part in branch if part.schema.get("propertyNames") not in (None, True, {})]
@@ -406,7 +423,7 @@ class _Rewriter:
         rest: Any = self._all(extras) if extras else (False if named else {})
         if limited:
             return self._name_pattern(limited[0].inside("propertyNames")), rest
-        return "", rest
+        return None, rest
 
     def _name_pattern(self, names: Part) -> str:
         """The pattern of names that fit a schema."""
@@ -414,7 +431,7 @@ class _Rewriter:
         if node == {"type": "string"}:
             return patterns.write(patterns.Repeat(patterns.ANY, 0, None))
         if isinstance(node, dict) and "enum" in node:
-            written = [_written(names.path, re.sub(r"([^\w\s])", r"\\\1", name, flags=re.ASCII)) for name in node["enum"]]
+            written = [_written(names.path, re.sub(r"([!-/:-@\[-^`{-~])", r"\\\1", name)) for name in node["enum"]]
             return "(?:" + "|".join(written) + ")"
         if isinstance(node, dict) and "pattern" in node:
             return str(node["pattern"]).removeprefix("^(?:").removesuffix(")$")
@@ -436,7 +453,7 @@ def _check_keywords(part: Part) -> None:
 
 
 def _circle(part: Part) -> SchemaError:
-    return SchemaError(part.path, "it leads back to itself and describes no text: point it to a schema", INVALID)
+    return SchemaError(part.path, "it leads back to itself and describes no text: point it to a schema")
 
 
 def _distinct(parts: Iterable[Part]) -> Parts:
@@ -466,7 +483,7 @@ def _types(branch: Parts) -> list[str] | None:
         stated = part.schema["type"]
         listed = [stated] if isinstance(stated, str) else stated
         if not isinstance(listed, list) or any(one not in TYPES for one in listed):
-            raise SchemaError((*part.path, "type"), f"it must be one of {', '.join(TYPES)}, or a list of them", INVALID)
+            raise SchemaError((*part.path, "type"), f"it must be one of {', '.join(TYPES)}, or a list of them")
         types = _common(types or list(TYPES), listed) if types != [] else []
     return types
 
@@ -481,7 +498,7 @@ def _common(types: list[str], others: list[str]) -> list[str]:
 def _count(part: Part, name: str) -> int:
     value = part.get(name, (int, float), "a whole number")
     if value is None or value < 0 or value != int(value):
-        raise SchemaError((*part.path, name), "it must be a whole number of at least 0", INVALID)
+        raise SchemaError((*part.path, name), "it must be a whole number of at least 0")
     return int(value)
 
 
@@ -542,7 +559,7 @@ def _bound(branch: Parts, inclusive: str, exclusive: str, step: Decimal, sign: i
             if value is None:
                 continue
             if not math.isfinite(value):
-                raise SchemaError((*part.path, name), "it must be a number", INVALID)
+                raise SchemaError((*part.path, name), "it must be a number")
             exact = Decimal(repr(value))
             rounded = (exact / step).to_integral_value(ROUND_CEILING if sign > 0 else ROUND_FLOOR) * step
             if name == exclusive and rounded == exact:
@@ -577,14 +594,15 @@ def _number(branch: Parts, kind: str) -> Json | None:
 
 def _factor(branch: Parts, kind: str) -> tuple[int, Path]:
     """What whole numbers must be a multiple of, and the keyword that says so; 0: nothing."""
-    factor, where = 0, ()
+    factor = 0
+    where: Path = ()
     for part in branch:
         value = part.get("multipleOf", (int, float), "a number above 0")
         if value is None or (kind == "integer" and value > 0 and (1 / value).is_integer()):
             continue
         where = (*part.path, "multipleOf")
         if value <= 0:
-            raise SchemaError(where, "it must be a number above 0", INVALID)
+            raise SchemaError(where, "it must be a number above 0")
         if not float(value).is_integer():
             raise SchemaError(where, "only whole numbers can be enforced: round the answer yourself")
         factor = math.lcm(factor or 1, int(value))
@@ -618,7 +636,7 @@ def _required(branch: Parts) -> set[str]:
     for part in branch:
         listed = part.get("required", list, "a list of names") if isinstance(part.schema, Mapping) else None
         if any(not isinstance(name, str) for name in listed or ()):
-            raise SchemaError((*part.path, "required"), "it must be a list of names", INVALID)
+            raise SchemaError((*part.path, "required"), "it must be a list of names")
         names |= set(listed or ())
     return names
 

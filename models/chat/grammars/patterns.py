@@ -1,9 +1,9 @@
 r"""Regular expressions of JSON schemas, written anew so that a grammar matches only whole strings that they accept.
 
-A schema's `pattern` is a search in the decoded text of a string. The grammar follows the bytes of the answer instead, in
-which quotes, backslashes and control characters are escaped, so a pattern is rewritten for plain characters only, and
-matched from end to end. Each step makes the set of texts smaller, never larger: what the grammar writes always passes
-the client's pattern, be it read as Python or as ECMAScript.
+A schema's `pattern` is a search in the decoded text of a string. The grammar follows the bytes of the answer, in which
+quotes, backslashes and control characters are escaped, so a pattern is rewritten for plain characters only, and matched
+from end to end. Each step makes the set of texts smaller, never larger: what the grammar writes always passes the
+client's pattern, be it read as Python or as ECMAScript.
 
 | part                                   | becomes                                                             |
 |----------------------------------------|---------------------------------------------------------------------|

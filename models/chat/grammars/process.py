@@ -11,12 +11,14 @@ more memory than it may have, and by the other one when the client has left or t
 """
 
 import gc
+import json
 import multiprocessing
 import os
 import re
 import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 import psutil
 
+from models.chat.grammars import language
 from models.chat.vllm.grammars import Compiler
 from models.process_control import die_with_parent
 from registry.base.json import NOT_JSON
@@ -35,6 +38,10 @@ from registry.bounds import Bounds
 NICE = 10
 
 TOO_LARGE, TOO_SLOW, INVALID = "grammar_too_large", "grammar_too_slow", "invalid_grammar"
+DEEPEST = 20_000
+"""Frames of Python for a schema of many references that lead to one another."""
+REWRITTEN = 8
+"""A schema may become so many times the bytes of a client's."""
 BUSY, UNSATISFIABLE = "grammar_check_busy", "unsatisfiable_constraint"
 _PLACE = re.compile(r"(\[[\d:.]+\] )?\S+\.(cc|cpp|h):\d+: ")
 """The position in xgrammar's own source: time, path, line."""
@@ -46,6 +53,8 @@ class Verdict(msgspec.Struct):
     code: str = ""
     fault: str = ""
     settled: dict[str, Any] = {}
+    path: list[str | int] | None = None
+    """The keyword of a JSON schema that `fault` is about."""
 
 
 class CheckerProcess(NamedTuple):
@@ -182,11 +191,28 @@ def _bounded(work: Callable[[], Verdict], writer: int, bounds: Bounds, seconds: 
         os._exit(0)
 
 
+def _with_schemas(fields: dict[str, Any]) -> dict[str, Any]:
+    """A constraint's fields with its JSON schemas written anew. Raises SchemaError; a schema False: nothing fits it."""
+    sys.setrecursionlimit(DEEPEST)
+    for name, rewrite in (("json", language.rewrite), ("structural_tag", language.rewrite_tag)):
+        if (value := fields[name]) is not None:
+            schema = rewrite(json.loads(value) if isinstance(value, str) else value)
+            return fields | {name: json.dumps(schema, ensure_ascii=False) if schema is not False else False}
+    return fields
+
+
 def _judge(compiler: Compiler, fields: dict[str, Any]) -> Verdict:
     try:
+        fields = _with_schemas(fields)
+        if fields["json"] is False:
+            return Verdict(UNSATISFIABLE, "no text satisfies the schema of this request")
+        if len(str(fields["json"])) > REWRITTEN * compiler.bounds.grammar_bytes:
+            return _over_memory(compiler.bounds)
         settled = compiler.settle(fields)
         public = {name: settled.get(name, value) for name, value in fields.items()}
         grammar = compiler.compile(public)
+    except language.SchemaError as error:
+        return Verdict(INVALID, str(error), path=list(error.path))
     except MemoryError:
         return _over_memory(compiler.bounds)
     except Exception as error:  # the libraries raise what they like

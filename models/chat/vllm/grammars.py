@@ -29,8 +29,10 @@ lock keeps the engine's own thread waiting, for a second on a busy machine.
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
-SETTLED = ("choice", "grammar", "_backend", "_backend_was_auto")
-"""Fields that vLLM's own check changes: choices become a grammar, and a backend is chosen."""
+SETTLED = ("choice", "grammar", "json", "structural_tag", "_backend", "_backend_was_auto")
+"""Fields that a check changes: choices become a grammar, schemas are written anew, and a backend is chosen."""
+XGRAMMAR = ("auto", "xgrammar")
+"""Backends that compile schemas with xgrammar."""
 BACKENDS = {
     "xgrammar": "backend_xgrammar:XgrammarBackend",
     "guidance": "backend_guidance:GuidanceBackend",
@@ -177,10 +179,15 @@ class Compiler:
         from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
         constraint = StructuredOutputsParams(**fields)
-        params = SamplingParams(structured_outputs=constraint)
-        params._validate_structured_outputs(
-            self._config.model_config, self._config.structured_outputs_config, self._tokenizer
-        )
+        backend = self._config.structured_outputs_config.backend
+        if constraint.json is not None and backend in XGRAMMAR:
+            # vLLM has a list of what xgrammar does not know, which is too long in places and too short in others.
+            constraint._backend, constraint._backend_was_auto = "xgrammar", backend == "auto"
+        else:
+            params = SamplingParams(structured_outputs=constraint)
+            params._validate_structured_outputs(
+                self._config.model_config, self._config.structured_outputs_config, self._tokenizer
+            )
         return {name: getattr(constraint, name) for name in SETTLED}
 
     def compile(self, fields: dict[str, Any]) -> TimedGrammar:

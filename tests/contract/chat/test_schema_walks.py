@@ -1,0 +1,105 @@
+"""Random walks through compiled JSON schemas: whatever the grammar lets through fits the client's own schema.
+
+No engine and no model: a vocabulary of bytes, and a mixed choice of those that the grammar allows.
+ROUNDHOUSE_SCHEMA_EXAMPLES sets the number of schemas (default 200).
+"""
+
+import json
+import os
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from models.chat.grammars.language import FORMATS, SchemaError, rewrite
+from tests.contract.chat.drawn_schemas import SCHEMAS
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
+EXAMPLES = int(os.environ.get("ROUNDHOUSE_SCHEMA_EXAMPLES", "200"))
+END = 256
+WALKS, STEPS = 4, 300
+CLOSING = frozenset(b'"}],\\')
+
+
+@cache
+def _compiler() -> Any:
+    import xgrammar
+
+    words = [bytes([byte]) for byte in range(256)] + [b"<end>"]
+    vocabulary = xgrammar.TokenizerInfo(
+        words, vocab_type=xgrammar.VocabType.RAW, vocab_size=len(words), stop_token_ids=[END]
+    )
+    return xgrammar.GrammarCompiler(vocabulary, max_threads=1, cache_enabled=False)
+
+
+def _compile(schema: Any, blanks: bool) -> Any:
+    """Compile as vLLM does, with or without blanks between tokens of JSON."""
+    separators = None if blanks else (",", ":")
+    return _compiler().compile_json_schema(json.dumps(schema), any_whitespace=blanks, separators=separators)
+
+
+def _walk(grammar: Any, choose: random.Random) -> bytes | None:
+    """One text that a grammar lets through; None: it did not end within the steps."""
+    import xgrammar
+
+    matcher, mask = xgrammar.GrammarMatcher(grammar), xgrammar.allocate_token_bitmask(1, END + 1)
+    text = bytearray()
+    for step in range(STEPS):
+        matcher.fill_next_token_bitmask(mask, 0)
+        bits = np.unpackbits(mask[0].numpy().view(np.uint8), bitorder="little")[: END + 1]
+        allowed = [int(token) for token in np.flatnonzero(bits)]
+        if END in allowed and (len(allowed) == 1 or choose.random() < 0.5):
+            return bytes(text)
+        allowed = [token for token in allowed if token != END]
+        if not allowed:
+            return None
+        closing = [token for token in allowed if token in CLOSING]
+        token = choose.choice(closing if closing and choose.random() < 0.3 + step / STEPS else allowed)
+        assert matcher.accept_token(token)
+        text.append(token)
+    return None
+
+
+def _check(schema: Any, seed: int, *, blanks: bool) -> int:
+    """Check some walks; returns how many came to an end."""
+    try:
+        rewritten = rewrite(schema)
+    except SchemaError:
+        return 0
+    if rewritten is False:
+        return 0
+    grammar = _compile(rewritten, blanks)
+    judge = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    choose, ended = random.Random(seed), 0
+    for _ in range(WALKS):
+        if (text := _walk(grammar, choose)) is not None:
+            faults = [fault.message for fault in judge.iter_errors(json.loads(text.decode(errors="replace")))]
+            assert not faults, f"{schema} became {rewritten}, which lets {text!r} through: {faults[0]}"
+            ended += 1
+    return ended
+
+
+def test_what_a_compiled_schema_lets_through_fits_the_schema() -> None:
+    ended = 0
+
+    @settings(
+        max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )  # fmt: skip
+    @given(schema=SCHEMAS, seed=st.integers(0, 1 << 30), blanks=st.booleans())
+    def run(schema: Any, seed: int, blanks: bool) -> None:
+        nonlocal ended
+        ended += _check(schema, seed, blanks=blanks)
+
+    run()
+    assert ended >= EXAMPLES, "most schemas can be walked to an end, several times"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_a_format_lets_through_has_it(name: str) -> None:
+    assert sum(_check({"type": "string", "format": name}, seed, blanks=False) for seed in range(5)) > 5
