@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.tables import api, bounds, cli, errors, figures, flags, gpu, metrics, recipe, translation
+from docs.tables import api, bounds, cli, errors, figures, flags, gpu, metrics, recipe, schemas, translation
 
 DOCS = Path(__file__).parent
 TABLES: dict[str, Callable[[], str]] = {
@@ -32,6 +32,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "chatfields": translation.chat,
     "messagefields": translation.messages,
     "responsefields": translation.responses,
+    "schemas": schemas.enforced,
+    "refusedkeywords": schemas.refused,
     "figures": figures.every,
     "headlines": figures.short,
     "gpu": gpu.gpu,

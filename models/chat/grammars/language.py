@@ -1,7 +1,7 @@
 """The JSON schemas that are enforced: each one is written anew as a plain schema of few forms, or refused by path.
 
 The grammar libraries ignore keywords without a word, alone or beside others. They get only these forms, which
-`tests/unit/models/chat/test_schema_language.py` shows to be followed:
+`tests/contract/chat/test_schema_walks.py` shows to be followed:
 
 | form    | fields                                                                                                   |
 |---------|----------------------------------------------------------------------------------------------------------|
@@ -25,6 +25,7 @@ Where the two differ, the new schema accepts less than the client's, so that an 
 - Schemas that apply together (`allOf`, and what stands beside `$ref`, `anyOf` or `enum`) become one.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -186,24 +187,42 @@ def rewrite_tag(tag: Any, path: Path = ()) -> Any:
 class _Rewriter:
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._validator = jsonschema.Draft202012Validator(root)
-        self._names: dict[Path, str] = {}
+        self._names: dict[tuple[Path, ...], str] = {}
+        """Names of definitions, by where the schemas are that apply together."""
+        self._open: set[tuple[Path, ...]] = set()
+        """Those that are being written."""
         self._definitions: Json = {}
 
     def rewrite(self) -> Any:
         node = self._node((Part(self._root, ()),))
-        return node | {"$defs": self._definitions} if node and self._definitions else node
+        definitions = {name: made for name, made in self._definitions.items() if made is not False}
+        text = json.dumps([node, definitions])
+        for key, name in self._names.items():
+            if name not in definitions and f'"#/$defs/{name}"' in text:
+                raise SchemaError(key[0], "no value fits it: leave it out")
+        return node | {"$defs": definitions} if node and definitions else node
 
     def _node(self, parts: Parts) -> Any:
-        """The schema of all that each of `parts` accepts; False: nothing."""
+        """The schema of all that each of `parts` accepts; False: nothing.
+
+        What a reference leads to, or what contains itself, becomes a definition.
+        """
         targets = _distinct([self._target(part) for part in parts])
-        if {part.path for part in targets} <= {part.path for part in parts}:
-            return self._build(targets)
-        key = tuple(dotted(path) for path in sorted((part.path for part in targets), key=str))
+        key = tuple(sorted((part.path for part in targets), key=str))
+        if key in self._names or key in self._open:
+            return self._reference(key)
+        if {*key} - {part.path for part in parts}:
+            self._reference(key)
+        self._open.add(key)
+        node = self._build(targets)
+        self._open.remove(key)
         if key not in self._names:
-            name = self._names[key] = f"d{len(self._names)}"
-            self._definitions[name] = self._build(targets)
-        name = self._names[key]
+            return node
+        self._definitions[self._names[key]] = node
+        return self._reference(key)
+
+    def _reference(self, key: tuple[Path, ...]) -> Any:
+        name = self._names.setdefault(key, f"d{len(self._names)}")
         return False if self._definitions.get(name) is False else {"$ref": f"#/$defs/{name}"}
 
     def _build(self, parts: Parts) -> Any:
@@ -257,6 +276,10 @@ class _Rewriter:
             elif isinstance(part.schema, list):
                 pending += [part.inside(index) for index in range(len(part.schema))]
         return found
+
+    @cached_property
+    def _validator(self) -> Any:
+        return jsonschema.Draft202012Validator(self._root)
 
     def _branches(self, part: Part, seen: frozenset[Path]) -> list[Parts]:
         """The alternatives of a part: schemas without `$ref`, `allOf`, `anyOf` and `oneOf` that apply together."""

@@ -1,8 +1,11 @@
 """Random JSON schemas of all keywords that are enforced, alone and together; some fit nothing or are refused."""
 
+import json
+import sys
 from typing import Any
 
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from models.chat.grammars.language import FORMATS, TYPES
 
@@ -107,3 +110,14 @@ SCHEMAS: st.SearchStrategy[Schema] = st.builds(
     lambda root, x, y: _together(root, {"$defs": {"x": x, "y": _together({"$anchor": "y"}, y)}}), INNER, INNER, INNER
 )
 """Schemas with two definitions, to which they refer now and then."""
+
+
+def faults(schema: Schema, text: str) -> list[str]:
+    """What is wrong with a JSON text by a schema, formats included."""
+    judge = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)  # a text of brackets may nest by each of its letters
+    try:
+        return [fault.message for fault in judge.iter_errors(json.loads(text))]
+    finally:
+        sys.setrecursionlimit(before)

@@ -1,0 +1,207 @@
+"""JSON schemas in the few forms that are enforced: what is written anew, and the path of what is refused."""
+
+import random
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.chat.grammars import patterns
+from models.chat.grammars.language import KEYWORDS, REFUSED, RULES, SchemaError, dotted, rewrite, rewrite_tag
+
+TEXT = {"type": "string"}
+WHOLE = {"type": "integer"}
+
+
+def closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": properties, **needed, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "rewritten"),
+    [
+        (True, {}),
+        ({"title": "x", "description": "y", "nullable": True}, {}),
+        ({"type": ["string", "null"]}, {"anyOf": [TEXT, {"type": "null"}]}),
+        ({"type": ["integer", "number"]}, {"type": "number"}),
+        ({"enum": ["a", 1, None], "type": ["string", "null"]}, {"enum": ["a", None]}),
+        ({"enum": [1, 2, 3, 4], "not": {"const": 2}, "minimum": 2}, {"enum": [3, 4]}),
+        ({"const": "a", "type": "integer"}, False),
+        ({"minLength": 1, "maxLength": 0}, False),
+        ({"properties": {"a": WHOLE}}, closed({"a": WHOLE})),
+        ({"properties": {"a": WHOLE}, "required": ["b"]}, closed({"a": WHOLE, "b": {}}, "b")),
+        ({"properties": {"a": WHOLE}, "required": ["b"], "additionalProperties": False}, False),
+        ({"properties": {"a": False, "b": TEXT}}, closed({"b": TEXT})),
+        ({"type": "object", "properties": {}}, {"type": "object", "additionalProperties": False}),
+        ({"type": "object"}, {"type": "object", "additionalProperties": {}}),
+        (
+            {"allOf": [{"properties": {"a": WHOLE}}, {"properties": {"a": {"minimum": 3}, "b": TEXT}}]},
+            closed({"a": {"type": "integer", "minimum": 3}, "b": TEXT}),
+        ),
+        (
+            {"allOf": [{"properties": {"a": WHOLE}, "additionalProperties": False}, {"properties": {"b": TEXT}}]},
+            closed({"a": WHOLE}),
+        ),
+        (
+            {"properties": {"a": WHOLE, "b": TEXT}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {"anyOf": [closed({"a": WHOLE, "b": TEXT}, "a"), closed({"a": WHOLE, "b": TEXT}, "b")]},
+        ),
+        (
+            {"$ref": "#/$defs/n", "minimum": 3, "$defs": {"n": {"type": "integer", "maximum": 9}}},
+            {"type": "integer", "minimum": 3, "maximum": 9},
+        ),
+        ({"$ref": "#n", "$defs": {"x": {"$anchor": "n", **WHOLE}}}, {"$ref": "#/$defs/d0", "$defs": {"d0": WHOLE}}),
+        (
+            {"type": "array", "items": {"$ref": "#", "maxItems": 1}},
+            {
+                "type": "array",
+                "items": {"$ref": "#/$defs/d0"},
+                "$defs": {"d0": {"type": "array", "items": {"$ref": "#/$defs/d0"}, "maxItems": 1}},
+            },
+        ),
+        (
+            {"prefixItems": [WHOLE, TEXT], "maxItems": 1},
+            {"type": "array", "prefixItems": [WHOLE], "items": False},
+        ),
+        ({"type": "array", "minItems": 1}, {"type": "array", "items": {}, "minItems": 1}),
+        ({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 3}, {"type": "integer", "minimum": 1, "maximum": 2}),
+        ({"type": "number", "minimum": 0.1234561}, {"type": "number", "minimum": 0.123457}),
+        ({"type": "integer", "multipleOf": 5, "minimum": 1, "maximum": 12}, {"enum": [5, 10]}),
+        ({"pattern": "^[a-z]+$", "maxLength": 3}, {"type": "string", "pattern": "^(?:[a-z]{1,3})$"}),
+        ({"pattern": "^(?:ab)?$", "maxLength": 2}, {"type": "string", "pattern": "^(?:(?:[a][b]){0,1})$"}),
+        (
+            {"oneOf": [{"properties": {"k": {"const": k}}, "required": ["k"]} for k in "ab"]},
+            {"anyOf": [closed({"k": {"enum": [k]}}, "k") for k in "ab"]},
+        ),
+        (
+            {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": WHOLE},
+            {"type": "object", "patternProperties": {"^(?:(?:[a]|[b]))$": WHOLE}, "additionalProperties": False},
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_written_anew(schema: Any, rewritten: Any) -> None:
+    assert rewrite(schema) == rewritten
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"items": {"not": {}}}, "items.not"),
+        ({"if": {}, "then": {"type": "string"}}, "then"),
+        ({"type": "string", "format": "date", "pattern": "^1999"}, "pattern"),
+        ({"type": "string", "format": "regex"}, "format"),
+        ({"properties": {"a": {"anyOf": [TEXT, {"$ref": "https://a.example/x"}]}}}, "properties.a.anyOf[1].$ref"),
+        ({"$ref": "#/$defs/none"}, "$ref"),
+        ({"$ref": "#none"}, "$ref"),
+        ({"oneOf": [WHOLE, {"type": "number"}]}, "oneOf"),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "oneOf"),
+        ({"allOf": [{"pattern": "^a$"}, {"pattern": "^b$"}]}, "allOf[1].pattern"),
+        ({"type": "number", "multipleOf": 0.01}, "multipleOf"),
+        ({"type": "integer", "multipleOf": 3}, "multipleOf"),
+        ({"uniqueItems": True}, "uniqueItems"),
+        ({"minProperties": 2}, "minProperties"),
+        ({"properties": {"a": {}}, "patternProperties": {"^b": {}}}, "patternProperties"),
+        ({"patternProperties": {"^a": {}, "^b": {}}}, "patternProperties.^b"),
+        ({"type": "strin"}, "type"),
+        ({"minLength": -1}, "minLength"),
+        ({"minimum": "1"}, "minimum"),
+        ({"required": "a"}, "required"),
+        ({"properties": {"a": 5}}, "properties.a"),
+        ({"properties": {"a": {"$id": "https://a.example/x"}}}, "properties.a.$id"),
+        ({"enum": ["a"], "pattern": "("}, ""),
+        ({"allOf": [{"anyOf": [{"minLength": n} for n in range(20)]} for _ in range(3)]}, ""),
+        (5, ""),
+    ],
+    ids=str,
+)
+def test_refused_by_path(schema: Any, path: str) -> None:
+    with pytest.raises(SchemaError) as refused:
+        rewrite(schema)
+    assert dotted(refused.value.path) == path
+
+
+def test_every_keyword_has_a_rule() -> None:
+    ruled = {name for names in RULES for name in names.split(", ")} | REFUSED.keys() | {"additionalItems"}
+    assert {name for names in KEYWORDS.values() for name in names} <= ruled
+
+
+def test_a_chain_of_references_may_be_long() -> None:
+    chain = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(60)}
+    assert len(rewrite({"$ref": "#/$defs/d0", "$defs": {**chain, "d60": TEXT}})["$defs"]) == 61
+
+
+def test_schemas_of_a_structural_tag_are_written_anew() -> None:
+    tag = {
+        "format": {"type": "tag", "begin": "<a>", "content": {"type": "json_schema", "json_schema": {"minLength": 1}}}
+    }
+    rewritten = rewrite_tag(tag)["format"]["content"]["json_schema"]
+    assert rewritten == rewrite({"minLength": 1})
+    tag["format"]["content"]["json_schema"] = {"not": {}}  # type: ignore[index]
+    with pytest.raises(SchemaError) as refused:
+        rewrite_tag(tag)
+    assert dotted(refused.value.path) == "format.content.json_schema.not"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(?=a)", "(?i)a", r"\bx", r"(a)\1", r"\p{L}", "a^b", "a$b", "a++", "a**", "[z-a]", "[a", "(a", "a)", "*a",
+     "a{3,2}", '^"$', r"^\n$", "[", "\\"],
+)  # fmt: skip
+def test_patterns_that_are_refused(pattern: str) -> None:
+    with pytest.raises(patterns.PatternError):
+        patterns.write(patterns.parse(pattern))
+
+
+PIECES = st.sampled_from(
+    ["a", "b", ".", r"\d", r"\w", r"\s", r"\S", r"\D", r"\W", "[ab]", "[^a]", r"[^\d\s]", "(?:a|b)", "(ab)", "é", r"\.",
+     r"\u00e9", r"[\w.-]"]
+)  # fmt: skip
+PATTERNS = st.builds(
+    lambda start, pieces, end: start + "".join(pieces) + end,
+    st.sampled_from(["", "^"]),
+    st.lists(
+        st.builds(str.__add__, PIECES, st.sampled_from(["", "*", "+", "?", "{2}", "{1,3}", "+?", "{0,2}"])), max_size=4
+    ),
+    st.sampled_from(["", "$", "$|a$"]),
+)
+
+
+def sample(pattern: patterns.Pattern, choose: random.Random) -> str:
+    """A text that a pattern matches, of plain characters."""
+    match pattern:
+        case patterns.Chars(ranges):
+            plain = [span for span in re.findall(r"\\?(.)(?:-\\?(.))?", patterns.write(pattern)[1:-1], re.DOTALL)]
+            first, last = choose.choice(plain)
+            assert ranges
+            return chr(choose.randint(ord(first), ord(last or first)))
+        case patterns.Sequence(parts):
+            return "".join(sample(part, choose) for part in parts)
+        case patterns.Choice(options):
+            return sample(choose.choice(options), choose)
+        case patterns.Repeat(part, least, most):
+            times = choose.randint(least, least + 2 if most is None else most)
+            return "".join(sample(part, choose) for _ in range(times))
+
+
+@settings(deadline=None)
+@given(pattern=PATTERNS, choose=st.randoms(use_true_random=False))
+def test_what_a_written_pattern_matches_the_first_one_does(pattern: str, choose: random.Random) -> None:
+    parsed = patterns.parse(pattern)
+    try:
+        patterns.write(parsed)
+    except patterns.PatternError:  # nothing but blanks that are escaped in JSON
+        return
+    text = sample(parsed, choose)
+    assert re.search(pattern, text)
+    assert not re.search(r'["\\\x00-\x1f]', text)
+    least, most = patterns.lengths(parsed)
+    assert least <= len(text) <= (len(text) if most is None else most)
+
+
+@given(st.lists(st.text("abé", max_size=3), max_size=5), st.text("abé", max_size=4))
+def test_other_names(names: list[str], name: str) -> None:
+    assert bool(re.fullmatch(patterns.others(names), name)) == (name not in names)
