@@ -17,6 +17,3 @@ CALLS = "[set_light(state='on'), set_fan(speed=2)]"
 
 SAYS_CALLS = {"structured_outputs": {"choice": [CALLS]}}
 """Makes the model, which knows no tools, say what one that knows them would: two calls in its parser's format."""
-
-CLOSE_LIST = {"93": 100}
-"""A bias for ']': the model does not know when to stop calling."""

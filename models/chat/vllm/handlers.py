@@ -1,23 +1,22 @@
-"""Patches of the handlers of vLLM's application: Messages that are begun or cut, and thoughts that a prompt has ended.
+"""Patches of the handlers of vLLM's application: Messages that are begun or broken, parsers, and finish reasons.
 
 Messages: the assistant's last message is the beginning of the answer; vLLM would begin another one. vLLM counts the
-tokens of `thinking` without passing it to the template. It reads a call's arguments as JSON, and refuses the whole
-answer with a 400 when `max_tokens` cut them, where Anthropic answers. It reads an error in the stream as a piece of the
-answer, and would describe a fault of that reading instead of what broke.
+tokens of `thinking` without passing it to the template. It reads an error in the stream as a piece of the answer, and
+would describe a fault of that reading instead of what broke.
 
-Thoughts: a template says that a model is not to think by ending the thoughts in the prompt. In a stream vLLM looks at
-the prompt; of an answer in one piece it takes everything for a thought, unless the request itself switched them off.
+Parsers: `whole_answers`. A template says that a model is not to think by ending the thoughts in the prompt. In a stream
+vLLM looks at the prompt; of an answer in one piece it takes everything for a thought, unless the request itself
+switched them off.
 """
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from importlib import import_module
 from typing import Any
 
-from pydantic_core import from_json
-
+from models.chat.vllm.whole_answers import whole_answers
 from models.messages import THINK
 
 _ERROR, _DATA = 'data: {"error":', "data: "
@@ -38,8 +37,6 @@ def patch_messages(handler: Any) -> None:
         answer = await create(request, *more, **named)
         if isinstance(answer, AsyncGenerator):
             return _pieces(answer)
-        for choice in getattr(answer, "choices", ()):  # none: it is an error
-            _mend(choice)
         return answer
 
     handler.create_chat_completion = created
@@ -76,51 +73,43 @@ def _is_unknown(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], BrokenStream))
 
 
-def _mend(choice: Any) -> None:
-    """Repair calls that were cut.
-
-    Arguments that `max_tokens` cut become what is whole of them, and the finish reason says so: vLLM writes
-    "tool_calls" where the model chose the call. A call that a stop sequence cut is removed: its client would run it.
-    Arguments of a tool without parameters may be empty.
-    """
-    calls = choice.message.tool_calls
-    for call in [call for call in calls if not _whole(call.function.arguments)]:
-        if isinstance(choice.stop_reason, str):
-            calls.remove(call)
-            continue
-        if call.function.arguments:
-            choice.finish_reason = "length"
-        call.function.arguments = json.dumps(_read(call.function.arguments))
-
-
-def _whole(arguments: str) -> bool:
-    try:
-        json.loads(arguments)
-    except ValueError:
-        return False
-    return True
-
-
-def _read(arguments: str) -> dict[str, Any]:
-    try:
-        value = from_json(arguments, allow_partial=True)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 HANDLERS = {
     "openai_serving_chat": "parser_cls", "anthropic_serving_messages": "parser_cls",
-    "openai_serving_responses": "parser",
+    "openai_serving_responses": "parser", "online_renderer": "parser",
 }  # fmt: skip
-"""Handlers of vLLM's application, and the attribute of each that holds its parser class."""
+"""What of vLLM's application has a parser class, and in which attribute."""
 
 
-def patch_reasoning(state: Any) -> None:
+def patch_parsers(state: Any, tool_parser: str) -> None:
+    """tool_parser: the name of vLLM's parser of calls; empty: there is none, or it is of the recipe's own file."""
     for name, attribute in HANDLERS.items():
         handler = getattr(state, name, None)  # this model may not have it
         if (kind := getattr(handler, attribute, None)) is not None:
-            setattr(handler, attribute, prompt_aware(kind))
+            setattr(handler, attribute, whole_answers(prompt_aware(kind), tool_parser))
+        if hasattr(handler, "chat_completion_full_generator"):
+            _patch_finish(handler)
+
+
+def _patch_finish(handler: Any) -> None:
+    """Make an answer in one piece end as its stream does: of calls only where the model stopped by itself."""
+    stock = handler.chat_completion_full_generator
+
+    async def full_generator(request: Any, results: AsyncIterator[Any], *arguments: Any, **named: Any) -> Any:
+        last: list[Any] = []
+
+        async def seen() -> AsyncGenerator[Any, None]:
+            async for result in results:
+                last[:] = [result]
+                yield result
+
+        answer = await stock(request, seen(), *arguments, **named)
+        for choice, output in zip(getattr(answer, "choices", ()), last[0].outputs if last else (), strict=False):
+            called = choice.message.tool_calls and output.finish_reason == "stop"
+            if choice.finish_reason == "tool_calls" and not called:
+                choice.finish_reason = output.finish_reason or "stop"
+        return answer
+
+    handler.chat_completion_full_generator = full_generator
 
 
 def prompt_aware(kind: Any) -> Any:

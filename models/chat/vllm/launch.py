@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError
 
-from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source, variables
+from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source, token_bytes, variables
 from registry.base.json import read_object
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unfit
@@ -47,7 +47,8 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
     handlers.patch_messages(app.state.anthropic_serving_messages)
-    handlers.patch_reasoning(app.state)
+    handlers.patch_parsers(app.state, "" if arguments.tool_parser_plugin else arguments.tool_call_parser or "")
+    token_bytes.patch(app.state)
     request_classes.patch_errors(app)
     logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(_is_ours)
     return app

@@ -17,7 +17,7 @@ from openai import BadRequestError, OpenAI
 from pydantic import BaseModel, SecretStr
 
 from tests.system.serving import Server
-from tests.system.tools import CLOSE_LIST, SAYS_CALLS, TOOLS
+from tests.system.tools import SAYS_CALLS, TOOLS
 
 pytestmark = pytest.mark.real
 DOCUMENTS = ["A tuple cannot be changed.", "The open function returns a file object."]
@@ -62,8 +62,8 @@ def test_langchains_tools(server: Server) -> None:
     assert model.bind_tools(TOOLS).invoke([HumanMessage("light and air"), answer, *results]).text
     forced = model.bind_tools(TOOLS, tool_choice="set_fan").invoke("air")
     assert [call["name"] for call in forced.tool_calls] == ["set_fan"]
-    some = model.bind_tools(TOOLS, tool_choice="any", logit_bias=CLOSE_LIST).invoke("air")
-    assert len(some.tool_calls) == 1
+    some = model.bind_tools(TOOLS, tool_choice="any").invoke("air")
+    assert some.tool_calls
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])

@@ -10,7 +10,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from tests.system.serving import Server
 from tests.system.surfaces.thinking import BOTH, FUNCTIONS, SUM
 from tests.system.surfaces.thinking import TOOLS as CALLED
-from tests.system.tools import CLOSE_LIST, HELLO, LIGHT, MODEL, SAYS_CALLS, TOOLS
+from tests.system.tools import HELLO, LIGHT, MODEL, SAYS_CALLS, TOOLS
 from tests.system.vendor import asking
 from tests.system.vendor.strict import faults
 
@@ -31,7 +31,7 @@ CHATS: dict[str, Body] = {
     "schema": {"response_format": {"type": "json_schema", "json_schema": SHAPE}},
     "tools": {"tools": TOOLS, **SAYS_CALLS},
     "one tool": {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "set_light"}}},
-    "some tool": {"tools": TOOLS, "tool_choice": "required", "logit_bias": CLOSE_LIST},
+    "some tool": {"tools": TOOLS, "tool_choice": "required"},
     "thoughts": {**THINKS, "messages": [{"role": "user", "content": SUM}]},
     "thoughts and tools": {**THINKS, "messages": [{"role": "user", "content": BOTH}], "tools": CALLED},
 }
@@ -50,7 +50,7 @@ REQUESTS: dict[str, Body] = {
     "keys": {"prompt_cache_key": "k", "safety_identifier": "s", "text": {"verbosity": "medium"}, "background": False},
     "schema": {"text": {"format": {"type": "json_schema", **SHAPE}}},
     "tools": {"tools": FLAT[:1], "tool_choice": {"type": "function", "name": "set_light"}},
-    "some tool": {"tools": FLAT, "tool_choice": "required", "logit_bias": CLOSE_LIST},
+    "some tool": {"tools": FLAT, "tool_choice": "required"},
     "thoughts": {**THINKS, "input": SUM, "reasoning": {"summary": None}},
     "thoughts and tools": {**THINKS, "input": BOTH, "tools": FLAT},
 }

@@ -1,0 +1,294 @@
+"""Where calls of tools begin and end in an answer, by the names of vLLM's tool parsers.
+
+`CallScanner` cuts an answer into text and blocks of calls, always in the same way, whatever the size of its pieces.
+What is inside a block is the parser's business, once the block is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, NamedTuple
+
+BRACKET = ""
+"""The end of a block whose first bracket, the group `open`, ends it where it is closed."""
+SAME_TAG = "</"
+"""The end of a block that begins with an XML tag: the closing tag of the same name."""
+Reading = tuple[str, int]
+"""A text that may be whole calls, and how many letters of the answer it uses."""
+_PAIRS = {"[": "]", "{": "}", "(": ")"}
+_CLOSING = frozenset(_PAIRS.values())
+
+
+class CallSyntax(NamedTuple):
+    """How a block of calls looks.
+
+    Attributes:
+        begin: a regular expression of the block's beginning.
+        end: the text that ends the block, `BRACKET` or `SAME_TAG`.
+        each: the text that ends each call inside a block of many; empty: the block is one call, or a list in brackets.
+        is_json: the calls are JSON, so one whose end is missing is known to be whole.
+        tail: a regular expression of what may follow the end, and belongs to the block.
+    """
+
+    begin: str
+    end: str = SAME_TAG
+    each: str = ""
+    is_json: bool = False
+    tail: str = ""
+
+
+_TAG, _JSON_TAG = CallSyntax("<tool_call>"), CallSyntax("<tool_call>", is_json=True)
+_LIST_TAG = CallSyntax("<tool_calls>", is_json=True)
+_FUNCTION = (CallSyntax("<tool_call>", each="</function>"), CallSyntax("<function=", end="</function>"))
+_PYTHON = r"(?P<open>\[)\s*[A-Za-z]\w*\("
+_DSML = CallSyntax("<｜DSML｜(?:tool_calls|toolcalls|tool)>", end="</｜DSML｜tool_calls>", each="</｜DSML｜invoke>")
+_HUNYUAN = CallSyntax(r"<tool_calls(?::[^\s>]+)?>", each="</tool_call")
+_DEEPSEEK = CallSyntax("<｜tool▁calls▁begin｜>", end="<｜tool▁calls▁end｜>", each="<｜tool▁call▁end｜>")
+_LLAMA = CallSyntax(
+    r'(?:;\s*)?(?:<\|python_tag\|>\s*)?(?P<open>\{)\s*"(?:name|type|function|parameters|arguments)"',
+    end=BRACKET,
+    is_json=True,
+)
+SYNTAXES: dict[str, tuple[CallSyntax, ...]] = {
+    "apertus": (CallSyntax(r"<\|tools_prefix\|>", end="<|tools_suffix|>"),),
+    "deepseek_v3": (_DEEPSEEK,),
+    "deepseek_v31": (_DEEPSEEK,),
+    "deepseek_v32": (
+        CallSyntax("<｜DSML｜function_calls>", end="</｜DSML｜function_calls>", each="</｜DSML｜invoke>"),
+    ),
+    "deepseek_v4": (_DSML,),
+    "deepseek_v41": (_DSML,),
+    "dots": (CallSyntax("<dots_function_call>", each="</invoke>"),),
+    "ernie45": (_JSON_TAG,),
+    "functiongemma": (CallSyntax("<start_function_call>", end="<end_function_call>"),),
+    "gemma4": (CallSyntax(r"<\|tool_call>", end="<tool_call|>"),),
+    "gigachat3": (
+        CallSyntax(
+            r"(?:<\|message_sep\|>\s*)?(?:function call<\|role_sep\|>\n|<\|function_call\|>)\s*(?P<open>\{)",
+            end=BRACKET,
+            is_json=True,
+            tail=r"\s*</s>",
+        ),
+    ),
+    "glm45": (_TAG,),
+    "glm47": (_TAG,),
+    "granite": (CallSyntax(r"(?:<\|tool_call\|>|<tool_call>)\s*(?P<open>\[)", end=BRACKET, is_json=True),),
+    "granite-20b-fc": (CallSyntax(r"<function_call>\s*(?P<open>\{)", end=BRACKET, is_json=True),),
+    "granite4": (_JSON_TAG,),
+    "hermes": (_JSON_TAG,),
+    "hunyuan_a13b": (_LIST_TAG,),
+    "hy_v3": (_HUNYUAN,),
+    "hy_v4": (_HUNYUAN,),
+    "internlm": (CallSyntax(r"<\|action_start\|><\|plugin\|>", end="<|action_end|>", is_json=True),),
+    "jamba": (_LIST_TAG,),
+    "k2_horizon": (CallSyntax(r"<ifm\|tool_calls>", each="</ifm|tool_call>"),),
+    "kimi_k2": (
+        CallSyntax(
+            r"<\|tool_calls_section_begin\|>", end="<|tool_calls_section_end|>", each="<|tool_call_end|>"
+        ),
+    ),
+    "lfm2": (CallSyntax(r"<\|tool_call_start\|>", end="<|tool_call_end|>"),),
+    "ling3": (_TAG,),
+    "llama3_json": (_LLAMA,),
+    "llama4_json": (_LLAMA,),
+    "llama4_pythonic": (
+        CallSyntax(rf"\A\s*(?:<\|python_start\|>\s*)?{_PYTHON}", end=BRACKET, tail=r"\s*<\|python_end\|>"),
+    ),
+    "longcat": (CallSyntax("<longcat_tool_call>", is_json=True),),
+    "mimo": _FUNCTION,
+    "minicpm5": (CallSyntax(r"<function\s", end="</function>"),),
+    "minimax_m2": (CallSyntax("<minimax:tool_call>", each="</invoke>"),),
+    "minimax_m3": (
+        CallSyntax(
+            r"\]<\]minimax\[>\[<tool_call>", end="]<]minimax[>[</tool_call>", each="]<]minimax[>[</invoke>"
+        ),
+    ),
+    "mistral": (
+        CallSyntax(
+            r"\[TOOL_CALLS\][^\[{]*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?P<open>[\[{])", end=BRACKET, is_json=True
+        ),
+    ),
+    "olmo3": (CallSyntax("<function_calls>", each="\n"),),
+    "phi4_mini_json": (CallSyntax(r"functools(?P<open>\[)", end=BRACKET, is_json=True),),
+    "plamo3": (
+        CallSyntax(
+            r"<\|plamo:begin_tool_requests:plamo\|>",
+            end="<|plamo:end_tool_requests:plamo|>",
+            each="<|plamo:end_tool_request:plamo|>",
+        ),
+    ),
+    "poolside_v1": (_TAG,),
+    "pythonic": (CallSyntax(rf"\A\s*{_PYTHON}", end=BRACKET),),
+    "qwen3_coder": _FUNCTION,
+    "qwen3_json": (_JSON_TAG,),
+    "qwen3_xml": _FUNCTION,
+    "seed_oss": (CallSyntax("<seed:tool_call>", each="</function>"),),
+    "step3": (
+        CallSyntax("<｜tool_calls_begin｜>", end="<｜tool_calls_end｜>", each="<｜tool_call_end｜>"),
+    ),
+    "step3p5": _FUNCTION,
+    "xlam": (
+        CallSyntax(
+            r"(?:\A\s*|```(?:json)?\s*|\[TOOL_CALLS\]\s*|<tool_call>\s*)(?P<open>\[)\s*\{",
+            end=BRACKET,
+            is_json=True,
+            tail=r"\s*(?:```|</tool_call>)",
+        ),
+    ),
+}  # fmt: skip
+"""Not here: parsers that read calls and all other text as one language, and parsers of a recipe's own file."""
+REQUIRED = (CallSyntax(r"\A\s*(?P<open>\[)\s*\{", end=BRACKET, is_json=True),)
+"""vLLM's own language for `tool_choice: required`: a JSON list."""
+
+
+class Brackets:
+    """Follows the nesting of JSON or of a Python literal, in pieces of any size."""
+
+    def __init__(self, at: int) -> None:
+        """at: the place of the first bracket."""
+        self.at = at
+        self.end: int | None = None
+        """Behind the bracket that closes the first one."""
+        self.items: list[int] = []
+        """Behind each item that is in brackets itself, of the list that the first bracket opens."""
+        self._nesting: list[str] = []
+        self._quote, self._escaped = "", False
+
+    def follow(self, text: str) -> None:
+        """Go on to the end of a text that has grown."""
+        while self.at < len(text) and self.end is None:
+            self._take(text[self.at])
+            self.at += 1
+            if not self._nesting and not self._quote:
+                self.end = self.at
+
+    def _take(self, letter: str) -> None:
+        if self._quote:
+            if self._escaped:
+                self._escaped = False
+            elif letter == "\\":
+                self._escaped = True
+            elif letter == self._quote:
+                self._quote = ""
+        elif letter in "\"'":
+            self._quote = letter
+        elif letter in _PAIRS:
+            self._nesting.append(_PAIRS[letter])
+        elif letter in _CLOSING:
+            if self._nesting.pop() != letter:  # no call
+                self._nesting.clear()
+            elif len(self._nesting) == 1:
+                self.items.append(self.at + 1)
+
+
+class CallScanner:
+    """Cuts an answer into text and blocks of calls."""
+
+    def __init__(self, syntaxes: tuple[CallSyntax, ...], accept: Callable[[tuple[Reading, ...]], int]) -> None:
+        """accept: takes a block's calls from the first of its readings that has some, and returns the letters that it
+        uses; 0: there are no calls, and the block is text.
+        """
+        patterns: Any = import_module("regex")
+        self._syntaxes = [
+            (syntax, patterns.compile(syntax.begin), patterns.compile(syntax.tail) if syntax.tail else None)
+            for syntax in syntaxes
+        ]
+        self._accept = accept
+        self._text = ""
+        self._at = 0
+        """Before here everything was given as text or taken as calls."""
+        self._open: tuple[CallSyntax, Any, Any] | None = None
+        """The block that has begun: its syntax, the match of its beginning, its tail's pattern."""
+        self._brackets: Brackets | None = None
+        self._sought = 0
+        """Before here the open block has no end."""
+
+    def feed(self, text: str, *, finished: bool) -> Iterator[str]:
+        """Give the texts between blocks, as far as they are known to be none."""
+        self._text += text
+        while self._at < len(self._text):
+            if self._open is None:
+                yield from self._seek(finished=finished)
+                if self._open is None:
+                    return
+            end = self._end(finished=finished)
+            if end is None and not finished:
+                return
+            yield from self._close(end)
+
+    def _seek(self, *, finished: bool) -> Iterator[str]:
+        """Look for the next beginning."""
+        whole, held = None, len(self._text)
+        for syntax, pattern, tail in self._syntaxes:
+            match = pattern.search(self._text, self._at, partial=not finished)
+            if match is None:
+                continue
+            if match.partial:
+                held = min(held, match.start())
+            elif whole is None or match.start() < whole[1].start():
+                whole = (syntax, match, tail)
+        if whole is not None and whole[1].start() <= held:
+            self._open, held = whole, whole[1].start()
+            begin = whole[1]
+            self._brackets = Brackets(begin.start("open")) if whole[0].end == BRACKET else None
+            self._sought = begin.end()
+        if held > self._at:
+            text, self._at = self._text[self._at : held], held
+            yield text
+
+    def _end(self, *, finished: bool) -> int | None:
+        """The end of the open block; None: it is not there yet."""
+        assert self._open is not None
+        syntax, begin, tail = self._open
+        if self._brackets is not None:
+            self._brackets.follow(self._text)
+            end = self._brackets.end
+        else:
+            mark = self._closing(syntax, begin)
+            at = self._text.find(mark, self._sought)
+            self._sought = max(self._sought, len(self._text) - len(mark) + 1)
+            end = at + len(mark) if at >= 0 else None
+        if end is None or tail is None:
+            return end
+        match = tail.match(self._text, end, partial=not finished)
+        if match is None:
+            return end
+        return None if match.partial else int(match.end())
+
+    @staticmethod
+    def _closing(syntax: CallSyntax, begin: Any) -> str:
+        return f"</{begin.group()[1:]}" if syntax.end == SAME_TAG else syntax.end
+
+    def _close(self, end: int | None) -> Iterator[str]:
+        """Have the open block's calls taken; else its beginning is text."""
+        assert self._open is not None
+        syntax, begin, _ = self._open
+        start = begin.start()
+        readings = ((self._text[start:end], end - start),) if end is not None else self._cut(syntax, begin)
+        self._open = None
+        if used := self._accept(readings):
+            self._at = start + used
+        else:
+            self._at = begin.end()
+            yield begin.group()
+
+    def _cut(self, syntax: CallSyntax, begin: Any) -> tuple[Reading, ...]:
+        """Readings of a block that the end of the answer has cut: all of it, or its calls without the last."""
+        start, rest, brackets = begin.start(), self._text[begin.start() :], self._brackets
+        closing = "" if syntax.end == BRACKET else self._closing(syntax, begin)
+        readings = [(rest + closing, len(rest))] if syntax.is_json and closing else []
+        if syntax.each:
+            at = len(rest)
+            while (at := rest.rfind(syntax.each, len(begin.group()), at)) >= 0:
+                end = at + len(syntax.each)
+                if not syntax.each.endswith((">", "\n")):  # a tag with a variable name
+                    end = rest.find(">", at) + 1 or len(rest)
+                readings.append((rest[:end] + closing, end))
+            return tuple(readings)
+        if brackets is None and (opening := self._text.find("[", begin.end())) >= 0:
+            brackets = Brackets(opening)
+            brackets.follow(self._text)
+        if brackets is not None:
+            readings += [(f"{self._text[start:end]}]{closing}", end - start) for end in reversed(brackets.items)]
+        return tuple(readings)

@@ -1,0 +1,429 @@
+"""Parser classes of vLLM that lose nothing: whole calls come as calls, and all other text of an answer as text.
+
+vLLM parses an answer in one piece by other code than its stream, and both lose text: a call that the token limit cuts,
+what follows a call, a text that only looks like one. Here both forms pass the same reader, whose result depends neither
+on the size of the pieces nor on the tokens: vLLM's reasoning parser, fed with markers as pieces of their own, then
+`CallScanner`. vLLM's tool parser sees complete blocks only. A parser that raises gets no further text; it is content.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from models.chat.vllm.call_syntax import REQUIRED, SYNTAXES, CallScanner, CallSyntax, Reading
+
+MOST_REQUIRED = 8
+"""Calls of an answer where `tool_choice` requires some, and the model may write them as JSON."""
+
+
+class Parts(NamedTuple):
+    """What a piece of an answer has become."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[Any, ...] = ()
+    """vLLM's `FunctionCall`s."""
+
+
+class ReasoningSplitter:
+    """Splits an answer into reasoning and what follows it, by vLLM's own streaming parser."""
+
+    def __init__(self, parser: Any) -> None:
+        """parser: vLLM's, without calls."""
+        self._parser = parser
+        half = parser.reasoning_parser
+        self._tokenizer = None if half.engine_based_streaming else parser.model_tokenizer
+        marks = (getattr(half, name, None) for name in ("reasoning_start_str", "reasoning_end_str"))
+        self._pieces = Pieces([mark for mark in marks if mark])
+        self._broken = False
+        self._owed = ""
+        """Text that the parser has taken and not given yet."""
+
+    def feed(self, text: str, request: Any, prompt: list[int] | None, *, finished: bool) -> Parts:
+        reasoning, content = "", ""
+        pieces = self._pieces.cut(text, finished=finished)
+        for number, piece in enumerate(pieces or [""]):
+            part = self._feed(piece, request, prompt, finished=finished and number >= len(pieces) - 1)
+            reasoning += part.reasoning
+            content += part.content
+        return Parts(reasoning, content)
+
+    def _feed(self, piece: str, request: Any, prompt: list[int] | None, *, finished: bool) -> Parts:
+        if self._broken or self._parser._stream_state.reasoning_ended:
+            return Parts(content=piece)
+        try:
+            tokens = _encode(self._tokenizer, piece) if self._tokenizer is not None else []
+            delta = self._parser.parse_delta(piece, tokens, request, prompt, finished=finished)
+        except Exception:
+            self._broken = True
+            return Parts(content=self._owed + piece)
+        parts = Parts(delta.reasoning or "", delta.content or "") if delta is not None else Parts()
+        return self._with_lost(piece, parts, finished=finished)
+
+    def _with_lost(self, piece: str, parts: Parts, *, finished: bool) -> Parts:
+        """Add what the parser has dropped, markers apart. One without markers has a language of its own."""
+        if not self._pieces.marks:
+            return parts
+        self._owed += piece
+        lost = ""
+        for text in parts.reasoning, parts.content:
+            if (at := self._owed.find(text)) >= 0:
+                lost += self._owed[:at]
+                self._owed = self._owed[at + len(text) :]
+            else:  # it is another text
+                self._owed = ""
+        ended = self._parser._stream_state.reasoning_ended
+        if finished or ended:
+            lost, self._owed = lost + self._owed, ""
+        lost = self._pieces.without_marks(lost)
+        if not lost.strip():
+            return parts
+        if ended or parts.content:
+            return parts._replace(content=lost + parts.content)
+        return parts._replace(reasoning=lost + parts.reasoning)
+
+
+class Pieces:
+    """Cuts a text that comes in pieces of any size so that each marker is a piece of its own."""
+
+    def __init__(self, marks: list[str], *, letters: bool = False) -> None:
+        """letters: all between markers is cut into letters."""
+        self.marks, self._letters = marks, letters
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, sorted(marks, key=len, reverse=True)))})")
+        self._held = ""
+        """The end of the text that may be the beginning of a marker."""
+
+    def cut(self, text: str, *, finished: bool) -> list[str]:
+        text, self._held = self._held + text, ""
+        if self.marks and not finished:
+            held = max(_overlap(text, mark) for mark in self.marks)
+            text, self._held = text[: len(text) - held], text[len(text) - held :]
+        pieces = self._pattern.split(text) if self.marks else [text]
+        if self._letters:
+            return [part for piece in pieces for part in ([piece] if piece in self.marks else piece)]
+        return [piece for piece in pieces if piece]
+
+    def without_marks(self, text: str) -> str:
+        return self._pattern.sub("", text)
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return tokens
+
+
+def _overlap(text: str, mark: str) -> int:
+    """Letters at the end of a text that may begin a marker."""
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
+
+
+class CallReader:
+    """Takes calls out of the content of an answer."""
+
+    def __init__(self, parser: Any, request: Any, syntaxes: tuple[CallSyntax, ...]) -> None:
+        self._parser, self._request = parser, request
+        self._scanner = CallScanner(syntaxes, self._accept)
+        self._calls: list[Any] = []
+        self._any = False
+        self._blank: str | None = ""
+        """White space since the last block, or the beginning, as long as nothing else came; None: something did."""
+
+    def feed(self, text: str, *, finished: bool) -> Parts:
+        content = "".join(self._said(piece) for piece in self._scanner.feed(text, finished=finished))
+        if finished and not self._any:  # it is no space around calls
+            content += self._blank or ""
+        calls, self._calls = tuple(self._calls), []
+        return Parts(content=content, calls=calls)
+
+    def _said(self, text: str) -> str:
+        if self._blank is not None:
+            text, self._blank = self._blank + text, None
+            if not text or text.isspace():
+                text, self._blank = "", text
+        return text
+
+    def _accept(self, readings: tuple[Reading, ...]) -> int:
+        for text, length in readings:
+            if calls := self._read(text):
+                self._calls += calls
+                self._any, self._blank = True, ""
+                return length
+        return 0
+
+    def _read(self, text: str) -> list[Any]:
+        """The calls of a block; empty: it has none."""
+        try:
+            result = self._parser.fresh().extract_tool_calls(text.strip(), self._request)
+        except Exception:
+            return []
+        calls = [
+            self._parser.make_call(call.function.name, call.function.arguments, call.id) for call in result.tool_calls
+        ]
+        whole = result.tools_called and not (result.content or "").strip() and None not in calls
+        return calls if whole else []
+
+
+class RequiredReader(CallReader):
+    """Takes calls out of vLLM's own language for `tool_choice: required`."""
+
+    def _read(self, text: str) -> list[Any]:
+        try:
+            items = json.loads(text)
+            calls = [
+                self._parser.make_call(item["name"], json.dumps(item["parameters"], ensure_ascii=False))
+                for item in items
+            ]
+        except (ValueError, TypeError, KeyError):
+            return []
+        return calls if None not in calls else []
+
+
+class NamedReader:
+    """Takes the whole content of an answer as the arguments of the tool that the request names."""
+
+    def __init__(self, parser: Any, name: str) -> None:
+        self._parser, self._name, self._text = parser, name, ""
+
+    def feed(self, text: str, *, finished: bool) -> Parts:
+        self._text += text
+        if not finished:
+            return Parts()
+        call = self._parser.make_call(self._name, self._text) if self._text.strip() else None
+        return Parts(calls=(call,)) if call is not None else Parts(content=self._text)
+
+
+class AnswerReader:
+    """Reads one answer in pieces of any size."""
+
+    def __init__(self, parser: Any, request: Any, prompt: list[int] | None) -> None:
+        self._request, self._prompt = request, prompt
+        self._reasoning, self._calls = parser.readers(request)
+        self._hidden = not request.include_reasoning
+        if self._hidden:  # the splitter must see it
+            self._request = request.model_copy(update={"include_reasoning": True})
+
+    def feed(self, text: str, prompt: list[int] | None, *, finished: bool) -> Parts:
+        reasoning, content = "", text
+        if self._reasoning is not None:
+            self._prompt = prompt if prompt is not None else self._prompt
+            reasoning, content, _ = self._reasoning.feed(text, self._request, self._prompt, finished=finished)
+            reasoning = "" if self._hidden else reasoning
+        if self._calls is None:
+            return Parts(reasoning, content)
+        return self._calls.feed(content, finished=finished)._replace(reasoning=reasoning)
+
+
+def _bound_calls(request: Any) -> None:
+    """Make the list of calls that a request requires end: a model that knows no tools would call for ever."""
+    outputs, text = getattr(request, "structured_outputs", None), getattr(request, "text", None)
+    for schema in (getattr(outputs, "json", None), getattr(getattr(text, "format", None), "schema_", None)):
+        if isinstance(schema, dict) and schema.get("type") == "array":
+            schema.setdefault("maxItems", MOST_REQUIRED)
+
+
+class LetterReader:
+    """Reads one answer in a language of its own: letter by letter as a stream, and at its end once more as a whole.
+
+    What the second reading has more comes at the end, and all calls do.
+    """
+
+    def __init__(self, make: Callable[[], Any], request: Any, prompt: list[int] | None) -> None:
+        """make: makes vLLM's own parser."""
+        self._make, self._request, self._prompt = make, request, prompt
+        self._parser = make()
+        self._tokenizer = self._parser.model_tokenizer
+        self._pieces = Pieces([*self._tokenizer.get_added_vocab()], letters=True)
+        self._text = ""
+        self._given = Parts()
+
+    def feed(self, text: str, prompt: list[int] | None, *, finished: bool) -> Parts:
+        self._text += text
+        self._prompt = prompt if prompt is not None else self._prompt
+        parts = Parts()
+        for piece in [*self._pieces.cut(text, finished=finished), *([""] if finished else [])]:
+            parts = _joined(parts, self._feed(piece, finished=finished and not piece))
+        self._given = _joined(self._given, parts)
+        return _joined(parts, self._rest()) if finished else parts
+
+    def _feed(self, piece: str, *, finished: bool) -> Parts:
+        try:
+            tokens = _encode(self._tokenizer, piece)
+            delta = self._parser.parse_delta(piece, tokens, self._request, self._prompt, finished=finished)
+        except Exception:
+            return Parts()  # the second reading may have it
+        return Parts(delta.reasoning or "", delta.content or "") if delta is not None else Parts()
+
+    def _rest(self) -> Parts:
+        parser = self._make()
+        try:
+            parser.set_prompt_token_ids(self._prompt or [])
+            tokens = _encode(self._tokenizer, self._text)
+            reasoning, content, calls = parser.parse(self._text, self._request, True, tokens)
+        except Exception:
+            return Parts() if any(self._given) else Parts(content=self._text)
+        return Parts(
+            _more(self._given.reasoning, reasoning if self._request.include_reasoning else ""),
+            _more(self._given.content, content),
+            tuple(call for call in calls or () if is_whole(call.arguments)),
+        )
+
+
+def _joined(one: Parts, other: Parts) -> Parts:
+    return Parts(one.reasoning + other.reasoning, one.content + other.content, one.calls + other.calls)
+
+
+def _more(given: str, whole: str | None) -> str:
+    return whole[len(given) :] if whole and whole.startswith(given) else ""
+
+
+def is_whole(arguments: str) -> bool:
+    """Whether the arguments of a call are a JSON object; those of a tool without parameters may be empty."""
+    try:
+        return isinstance(json.loads(arguments or "{}"), dict)
+    except ValueError:
+        return False
+
+
+@cache
+def _only(kind: Any, *, calls: bool) -> Any:
+    """vLLM's parser class of one half of another."""
+
+    class HalfParser(import_module("vllm.parser.abstract_parser").DelegatingParser):  # type: ignore[misc]
+        reasoning_parser_cls = None if calls else kind.reasoning_parser_cls
+        tool_parser_cls = kind.tool_parser_cls if calls else None
+
+    return HalfParser
+
+
+def guarded(kind: Any) -> Any:
+    """A parser class of vLLM for a language of its own; where it raises, text is content."""
+    delta_class: Any = import_module("vllm.entrypoints.generate.base.protocol").DeltaMessage
+
+    class GuardedParser(kind):  # type: ignore[misc]
+        broken = False
+
+        def parse(self, model_output: str, *arguments: Any, **named: Any) -> Any:
+            try:
+                return super().parse(model_output, *arguments, **named)
+            except Exception:
+                return None, model_output, None
+
+        def parse_delta(self, delta_text: str, *arguments: Any, **named: Any) -> Any:
+            if not self.broken:
+                try:
+                    return super().parse_delta(delta_text, *arguments, **named)
+                except Exception:
+                    self.broken = True
+            return delta_class(content=delta_text) if delta_text else None
+
+    return GuardedParser
+
+
+def _has_own_language(kind: Any, tool_parser: str) -> bool:
+    """Whether a parser reads calls and other text together."""
+    base = import_module("vllm.parser.abstract_parser").DelegatingParser
+    if any(getattr(kind, name) is not getattr(base, name) for name in ("parse", "parse_delta", "_extract_tool_calls")):
+        return True
+    return kind.tool_parser_cls is not None and tool_parser not in SYNTAXES
+
+
+def whole_answers(kind: Any, tool_parser: str) -> Any:
+    """A parser class of vLLM that loses nothing. tool_parser: its name; empty: it is of the recipe's own file."""
+    if issubclass(kind, import_module("vllm.parser.harmony").HarmonyParser):
+        return guarded(kind)
+    own_language = _has_own_language(kind, tool_parser)
+    protocol: Any = import_module("vllm.entrypoints.generate.base.protocol")
+    make_id = import_module("vllm.renderers.chat_utils").make_tool_call_id
+
+    class WholeAnswerParser(kind):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self._made = arguments, named
+            self._prompt: list[int] | None = None
+            self._stream: AnswerReader | LetterReader | None = None
+            self._streamed_calls = 0
+
+        def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
+            super().set_prompt_token_ids(prompt_token_ids)
+            self._prompt = list(prompt_token_ids)
+
+        def adjust_request(self, request: Any) -> Any:
+            request = super().adjust_request(request)
+            if request.tool_choice == "required" and self.tool_parser and self.tool_parser.supports_required_and_named:
+                _bound_calls(request)
+            return request
+
+        def _half(self, *, calls: bool) -> Any:
+            return _only(kind, calls=calls)(*self._made[0], **self._made[1])
+
+        def fresh(self) -> Any:
+            """vLLM's own parser of calls; it keeps state."""
+            return self._half(calls=True)
+
+        def make_call(self, name: Any, arguments: Any, given: str | None = None) -> Any:
+            """A call; None: it is not whole."""
+            if not isinstance(name, str) or not name or not is_whole(arguments):
+                return None
+            return protocol.FunctionCall(
+                id=given or self._make_tool_call_id(name), name=name, arguments=arguments or "{}"
+            )
+
+        def _reader(self, request: Any) -> AnswerReader | LetterReader:
+            if own_language:
+                return LetterReader(lambda: kind(*self._made[0], **self._made[1]), request, self._prompt)
+            return AnswerReader(self, request, self._prompt)
+
+        def readers(self, request: Any) -> tuple[ReasoningSplitter | None, Any]:
+            """What reads an answer's reasoning, and its calls."""
+            self._initialize_history_tool_call_cnt(request)
+            splitter = ReasoningSplitter(self._half(calls=False)) if self._reasoning_parser is not None else None
+            if self._tool_parser is None or not request.tools or request.tool_choice == "none":
+                return splitter, None
+            if self._tool_parser.supports_required_and_named:
+                if request.tool_choice == "required":
+                    return splitter, RequiredReader(self, request, REQUIRED)
+                if not isinstance(request.tool_choice, str | None):
+                    return splitter, NamedReader(self, self._get_function_name(request))
+            return splitter, CallReader(self, request, SYNTAXES[tool_parser])
+
+        def parse(
+            self,
+            model_output: str,
+            request: Any,
+            enable_auto_tools: bool = False,
+            model_output_token_ids: Sequence[int] = (),
+        ) -> tuple[str | None, str | None, list[Any] | None]:
+            parts = self._reader(request).feed(model_output, None, finished=True)
+            is_empty = parts.calls or self._reasoning_parser is not None
+            return parts.reasoning or None, parts.content or (None if is_empty else ""), list(parts.calls)
+
+        def parse_delta(
+            self,
+            delta_text: str,
+            delta_token_ids: list[int],
+            request: Any,
+            prompt_token_ids: list[int] | None = None,
+            *,
+            finished: bool,
+        ) -> Any:
+            if self._stream is None:
+                self._stream = self._reader(request)
+            parts = self._stream.feed(delta_text, prompt_token_ids, finished=finished)
+            if not any(parts):
+                return None
+            fields: dict[str, Any] = {name: text for name, text in parts._asdict().items() if text and name != "calls"}
+            if parts.calls:
+                fields["tool_calls"] = [self._delta(call) for call in parts.calls]
+            return protocol.DeltaMessage(**fields)
+
+        def _delta(self, call: Any) -> Any:
+            number, self._streamed_calls = self._streamed_calls, self._streamed_calls + 1
+            function = protocol.DeltaFunctionCall(name=call.name, arguments=call.arguments)
+            return protocol.DeltaToolCall(id=call.id or make_id(), type="function", index=number, function=function)
+
+    return WholeAnswerParser
