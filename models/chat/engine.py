@@ -273,6 +273,7 @@ class VllmEngine:
         def fault() -> BadRequest | None:
             return errors.explain_failure(reached_engine=bool(meter.request_ids), constrained=admission.constrained)
 
+        limits.allow_top_p_of_zero(request)
         token_limits = limits.token_limits(request)
         if self._cuts:
             limits.cut_tokens(request, self._engine.model_config.max_model_len)

@@ -7,6 +7,7 @@ from registry.base.json import NOT_JSON
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
 
+LEAST_TOP_P = b"1e-12"
 TOKEN_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Chat Completions, Completions and Messages have the first, Chat Completions the second, Responses the third."""
 INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority", "use_beam_search")
@@ -18,6 +19,10 @@ WALKED = frozenset(
     }
 )  # fmt: skip
 """Lists and objects whose entries vLLM visits one by one on the loop that feeds all streams."""
+BAD_WORD_BYTES = 16_384
+"""Of all `bad_words` together. vLLM looks for each with and without a blank before it; EngineCore has a buffer of so
+many tokens for each request on a GPU, and ends where a request has more.
+"""
 ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
 
 
@@ -50,6 +55,12 @@ def check(request: ChatRequest, context_length: int, bounds: Bounds) -> None:
     for name in WALKED & fields.keys():
         _within(_entries(request, name), bounds.entries, name)
     _check_answers(request, context_length, bounds)
+    if sum(2 * len(word) for word in set(request.items("bad_words"))) > BAD_WORD_BYTES:
+        raise BadRequest(
+            f"'bad_words' may have {BAD_WORD_BYTES // 2} bytes of JSON together. Send fewer, or shorter ones.",
+            param="bad_words",
+            code="too_many_entries",
+        )
     pattern = request.raw_object("repetition_detection").get("max_pattern_size")
     if pattern is not None and number(pattern, 0) > bounds.repetition_pattern:
         raise BadRequest(
@@ -84,6 +95,12 @@ def cut_tokens(request: ChatRequest, most: int) -> None:
     for name, value in token_limits(request).items():
         if value > most:
             request.replace(name, str(most).encode())
+
+
+def allow_top_p_of_zero(request: ChatRequest) -> None:
+    """Keep only the likeliest token at `top_p: 0`, which OpenAI and Anthropic document and vLLM refuses."""
+    if "top_p" in request.fields and request.value("top_p") == 0 and request.fields["top_p"] != b"false":
+        request.replace("top_p", LEAST_TOP_P)
 
 
 def cut_warning(limits: dict[str, int], allowed: int | None) -> str:

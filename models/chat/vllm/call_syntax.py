@@ -7,8 +7,9 @@ What is inside a block is the parser's business, once the block is complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
-from typing import Any, NamedTuple
+from functools import cache
+from pkgutil import resolve_name
+from typing import NamedTuple, Protocol
 
 BRACKET = ""
 """The end of a block whose first bracket, the group `open`, ends it where it is closed."""
@@ -58,7 +59,9 @@ SYNTAXES: dict[str, tuple[CallSyntax, ...]] = {
         CallSyntax("<｜DSML｜function_calls>", end="</｜DSML｜function_calls>", each="</｜DSML｜invoke>"),
     ),
     "deepseek_v4": (_DSML,),
-    "deepseek_v41": (_DSML,),
+    "deepseek_v41": (
+        CallSyntax("<｜DSML｜ calls>", end="</｜DSML｜ calls>", each="</｜DSML｜ invoke>"),
+    ),
     "dots": (CallSyntax("<dots_function_call>", each="</invoke>"),),
     "ernie45": (_JSON_TAG,),
     "functiongemma": (CallSyntax("<start_function_call>", end="<end_function_call>"),),
@@ -182,6 +185,32 @@ class Brackets:
                 self.items.append(self.at + 1)
 
 
+class Match(Protocol):
+    """A match of `regex`. partial: it reaches the end of the text, and more of it may match or not."""
+
+    partial: bool
+
+    def start(self, group: str = ...) -> int: ...
+
+    def end(self) -> int: ...
+
+    def group(self) -> str: ...
+
+
+class Pattern(Protocol):
+    """A pattern of `regex`, which knows partial matches."""
+
+    def search(self, text: str, at: int, *, partial: bool) -> Match | None: ...
+
+    def match(self, text: str, at: int, *, partial: bool) -> Match | None: ...
+
+
+@cache
+def pattern(expression: str) -> Pattern:
+    compiled: Pattern = resolve_name("regex:compile")(expression)
+    return compiled
+
+
 class CallScanner:
     """Cuts an answer into text and blocks of calls."""
 
@@ -189,16 +218,14 @@ class CallScanner:
         """accept: takes a block's calls from the first of its readings that has some, and returns the letters that it
         uses; 0: there are no calls, and the block is text.
         """
-        patterns: Any = import_module("regex")
         self._syntaxes = [
-            (syntax, patterns.compile(syntax.begin), patterns.compile(syntax.tail) if syntax.tail else None)
-            for syntax in syntaxes
+            (syntax, pattern(syntax.begin), pattern(syntax.tail) if syntax.tail else None) for syntax in syntaxes
         ]
         self._accept = accept
         self._text = ""
         self._at = 0
         """Before here everything was given as text or taken as calls."""
-        self._open: tuple[CallSyntax, Any, Any] | None = None
+        self._open: tuple[CallSyntax, Match, Pattern | None] | None = None
         """The block that has begun: its syntax, the match of its beginning, its tail's pattern."""
         self._brackets: Brackets | None = None
         self._sought = 0
@@ -219,9 +246,10 @@ class CallScanner:
 
     def _seek(self, *, finished: bool) -> Iterator[str]:
         """Look for the next beginning."""
-        whole, held = None, len(self._text)
-        for syntax, pattern, tail in self._syntaxes:
-            match = pattern.search(self._text, self._at, partial=not finished)
+        whole: tuple[CallSyntax, Match, Pattern | None] | None = None
+        held = len(self._text)
+        for syntax, begins, tail in self._syntaxes:
+            match = begins.search(self._text, self._at, partial=not finished)
             if match is None:
                 continue
             if match.partial:
@@ -254,10 +282,10 @@ class CallScanner:
         match = tail.match(self._text, end, partial=not finished)
         if match is None:
             return end
-        return None if match.partial else int(match.end())
+        return None if match.partial else match.end()
 
     @staticmethod
-    def _closing(syntax: CallSyntax, begin: Any) -> str:
+    def _closing(syntax: CallSyntax, begin: Match) -> str:
         return f"</{begin.group()[1:]}" if syntax.end == SAME_TAG else syntax.end
 
     def _close(self, end: int | None) -> Iterator[str]:
@@ -273,22 +301,36 @@ class CallScanner:
             self._at = begin.end()
             yield begin.group()
 
-    def _cut(self, syntax: CallSyntax, begin: Any) -> tuple[Reading, ...]:
+    def _cut(self, syntax: CallSyntax, begin: Match) -> tuple[Reading, ...]:
         """Readings of a block that the end of the answer has cut: all of it, or its calls without the last."""
-        start, rest, brackets = begin.start(), self._text[begin.start() :], self._brackets
+        rest = self._text[begin.start() :]
         closing = "" if syntax.end == BRACKET else self._closing(syntax, begin)
-        readings = [(rest + closing, len(rest))] if syntax.is_json and closing else []
+        readings = []
+        if syntax.is_json and closing:
+            readings.append((rest[: len(rest) - overlap(rest, closing)] + closing, len(rest)))
+        for end in self._ends(syntax, begin, rest):
+            whole = rest[:end] + closing if syntax.each else f"{rest[:end]}]{closing}"
+            is_all = bool(closing) and closing.startswith(rest[end:].strip())
+            readings.append((whole, len(rest) if is_all else end))
+        return tuple(readings)
+
+    def _ends(self, syntax: CallSyntax, begin: Match, rest: str) -> Iterator[int]:
+        """Where calls of a cut block end, the last first."""
         if syntax.each:
             at = len(rest)
             while (at := rest.rfind(syntax.each, len(begin.group()), at)) >= 0:
                 end = at + len(syntax.each)
-                if not syntax.each.endswith((">", "\n")):  # a tag with a variable name
-                    end = rest.find(">", at) + 1 or len(rest)
-                readings.append((rest[:end] + closing, end))
-            return tuple(readings)
+                # some tags have a variable name
+                yield end if syntax.each.endswith((">", "\n")) else rest.find(">", at) + 1 or len(rest)
+            return
+        brackets = self._brackets
         if brackets is None and (opening := self._text.find("[", begin.end())) >= 0:
             brackets = Brackets(opening)
             brackets.follow(self._text)
-        if brackets is not None:
-            readings += [(f"{self._text[start:end]}]{closing}", end - start) for end in reversed(brackets.items)]
-        return tuple(readings)
+        for end in reversed(brackets.items if brackets is not None else ()):
+            yield end - begin.start()
+
+
+def overlap(text: str, mark: str) -> int:
+    """Letters at the end of a text that may begin a marker."""
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models import importing
+from models.chat.requests.limits import BAD_WORD_BYTES
 from models.chat.vllm import launch, plugin, request_classes, tuned, variables
 from registry.base.processor import cores
 
@@ -71,8 +72,10 @@ SERVER = (
 
 MAX_ANSWERS = 128
 """Largest `n` of one request; OpenAI's own limit."""
-MAX_STOPS = 1 << 16
-"""Of vLLM's own, which is 4 by default: `bounds.stops` is below it, and refuses more with a clear message."""
+NOT_REACHED = 1 << 16
+"""For limits of vLLM's own, below which ours refuse with a clear message: stop strings (4 by default) and prompts of
+one request (1,024).
+"""
 
 
 def environment() -> None:
@@ -89,7 +92,10 @@ def environment() -> None:
         VLLM_LOGGING_LEVEL="WARNING",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
         VLLM_MAX_N_SEQUENCES=str(MAX_ANSWERS),
-        VLLM_MAX_STOP_STRINGS=str(MAX_STOPS),
+        VLLM_MAX_STOP_STRINGS=str(NOT_REACHED),
+        VLLM_MAX_COMPLETION_PROMPTS=str(NOT_REACHED),
+        VLLM_MAX_NUM_BAD_WORDS=str(BAD_WORD_BYTES),
+        VLLM_MAX_BAD_WORDS_TOTAL_TOKENS=str(BAD_WORD_BYTES),
         VLLM_MEDIA_URL_ALLOW_REDIRECTS="0",  # they lead out of the domains that a recipe allows
         TOKENIZERS_PARALLELISM="false",
     )

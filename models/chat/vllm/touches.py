@@ -17,6 +17,7 @@ PARTS, FILES = "tests/contract/chat/test_parts.py", "tests/contract/chat/test_fi
 ENGINE, ANSWERS = "tests/contract/chat_engine/test_adapters.py", "tests/contract/chat_engine/test_answers.py"
 GRAMMARS, SLEEP = "tests/contract/chat_engine/test_grammars.py", "tests/contract/test_sleep_gpu.py"
 COUNTING, NUMBERS = "tests/contract/chat_engine/test_counting.py", "tests/contract/chat_engine/test_numbers.py"
+WHOLE, BYTES = "tests/contract/vllm/test_whole_answers.py", "tests/contract/vllm/test_token_bytes.py"
 PLUGIN, PREWARM = "tests/contract/vllm/test_plugin.py", "tests/contract/vllm/test_prewarm.py"
 LIVE = "an upstream change that lets an adapter be loaded and placed while steps run"
 PIN = "an upstream fix, and the next pin"
@@ -186,11 +187,10 @@ REPLACED = (
     ),
     VllmPatch(
         "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.create_chat_completion",
-        "Messages: answers a call of a tool that `max_tokens` cut, and tells what broke in a stream",
+        "Messages: tells what broke in a stream",
         PIN,
         MESSAGES,
         takes="self request",
-        also="choices message tool_calls function arguments stop_reason finish_reason",
     ),
     VllmPatch(
         "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.online_renderer",
@@ -202,10 +202,34 @@ REPLACED = (
     ),
     VllmPatch(
         "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat.parser_cls",
-        "an answer in one piece is no thought where the prompt ends the thoughts",
+        "one reader for answers in one piece and streamed, which loses nothing of them",
+        "parsers of vLLM's that give all text, and the same in both forms",
+        WHOLE,
+        also="parser state openai_serving_responses reasoning_parser_cls engine_based_streaming "
+        "vllm.parser.harmony HarmonyParser",
+    ),
+    VllmPatch(
+        "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat.chat_completion_full_generator",
+        "an answer that `max_tokens` cut ends with `length`, also after calls, as its stream does",
         PIN,
-        "tests/contract/vllm/test_reasoning.py",
-        also="parser state openai_serving_responses reasoning_parser_cls engine_based_streaming",
+        WHOLE,
+        takes="self request result_generator",
+        also="choices message tool_calls finish_reason outputs",
+    ),
+    VllmPatch(
+        "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat._create_chat_logprobs",
+        "the real bytes of a token that is a part of a character",
+        PIN,
+        BYTES,
+        takes="self token_ids top_logprobs tokenizer",
+        also="backend_tokenizer decoder added_tokens_decoder bytes content",
+    ),
+    VllmPatch(
+        "vllm.entrypoints.openai.responses.serving:OpenAIServingResponses._create_response_logprobs",
+        "the same in Responses",
+        PIN,
+        BYTES,
+        takes="self token_ids logprobs tokenizer",
     ),
     VllmPatch(
         "vllm.v1.metrics.loggers:PrometheusStatLogger.record",
@@ -317,6 +341,39 @@ USED = (
         "whether Responses has a parser of calls",
         PIN,
         ANSWERS,
+    ),
+    VllmPatch(
+        "vllm.parser.abstract_parser:DelegatingParser.parse_delta",
+        "the reasoning of an answer, by vLLM's parser without its parser of calls",
+        PIN,
+        WHOLE,
+        takes="self delta_text delta_token_ids request prompt_token_ids",
+        also="DelegatingParser reasoning_parser model_tokenizer reasoning include_reasoning model_copy "
+        "vllm.entrypoints.generate.base.protocol DeltaMessage",
+    ),
+    VllmPatch(
+        "vllm.parser.abstract_parser:StreamState.reasoning_ended",
+        "whether reasoning has ended, which vLLM's parser does not tell otherwise",
+        PIN,
+        WHOLE,
+        also="_stream_state",
+    ),
+    VllmPatch(
+        "vllm.parser.abstract_parser:DelegatingParser.extract_tool_calls",
+        "the calls in a block, by vLLM's parser without its parser of reasoning",
+        PIN,
+        WHOLE,
+        takes="self model_output request",
+        also="tools_called function arguments FunctionCall DeltaToolCall DeltaFunctionCall "
+        "vllm.renderers.chat_utils make_tool_call_id",
+    ),
+    VllmPatch(
+        "vllm.parser.abstract_parser:DelegatingParser.adjust_request",
+        "a bound on the calls that a request requires: a model that knows no tools would call for ever",
+        PIN,
+        WHOLE,
+        takes="self request",
+        also="tool_choice tools text json schema_",
     ),
     VllmPatch(
         "vllm.v1.structured_output.request:get_structured_output_key",

@@ -13,12 +13,20 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from models.chat.vllm.call_syntax import REQUIRED, SYNTAXES, CallScanner, CallSyntax, Reading
+from models.chat.vllm.call_syntax import REQUIRED, SYNTAXES, CallScanner, CallSyntax, Reading, overlap
 
 MOST_REQUIRED = 8
 """Calls of an answer where `tool_choice` requires some, and the model may write them as JSON."""
+
+
+class Call(NamedTuple):
+    """A whole call. id: as the parser has read it, if it has."""
+
+    name: str
+    arguments: str
+    id: str | None
 
 
 class Parts(NamedTuple):
@@ -26,8 +34,7 @@ class Parts(NamedTuple):
 
     reasoning: str = ""
     content: str = ""
-    calls: tuple[Any, ...] = ()
-    """vLLM's `FunctionCall`s."""
+    calls: tuple[Call, ...] = ()
 
 
 class ReasoningSplitter:
@@ -47,7 +54,7 @@ class ReasoningSplitter:
     def feed(self, text: str, request: Any, prompt: list[int] | None, *, finished: bool) -> Parts:
         reasoning, content = "", ""
         pieces = self._pieces.cut(text, finished=finished)
-        for number, piece in enumerate(pieces or [""]):
+        for number, piece in enumerate(pieces or ([""] if finished else [])):
             part = self._feed(piece, request, prompt, finished=finished and number >= len(pieces) - 1)
             reasoning += part.reasoning
             content += part.content
@@ -70,22 +77,25 @@ class ReasoningSplitter:
         if not self._pieces.marks:
             return parts
         self._owed += piece
-        lost = ""
-        for text in parts.reasoning, parts.content:
-            if (at := self._owed.find(text)) >= 0:
-                lost += self._owed[:at]
-                self._owed = self._owed[at + len(text) :]
-            else:  # it is another text
-                self._owed = ""
+        reasoning, content = self._with_skipped(parts.reasoning), self._with_skipped(parts.content)
         ended = self._parser._stream_state.reasoning_ended
-        if finished or ended:
-            lost, self._owed = lost + self._owed, ""
-        lost = self._pieces.without_marks(lost)
-        if not lost.strip():
-            return parts
-        if ended or parts.content:
-            return parts._replace(content=lost + parts.content)
-        return parts._replace(reasoning=lost + parts.reasoning)
+        if not (finished or ended):
+            return Parts(reasoning, content)
+        rest, self._owed = self._lost(self._owed), ""
+        return Parts(reasoning, content + rest) if ended or content else Parts(reasoning + rest, content)
+
+    def _with_skipped(self, text: str) -> str:
+        """A text that the parser has given, with what it has skipped before."""
+        at = self._owed.find(text)
+        if at < 0:  # it is another text
+            self._owed = ""
+            return text
+        skipped, self._owed = self._owed[:at], self._owed[at + len(text) :]
+        return self._lost(skipped) + text
+
+    def _lost(self, text: str) -> str:
+        lost = self._pieces.without_marks(text)
+        return lost if lost.strip() else ""
 
 
 class Pieces:
@@ -101,7 +111,7 @@ class Pieces:
     def cut(self, text: str, *, finished: bool) -> list[str]:
         text, self._held = self._held + text, ""
         if self.marks and not finished:
-            held = max(_overlap(text, mark) for mark in self.marks)
+            held = max(overlap(text, mark) for mark in self.marks)
             text, self._held = text[: len(text) - held], text[len(text) - held :]
         pieces = self._pattern.split(text) if self.marks else [text]
         if self._letters:
@@ -117,18 +127,25 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     return tokens
 
 
-def _overlap(text: str, mark: str) -> int:
-    """Letters at the end of a text that may begin a marker."""
-    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
+class CallMaker(Protocol):
+    """What makes calls of the text in an answer."""
+
+    def read_block(self, text: str, request: Any) -> list[Call | None]: ...
+
+    def make_call(self, name: Any, arguments: Any, given: str | None = None) -> Call | None: ...
+
+
+class ContentReader(Protocol):
+    def feed(self, text: str, *, finished: bool) -> Parts: ...
 
 
 class CallReader:
     """Takes calls out of the content of an answer."""
 
-    def __init__(self, parser: Any, request: Any, syntaxes: tuple[CallSyntax, ...]) -> None:
-        self._parser, self._request = parser, request
+    def __init__(self, maker: CallMaker, request: Any, syntaxes: tuple[CallSyntax, ...]) -> None:
+        self._maker, self._request = maker, request
         self._scanner = CallScanner(syntaxes, self._accept)
-        self._calls: list[Any] = []
+        self._calls: list[Call] = []
         self._any = False
         self._blank: str | None = ""
         """White space since the last block, or the beginning, as long as nothing else came; None: something did."""
@@ -155,54 +172,54 @@ class CallReader:
                 return length
         return 0
 
-    def _read(self, text: str) -> list[Any]:
-        """The calls of a block; empty: it has none."""
-        try:
-            result = self._parser.fresh().extract_tool_calls(text.strip(), self._request)
-        except Exception:
-            return []
-        calls = [
-            self._parser.make_call(call.function.name, call.function.arguments, call.id) for call in result.tool_calls
-        ]
-        whole = result.tools_called and not (result.content or "").strip() and None not in calls
-        return calls if whole else []
+    def _read(self, text: str) -> list[Call]:
+        """The calls of a block; empty: it has none that is whole."""
+        return self._whole(self._maker.read_block(text.strip(), self._request))
+
+    @staticmethod
+    def _whole(calls: list[Call | None]) -> list[Call]:
+        whole = [call for call in calls if call is not None]
+        return whole if len(whole) == len(calls) else []
 
 
 class RequiredReader(CallReader):
     """Takes calls out of vLLM's own language for `tool_choice: required`."""
 
-    def _read(self, text: str) -> list[Any]:
+    def _read(self, text: str) -> list[Call]:
         try:
             items = json.loads(text)
             calls = [
-                self._parser.make_call(item["name"], json.dumps(item["parameters"], ensure_ascii=False))
+                self._maker.make_call(item["name"], json.dumps(item["parameters"], ensure_ascii=False))
                 for item in items
             ]
         except (ValueError, TypeError, KeyError):
             return []
-        return calls if None not in calls else []
+        return self._whole(calls)
 
 
 class NamedReader:
     """Takes the whole content of an answer as the arguments of the tool that the request names."""
 
-    def __init__(self, parser: Any, name: str) -> None:
-        self._parser, self._name, self._text = parser, name, ""
+    def __init__(self, maker: CallMaker, name: str) -> None:
+        self._maker, self._name, self._text = maker, name, ""
 
     def feed(self, text: str, *, finished: bool) -> Parts:
         self._text += text
         if not finished:
             return Parts()
-        call = self._parser.make_call(self._name, self._text) if self._text.strip() else None
+        call = self._maker.make_call(self._name, self._text) if self._text.strip() else None
         return Parts(calls=(call,)) if call is not None else Parts(content=self._text)
 
 
 class AnswerReader:
     """Reads one answer in pieces of any size."""
 
-    def __init__(self, parser: Any, request: Any, prompt: list[int] | None) -> None:
+    def __init__(
+        self, reasoning: ReasoningSplitter | None, calls: ContentReader | None, request: Any, prompt: list[int] | None
+    ) -> None:
+        """calls: None where the content is all text."""
+        self._reasoning, self._calls = reasoning, calls
         self._request, self._prompt = request, prompt
-        self._reasoning, self._calls = parser.readers(request)
         self._hidden = not request.include_reasoning
         if self._hidden:  # the splitter must see it
             self._request = request.model_copy(update={"include_reasoning": True})
@@ -215,7 +232,7 @@ class AnswerReader:
             reasoning = "" if self._hidden else reasoning
         if self._calls is None:
             return Parts(reasoning, content)
-        return self._calls.feed(content, finished=finished)._replace(reasoning=reasoning)
+        return _joined(Parts(reasoning), self._calls.feed(content, finished=finished))
 
 
 def _bound_calls(request: Any) -> None:
@@ -266,19 +283,18 @@ class LetterReader:
             reasoning, content, calls = parser.parse(self._text, self._request, True, tokens)
         except Exception:
             return Parts() if any(self._given) else Parts(content=self._text)
-        return Parts(
-            _more(self._given.reasoning, reasoning if self._request.include_reasoning else ""),
-            _more(self._given.content, content),
-            tuple(call for call in calls or () if is_whole(call.arguments)),
+        whole = tuple(
+            Call(call.name, call.arguments or "{}", call.id) for call in calls or () if is_whole(call.arguments)
         )
+        reasoning, content, given = reasoning or "", content or "", self._given
+        if not (reasoning.startswith(given.reasoning) and content.startswith(given.content)):
+            return Parts(calls=whole)
+        more = reasoning[len(given.reasoning) :] if self._request.include_reasoning else ""
+        return Parts(more, content[len(given.content) :], whole)
 
 
 def _joined(one: Parts, other: Parts) -> Parts:
     return Parts(one.reasoning + other.reasoning, one.content + other.content, one.calls + other.calls)
-
-
-def _more(given: str, whole: str | None) -> str:
-    return whole[len(given) :] if whole and whole.startswith(given) else ""
 
 
 def is_whole(arguments: str) -> bool:
@@ -361,35 +377,38 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
         def _half(self, *, calls: bool) -> Any:
             return _only(kind, calls=calls)(*self._made[0], **self._made[1])
 
-        def fresh(self) -> Any:
-            """vLLM's own parser of calls; it keeps state."""
-            return self._half(calls=True)
+        def read_block(self, text: str, request: Any) -> list[Call | None]:
+            """The calls in a block by vLLM's own parser, which keeps state."""
+            try:
+                result: Any = self._half(calls=True).extract_tool_calls(text, request)
+            except Exception:
+                return []
+            if not result.tools_called or (result.content or "").strip():
+                return []
+            return [self.make_call(call.function.name, call.function.arguments, call.id) for call in result.tool_calls]
 
-        def make_call(self, name: Any, arguments: Any, given: str | None = None) -> Any:
+        def make_call(self, name: Any, arguments: Any, given: str | None = None) -> Call | None:
             """A call; None: it is not whole."""
             if not isinstance(name, str) or not name or not is_whole(arguments):
                 return None
-            return protocol.FunctionCall(
-                id=given or self._make_tool_call_id(name), name=name, arguments=arguments or "{}"
-            )
+            return Call(name, arguments or "{}", given or self._make_tool_call_id(name))
 
         def _reader(self, request: Any) -> AnswerReader | LetterReader:
             if own_language:
                 return LetterReader(lambda: kind(*self._made[0], **self._made[1]), request, self._prompt)
-            return AnswerReader(self, request, self._prompt)
-
-        def readers(self, request: Any) -> tuple[ReasoningSplitter | None, Any]:
-            """What reads an answer's reasoning, and its calls."""
             self._initialize_history_tool_call_cnt(request)
-            splitter = ReasoningSplitter(self._half(calls=False)) if self._reasoning_parser is not None else None
-            if self._tool_parser is None or not request.tools or request.tool_choice == "none":
-                return splitter, None
-            if self._tool_parser.supports_required_and_named:
+            splitter = ReasoningSplitter(self._half(calls=False)) if self.reasoning_parser is not None else None
+            return AnswerReader(splitter, self._content_reader(request), request, self._prompt)
+
+        def _content_reader(self, request: Any) -> ContentReader | None:
+            if self.tool_parser is None or not request.tools or request.tool_choice == "none":
+                return None
+            if self.tool_parser.supports_required_and_named:
                 if request.tool_choice == "required":
-                    return splitter, RequiredReader(self, request, REQUIRED)
+                    return RequiredReader(self, request, REQUIRED)
                 if not isinstance(request.tool_choice, str | None):
-                    return splitter, NamedReader(self, self._get_function_name(request))
-            return splitter, CallReader(self, request, SYNTAXES[tool_parser])
+                    return NamedReader(self, self._get_function_name(request))
+            return CallReader(self, request, SYNTAXES[tool_parser])
 
         def parse(
             self,
@@ -399,8 +418,9 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
             model_output_token_ids: Sequence[int] = (),
         ) -> tuple[str | None, str | None, list[Any] | None]:
             parts = self._reader(request).feed(model_output, None, finished=True)
-            is_empty = parts.calls or self._reasoning_parser is not None
-            return parts.reasoning or None, parts.content or (None if is_empty else ""), list(parts.calls)
+            empty = None if parts.calls or self.reasoning_parser is not None else ""
+            calls = [protocol.FunctionCall(**call._asdict()) for call in parts.calls]
+            return parts.reasoning or None, parts.content or empty, calls
 
         def parse_delta(
             self,
@@ -421,7 +441,7 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
                 fields["tool_calls"] = [self._delta(call) for call in parts.calls]
             return protocol.DeltaMessage(**fields)
 
-        def _delta(self, call: Any) -> Any:
+        def _delta(self, call: Call) -> Any:
             number, self._streamed_calls = self._streamed_calls, self._streamed_calls + 1
             function = protocol.DeltaFunctionCall(name=call.name, arguments=call.arguments)
             return protocol.DeltaToolCall(id=call.id or make_id(), type="function", index=number, function=function)

@@ -26,13 +26,12 @@ def _each(begin: str, end: str, calls: tuple[str, ...] = _ARGUMENTS, between: st
     return between.join(f"{begin}{call}{end}" for call in calls)
 
 
-def _dsml(name: str) -> str:
+def _dsml(name: str, blank: str = "") -> str:
     invokes = (
-        '<｜DSML｜invoke name="set_light">\n<｜DSML｜parameter name="state" string="true">on</｜DSML｜parameter>\n'
-        '</｜DSML｜invoke>\n<｜DSML｜invoke name="set_fan">\n'
-        '<｜DSML｜parameter name="speed" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<*invoke name="set_light">\n<*parameter name="state" string="true">on</*parameter>\n</*invoke>\n'
+        '<*invoke name="set_fan">\n<*parameter name="speed" string="false">2</*parameter>\n</*invoke>\n'
     )
-    return f"<｜DSML｜{name}>\n{invokes}</｜DSML｜{name}>"
+    return f"<*{name}>\n{invokes}</*{name}>".replace("*", f"｜DSML｜{blank}")
 
 
 def _deepseek(call: str, end: str, kind: str) -> str:
@@ -50,7 +49,7 @@ SAMPLES: dict[str, str] = {
     "deepseek_v31": _deepseek("<｜tool▁sep｜>", "", ""),
     "deepseek_v32": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
-    "deepseek_v41": _dsml("tool_calls"),
+    "deepseek_v41": _dsml("calls", " "),
     "dots": f"<dots_function_call>{_INVOKE}</dots_function_call>",
     "ernie45": _each("<tool_call>\n", "\n</tool_call>"),
     "functiongemma": "<start_function_call>call:set_light{state:<escape>on<escape>}<end_function_call>"
@@ -67,11 +66,13 @@ SAMPLES: dict[str, str] = {
     "hy_v3": "<tool_calls><tool_call>set_light<tool_sep>\n<arg_key>state</arg_key>\n<arg_value>on</arg_value>\n"
     "</tool_call>\n<tool_call>set_fan<tool_sep>\n<arg_key>speed</arg_key>\n<arg_value>2</arg_value>\n</tool_call>"
     "</tool_calls>",
-    "hy_v4": "<tool_calls><tool_call>set_light\n<arg_key>state</arg_key>\n<arg_value>on</arg_value>\n"
-    "</tool_call>\n<tool_call>set_fan\n<arg_key>speed</arg_key>\n<arg_value>2</arg_value>\n</tool_call></tool_calls>",
+    "hy_v4": "<tool_calls><tool_call>set_light<arg_key>state</arg_key><arg_value>on</arg_value></tool_call>"
+    "<tool_call>set_fan<arg_key>speed</arg_key><arg_value>2</arg_value></tool_call></tool_calls>",
     "internlm": _each("<|action_start|><|plugin|>\n", "<|action_end|>"),
     "jamba": f"<tool_calls>{_LIST}</tool_calls>",
-    "k2_horizon": f"<ifm|tool_calls>{_each('<ifm|tool_call>', '</ifm|tool_call>')}</ifm|tool_calls>",
+    "k2_horizon": "<ifm|tool_calls><ifm|tool_call>set_light<ifm|arg_key>state</ifm|arg_key><ifm|arg_value>on"
+    "</ifm|arg_value></ifm|tool_call><ifm|tool_call>set_fan<ifm|arg_key>speed</ifm|arg_key><ifm|arg_value>2"
+    "</ifm|arg_value></ifm|tool_call></ifm|tool_calls>",
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.set_light:0<|tool_call_argument_begin|>"
     '{"state": "on"}<|tool_call_end|><|tool_call_begin|>functions.set_fan:1<|tool_call_argument_begin|>{"speed": 2}'
     "<|tool_call_end|><|tool_calls_section_end|>",
@@ -81,20 +82,20 @@ SAMPLES: dict[str, str] = {
     "llama4_json": _each("<|python_tag|>", "", between="; "),
     "llama4_pythonic": f"<|python_start|>{_PYTHON}<|python_end|>",
     "longcat": _each("<longcat_tool_call>", "</longcat_tool_call>"),
-    "mimo": _QWEN,
+    "mimo": _QWEN.replace("\non\n", "on").replace("\n2\n", "2"),
     "minicpm5": '<function name="set_light"><param name="state">on</param></function>\n'
     '<function name="set_fan"><param name="speed">2</param></function>',
     "minimax_m2": f"<minimax:tool_call>\n{_INVOKE}\n</minimax:tool_call>",
     "minimax_m3": f'{_MINIMAX}<tool_call>\n{_MINIMAX}<invoke name="set_light">{_MINIMAX}<state>on{_MINIMAX}</state>'
     f'{_MINIMAX}</invoke>\n{_MINIMAX}<invoke name="set_fan">{_MINIMAX}<speed>2{_MINIMAX}</speed>{_MINIMAX}</invoke>\n'
     f"{_MINIMAX}</tool_call>",
-    "mistral": '[TOOL_CALLS]set_light[ARGS]{"state": "on"}[TOOL_CALLS]set_fan[ARGS]{"speed": 2}',
+    "mistral": '[TOOL_CALLS]set_light{"state": "on"}[TOOL_CALLS]set_fan{"speed": 2}',
     "olmo3": "<function_calls>set_light(state='on')\nset_fan(speed=2)</function_calls>",
     "phi4_mini_json": f"functools{_LIST}",
     "plamo3": "".join((
         _PLAMO("begin_tool_requests"),
         *(f"{_PLAMO('begin_tool_request')}{_PLAMO('begin_tool_name')}{name}{_PLAMO('end_tool_name')}"
-          f"{_PLAMO('begin_tool_arguments')}<|plamo:msg|>{arguments}{_PLAMO('end_tool_arguments')}"
+          f"{_PLAMO('begin_tool_arguments')}<|plamo:constrain|>json<|plamo:msg|>{arguments}{_PLAMO('end_tool_arguments')}"
           f"{_PLAMO('end_tool_request')}" for name, arguments in (LIGHT, FAN)),
         _PLAMO("end_tool_requests"),
     )),
@@ -104,7 +105,8 @@ SAMPLES: dict[str, str] = {
     "qwen3_json": _each("<tool_call>\n", "\n</tool_call>"),
     "qwen3_xml": _QWEN,
     "seed_oss": _QWEN.replace("tool_call>", "seed:tool_call>"),
-    "step3": "<｜tool_calls_begin｜>" + _each("<｜tool_call_begin｜>function<｜tool_sep｜>", "<｜tool_call_end｜>", _STEP)
+    "step3": "<｜tool_calls_begin｜>"
+    + _each("<｜tool_call_begin｜>function<｜tool_sep｜>", "<｜tool_call_end｜>", _STEP)
     + "<｜tool_calls_end｜>",
     "step3p5": _QWEN,
     "xlam": _LIST,

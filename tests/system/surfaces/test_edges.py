@@ -33,7 +33,7 @@ RANGES: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "/v1/completions": {
         **SHARES, **PENALTIES, "n": (1, 128), "seed": (-INT64 - 1, INT64), "max_tokens": (0, 131_072),
-        "logprobs": (0, 5), "logit_bias": ({"65": -100}, {"65": 100}), "stop": (["x"], ["x"] * 4), "best_of": (1, 20),
+        "logprobs": (0, 5), "logit_bias": ({"65": -100}, {"65": 100}), "stop": (["x"], ["x"] * 4), "best_of": (1,),
     },
     "/v1/responses": {
         **SHARES, "max_output_tokens": (16, 131_072), "metadata": ({}, {str(n): "x" * 512 for n in range(16)}),
@@ -48,10 +48,13 @@ RANGES: dict[str, dict[str, tuple[Any, ...]]] = {
     "/generate": {
         "temperature": (0.01, 2), "top_p": (0.01, 0.99), "top_k": (1, 500), "repetition_penalty": (0.1, 2),
         "frequency_penalty": (-2, 2), "seed": (0, 2**64 - 1), "max_new_tokens": (1, 512), "stop": ([], ["x"] * 4),
-        "truncate": (1, 512), "top_n_tokens": (0, 5), "best_of": (1, 2),
+        "truncate": (1, 512), "top_n_tokens": (0,), "best_of": (1,),
     },
 }  # fmt: skip
-"""By OpenAI's and Anthropic's API reference, Ollama's documentation of the Modelfile, and TGI's OpenAPI document."""
+"""By OpenAI's and Anthropic's API reference, Ollama's documentation of the Modelfile, and TGI's OpenAPI document.
+
+Not the edges of what is not offered at all: `best_of` above 1, and `top_n_tokens`.
+"""
 TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
     "/v1/chat/completions": tuple({"logprobs": True, "top_logprobs": count} for count in (0, 20)),
     "/v1/responses": tuple(
