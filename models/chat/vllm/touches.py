@@ -205,7 +205,7 @@ REPLACED = (
         "one reader for answers in one piece and streamed, which loses nothing of them",
         "parsers of vLLM's that give all text, and the same in both forms",
         WHOLE,
-        also="parser state openai_serving_responses reasoning_parser_cls engine_based_streaming "
+        also="parser state openai_serving_responses reasoning_parser_cls engine_based_streaming vllm.tool_parsers "
         "vllm.parser.harmony HarmonyParser",
     ),
     VllmPatch(

@@ -276,7 +276,7 @@ def test_calls_are_found_and_cut_anywhere(name: str) -> None:
         assert around == ("", "Well:  That is all.", calls, "tool_calls")
 
 
-@pytest.mark.parametrize("tool", ["pythonic", "llama3_json"])
+@pytest.mark.parametrize("tool", ["pythonic", "jamba"])
 def test_required_calls_are_cut(tool: str) -> None:
     cuts = [both(tool, None, REQUIRED[:end], [3], 0, "length", "required", "hi") for end in range(len(REQUIRED) + 1)]
     assert [len(answer.calls) for answer in cuts if answer.calls][:1] == [1]

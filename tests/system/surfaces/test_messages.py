@@ -58,6 +58,23 @@ def test_messages_with_tools(claude: Anthropic) -> None:
     assert claude.messages.create(model=MODEL, max_tokens=60, messages=turns, tools=[tool]).content
 
 
+@pytest.mark.parametrize(("tokens", "whole"), [(200, 3), (30, 0)])
+def test_calls_that_are_cut_come_as_far_as_they_are_whole(claude: Anthropic, tokens: int, whole: int) -> None:
+    requested: Any = {
+        "model": MODEL, "max_tokens": tokens, "messages": HELLO, "tool_choice": {"type": "any"},
+        "tools": [{"name": "set_light", "input_schema": LIGHT}], "extra_body": {"temperature": 0},
+    }  # fmt: skip
+    answer = claude.messages.create(**requested)
+    assert answer.stop_reason == "max_tokens"
+    assert [block.input for block in answer.content if block.type == "tool_use"] == [{"state": "on"}] * whole
+    assert "set_light" in "".join(block.text for block in answer.content if block.type == "text")
+    with claude.messages.stream(**requested) as stream:
+        final = stream.get_final_message()
+    assert final.stop_reason == "max_tokens"
+    assert [block.type for block in final.content].count("tool_use") == whole
+    assert "set_light" in "".join(block.text for block in final.content if block.type == "text")
+
+
 def test_tokens_of_a_message_are_counted(claude: Anthropic) -> None:
     requested: Any = {"model": MODEL, "messages": HELLO}
     counted = claude.messages.count_tokens(**requested).input_tokens
