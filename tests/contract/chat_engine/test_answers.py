@@ -26,7 +26,7 @@ async def test_progress_goes_up_to_ready(bench: Bench) -> None:
 
 
 async def test_each_handler_of_answers_has_its_kind_of_parser(bench: Bench) -> None:
-    """Which looks at the prompt, where the model thinks: `reasoning.patch_reasoning`."""
+    """`handlers.patch_parsers` replaces it."""
     for name, attribute in handlers.HANDLERS.items():
         assert hasattr(getattr(bench.engine._app.state, name), attribute)
 

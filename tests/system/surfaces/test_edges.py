@@ -32,7 +32,7 @@ RANGES: dict[str, dict[str, tuple[Any, ...]]] = {
         "metadata": ({}, {str(n): "x" * 512 for n in range(16)}),
     },
     "/v1/completions": {
-        **SHARES, **PENALTIES, "n": (1, 128), "seed": (-INT64 - 1, INT64), "max_tokens": (0, 131_072),
+        **SHARES, **PENALTIES, "n": (1, 128), "seed": (-INT64 - 1, INT64), "max_tokens": (1, 131_072),
         "logprobs": (0, 5), "logit_bias": ({"65": -100}, {"65": 100}), "stop": (["x"], ["x"] * 4), "best_of": (1,),
     },
     "/v1/responses": {
@@ -53,7 +53,8 @@ RANGES: dict[str, dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 """By OpenAI's and Anthropic's API reference, Ollama's documentation of the Modelfile, and TGI's OpenAPI document.
 
-Not the edges of what is not offered at all: `best_of` above 1, and `top_n_tokens`.
+Not the edges of what is not offered at all: `best_of` above 1, `top_n_tokens`, and `max_tokens: 0` of Completions without
+`echo`, which vLLM has no answer for.
 """
 TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
     "/v1/chat/completions": tuple({"logprobs": True, "top_logprobs": count} for count in (0, 20)),

@@ -50,7 +50,7 @@ REQUESTS: dict[str, Body] = {
     "keys": {"prompt_cache_key": "k", "safety_identifier": "s", "text": {"verbosity": "medium"}, "background": False},
     "schema": {"text": {"format": {"type": "json_schema", **SHAPE}}},
     "tools": {"tools": FLAT[:1], "tool_choice": {"type": "function", "name": "set_light"}},
-    "some tool": {"tools": FLAT, "tool_choice": "required"},
+    "some tool": {"tools": FLAT, "tool_choice": "required", "max_output_tokens": 450},
     "thoughts": {**THINKS, "input": SUM, "reasoning": {"summary": None}},
     "thoughts and tools": {**THINKS, "input": BOTH, "tools": FLAT},
 }
