@@ -32,6 +32,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """`source`: a folder, or an archive when `unpack_to` names the empty folder to unpack it into.
 
     `out`: the empty folder that takes the normalised files; None: a dry run.
+    `file_bytes`: the largest file that may be written; None: `unpacked_bytes` of the bounds.
     """
 
     source: Path
@@ -39,6 +40,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     bounds: Bounds
     unpack_to: Path | None = None
     out: Path | None = None
+    file_bytes: int | None = None
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,13 +99,15 @@ def check(job: Job) -> CheckAnswer:
         )
 
 
-def _limit(bounds: Bounds) -> None:
+def _limit(job: Job) -> None:
     """Bounds for the next job: memory, processor seconds (they add up over jobs) and size of files written."""
+    bounds = job.bounds
     resource.setrlimit(resource.RLIMIT_AS, (bounds.adapter_check_memory, resource.RLIM_INFINITY))
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(used.ru_utime + used.ru_stime + bounds.adapter_check_seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (bounds.unpacked_bytes, resource.RLIM_INFINITY))
+    file_bytes = bounds.unpacked_bytes if job.file_bytes is None else job.file_bytes
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
 
 
 def _too_long(*_: object) -> None:
@@ -122,7 +126,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             job = decode_job(line)
-            _limit(job.bounds)
+            _limit(job)
             signal.setitimer(signal.ITIMER_REAL, job.bounds.adapter_check_seconds)
             try:
                 answer = check(job)

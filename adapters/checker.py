@@ -57,13 +57,20 @@ class Checker:
         return [worker.pid for worker in self._all if worker.returncode is None]
 
     async def check(
-        self, source: Path, base: Base, bounds: Bounds, *, unpack_to: Path | None = None, out: Path | None = None
+        self,
+        source: Path,
+        base: Base,
+        bounds: Bounds,
+        *,
+        unpack_to: Path | None = None,
+        out: Path | None = None,
+        file_bytes: int | None = None,
     ) -> CheckedAdapter:
         """Judge a folder or archive and write its normalised form into `out`; see check_process.Job.
 
         Raises Unfit with every fault, Unavailable (code disk_full), EngineFailed (code check_failed).
         """
-        job = Job(source=source, base=base, bounds=bounds, unpack_to=unpack_to, out=out)
+        job = Job(source=source, base=base, bounds=bounds, unpack_to=unpack_to, out=out, file_bytes=file_bytes)
         worker = await self._free.get()
         try:
             worker = await self._alive(worker)

@@ -17,6 +17,7 @@ from registry.base.threads import Threads
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.fields import HubSource, PackageSource
+from registry.storage.reserve import DiskReserve
 
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EIO, errno.ESTALE)
 
@@ -34,8 +35,8 @@ class FetchedAdapter:
 class Fetcher:
     """Works in `incoming`, which belongs to it; `start` empties it."""
 
-    def __init__(self, incoming: Path, bounds: Bounds) -> None:
-        self._incoming, self._bounds = incoming, bounds
+    def __init__(self, incoming: Path, bounds: Bounds, reserve: DiskReserve) -> None:
+        self._incoming, self._bounds, self._reserve = incoming, bounds, reserve
         self._threads = Threads("hub of adapters")
 
     def start(self) -> None:
@@ -69,7 +70,7 @@ class Fetcher:
         try:
             with disk_errors():
                 async with asyncio.timeout(self._bounds.adapter_download_seconds):
-                    return await self._threads.run(download, source, folder, self._bounds)
+                    return await self._threads.run(download, source, folder, self._bounds, self._reserve)
         except TimeoutError:  # the thread ends on its own, since its folder is gone
             raise Unavailable(
                 f"'{source.hub}' was not there after {self._bounds.adapter_download_seconds:.0f} s.",

@@ -11,15 +11,16 @@ from registry.errors import TooLarge, Unavailable, Unfit
 from registry.files.sources import TIMEOUT, endpoint, hub_errors, public_endpoint
 from registry.recipes.fields import HubSource
 from registry.storage.files import is_full
+from registry.storage.reserve import DiskReserve
 
 
-def download(source: HubSource, folder: Path, bounds: Bounds) -> str:
+def download(source: HubSource, folder: Path, bounds: Bounds, reserve: DiskReserve) -> str:
     """Bring adapter_config.json and adapter_model.safetensors of `source` into the empty `folder`. Blocks.
 
     Returns the commit that its revision stood for, 40 hex digits.
 
     Raises as `hub_errors`, TooLarge before anything is fetched, Unfit for a repository that holds no adapter,
-    OSError for a full disk.
+    OSError for a full disk, Unavailable (storage_full).
     """
     from huggingface_hub import HfApi, snapshot_download  # takes a fifth of a second: not at start
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -35,10 +36,11 @@ def download(source: HubSource, folder: Path, bounds: Bounds) -> str:
             raise Unavailable(f"The hub at {public_endpoint()} names no commit for {where}.", code="hub_unavailable")
         _check_files(where, sizes, bounds)
         try:
-            snapshot_download(
-                hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),
-                etag_timeout=TIMEOUT,
-            )  # fmt: skip
+            with reserve.hold(sizes[CONFIG] + sizes[TENSORS]):
+                snapshot_download(
+                    hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),
+                    etag_timeout=TIMEOUT,
+                )  # fmt: skip
         except RuntimeError as error:
             if is_full(error, folder):
                 raise OSError(ENOSPC, os.strerror(ENOSPC), str(folder)) from error

@@ -8,15 +8,17 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from adapters.checker import Checker
-from adapters.fetch import Fetcher, disk_errors
+from adapters.content.validate import CONFIG, TENSORS
+from adapters.fetch import FetchedAdapter, Fetcher, disk_errors
 from adapters.store import Store
 from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
 from registry.bounds import Bounds
-from registry.errors import BadRequest, Conflict
+from registry.errors import BadRequest, Conflict, Unavailable
 from registry.names import ADAPTER, DEFAULT_TEAM, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion, Version
 from registry.state.database import State
 from registry.state.versions import VersionChange, check_alias
+from registry.storage.reserve import DiskReserve
 
 log = logging.getLogger("roundhouse.adapters")
 T = TypeVar("T")
@@ -31,17 +33,26 @@ class AdapterService:
         bounds: of what an adapter may bring in.
         leased: tells whether running or waiting requests hold the digest; asked before anything is deleted.
         workers: checking processes that are kept warm.
+        reserve: of the disk of `data`, which no registration touches.
     """
 
     def __init__(
-        self, data: Path, state: State, *, leased: Callable[[str], bool], bounds: Bounds | None = None, workers: int = 2
+        self,
+        data: Path,
+        state: State,
+        *,
+        leased: Callable[[str], bool],
+        bounds: Bounds | None = None,
+        workers: int = 2,
+        reserve: DiskReserve | None = None,
     ) -> None:
         self.store = Store(data / "store")
         self.bounds = bounds or Bounds()
         self.checker = Checker(workers)
         self.incoming = data.absolute() / "incoming"
         """For uploads too: on the store's disk, and emptied at start."""
-        self._fetcher = Fetcher(self.incoming, self.bounds)
+        self.reserve = reserve or DiskReserve(data)
+        self._fetcher = Fetcher(self.incoming, self.bounds, self.reserve)
         self._state, self._leased = state, leased
         self._names: WeakValueDictionary[AdapterKey, asyncio.Lock] = WeakValueDictionary()
         # A digest that is stored but not yet in the state must not be collected: both happen under this lock.
@@ -63,7 +74,7 @@ class AdapterService:
     async def validate(self, base: Base, source: AdapterSource) -> CheckedAdapter:
         """Dry run: everything but storing. Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest."""
         async with self._fetcher.fetched(source) as fetched:
-            return await self.checker.check(fetched.path, base, self.bounds, unpack_to=fetched.unpack_to)
+            return await self._check(fetched, base)
 
     async def register(
         self,
@@ -82,7 +93,8 @@ class AdapterService:
         The same content again makes no new version (`created` is False). `alias` moves to it in the same moment.
         accept: called with what was found, before it is stored; what it raises is this call's error.
 
-        Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full): nothing has changed then.
+        Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full, storage_full): nothing has
+        changed then.
         """
         if not ADAPTER.match(name):
             raise BadRequest(f"'{name[:80]}' is not a valid adapter name: {NAME_RULE}.", param="name")
@@ -91,9 +103,7 @@ class AdapterService:
         key = AdapterKey(base.id, name, team)
         async with self._name_lock(key), self._fetcher.fetched(source) as fetched:
             with disk_errors(), self.store.writing() as out:
-                checked = await self.checker.check(
-                    fetched.path, base, self.bounds, unpack_to=fetched.unpack_to, out=out
-                )
+                checked = await self._check(fetched, base, out)
                 accept(checked)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)
                 # Once begun a commit runs to its end, whether or not the caller is still there.
@@ -189,6 +199,22 @@ class AdapterService:
         return tuple(removed)
 
     # --- inside --------------------------------------------------------------------------------------------------
+    async def _check(self, fetched: FetchedAdapter, base: Base, out: Path | None = None) -> CheckedAdapter:
+        """Check a source and write its normalised form into `out`. Raises as `Checker.check`, or storage_full."""
+        path, most = fetched.path, int(self.bounds.unpacked_bytes)
+        if fetched.unpack_to is None:
+            with self.reserve.hold(0 if out is None else await asyncio.to_thread(_source_bytes, path)):
+                return await self.checker.check(path, base, self.bounds, out=out)
+        with self.reserve.hold_pair(most, path.stat().st_size) as room:
+            try:
+                return await self.checker.check(
+                    path, base, self.bounds, unpack_to=fetched.unpack_to, out=out, file_bytes=room
+                )
+            except Unavailable as error:
+                if error.code == "disk_full" and room < most:
+                    raise self.reserve.full_error() from error
+                raise
+
     async def _locked(self, key: AdapterKey, change: Callable[[], Adapter]) -> Adapter:
         async with self._name_lock(key):
             return await asyncio.to_thread(change)
@@ -200,6 +226,11 @@ class AdapterService:
     def _clean(self) -> int:
         self._fetcher.start()
         return self.store.start()
+
+
+def _source_bytes(folder: Path) -> int:
+    """Size of an adapter's files: normalised they are no larger."""
+    return sum(file.stat().st_size for name in (CONFIG, TENSORS) if (file := folder / name).is_file())
 
 
 async def _run_to_end(work: Coroutine[None, None, T]) -> T:

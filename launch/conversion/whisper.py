@@ -23,6 +23,7 @@ from registry.base.json import read_object
 from registry.errors import EngineFailed, Unavailable, by_status
 from registry.recipes.definition import Recipe, Task
 from registry.storage.files import sync_folder
+from registry.storage.reserve import DiskReserve
 
 FORM = 2
 """Format of conversions; those of an earlier one are made anew. 2: with languages, and only alignment_heads that
@@ -39,10 +40,15 @@ def needs_conversion(folder: Path) -> bool:
 
 
 class Conversions:
-    """Converted models below `root`, one folder for each."""
+    """Converted models below `root`, one folder for each.
 
-    def __init__(self, root: Path, seconds: float = SECONDS) -> None:
+    Args:
+        reserve: of its disk, which no conversion touches.
+    """
+
+    def __init__(self, root: Path, seconds: float = SECONDS, reserve: DiskReserve | None = None) -> None:
         self._root, self._seconds = root.absolute(), seconds
+        self._reserve = reserve or DiskReserve(root)
         self._lock = asyncio.Lock()
 
     def tidy(self) -> None:
@@ -60,7 +66,7 @@ class Conversions:
     async def make(self, recipe: Recipe, folder: Path) -> Path:
         """The converted model, made if need be.
 
-        Raises Unfit, EngineFailed (conversion_failed), Unavailable (disk_full).
+        Raises Unfit, EngineFailed (conversion_failed), Unavailable (disk_full, storage_full).
         """
         async with self._lock:  # one at a time: each takes all that the machine can give
             converted = await asyncio.to_thread(self.find, recipe, folder)
@@ -84,6 +90,10 @@ class Conversions:
             await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise Unavailable(f"{self._root} cannot be made: {error.strerror}.", code="disk_full") from error
+        with self._reserve.hold(await asyncio.to_thread(_size, folder)):
+            return await self._run(folder, target)
+
+    async def _run(self, folder: Path, target: Path) -> Path:
         half = target.with_suffix(".half")
         await asyncio.to_thread(
             shutil.rmtree, half, ignore_errors=True
@@ -113,6 +123,10 @@ class Conversions:
         former = self._root / target.name.partition("-")[0]
         await asyncio.to_thread(shutil.rmtree, former, ignore_errors=True)
         return target
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 
 def _publish(half: Path, target: Path) -> None:

@@ -16,6 +16,7 @@ from registry.base.wording import size_words
 from registry.errors import Unavailable
 from registry.files.sources import TIMEOUT, endpoint, hub_errors, public_endpoint
 from registry.recipes.fields import HubSource, is_revision
+from registry.storage.reserve import DiskReserve
 
 SPARE = 256 * 2**20
 """Bytes of a disk that a download leaves free."""
@@ -94,7 +95,8 @@ def check_disk(source: HubSource, repository: Repository) -> None:
     folder = cache_folder()
     place = next(one for one in (folder, *folder.parents) if one.exists())
     need, free = missing_bytes(source, repository), shutil.disk_usage(place).free
-    if need and need + SPARE > free:
+    spare = max(SPARE, DiskReserve(place).measure()[1])
+    if need and need + spare > free:
         raise Unavailable(
             f"'{source.hub}' wants {size_words(need)} of disk, and {place} has {size_words(free)} free. Make room, or "
             "point HF_HOME to another disk.",

@@ -188,6 +188,9 @@ class Settings(BaseSettings):
     )
     max_uploads: ByteSize = ByteSize(8 * 2**30)
     """Bytes of all uploads under way."""
+    disk_reserve: Annotated[
+        ByteSize | None, OptionHelp(BOUNDS.panel, "1 % of the disk: 64MiB to 1GiB, at most a quarter")
+    ] = Field(default=None, description="Disk of the data directory that uploads leave to the ledger and the state.")
     max_audio_seconds: Annotated[float, BOUNDS] = Field(
         default=4 * 3600.0, description="Longest recording, in seconds."
     )

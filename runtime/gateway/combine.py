@@ -65,8 +65,8 @@ class Combiner:
     async def combine(self, combination: Combination, caller: Caller) -> Registration:
         """Make it, and register it as any other adapter is.
 
-        Raises BadRequest, NotFound, Conflict before any work; Unavailable (combine_busy, compose_timeout, disk_full),
-        Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a registration does.
+        Raises BadRequest, NotFound, Conflict before any work; Unavailable (combine_busy, compose_timeout, disk_full,
+        storage_full), Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a registration does.
         """
         with self._exclusive():
             return await self._combine(combination, caller)
@@ -74,7 +74,8 @@ class Combiner:
     async def merge(self, name: str, caller: Caller, folder: Path) -> AdapterMergedView:
         """Merge base and adapter into a model below `folder`, unless that was done before.
 
-        Raises BadRequest, NotFound, Unavailable (combine_busy, out_of_memory, disk_full), Unfit, EngineFailed.
+        Raises BadRequest, NotFound, Unavailable (combine_busy, out_of_memory, disk_full, storage_full), Unfit,
+        EngineFailed.
         """
         target = self._names.find(name, caller)
         [version] = _versions([target])
@@ -88,9 +89,10 @@ class Combiner:
                 size = await asyncio.to_thread(size_of, out)
             else:
                 with disk_errors():
-                    await asyncio.to_thread(_make_room, base.path, folder)
+                    required = await asyncio.to_thread(_make_room, base.path, folder)
                     trusted = target.recipe.engine.flags.get("trust_remote_code") is True
-                    size = await merge_model(base.path, self._service.stored(version).path, out, trusted=trusted)
+                    with self._service.reserve.hold(required):
+                        size = await merge_model(base.path, self._service.stored(version).path, out, trusted=trusted)
         key = version.key
         return AdapterMergedView(
             name=key.name, base=key.base, version=version.tag, digest=version.digest, output=str(out), bytes=size
@@ -131,7 +133,8 @@ class Combiner:
                     seed=combination.seed,
                     out=Path(folder),
                 )
-                await compose(job, service.bounds.combine_seconds)
+                with service.reserve.hold(2 * sum(version.bytes for version in versions)):  # in float32
+                    await compose(job, service.bounds.combine_seconds)
                 source = ComposedAdapter(Path(folder), _words(combination, versions, kind))
                 return await self._adapters.register(combination.name, base.id, source, caller, alias=combination.alias)
         except EngineFailed:
@@ -151,9 +154,12 @@ def tidy(folder: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _make_room(base: Path, folder: Path) -> None:
+def _make_room(base: Path, folder: Path) -> int:
+    """The bytes of disk that merging into `base` takes. Raises Unavailable (out_of_memory, disk_full)."""
     folder.mkdir(parents=True, exist_ok=True)
-    check_room(needs(base), folder)
+    required = needs(base)
+    check_room(required, folder)
+    return required.disk
 
 
 def _versions(targets: list[ResolvedName]) -> list[Version]:

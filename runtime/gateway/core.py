@@ -83,6 +83,16 @@ class Gateway:
             if isinstance(sink, AttemptSink):
                 sink.attempt(record)
 
+    @property
+    def degraded(self) -> list[str]:
+        """Names of what does not work now."""
+        faults = {
+            "storage_full": self.services.reserve.is_short,
+            "ledger_journalled": self._ledger.is_journalled,
+            "ledger_unavailable": self._ledger.is_failing,
+        }
+        return [name for name, is_so in faults.items() if is_so]
+
     async def flush(self) -> None:
         """Return once the ledger holds the ends of what has ended."""
         await self._ledger.flush()

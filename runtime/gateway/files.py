@@ -21,14 +21,15 @@ from registry.recipes.definition import Recipe
 from registry.recipes.fields import HubSource
 from registry.state.database import State
 from registry.storage.files import unusable
+from registry.storage.reserve import DiskReserve
 from runtime.config.device import Device
 from runtime.residency.entry import ModelEntry
 from runtime.residency.measurements import FileEstimates, apply_files, forget, load_history
 from runtime.scheduling.queue import ModelQueue
 
 log = logging.getLogger("roundhouse.gateway")
-TRANSIENT_CODES = frozenset({"hub_unavailable", "disk_full", "download_ended", "download_failed", "bad_download",
-                     "source_not_stored", "download_cancelled"})  # fmt: skip
+TRANSIENT_CODES = frozenset({"hub_unavailable", "disk_full", "storage_full", "download_ended", "download_failed",
+                     "bad_download", "source_not_stored", "download_cancelled"})  # fmt: skip
 """Codes of what may work the next time: the model is not broken for that."""
 
 
@@ -43,11 +44,16 @@ class FilesInUse:
 
 
 class ModelFiles:
-    """Reads, fetches and deletes models' files. converted: folder for conversions."""
+    """Reads, fetches and deletes models' files.
 
-    def __init__(self, state: State, device: Device, converted: Path) -> None:
+    Args:
+        converted: folder for conversions.
+        reserve: of its disk.
+    """
+
+    def __init__(self, state: State, device: Device, converted: Path, reserve: DiskReserve | None = None) -> None:
         self._state, self._device = state, device
-        self._downloads, self._conversions = Downloads(), Conversions(converted)
+        self._downloads, self._conversions = Downloads(), Conversions(converted, reserve=reserve)
 
     def tidy(self) -> None:
         """At the start: what a server that was killed had not finished. Blocks."""

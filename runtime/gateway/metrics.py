@@ -167,6 +167,14 @@ class Metrics:
     )
     budget = _gauge("roundhouse_budget_bytes", "Bytes that all models may hold together.")
     host_budget = _gauge("roundhouse_host_budget_bytes", "The same in host memory beside a GPU; 0 on a CPU.")
+    storage_free = _gauge("roundhouse_storage_free_bytes", "Bytes free on the data directory's disk.")
+    storage_reserve = _gauge(
+        "roundhouse_storage_reserve_bytes", "Bytes of that disk that uploads leave to the ledger and the state."
+    )
+    ledger_journalled = _gauge(
+        "roundhouse_ledger_journalled_rows",
+        "Beginnings and ends of requests that wait for room on the ledger's disk.",
+    )
     device_used = _gauge(
         "roundhouse_device_memory_used_bytes",
         "Memory in use there by all programs: of the GPU; without one, of the machine.",

@@ -15,6 +15,7 @@ from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.recipes.loading import Documents, retired_keys
 from registry.state.database import State
+from registry.storage.reserve import DiskReserve
 from runtime.config.device import Device, memory_of
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
@@ -102,6 +103,7 @@ class _Rooms:
         self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
         self.tracing = start_tracing()
         self.bounds = WaitingBound(settings.max_waiting)
+        self.reserve = DiskReserve(settings.data_dir, settings.disk_reserve)
 
     async def open(self) -> None:
         """Read the state and the recipes. Raises what they say is wrong."""
@@ -119,8 +121,10 @@ class _Rooms:
             log.error("a recipe is left out", extra={"cause": fault})
         for note in names.catalog.notes:
             log.warning(note)
-        self.service = AdapterService(settings.data_dir, state, leased=self._is_leased, bounds=settings.bounds)
-        self.files = ModelFiles(state, device, settings.data_dir / "converted")
+        self.service = AdapterService(
+            settings.data_dir, state, leased=self._is_leased, bounds=settings.bounds, reserve=self.reserve
+        )
+        self.files = ModelFiles(state, device, settings.data_dir / "converted", self.reserve)
         await asyncio.to_thread(self.files.tidy)
         await asyncio.to_thread(tidy_merged, settings.data_dir / MERGED)
         self.entries = [
@@ -175,7 +179,8 @@ class _Rooms:
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
-            uploads=Uploads(settings.max_uploads, settings.bounds),
+            uploads=Uploads(settings.max_uploads, settings.bounds, self.reserve),
+            reserve=self.reserve,
             console=self.console,
             live=LiveSampler(names, overview, self.console, usage.currency),
         )
@@ -194,6 +199,9 @@ class _Rooms:
     async def start(self) -> None:
         self.metrics.budget.set(self.device.budget)
         self.metrics.host_budget.set(self.device.host_budget)
+        self.metrics.storage_free.set_function(lambda: self.reserve.measure()[0])
+        self.metrics.storage_reserve.set_function(lambda: self.reserve.measure()[1])
+        self.metrics.ledger_journalled.set_function(lambda: self.ledger.journalled)
         await self.service.start()
         self.pool.start()
 

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from console.state import Console
 from registry.bounds import Bounds
 from registry.errors import QueueFull
+from registry.storage.reserve import DiskReserve
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import Combiner
@@ -26,14 +28,15 @@ UPLOAD_RETRY = 5.0
 
 
 class UploadShare:
-    """The part of one upload."""
+    """The part of one upload. reserve: of the disk that it is written to."""
 
-    def __init__(self, uploads: "Uploads") -> None:
-        self._uploads = uploads
+    def __init__(self, uploads: "Uploads", reserve: DiskReserve | None) -> None:
+        self._uploads, self._reserve = uploads, reserve
         self.size = 0
+        self._unwritten = 0
 
     def add(self, count: int) -> None:
-        """Before so many more bytes are kept. Raises QueueFull."""
+        """Before so many more bytes are kept. Raises QueueFull, Unavailable (storage_full)."""
         if self._uploads.held + count > self._uploads.most:
             raise QueueFull(
                 f"Uploads that are under way hold {self._uploads.held} bytes, and {self._uploads.most} is what all may "
@@ -41,8 +44,17 @@ class UploadShare:
                 code="uploads_full",
                 retry_after=UPLOAD_RETRY,
             )
+        if self._reserve is not None:
+            self._reserve.take(count)
+            self._unwritten += count
         self._uploads.held += count
         self.size += count
+
+    def written(self) -> None:
+        """All that was added is on the disk, or never will be."""
+        if self._reserve is not None:
+            self._reserve.give_back(self._unwritten)
+            self._unwritten = 0
 
 
 class Uploads:
@@ -51,16 +63,18 @@ class Uploads:
     A bound per upload is not enough: thousands may wait, and each has its file.
     """
 
-    def __init__(self, most: int, bounds: Bounds) -> None:
-        """most: bytes of all; bounds: of each upload."""
-        self.most, self.held, self.bounds = most, 0, bounds
+    def __init__(self, most: int, bounds: Bounds, reserve: DiskReserve) -> None:
+        """most: bytes of all; bounds: of each upload; reserve: no upload to its disk touches it."""
+        self.most, self.held, self.bounds, self._reserve = most, 0, bounds, reserve
 
     @contextmanager
-    def share(self) -> Iterator[UploadShare]:
-        share = UploadShare(self)
+    def share(self, folder: Path) -> Iterator[UploadShare]:
+        """folder: where it is written."""
+        share = UploadShare(self, self._reserve if self._reserve.covers(folder) else None)
         try:
             yield share
         finally:
+            share.written()
             self.held -= share.size
 
 
@@ -84,5 +98,6 @@ class Services:
     providers: ProviderIndex
     provider_models: Providers
     uploads: Uploads
+    reserve: DiskReserve
     console: Console
     live: LiveSampler

@@ -163,7 +163,7 @@ async def receive(
 
     Raises TooLarge as soon as the file is over `limit` bytes, RequestTimedOut for a client that stalls, BadRequest for
     a form that is broken, cut off, or has no file, QueueFull when all uploads together are too large, Unavailable when
-    the disk is full, and what `on_field` raises.
+    the disk is full (no_space) or down to its reserve (storage_full), and what `on_field` raises.
     """
     most = limit + uploads.bounds.form_bytes + uploads.bounds.form_parts * 1024
     declared = request.headers.get("content-length", "")
@@ -172,7 +172,7 @@ async def receive(
     parts = _Parts(limit, uploads.bounds, on_field)
     parser = _parser(request, parts)
     path = folder / f"{secrets.token_hex(16)}{suffix}"
-    with uploads.share() as share:
+    with uploads.share(folder) as share:
         try:
             try:
                 handle = await asyncio.to_thread(_create, path)
@@ -218,6 +218,7 @@ async def _fill(
                     await asyncio.sleep(0)
                 if len(parts.pending) >= BUFFER:
                     await asyncio.to_thread(_write, handle, parts)
+                    share.written()
                 timeout.reschedule(min(end, loop.time() + pause))
     except TimeoutError:
         raise RequestTimedOut(
@@ -226,6 +227,7 @@ async def _fill(
     if not parts.ended:
         raise BadRequest("The form ends before its closing boundary.", code="invalid_form")
     await asyncio.to_thread(_write, handle, parts)
+    share.written()
 
 
 def _write(handle: int, parts: _Parts) -> None:

@@ -10,6 +10,7 @@ row its hour's sums grow (`hours`), so that a report reads sums, never rows.
 rows.py     a request as it is recorded
 table.py    the two tables, and whether they agree
 writer.py   one thread that writes in batches
+journal.py  the file that takes rows while the database's disk is full
 report.py   sums by team, key, model and time
 
 The ledger begins with the first team or key.

@@ -10,6 +10,7 @@ from tenants.ledger.rows import Entry, Settlement
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
+    from tenants.ledger.journal import Journal
     from tenants.ledger.writer import LedgerWriter
 
 log = logging.getLogger("roundhouse.tenants")
@@ -25,16 +26,48 @@ class Ledger:
     def is_enabled(self) -> bool:
         return self._writer is not None
 
+    @property
+    def journalled(self) -> int:
+        """Rows that wait for room on the database's disk."""
+        return 0 if self._writer is None else self._writer.journalled
+
+    @property
+    def is_failing(self) -> bool:
+        """Requests are refused now, because the ledger cannot be written."""
+        return self._writer is not None and self._writer.is_failing
+
     async def enable(self, database: "Database") -> None:
-        """Begin. What an earlier run left open is ended as interrupted. Raises Unavailable."""
+        """Begin. What an earlier run journalled is written; what it left open is ended as interrupted.
+
+        Raises Unavailable.
+        """
         from tenants.ledger.table import LedgerTable
         from tenants.ledger.writer import LedgerWriter
 
         table = LedgerTable(database, await asyncio.to_thread(server_id, self._data_dir), self._currency)
         alone = database.is_sqlite and Path(database.url.database or "").parent == self._data_dir.absolute()
-        if interrupted := await asyncio.to_thread(table.interrupt, alone=alone):
-            log.warning("requests that the last run did not end", extra={"requests": interrupted})
-        self.database, self._writer = database, LedgerWriter(table)
+        journal = self._open_journal() if database.is_sqlite else None
+        try:
+            if journal:
+                await asyncio.to_thread(table.write, journal.begun, journal.ended, again=True)
+                log.warning("rows of the journal were written to the ledger", extra={"rows": len(journal)})
+                journal.clear()
+            if interrupted := await asyncio.to_thread(table.interrupt, alone=alone):
+                log.warning("requests that the last run did not end", extra={"requests": interrupted})
+        except BaseException:
+            if journal is not None:
+                journal.close()
+            raise
+        self.database, self._writer = database, LedgerWriter(table, journal)
+
+    def _open_journal(self) -> "Journal | None":
+        from tenants.ledger.journal import Journal
+
+        try:
+            return Journal(self._data_dir / "ledger.journal")
+        except OSError as error:
+            log.warning("no room for the ledger's journal: a full disk refuses requests", extra={"cause": str(error)})
+            return None
 
     def begin(self, entry: Entry) -> "asyncio.Future[None]":
         """Done once it is committed. Raises Unavailable. Only while it is kept."""

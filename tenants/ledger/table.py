@@ -21,7 +21,6 @@ _BEGUN = (
 )  # fmt: skip
 _ENDED = ("revision", "end", "status", "code", "first_ms", *COUNTS)
 _ZEROS = (0,) * len(COUNTS)
-_BEGIN = sa.insert(LEDGER)
 _END = (
     sa.update(LEDGER)
     .where(LEDGER.c.uid == sa.bindparam("its_uid"), LEDGER.c.state == sa.literal_column("'open'"))
@@ -60,14 +59,17 @@ class LedgerTable:
         grown = {name: HOURS.c[name] + upsert.excluded[name] for name in SUMS}
         grow = upsert.on_conflict_do_update(index_elements=_KEY, set_=grown)
         dialect = database.engine.dialect
-        self._begin = PreparedStatement(_BEGIN, dialect, (*_BEGUN, "server", "state", *COUNTS))
+        names = (*_BEGUN, "server", "state", *COUNTS)
+        self._begin = PreparedStatement(sa.insert(LEDGER), dialect, names)
+        self._begin_again = PreparedStatement(insert(LEDGER).on_conflict_do_nothing(), dialect, names)
         self._end = PreparedStatement(_END, dialect, ("its_uid", *(f"its_{name}" for name in _ENDED), "its_state"))
         self._grow = PreparedStatement(grow, dialect, (*_ALIKE, *SUMS))
 
     def write(self, begun: Sequence[Entry], ended: Sequence[Settlement], *, again: bool = False) -> None:
         """What began, then what ended, of which everything began before or with it. Raises Unavailable.
 
-        again: some of it may be written already: the connection broke at the commit. Rows that are not open stay.
+        again: some of it may be written already: the connection broke at the commit, or the server was killed before
+            it cleared the journal. Rows that are there stay, unless they are open and end.
         """
         try:
             self._write(begun, ended, again)
@@ -79,7 +81,8 @@ class LedgerTable:
         with self._database.write() as connection:
             if begun:
                 new = (self._server, "open", *_ZEROS)
-                self._begin.run(connection, [(*_begun(entry), *new) for entry in begun])
+                begin = self._begin_again if again else self._begin
+                begin.run(connection, [(*_begun(entry), *new) for entry in begun])
                 self._keep_prices(connection, begun)
             if again:
                 uids = [one.entry.uid for one in ended]

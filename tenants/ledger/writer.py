@@ -1,20 +1,23 @@
 """One thread that writes the ledger in batches: what arrives meanwhile goes into the next transaction.
 
-| what comes                 | while the database answers            | while it does not                             |
-|----------------------------|---------------------------------------|-----------------------------------------------|
-| the beginning of a request | committed, then the request may go on | Unavailable: nothing runs without a row       |
-| the end of a request       | committed                             | kept, and written once it answers again       |
+| a request's   | while the database answers | while its disk is full | while it does not answer                |
+|---------------|----------------------------|------------------------|-----------------------------------------|
+| beginning     | committed, then it goes on | journalled, then too   | Unavailable: nothing runs without a row |
+| end           | committed                  | journalled             | kept, and written once it answers again |
 
-Nothing more is kept than there are requests under way: each waits for the commit of its beginning.
+What is in the journal is committed once there is room. A full journal counts as a database that does not answer: then
+nothing more is kept than there are requests under way, since each waits for the commit of its beginning.
 """
 
 import asyncio
 import logging
 import queue
 import threading
+import time
 from dataclasses import dataclass, field
 
 from registry.errors import Unavailable
+from tenants.ledger.journal import Journal
 from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 
@@ -22,6 +25,8 @@ log = logging.getLogger("roundhouse.tenants")
 MAX_BATCH = 1000
 """Rows of one transaction."""
 RETRY_SECONDS = 0.5
+FAILING_SECONDS = 10.0
+"""How long a failure counts, without a new request that fails or succeeds."""
 
 
 Begun = tuple[Entry, "asyncio.Future[None]"]
@@ -38,20 +43,34 @@ class _Work:
 
 
 class LedgerWriter:
-    """For one event loop; all but `close` is called on it."""
+    """For one event loop; all but `close` is called on it. journal: closed with it; None: requests are refused."""
 
-    def __init__(self, table: LedgerTable) -> None:
-        self._table = table
+    def __init__(self, table: LedgerTable, journal: Journal | None = None) -> None:
+        self._table, self._journal = table, journal
+        self._retry_at = 0.0
+        """Monotonic time before which the table is not tried, while the journal takes all."""
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Begun | Settlement | asyncio.Future[None] | None] = queue.SimpleQueue()
         self._dropped: set[str] = set()
         """Requests whose beginning was not written: their ends are not either."""
+        self._failed = -FAILING_SECONDS
+        """Monotonic time of the last failure since a transaction succeeded."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
 
+    @property
+    def is_failing(self) -> bool:
+        """Requests are refused now, because their beginnings cannot be written."""
+        return time.monotonic() - self._failed < FAILING_SECONDS
+
+    @property
+    def journalled(self) -> int:
+        """Rows that wait in the journal for room on the database's disk."""
+        return 0 if self._journal is None else len(self._journal)
+
     def begin(self, entry: Entry) -> "asyncio.Future[None]":
-        """Done once it is committed. Raises Unavailable."""
+        """Done once it is committed or journalled. Raises Unavailable."""
         done: asyncio.Future[None] = self._loop.create_future()
         done.add_done_callback(lambda made: made.cancelled() or made.exception())  # its client may have left
         self._queue.put((entry, done))
@@ -73,6 +92,8 @@ class LedgerWriter:
         self._stopping.set()
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
+        if self._journal is not None:
+            self._journal.close()
 
     # --- in the thread ----------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -83,11 +104,12 @@ class LedgerWriter:
             stop = work.stop
             error: Exception | None = None
             try:
-                self._table.write([entry for entry, _ in work.begun], work.ended, again=bool(pending))
-                pending, fails = [], False
+                self._write([entry for entry, _ in work.begun], work.ended, again=bool(pending))
+                pending, fails, self._failed = [], False, -FAILING_SECONDS
             except Exception as failure:  # whatever it is: requests wait for this thread
                 if not fails:
                     log.error("the ledger cannot be written: requests are refused until it can", exc_info=failure)
+                self._failed = time.monotonic()
                 error, fails, pending = failure, True, self._undropped(work)
             self._loop.call_soon_threadsafe(_resolve, [done for _, done in work.begun], work.flushed, error)
             if error is not None:
@@ -95,12 +117,38 @@ class LedgerWriter:
         if pending:
             log.error("ends of requests were not written", extra={"requests": len(pending)})
 
+    def _write(self, begun: list[Entry], ended: list[Settlement], *, again: bool) -> None:
+        """Commit to the table, after what is in the journal; or to the journal while the disk is full.
+
+        Raises as the table does, where the journal has no room either.
+        """
+        journal = self._journal
+        if journal is None:
+            return self._table.write(begun, ended, again=again)
+        if journal and time.monotonic() < self._retry_at and journal.append(begun, ended):
+            return None
+        again = again or bool(journal)
+        try:
+            self._table.write([*journal.begun, *begun], [*journal.ended, *ended], again=again)
+        except Unavailable as error:
+            if error.code != "disk_full":
+                raise
+            if not journal:
+                log.error("the ledger's disk is full: requests are journalled until there is room", exc_info=error)
+            if not journal.append(begun, ended):
+                raise
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            return None
+        return journal.clear()
+
     def _next(self, pending: list[Settlement]) -> _Work:
         """What is left from before, and what has come; waits for something where there is neither."""
         work = _Work(ended=list(pending))
+        timeout = RETRY_SECONDS if self._journal else None
         while len(work.begun) + len(work.ended) < len(pending) + MAX_BATCH:
             try:
-                item = self._queue.get(block=not (pending or work.begun or work.ended or work.flushed))
+                idle = not (pending or work.begun or work.ended or work.flushed)
+                item = self._queue.get(block=idle, timeout=timeout)
             except queue.Empty:
                 break
             match item:

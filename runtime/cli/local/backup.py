@@ -11,7 +11,7 @@
 |                          | found wherever the copy is restored                                             |
 
 What is left out is made again (`converted/`), belongs to one run (`incoming/`, `lock`, `server.json`) or to one server
-(`server-id`, `elsewhere`), or is fetched.
+(`server-id`, `elsewhere`, `ledger.journal`), or is fetched.
 """
 
 import contextlib

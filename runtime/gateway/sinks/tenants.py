@@ -44,6 +44,14 @@ class LedgerSink:
     def __init__(self, ledger: Ledger, machine_price: int = 0, *, cold: bool = True) -> None:
         self._ledger, self._machine_price, self._cold = ledger, machine_price, cold
 
+    @property
+    def is_journalled(self) -> bool:
+        return self._ledger.journalled > 0
+
+    @property
+    def is_failing(self) -> bool:
+        return self._ledger.is_failing
+
     def begin(self, request: Request, target: Target) -> "asyncio.Future[None] | None":
         """Returns once the attempt's beginning is committed; None: nothing to await."""
         if not self._ledger.is_enabled or request.attempt.entry is not None:

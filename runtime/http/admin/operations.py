@@ -52,13 +52,19 @@ async def live() -> Response:
 async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Readiness.
 
-    200 once requests can be answered (models load on demand); 503 while it starts, drains or cannot read keys.
+    200 once requests can be answered (models load on demand); 503 while it starts, drains, cannot read keys or
+    cannot write the ledger. `degraded` names what does not work.
     """
     with suppress(Unauthorized):
         gateway.services.callers.identify([])  # raises Unavailable
     if gateway.phase == "ready":
         faults = gateway.services.adapters.faults if Scope.MODELS in context.caller.scopes else {}
-        return json_answer(HealthView("ready", faults))
+        degraded = gateway.degraded
+        if not degraded:
+            return json_answer(HealthView("ready", faults))
+        refused = "ledger_unavailable" in degraded
+        headers = {"Retry-After": "5"} if refused else None
+        return json_answer(HealthView("degraded", faults, degraded), 503 if refused else 200, headers)
     return json_answer(HealthView(gateway.phase), 503, {"Retry-After": "1"})
 
 

@@ -20,6 +20,7 @@ from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.recipes.provider import Provider
 from registry.records import Version
+from registry.storage.reserve import DiskReserve
 from runtime.config.device import Device
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
@@ -214,6 +215,7 @@ class FakeGateway:
         )  # fmt: skip
         self.providers = ProviderIndex(self.names, providers, self.metrics.provider_attempt)
         usage, console = UsageReport(kept), Console(self.settings.port)
+        reserve = DiskReserve(self.settings.data_dir, self.settings.disk_reserve)
         overview = Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics)
         services = Services(
             settings=self.settings,
@@ -230,7 +232,8 @@ class FakeGateway:
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
-            uploads=Uploads(self.settings.max_uploads, self.settings.bounds),
+            uploads=Uploads(self.settings.max_uploads, self.settings.bounds, reserve),
+            reserve=reserve,
             console=console,
             live=LiveSampler(self.names, overview, console, usage.currency),
         )

@@ -11,6 +11,9 @@ import pytest
 from launch.conversion.process import _convert
 from launch.conversion.whisper import Conversions
 from models.sources.fetching import FetchFailed
+from registry.errors import Unavailable
+from registry.recipes.definition import Recipe
+from registry.storage.reserve import DiskReserve
 
 
 def test_what_a_killed_server_left_half_goes_with_the_next_start(tmp_path: Path) -> None:
@@ -21,6 +24,21 @@ def test_what_a_killed_server_left_half_goes_with_the_next_start(tmp_path: Path)
     Conversions(tmp_path).tidy()
     assert [path.name for path in tmp_path.iterdir()] == ["def-2"]
     Conversions(tmp_path / "none yet").tidy()
+
+
+async def test_a_conversion_leaves_the_disk_reserve_alone(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text('{"model_type": "whisper"}')
+    (checkpoint / "model.safetensors").write_bytes(b"x")
+    recipe = Recipe.model_validate(
+        {"id": "w", "version": 1, "task": "transcribe", "source": {"path": "x"}, "engine": {"name": "faster-whisper"}}
+    )
+    conversions = Conversions(tmp_path / "converted", reserve=DiskReserve(tmp_path, 1 << 60))
+    with pytest.raises(Unavailable) as refused:
+        await conversions.make(recipe, checkpoint)
+    assert refused.value.code == "storage_full"
+    assert not list((tmp_path / "converted").iterdir())
 
 
 @pytest.mark.parametrize(("free", "reported"), [(0, (503, "disk_full")), (2**30, (422, "conversion_failed"))])

@@ -74,6 +74,25 @@ async def test_written_is_a_promise(gate: Gate) -> None:
     await writer.close()
 
 
+async def test_it_fails_until_a_transaction_succeeds(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = over(gate)
+    await writer.begin(entry())
+    assert not writer.is_failing
+    gate.broken = True
+    with pytest.raises(Unavailable):
+        await writer.begin(entry())
+    assert writer.is_failing
+    gate.broken = False
+    await writer.begin(entry())
+    assert not writer.is_failing
+    gate.broken = True
+    with pytest.raises(Unavailable):
+        await writer.begin(entry())
+    monkeypatch.setattr(writer_module, "FAILING_SECONDS", 0.0)
+    assert not writer.is_failing, "no request has failed lately"
+    await writer.close()
+
+
 async def test_nothing_runs_that_cannot_be_reported(gate: Gate) -> None:
     writer = over(gate)
     running = entry()

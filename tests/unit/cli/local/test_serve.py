@@ -33,7 +33,7 @@ OTHER = {
     "prewarm": "false", "watch": "true", "trust_clients": "true",
     "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot", "provider_prices": "prices.yaml",
     "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB",
-    "max_bodies": "5MiB",
+    "max_bodies": "5MiB", "disk_reserve": "6MiB",
     "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
     "drain_seconds": "6", "hung_after": "9", "bounds_factor": "2",
@@ -49,6 +49,7 @@ UNWRITTEN = (
     "cors_origins",
     "adapter_roots",
     "database",
+    "disk_reserve",
     "bounds",
     "provider_prices",
 )

@@ -15,6 +15,7 @@ from registry.bounds import Bounds
 from registry.errors import EngineFailed
 from registry.records import Adapter, AdapterKey, NewVersion, RegisteredVersion
 from registry.state.database import State
+from registry.storage.reserve import DiskReserve
 from runtime.gateway import combine
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import digest, recipe
@@ -28,6 +29,7 @@ class Service:
 
     def __init__(self, state: State, folder: Path) -> None:
         self.state, self.folder, self.incoming, self.bounds = state, folder, folder / "incoming", Bounds()
+        self.reserve = DiskReserve(folder)
 
     async def ready(self, digest: str) -> None:
         return None
@@ -190,6 +192,29 @@ def test_what_a_merge_left_that_was_killed_goes_with_the_next_start(tmp_path: Pa
     assert (half.exists(), whole.exists()) == (False, True)
 
 
+def _room(_base: Path, folder: Path) -> int:
+    folder.mkdir(exist_ok=True)
+    return 3
+
+
+async def test_what_would_touch_the_reserve_is_refused_before_any_work(
+    client: httpx.AsyncClient,
+    gateway: FakeGateway,
+    jobs: list[Combine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gateway.service.reserve = DiskReserve(tmp_path, 1 << 60)
+    gateway.entries["small"].path = tmp_path
+    monkeypatch.setattr(combine, "_make_room", _room)
+    for path, body in ((PATH, {"name": "both", "adapters": PARTS}), ("/v1/adapters/one/merge", None)):
+        answer = await client.post(path, json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_full"), answer.text
+        assert int(answer.headers["retry-after"]) == 60
+    assert jobs == []
+    assert not list((gateway.settings.data_dir / "merged").iterdir())
+
+
 async def test_a_base_that_has_changed_is_merged_anew(
     client: httpx.AsyncClient, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +227,7 @@ async def test_a_base_that_has_changed_is_merged_anew(
         return (out / "model.safetensors").write_bytes(weights.read_bytes())
 
     monkeypatch.setattr(combine, "merge_model", merged)
-    monkeypatch.setattr(combine, "_make_room", lambda _base, folder: folder.mkdir(exist_ok=True))
+    monkeypatch.setattr(combine, "_make_room", _room)
     outputs = []
     for content in (b"old", b"old", b"new"):
         weights.write_bytes(content)

@@ -5,7 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
+from registry.storage.reserve import DiskReserve
 from runtime.gateway.core import Phase
+from tenants.ledger.ledger import Ledger
 from tests.unit.http.fakes import FakeGateway, Wire
 
 
@@ -46,6 +48,32 @@ async def test_ready_only_between_start_and_stop(client: httpx.AsyncClient, gate
         assert (answer.status_code, answer.json()) == (status, body)
         assert ("retry-after" in answer.headers) is (status == 503)
         assert (await client.get("/health/live")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("short", "failing", "status", "body"),
+    [
+        (False, False, 200, {"status": "ready", "faults": {}}),
+        (True, False, 200, {"status": "degraded", "faults": {}, "degraded": ["storage_full"]}),
+        (False, True, 503, {"status": "degraded", "faults": {}, "degraded": ["ledger_unavailable"]}),
+        (True, True, 503, {"status": "degraded", "faults": {}, "degraded": ["storage_full", "ledger_unavailable"]}),
+    ],
+)
+async def test_a_full_disk_and_a_failing_ledger_are_reported(
+    client: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    gateway: FakeGateway,
+    short: bool,
+    failing: bool,
+    status: int,
+    body: dict[str, Any],
+) -> None:
+    gateway.gateway.phase = "ready"
+    monkeypatch.setattr(DiskReserve, "is_short", property(lambda _: short))
+    monkeypatch.setattr(Ledger, "is_failing", property(lambda _: failing))
+    answer = await client.get("/health/ready")
+    assert (answer.status_code, answer.json()) == (status, body)
+    assert answer.headers.get("retry-after") == ("5" if failing else None)
 
 
 async def test_no_label_comes_from_a_request(client: httpx.AsyncClient) -> None:

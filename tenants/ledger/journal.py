@@ -1,0 +1,86 @@
+"""Rows of the ledger while the database's disk is full: a file that takes its room beforehand, so that it needs none.
+
+| what                  | then                                                                                     |
+|-----------------------|------------------------------------------------------------------------------------------|
+| `append`              | beginnings and ends follow each other in the file; a kill of the server loses none       |
+| `clear`               | the database has them: the file is as if empty, at its full size                          |
+| the server was killed | the next one reads them, and writes to the database those that it does not have           |
+
+Layout: a number of 4 bytes that `clear` raises, then frames of length, CRC-32 and MessagePack. The number seeds the
+CRC-32, so that frames from before a `clear` do not count.
+"""
+
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from tenants.ledger.rows import Entry, Settlement
+
+MOST = 8 << 20
+"""Bytes; of a small disk no more than a sixteenth."""
+_HEAD, _FRAME = struct.Struct("<I"), struct.Struct("<II")
+_rows = msgspec.msgpack.Decoder(tuple[list[Entry], list[Settlement]])
+
+
+class Journal:
+    """For one thread. begun, ended: what it holds, in order.
+
+    Raises OSError where the file cannot be made at its size.
+    """
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        disk = os.statvfs(path.parent)
+        self._size = min(MOST, disk.f_frsize * disk.f_blocks // 16) if size is None else size
+        self.begun, self.ended = list[Entry](), list[Settlement]()
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            content = os.pread(self._file, max(self._size, os.fstat(self._file).st_size), 0)
+            os.posix_fallocate(self._file, 0, self._size)
+        except OSError:
+            os.close(self._file)
+            raise
+        self._number, self._end = _HEAD.unpack_from(content)[0] if content else 0, _HEAD.size
+        while (frame := self._frame(content)) is not None:
+            begun, ended = _rows.decode(frame)
+            self.begun += begun
+            self.ended += ended
+            self._end += _FRAME.size + len(frame)
+
+    def __len__(self) -> int:
+        return len(self.begun) + len(self.ended)
+
+    def append(self, begun: Sequence[Entry], ended: Sequence[Settlement]) -> bool:
+        """Returns False, having written nothing, where there is no room. Raises OSError."""
+        if not begun and not ended:
+            return True
+        data = msgspec.msgpack.encode((begun, ended))
+        if self._end + _FRAME.size + len(data) > self._size:
+            return False
+        os.pwrite(self._file, _FRAME.pack(len(data), crc32(data, self._number)) + data, self._end)
+        self._end += _FRAME.size + len(data)
+        self.begun += begun
+        self.ended += ended
+        return True
+
+    def clear(self) -> None:
+        """Forget all rows. Raises OSError."""
+        if len(self):
+            self._number = (self._number + 1) % 2**32
+            os.pwrite(self._file, _HEAD.pack(self._number), 0)
+            self._end = _HEAD.size
+            self.begun, self.ended = [], []
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _frame(self, content: bytes) -> bytes | None:
+        """The next one that is whole."""
+        if self._end + _FRAME.size > len(content):
+            return None
+        length, check = _FRAME.unpack_from(content, self._end)
+        data = content[self._end + _FRAME.size :][:length]
+        return data if data and crc32(data, self._number) == check else None

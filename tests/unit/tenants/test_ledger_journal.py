@@ -1,0 +1,223 @@
+"""The ledger's journal: rows while the database's disk is full, each of them once in the ledger afterwards."""
+
+import asyncio
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from registry.errors import Unavailable
+from registry.storage.database import Database
+from tenants.costs.prices import PriceList
+from tenants.ledger import writer as writer_module
+from tenants.ledger.journal import Journal
+from tenants.ledger.ledger import Ledger
+from tenants.ledger.report import UsageFilter, used
+from tenants.ledger.rows import Entry, Settlement
+from tenants.ledger.table import LedgerTable
+from tenants.ledger.writer import LedgerWriter
+from tenants.storage.opening import open_tables
+from tests.unit.disks import fill, mount_small
+from tests.unit.tenants.test_ledger import HOUR, done, entry
+
+SIZE = 1 << 16
+
+
+class FullTable(LedgerTable):
+    """Its disk is full while `full`; so is that of SQLite, which has written nothing then."""
+
+    full = False
+
+    def write(self, begun: Sequence[Entry], ended: Sequence[Settlement], *, again: bool = False) -> None:
+        if self.full:
+            raise Unavailable("full", code="disk_full")
+        super().write(begun, ended, again=again)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = open_tables(tmp_path)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def table(database: Database, monkeypatch: pytest.MonkeyPatch) -> FullTable:
+    monkeypatch.setattr(writer_module, "RETRY_SECONDS", 0.001)
+    return FullTable(database, "server-1")
+
+
+def requests(database: Database) -> tuple[int, int]:
+    rows = used(database, UsageFilter(0, HOUR))
+    return sum(row.requests for row in rows), sum(row.interrupted for row in rows)
+
+
+def test_what_is_journalled_is_read_again_and_what_was_cleared_is_not(tmp_path: Path) -> None:
+    first, second = replace(entry(), price=PriceList(output=7), score=0.5), entry()
+    journal = Journal(tmp_path / "journal", SIZE)
+    assert not journal
+    assert journal.append([first], [])
+    assert journal.append([], [])
+    journal.clear()
+    assert not journal
+    journal.append([first], [])
+    journal.append([second], [done(first, 5, 6)])
+    journal.close()
+    again = Journal(tmp_path / "journal", SIZE)
+    assert (again.begun, again.ended) == ([first, second], [done(first, 5, 6)])
+    again.clear()
+    again.append([second], [])  # as long as a frame that is still behind it
+    again.close()
+    last = Journal(tmp_path / "journal", SIZE)
+    assert (last.begun, last.ended) == ([second], [])
+    last.close()
+    assert (tmp_path / "journal").stat().st_size == SIZE
+    assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_frame_that_was_cut_off_ends_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", SIZE)
+    first, second = entry(), entry()
+    journal.append([first], [])
+    end = journal._end
+    journal.append([second], [])
+    journal.close()
+    for damage in (b"\0", struct.pack("<I", 2**31)):
+        with open(tmp_path / "journal", "r+b") as file:
+            file.seek(end + 9 - len(damage) if len(damage) == 1 else end)
+            file.write(damage)
+        again = Journal(tmp_path / "journal", SIZE)
+        assert again.begun == [first]
+        again.close()
+
+
+def test_it_takes_no_more_than_its_size(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", SIZE)
+    while journal.append([one := entry()], [done(one)]):
+        pass
+    rows = len(journal)
+    assert rows > 100
+    assert (tmp_path / "journal").stat().st_size == SIZE
+    journal.close()
+    again = Journal(tmp_path / "journal", SIZE)
+    assert len(again) == rows
+    again.close()
+
+
+async def test_requests_go_on_and_are_in_the_ledger_once(table: FullTable, database: Database, tmp_path: Path) -> None:
+    writer = LedgerWriter(table, Journal(tmp_path / "journal", SIZE))
+    running = entry()
+    await writer.begin(running)
+    table.full = True
+    entries = [entry() for _ in range(20)]
+    for one in entries:
+        await writer.begin(one)
+        writer.end(done(one, 10, 1))
+    writer.end(done(running, 10, 1))
+    await writer.flush()
+    assert writer.journalled == 41
+    assert not writer.is_failing
+    assert requests(database) == (0, 0)
+    table.full = False
+    while writer.journalled:  # without any request that comes
+        await asyncio.sleep(0.001)
+    assert requests(database) == (21, 0)
+    assert table.differences() == []
+    await writer.close()
+
+
+async def test_a_full_journal_refuses_and_loses_nothing(table: FullTable, database: Database, tmp_path: Path) -> None:
+    writer = LedgerWriter(table, Journal(tmp_path / "journal", SIZE))
+    table.full = True
+    begun = 0
+    while not writer.is_failing:
+        one = entry()
+        with suppress(Unavailable):
+            await writer.begin(one)
+            begun += 1
+            writer.end(done(one))
+    assert begun > 50
+    table.full = False
+    await writer.begin(entry())
+    await writer.flush()
+    assert not writer.journalled
+    assert not writer.is_failing
+    assert requests(database) == (begun, 0)
+    assert table.differences() == []
+    await writer.close()
+
+
+async def test_a_database_that_does_not_answer_is_not_journalled(table: FullTable, tmp_path: Path) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise Unavailable("locked", code="database_unavailable")
+
+    table.write = broken  # type: ignore[method-assign]
+    writer = LedgerWriter(table, Journal(tmp_path / "journal", SIZE))
+    with pytest.raises(Unavailable):
+        await writer.begin(entry())
+    assert not writer.journalled
+    await writer.close()
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_a_kill_loses_nothing(committed: bool, table: FullTable, database: Database, tmp_path: Path) -> None:
+    """Also one between the commit and the clearing of the journal."""
+    ended, running = entry(), entry()
+    journal = Journal(tmp_path / "ledger.journal")
+    journal.append([ended], [])
+    journal.append([running], [done(ended, 5, 6)])
+    journal.close()
+    if committed:
+        table.write([ended, running], [done(ended, 5, 6)])
+    ledger = Ledger(tmp_path)
+    await ledger.enable(database)
+    assert ledger.journalled == 0
+    assert requests(database) == (2, 1), "the one that ran was interrupted"
+    assert table.differences() == []
+    await ledger.close()
+
+
+async def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    with mount_small(tmp_path / "small", "24m") as small:
+        database = open_tables(small)
+        ledger = Ledger(small)
+        await ledger.enable(database)
+        first = entry()
+        await ledger.begin(first)
+        filler = await asyncio.to_thread(fill, small)
+        entries = [entry() for _ in range(200)]
+        for one in entries:
+            await ledger.begin(one)
+            ledger.end(done(one))
+        ledger.end(done(first))
+        await ledger.flush()
+        assert ledger.journalled > 0
+        assert not ledger.is_failing
+        filler.unlink()
+        while ledger.journalled:
+            await asyncio.sleep(0.01)
+        assert requests(database) == (201, 0)
+        assert LedgerTable(database, "server-1").differences() == []
+        await ledger.close()
+        database.close()
+
+
+async def test_without_room_for_the_journal_requests_are_refused(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    ledger = Ledger(tmp_path)
+    await ledger.enable(database)
+    assert "no room for the ledger's journal" in caplog.text
+    one = entry()
+    await ledger.begin(one)
+    ledger.end(done(one))
+    await ledger.close()
+    assert requests(database) == (1, 0)
