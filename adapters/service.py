@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -91,7 +92,8 @@ class AdapterService:
         """Check, normalise, store, and make it the current version of the team's `name` on `base`. Serialised per name.
 
         The same content again makes no new version (`created` is False). `alias` moves to it in the same moment.
-        accept: called with what was found, before it is stored; what it raises is this call's error.
+        accept: called with what was found, before it is stored, while no other registration commits; what it raises
+            is this call's error.
 
         Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full, storage_full): nothing has
         changed then.
@@ -104,10 +106,9 @@ class AdapterService:
         async with self._name_lock(key), self._fetcher.fetched(source) as fetched:
             with disk_errors(), self.store.writing() as out:
                 checked = await self._check(fetched, base, out)
-                accept(checked)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)
                 # Once begun a commit runs to its end, whether or not the caller is still there.
-                registered = await _run_to_end(self._commit(key, out, new, alias, shared))
+                registered = await _run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
         log.info(
             "adapter registered",
             extra={"adapter": str(key), "version": registered.version.tag, "digest": checked.digest},
@@ -115,10 +116,17 @@ class AdapterService:
         return registered
 
     async def _commit(
-        self, key: AdapterKey, out: Path, new: NewVersion, alias: str | None, shared: bool | None
+        self,
+        key: AdapterKey,
+        out: Path,
+        new: NewVersion,
+        alias: str | None,
+        shared: bool | None,
+        accept: Callable[[], None],
     ) -> RegisteredVersion:
         """Files first, then the state, then the promise: a crash in between leaves garbage, never a dangling name."""
         async with self._store_lock:
+            accept()
             await asyncio.to_thread(self.store.commit, out, new.digest)
             return await asyncio.to_thread(self._state.adapters.register, key, new, alias, shared)
 

@@ -15,7 +15,8 @@ RoundhouseError
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
 │   └── Unreachable 429           it would start after its own deadline; `predicted_wait_seconds` says when
 ├── LimitExceeded 429             a limit of the team or the key has no room; `limits` lists every one
-│   └── BudgetExceeded 429        one of money has none until its day or month ends
+│   ├── BudgetExceeded 429        one of money has none until its day or month ends
+│   └── StorageExceeded 429       one of stored adapters has none until some are removed
 ├── HeadersTooLarge 431           request line and headers over a stated limit
 ├── EngineFailed 500              the engine itself broke while it answered
 ├── UnsupportedCoding 501         a transfer coding other than chunked
@@ -139,7 +140,10 @@ class Unreachable(QueueFull):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A limit without room, in users' units. seconds: until it has some."""
+    """A limit without room, in users' units.
+
+    seconds: until it has some; None: time alone brings none.
+    """
 
     limit_id: str
     kind: str
@@ -147,7 +151,7 @@ class Refusal:
     subject: str
     limit: float
     remaining: float
-    seconds: float
+    seconds: float | None
     reason: str
 
 
@@ -168,6 +172,14 @@ class LimitExceeded(RoundhouseError):
 
 class BudgetExceeded(LimitExceeded):
     type, code = "insufficient_quota", "project_spend_limit_exceeded"
+
+
+class StorageExceeded(LimitExceeded):
+    type, code = "insufficient_quota", "storage_limit_exceeded"
+
+    def __init__(self, message: str, binding: Sequence[Refusal]) -> None:
+        super().__init__(message, binding, retry_after=None)
+        self.should_retry = False
 
 
 class HeadersTooLarge(RoundhouseError):

@@ -17,11 +17,13 @@ from registry.records import Adapter, AdapterKey, Probe
 from registry.state.versions import VersionChange
 from runtime.gateway.local.backend import reference
 from runtime.gateway.names import Names
+from runtime.gateway.request import limit_warning
 from runtime.gateway.views.values import AdapterView, Digest, adapter_view
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
 from tenants.caller import Caller, Scope
+from tenants.limits.stored import StorageLimiter
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -37,6 +39,12 @@ class Registration:
     adapter: AdapterView
     tag: str
     is_new: bool
+    warnings: tuple[str, ...] = ()
+    """Limits that the team is over without being refused."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return limit_warning(self.warnings)
 
 
 class AdapterDeletedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +56,15 @@ class AdapterDeletedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Adapters:
-    def __init__(self, names: Names, residency: ResidencyManager, service: AdapterService) -> None:
+    def __init__(
+        self,
+        names: Names,
+        residency: ResidencyManager,
+        service: AdapterService,
+        storage: StorageLimiter | None = None,
+    ) -> None:
         self._names, self._residency, self._service = names, residency, service
+        self._storage = storage or StorageLimiter()
         self._pinned = WeakKeyDictionary[ModelQueue, set[str]]()
         """Digests that each queue holds in its places."""
         self._faults: dict[str, dict[str, str]] = {}
@@ -115,11 +130,13 @@ class Adapters:
     def check_name(self, base: str, name: str | None, caller: Caller) -> None:
         """Check before an upload whether these names are free and allowed.
 
-        Raises NotFound, BadRequest, Conflict.
+        Raises NotFound, BadRequest, Conflict, StorageExceeded.
         """
         entry = self._base(base, caller.team)
         if name is not None:
-            self._names.check_adapter(AdapterKey(entry.id, name, caller.team))
+            key = AdapterKey(entry.id, name, caller.team)
+            self._names.check_adapter(key)
+            self._storage.check(key, self._service.list)
 
     # --- registration -----------------------------------------------------------------------------------------------
     async def check(self, name: str, base: str, source: AdapterSource, caller: Caller) -> tuple[str, CheckedAdapter]:
@@ -144,14 +161,21 @@ class Adapters:
 
         shared: for all teams; None: as it was, and a new one is the team's alone.
 
-        Raises Forbidden (upload_needed) for a source that only names what another team owns.
+        Raises Forbidden (upload_needed) for a source that only names what another team owns, StorageExceeded.
         """
         where, team = self.base_for(name, base, caller.team), caller.team
+        key, warnings = AdapterKey(where.id, name, team), tuple[str, ...]()
+        self._storage.check(key, self._service.list)
+
+        def accept(checked: CheckedAdapter) -> None:
+            nonlocal warnings
+            self._check_owner(checked, source, where.id, team)
+            warnings = self._storage.admit(key, self._service.list, checked.digest, checked.bytes)
+
         done = await self._service.register(
-            name, where, source, probe=probe, alias=alias, team=team, shared=shared,
-            accept=lambda checked: self._check_owner(checked, source, where.id, team),
-        )  # fmt: skip
-        return Registration(self._changed(done.adapter, caller), done.version.tag, done.created)
+            name, where, source, probe=probe, alias=alias, team=team, shared=shared, accept=accept
+        )
+        return Registration(self._changed(done.adapter, caller), done.version.tag, done.created, warnings)
 
     def _check_owner(self, checked: CheckedAdapter, source: AdapterSource, base: str, team: str) -> None:
         """Raises Forbidden (upload_needed) for unshared content that other teams own.

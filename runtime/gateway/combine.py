@@ -65,8 +65,9 @@ class Combiner:
     async def combine(self, combination: Combination, caller: Caller) -> Registration:
         """Make it, and register it as any other adapter is.
 
-        Raises BadRequest, NotFound, Conflict before any work; Unavailable (combine_busy, compose_timeout, disk_full,
-        storage_full), Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a registration does.
+        Raises BadRequest, NotFound, Conflict, StorageExceeded before any work; Unavailable (combine_busy,
+        compose_timeout, disk_full, storage_full), Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a
+        registration does.
         """
         with self._exclusive():
             return await self._combine(combination, caller)
@@ -114,6 +115,7 @@ class Combiner:
             check_alias(combination.alias)
         targets = [self._names.find(name, caller) for name, _ in combination.parts]
         versions = _versions(targets)
+        self._adapters.check_name(versions[0].key.base, combination.name, caller)
         base = self._adapters.base_for(combination.name, versions[0].key.base, caller.team)
         kind, rank = plan(combination.method, [v.rank for v in versions], base.max_rank, halves=combination.halves)
         parts = []

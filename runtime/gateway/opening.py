@@ -58,6 +58,7 @@ from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
 from tenants.limits.loader import LimitLoader
+from tenants.limits.stored import StorageLimiter
 from tenants.watch import Administration, KeyWatch
 
 if TYPE_CHECKING:  # a server without keys loads no database
@@ -97,8 +98,9 @@ class _Rooms:
     def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
         self.settings, self.documents, self.device = settings, documents, device
         self.ledger, self.metrics = Ledger(settings.data_dir, settings.currency), Metrics()
-        self.limiter = Limiter(LimitMetrics(self.metrics).count)
-        self.limits = LimitLoader(self.limiter, self.ledger)
+        count = LimitMetrics(self.metrics).count
+        self.limiter, self.storage_limiter = Limiter(count), StorageLimiter(count)
+        self.limits = LimitLoader(self.limiter, self.ledger, self.storage_limiter)
         self.console = Console(settings.port, settings.bounds.viewers)
         self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
         self.tracing = start_tracing()
@@ -145,7 +147,7 @@ class _Rooms:
             counts_processes=on_cpu,
         )  # fmt: skip
         self.residency = ResidencyManager(table, settings.patience, self._fetch, settings.working_margin)
-        self.adapters = Adapters(names, self.residency, self.service)
+        self.adapters = Adapters(names, self.residency, self.service, self.storage_limiter)
         self.models = Models(names, self.residency, self.pool, state, self.files)
         self.model_set = ModelSet(
             documents.models, shelf, added, names, self.residency, self._queue_of, self.files, state, metrics,

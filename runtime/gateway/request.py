@@ -29,6 +29,11 @@ Calls = Callable[[int | None], Sequence[Call]]
 """Engine calls that make up a request, given the tokens that the target takes, if known."""
 
 
+def limit_warning(warnings: Sequence[str]) -> dict[str, str]:
+    """The header of an answer that went over limits without being refused."""
+    return {"X-Roundhouse-Limit-Warning": "; ".join(warnings)} if warnings else {}
+
+
 @dataclass(slots=True)
 class Attempt:
     """One try to answer a request at one target. Times are monotonic seconds."""
@@ -165,8 +170,7 @@ class Request:
 
     def warnings(self) -> dict[str, str]:
         """Limits that the request is over without being refused."""
-        warnings = None if self.attempt.admission is None else self.attempt.admission.warnings
-        return {"X-Roundhouse-Limit-Warning": "; ".join(warnings)} if warnings else {}
+        return limit_warning(() if self.attempt.admission is None else self.attempt.admission.warnings)
 
     def _class_headers(self) -> dict[str, str]:
         """The request's class, a higher one that it requested, and its pool."""

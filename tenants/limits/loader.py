@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 from tenants.ledger.ledger import Ledger
 from tenants.limits.limiter import Limiter
+from tenants.limits.stored import StorageLimiter
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
 
 
 class LimitLoader:
-    def __init__(self, limiter: Limiter, ledger: Ledger) -> None:
+    def __init__(self, limiter: Limiter, ledger: Ledger, storage: StorageLimiter | None = None) -> None:
         self.limiter, self._ledger = limiter, ledger
+        self.storage = storage or StorageLimiter()
 
     async def read(self, database: "Database") -> None:
         """Once it returns, the limits that were in the database before count. Raises Unavailable."""
@@ -21,7 +23,9 @@ class LimitLoader:
         from tenants.limits.table import LimitTable
 
         table = LimitTable(database)
-        limits = await asyncio.to_thread(table.all)
+        every = await asyncio.to_thread(table.all)
+        self.storage.replace([limit for limit in every if limit.kind.is_stored])
+        limits = [limit for limit in every if not limit.kind.is_stored]
         zones = await asyncio.to_thread(table.zones)
         new = self.limiter.new(limits, zones)
         if not new:  # their meters go on: the ledger tells nothing that they do not know

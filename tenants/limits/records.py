@@ -23,10 +23,17 @@ class Kind(StrEnum):
     AT_ONCE = "requests_at_once"
     DAY = "spend_per_day"
     MONTH = "spend_per_month"
+    ADAPTERS = "adapters_stored"
+    ADAPTER_BYTES = "adapter_bytes_stored"
 
     @property
     def is_spend(self) -> bool:
         return self in (Kind.DAY, Kind.MONTH)
+
+    @property
+    def is_stored(self) -> bool:
+        """Counts what a team keeps, and not what its requests use."""
+        return self in (Kind.ADAPTERS, Kind.ADAPTER_BYTES)
 
     @property
     def unit(self) -> int:
@@ -50,7 +57,11 @@ Owner = Literal["team", "key"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """amount: requests, tokens, milliseconds of audio, or millionths of the currency; model: '' is all together."""
+    """A limit of a team or key.
+
+    amount: requests, tokens, milliseconds of audio, millionths of the currency, adapters or bytes.
+    model: '' is all together.
+    """
 
     id: str
     owner: Owner
@@ -62,7 +73,9 @@ class Limit:
     model: str = ""
 
     def __post_init__(self) -> None:
-        least = 0 if self.kind.is_spend else 1
+        if self.kind.is_stored and self.owner != "team":
+            raise BadRequest(f"{self.kind} limits a team, since adapters belong to teams: name it.", param="owner")
+        least = 0 if self.kind.is_spend or self.kind.is_stored else 1
         if not least <= self.amount <= MAX_AMOUNT:
             raise BadRequest(f"{self.kind} is {least} or more, and not that much.", param="amount")
 

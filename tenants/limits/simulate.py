@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
-from registry.errors import LimitExceeded
+from registry.errors import BadRequest, LimitExceeded
 from registry.storage.database import Database
 from tenants.caller import Caller
 from tenants.keys.records import lines, rotation_chain
@@ -30,10 +30,12 @@ class Outcome:
 
 
 def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end: float) -> Outcome:
-    """In the order in which they came; each held what it had reserved until it ended. Raises Unavailable.
+    """In the order in which they came; each held what it had reserved until it ended. Raises Unavailable, BadRequest.
 
     A request is one, however often it was tried. Of a budget, what its period had spent before `begin` is spent.
     """
+    if limit.kind.is_stored:
+        raise BadRequest(f"{limit.kind} counts stored adapters, and the ledger records requests: set it to try it.")
     replayed = [LEDGER.c.at >= begin, LEDGER.c.at < end]
     if limit.model:
         replayed.append(of_model(LEDGER.c.model, limit.model))

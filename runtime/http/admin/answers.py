@@ -21,7 +21,7 @@ def registration_answer(done: Registration) -> Response:
     return json_answer(
         {**msgspec.structs.asdict(done.adapter), "registered": done.tag, "new": done.is_new},
         201 if done.is_new else 200,
-        {"Location": f"/v1/adapters/{done.adapter.name}"},
+        {"Location": f"/v1/adapters/{done.adapter.name}", **done.headers},
     )
 
 

@@ -61,6 +61,7 @@ from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
+from tenants.limits.stored import StorageLimiter
 from tenants.watch import Administration, KeyWatch
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
@@ -207,7 +208,8 @@ class FakeGateway:
             queue.open(cast(SlotLink, self.links[model]))
         kept = ledger or Ledger(folder)
         self.routers = RouterStore(folder / "routers", self.state, self.names, self.settings.bounds)
-        adapters = Adapters(self.names, residency, self.service)
+        self.storage = StorageLimiter()
+        adapters = Adapters(self.names, residency, self.service, self.storage)
         model_set = ModelSet(
             recipes, RecipeStore(folder / "recipes"), StoredRecipes((), ()), self.names, residency,
             lambda r: ModelQueue(r, self.bounds, self._request_load, self._gave_back), files, self.state, self.metrics,

@@ -49,6 +49,19 @@ def test_from_its_setting_to_its_removal(run: Run) -> None:
     assert cap["id"] not in {one["id"] for one in listed(run)}
 
 
+def test_what_a_team_stores(run: Run) -> None:
+    stored = rows(run, "limits", "set", "adapters_stored", "20", "--team", "search")
+    assert (stored["kind"], stored["amount"]) == ("adapters_stored", 20)
+    rows(run, "limits", "set", "adapter_bytes_stored", "0", "--team", "search", "--model", "m")
+    key = rows(run, "keys", "create", "--team", "search")["id"]
+    refused = run("limits", "set", "adapters_stored", "20", "--key", key)
+    assert refused.exit_code == 2
+    assert "adapters belong to teams" in refused.stderr
+    refused = run("limits", "simulate", "adapters_stored", "20", "--team", "search")
+    assert refused.exit_code == 2
+    assert "counts stored adapters" in refused.stderr
+
+
 def test_large_amounts_are_printed_whole(run: Run) -> None:
     assert "1,234,567 " in run("limits", "set", "tokens_per_minute", "1234567", "--team", "search").stdout
     assert "1,234.567891 " in run("limits", "set", "spend_per_day", "1234.567891", "--team", "search").stdout

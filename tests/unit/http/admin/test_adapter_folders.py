@@ -182,7 +182,7 @@ async def test_both_calls_look_at_the_roots_first(places: SimpleNamespace, tmp_p
         read.append(source.path)
         raise BadRequest("it was read", code="read")
 
-    service = SimpleNamespace(validate=look, register=look)
+    service = SimpleNamespace(validate=look, register=look, list=list)
     gateway = FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], service=service, adapter_roots=(places.inside,))
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

@@ -11,6 +11,7 @@ from adapters.types import Base, CheckedAdapter, UploadedArchive
 from registry.bounds import Bounds
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, RegisteredVersion
+from tenants.limits.records import Kind, Limit, Mode
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import adapter
 
@@ -31,7 +32,7 @@ class Service:
         self.incoming, self.bounds = incoming, Bounds()
         self.seen: list[bytes] = []
 
-    def list(self, base: str) -> "list[Adapter]":
+    def list(self, base: str | None = None) -> "list[Adapter]":
         return []
 
     async def validate(self, base: Base, source: UploadedArchive) -> CheckedAdapter:
@@ -91,6 +92,60 @@ async def test_alias_and_probe_come_as_fields(client: httpx.AsyncClient, gateway
     answer = await client.post("/v1/adapters", content=NAME + BASE + fields + FILE + END, headers=HEADERS)
     assert answer.status_code == 201, answer.text
     assert requested == [("tune", "chat", b"an archive", "hello", "HÉ", "prod", "default", True)]
+
+
+def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE) -> Limit:
+    return Limit("lim_1", "team", "default", kind, amount, mode)
+
+
+async def test_a_full_team_is_refused_before_its_upload(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    gateway.storage.replace([limit(Kind.ADAPTERS, 0)])
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        yield NAME + BASE + FILE[: FILE.index(b"an archive")]
+        while sent < 100:
+            sent += 1
+            yield b"x" * 500
+
+    answer = await client.post("/v1/adapters", content=endless(), headers=HEADERS)
+    assert answer.status_code == 429, answer.text
+    assert answer.headers["x-should-retry"] == "false"
+    assert "retry-after" not in answer.headers
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("insufficient_quota", "storage_limit_exceeded")
+    assert error["limits"] == [
+        {
+            "limit_id": "lim_1", "kind": "adapters_stored", "owner": "team", "subject": "default", "limit": 0,
+            "remaining": 0, "seconds": None,
+            "reason": "adapters stored of team 'default' is 0, of which 0 are used; this registration adds 1",
+        }
+    ]  # fmt: skip
+    assert sent < 100
+    assert gateway.service.seen == []
+    assert nothing_left(gateway)
+
+
+@pytest.mark.parametrize("mode", [Mode.ENFORCE, Mode.WARN])
+async def test_bytes_are_limited_once_they_are_known(
+    client: httpx.AsyncClient, gateway: FakeGateway, mode: Mode
+) -> None:
+    async def register(name: str, base: Base, source: UploadedArchive, *, accept: Any, **_: Any) -> Any:
+        accept(CheckedAdapter("sha256:" + "0" * 64, 8, 100))
+        made = adapter("chat", name, 1)
+        return RegisteredVersion(made, made.current, True)
+
+    gateway.service.register = register
+    gateway.storage.replace([limit(Kind.ADAPTER_BYTES, 99, mode)])
+    answer = await client.post("/v1/adapters", content=NAME + BASE + FILE + END, headers=HEADERS)
+    if mode is Mode.ENFORCE:
+        assert answer.status_code == 429, answer.text
+        assert "is 99, of which 0 are used; this registration adds 100" in answer.json()["error"]["message"]
+    else:
+        assert answer.status_code == 201, answer.text
+        warning = answer.headers["x-roundhouse-limit-warning"]
+        assert warning == "adapter bytes stored of team 'default': over 99"
 
 
 async def test_an_archive_over_the_cap_is_cut_off_while_it_arrives(

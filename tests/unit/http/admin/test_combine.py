@@ -17,6 +17,7 @@ from registry.records import Adapter, AdapterKey, NewVersion, RegisteredVersion
 from registry.state.database import State
 from registry.storage.reserve import DiskReserve
 from runtime.gateway import combine
+from tenants.limits.records import Kind, Limit
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import digest, recipe
 
@@ -34,8 +35,8 @@ class Service:
     async def ready(self, digest: str) -> None:
         return None
 
-    def list(self, base: str) -> "list[Adapter]":
-        return [adapter for adapter in self.state.adapters.all() if adapter.key.base == base]
+    def list(self, base: str | None = None) -> "list[Adapter]":
+        return [adapter for adapter in self.state.adapters.all() if base in (None, adapter.key.base)]
 
     def stored(self, version: Any) -> Any:
         return SimpleNamespace(path=self.folder / version.key.name, digest=version.digest, rank=8, bytes=100)
@@ -129,6 +130,15 @@ async def test_two_become_one(
     assert not list(gateway.service.incoming.iterdir())
     again = await client.post(PATH, json={"name": "both", "adapters": PARTS})
     assert (again.status_code, again.json()["new"]) == (200, False)
+
+
+async def test_a_full_team_combines_nothing(
+    client: httpx.AsyncClient, gateway: FakeGateway, jobs: list[Combine]
+) -> None:
+    gateway.storage.replace([Limit("lim_1", "team", "default", Kind.ADAPTERS, 3)])
+    answer = await client.post(PATH, json={"name": "both", "adapters": PARTS})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "storage_limit_exceeded"), answer.text
+    assert jobs == []
 
 
 async def test_method_density_and_seed(client: httpx.AsyncClient, jobs: list[Combine]) -> None:

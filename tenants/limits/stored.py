@@ -1,0 +1,90 @@
+"""Limits of what a team stores. For one event loop: nothing may be registered between `admit` and its commit."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from registry.base.wording import plain
+from registry.errors import Refusal, StorageExceeded
+from registry.records import Adapter, AdapterKey
+from tenants.limits.limiter import DAY, OnLimit
+from tenants.limits.records import Kind, Limit, Mode
+
+log = logging.getLogger("roundhouse.tenants")
+
+
+class StorageLimiter:
+    """Made without any limits; `replace` gives it those that there are now."""
+
+    def __init__(self, on_limit: OnLimit = lambda _limit, _what: None, wall: Callable[[], float] = time.time) -> None:
+        self._on_limit, self._wall = on_limit, wall
+        self._limits: dict[str, list[Limit]] = {}
+        self._warned: dict[str, int] = {}
+        """By a limit's id, the day on which the log told of it."""
+
+    def replace(self, limits: Iterable[Limit]) -> None:
+        self._limits = {}
+        for limit in limits:
+            self._limits.setdefault(limit.subject, []).append(limit)
+
+    def check(self, key: AdapterKey, stored: Callable[[], Sequence[Adapter]]) -> None:
+        """Refuse a new name for which there is no room, before its content is known. Raises StorageExceeded."""
+        self._refuse(self._exceeded(key, stored, "", 0))
+
+    def admit(
+        self, key: AdapterKey, stored: Callable[[], Sequence[Adapter]], digest: str, size: int
+    ) -> tuple[str, ...]:
+        """Let a version of `size` bytes in. Returns warnings of limits that only warn. Raises StorageExceeded."""
+        exceeded = self._exceeded(key, stored, digest, size)
+        self._refuse(exceeded)
+        warnings = []
+        for limit, _, _ in exceeded:
+            self._on_limit(limit, "shadow" if limit.mode is Mode.SHADOW else "warned")
+            if limit.mode is Mode.WARN:
+                warnings.append(f"{limit.words}: over {plain(limit.display_amount)}")
+                today = int(self._wall()) // DAY
+                if self._warned.get(limit.id) != today:
+                    self._warned[limit.id] = today
+                    log.warning("over a limit", extra={"limit": limit.id, "words": limit.words})
+        return tuple(warnings)
+
+    def _exceeded(
+        self, key: AdapterKey, stored: Callable[[], Sequence[Adapter]], digest: str, size: int
+    ) -> list[tuple[Limit, int, int]]:
+        """Limits that have no room for it, with what is used of each and what it would add."""
+        exceeded = []
+        for limit in self._limits.get(key.team, ()):
+            if limit.counts(key.base):
+                used, added = _use(limit, key, stored(), digest, size)
+                if added and used + added > limit.amount:
+                    exceeded.append((limit, used, added))
+        return exceeded
+
+    def _refuse(self, exceeded: Iterable[tuple[Limit, int, int]]) -> None:
+        refusals = []
+        for limit, used, added in exceeded:
+            if limit.mode is Mode.ENFORCE:
+                self._on_limit(limit, "refused")
+                reason = f"{limit.words} is {limit.amount}, of which {used} are used; this registration adds {added}"
+                refusals.append(
+                    Refusal(
+                        limit.id, limit.kind, limit.owner, limit.subject, limit.display_amount,
+                        max(0, limit.amount - used), None, reason,
+                    )
+                )  # fmt: skip
+        if refusals:
+            raise StorageExceeded(
+                f"{'. '.join(one.reason for one in refusals)}. Remove adapters or versions that are not needed "
+                "(`roundhouse adapters remove`), or ask the server's operator to raise the limit "
+                "(`roundhouse limits set`).",
+                refusals,
+            )
+
+
+def _use(limit: Limit, key: AdapterKey, stored: Iterable[Adapter], digest: str, size: int) -> tuple[int, int]:
+    """What the team has of a limit's kind, and what this content under this name adds. Equal content counts once."""
+    own = [one for one in stored if one.key.team == key.team and limit.counts(one.key.base)]
+    if limit.kind is Kind.ADAPTERS:
+        return len(own), int(all(one.key != key for one in own))
+    sizes = {version.digest: version.bytes for one in own for version in one.versions}
+    return sum(sizes.values()), 0 if digest in sizes else size
