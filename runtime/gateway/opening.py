@@ -181,7 +181,7 @@ class _Rooms:
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
-            uploads=Uploads(settings.max_uploads, settings.bounds, self.reserve),
+            uploads=Uploads(settings.max_uploads, settings.max_adapter, settings.bounds, self.reserve),
             reserve=self.reserve,
             console=self.console,
             live=LiveSampler(names, overview, self.console, usage.currency),

@@ -1,6 +1,7 @@
 """The use cases of a running server, for HTTP, the command line and the console."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,28 +28,32 @@ from tenants.watch import Administration
 UPLOAD_RETRY = 5.0
 
 
-class UploadShare:
-    """The part of one upload. reserve: of the disk that it is written to."""
+UploadOwner = tuple[str, str]
+"""A group of uploads with a bound in common, as in "of your team", and which of its kind."""
 
-    def __init__(self, uploads: "Uploads", reserve: DiskReserve | None) -> None:
-        self._uploads, self._reserve = uploads, reserve
+
+class UploadShare:
+    """The part of one upload. owners: the bytes that each may have; reserve: of the disk that it is written to."""
+
+    def __init__(self, held: Counter[UploadOwner], owners: Mapping[UploadOwner, int], reserve: DiskReserve | None):
+        self._held, self._owners, self._reserve = held, owners, reserve
         self.size = 0
         self._unwritten = 0
 
     def add(self, count: int) -> None:
         """Before so many more bytes are kept. Raises QueueFull, Unavailable (storage_full)."""
-        if self._uploads.held + count > self._uploads.most:
-            raise QueueFull(
-                f"Uploads that are under way hold {self._uploads.held} bytes, and {self._uploads.most} is what all may "
-                "hold together (see --bounds-factor): try again.",
-                code="uploads_full",
-                retry_after=UPLOAD_RETRY,
-            )
+        for owner, most in self._owners.items():
+            if self._held[owner] + count > most:
+                raise QueueFull(
+                    f"Uploads {owner[0]} that are under way hold {self._held[owner]} bytes, and {most} is what they "
+                    "may hold together (see --bounds-factor): try again.",
+                    code="uploads_full",
+                    retry_after=UPLOAD_RETRY,
+                )
         if self._reserve is not None:
             self._reserve.take(count)
             self._unwritten += count
-        self._uploads.held += count
-        self.size += count
+        self._count(count)
 
     def written(self) -> None:
         """All that was added is on the disk, or never will be."""
@@ -56,26 +61,49 @@ class UploadShare:
             self._reserve.give_back(self._unwritten)
             self._unwritten = 0
 
+    def end(self) -> None:
+        self.written()
+        self._count(-self.size)
+
+    def _count(self, count: int) -> None:
+        self.size += count
+        for owner in self._owners:
+            self._held[owner] += count
+            if not self._held[owner]:
+                del self._held[owner]
+
 
 class Uploads:
     """Bytes of all uploads on disk: those under way, and those that wait for a turn.
 
     A bound per upload is not enough: thousands may wait, and each has its file.
+
+    Args:
+        most: bytes of all.
+        largest: bytes of one; no share is smaller.
+        bounds: of each upload.
+        reserve: no upload to its disk touches it.
     """
 
-    def __init__(self, most: int, bounds: Bounds, reserve: DiskReserve) -> None:
-        """most: bytes of all; bounds: of each upload; reserve: no upload to its disk touches it."""
-        self.most, self.held, self.bounds, self._reserve = most, 0, bounds, reserve
+    def __init__(self, most: int, largest: int, bounds: Bounds, reserve: DiskReserve) -> None:
+        self.bounds = bounds
+        self._most, self._largest, self._reserve = most, min(most, largest), reserve
+        self._held: Counter[UploadOwner] = Counter()
+
+    @property
+    def held(self) -> int:
+        """Largest sum of bytes that any owner has: that of all."""
+        return max(self._held.values(), default=0)
 
     @contextmanager
-    def share(self, folder: Path) -> Iterator[UploadShare]:
-        """folder: where it is written."""
-        share = UploadShare(self, self._reserve if self._reserve.covers(folder) else None)
+    def share(self, folder: Path, owners: Mapping[UploadOwner, float]) -> Iterator[UploadShare]:
+        """folder: where it is written; owners: whom it counts for, and the part of all uploads that each may have."""
+        bounds = {owner: max(int(self._most * part), self._largest) for owner, part in owners.items()}
+        share = UploadShare(self._held, bounds, self._reserve if self._reserve.covers(folder) else None)
         try:
             yield share
         finally:
-            share.written()
-            self.held -= share.size
+            share.end()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
 from runtime.gateway.services import Uploads, UploadShare
 from runtime.http.bodies import too_large_error
+from runtime.http.guard.memory import SHARES, owners_of
+from runtime.http.middleware import context_of
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -162,8 +164,9 @@ async def receive(
     `what` the file is stands in the error for one that is missing.
 
     Raises TooLarge as soon as the file is over `limit` bytes, RequestTimedOut for a client that stalls, BadRequest for
-    a form that is broken, cut off, or has no file, QueueFull when all uploads together are too large, Unavailable when
-    the disk is full (no_space) or down to its reserve (storage_full), and what `on_field` raises.
+    a form that is broken, cut off, or has no file, QueueFull when the uploads of all, or of the caller's team, key or
+    address, are too large together (see `guard.memory`), Unavailable when the disk is full (no_space) or down to its
+    reserve (storage_full), and what `on_field` raises.
     """
     most = limit + uploads.bounds.form_bytes + uploads.bounds.form_parts * 1024
     declared = request.headers.get("content-length", "")
@@ -172,7 +175,9 @@ async def receive(
     parts = _Parts(limit, uploads.bounds, on_field)
     parser = _parser(request, parts)
     path = folder / f"{secrets.token_hex(16)}{suffix}"
-    with uploads.share(folder) as share:
+    address = request.client.host if request.client else ""
+    owners = owners_of(context_of(request.scope).caller, address)
+    with uploads.share(folder, {owner: SHARES[owner[0]] for owner in owners}) as share:
         try:
             try:
                 handle = await asyncio.to_thread(_create, path)

@@ -234,7 +234,7 @@ class FakeGateway:
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
-            uploads=Uploads(self.settings.max_uploads, self.settings.bounds, reserve),
+            uploads=Uploads(self.settings.max_uploads, self.settings.max_adapter, self.settings.bounds, reserve),
             reserve=reserve,
             console=console,
             live=LiveSampler(self.names, overview, console, usage.currency),
