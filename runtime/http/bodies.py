@@ -4,6 +4,7 @@ A struct is the one definition of a body: it decodes, checks, and shows in the O
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec

@@ -8,10 +8,11 @@ import msgspec
 
 from models import sse
 from models.messages import EmbedResult, Event, ResponseStart
+from models.tasks.chat import ChatPayload
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
-from runtime.gateway.target import ChatPayload, Target
+from runtime.gateway.target import Target
 from runtime.http.bodies import convert, parse_object, unknown_fields, warn_of_fields
 from runtime.http.cohere import translation
 from runtime.http.cohere.answers import CohereChat, CohereVectors, Writer, vectors_json

@@ -53,8 +53,8 @@ RANGES: dict[str, dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 """By OpenAI's and Anthropic's API reference, Ollama's documentation of the Modelfile, and TGI's OpenAPI document.
 
-Not the edges of what is not offered at all: `best_of` above 1, `top_n_tokens`, and `max_tokens: 0` of Completions without
-`echo`, which vLLM has no answer for.
+Not the edges of what is not offered at all: `best_of` above 1, `top_n_tokens`, and `max_tokens: 0` of Completions
+without `echo`, which vLLM has no answer for.
 """
 TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
     "/v1/chat/completions": tuple({"logprobs": True, "top_logprobs": count} for count in (0, 20)),

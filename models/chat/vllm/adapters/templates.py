@@ -129,4 +129,4 @@ def _spans(half: Any) -> Half:
 
 
 def _span(tensor: torch.Tensor | None) -> Span | None:
-    return None if tensor is None else Span(tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+    return None if tensor is None else Span(int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
