@@ -92,8 +92,9 @@ def patch_errors(app: FastAPI) -> None:
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = error.errors()
-    if any(isinstance(next(iter(fault["loc"]), None), int) for fault in errors):
-        return _answer(*describe_part(errors))
+    parts = [{**fault, "loc": fault["loc"][1:]} for fault in errors]
+    if all(fault["loc"] and isinstance(fault["loc"][0], int) for fault in parts):
+        return _answer(*describe_part(parts))
     return _answer(*describe(errors, error.body))
 
 

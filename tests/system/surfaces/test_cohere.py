@@ -7,11 +7,10 @@ import cohere
 import numpy as np
 import pytest
 from cohere.types import EmbedByTypeResponse
-from cohere.v2.types import V2ChatResponse, V2ChatStreamResponse
 
 from tests.eventually import PATIENCE
 from tests.system.serving import Server
-from tests.system.tools import LIGHT, TOOLS
+from tests.system.tools import LIGHT
 from tests.system.vendor import asking
 from tests.system.vendor.strict import faults
 
@@ -40,34 +39,6 @@ def test_a_chat_whole_and_as_it_comes(clients: cohere.ClientV2) -> None:
     assert cut.finish_reason == "MAX_TOKENS"
     stopped = clients.chat(model="uppercase", messages=HELLO, temperature=0, stop_sequences=[" "])
     assert stopped.finish_reason == "STOP_SEQUENCE"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_tools_for_two_turns(server: Server, stream: bool) -> None:
-    body: dict[str, Any] = {
-        "model": "starter-chat", "messages": HELLO, "tools": TOOLS[:1], "tool_choice": "REQUIRED", "max_tokens": 60,
-        "strict_tools": True,
-    }  # fmt: skip
-    if stream:
-        events = asking.events(server.http, "/v2/chat", body)
-        for event in events:
-            assert faults(V2ChatStreamResponse, event) == []
-        started = next(event for event in events if event["type"] == "tool-call-start")
-        call = started["delta"]["message"]["tool_calls"]
-        deltas = [event for event in events if event["type"] == "tool-call-delta"]
-        arguments = "".join(event["delta"]["message"]["tool_calls"]["function"]["arguments"] for event in deltas)
-        call = {**call, "function": {**call["function"], "arguments": arguments}}
-        turn: dict[str, Any] = {"role": "assistant", "tool_calls": [call]}
-    else:
-        answer = asking.whole(server.http, "/v2/chat", body)
-        assert faults(V2ChatResponse, answer) == []
-        turn = answer["message"]
-        call = turn["tool_calls"][0]
-    assert call["function"]["name"] == "set_light"
-    result = {"role": "tool", "tool_call_id": call["id"], "content": [{"type": "text", "text": "done"}]}
-    messages = [*HELLO, turn, result]
-    further = asking.whole(server.http, "/v2/chat", {"model": "starter-chat", "messages": messages, "max_tokens": 2})
-    assert faults(V2ChatResponse, further) == []
 
 
 def test_a_schema_binds(clients: cohere.ClientV2) -> None:

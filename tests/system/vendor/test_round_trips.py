@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import Message
+from cohere.v2.types import V2ChatResponse, V2ChatStreamResponse
 from ollama import ChatResponse
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
@@ -14,6 +15,7 @@ from tests.system.serving import Server
 from tests.system.surfaces.thinking import BOTH, FUNCTIONS, SUM
 from tests.system.surfaces.thinking import TOOLS as CALLED
 from tests.system.vendor import asking
+from tests.system.vendor.strict import faults
 
 pytestmark = pytest.mark.real
 Json = dict[str, Any]
@@ -102,6 +104,32 @@ def test_ollama(thinker: Server, name: str, form: str) -> None:
     results = [{"role": "tool", "tool_name": call, "content": RESULT} for call in calls]
     messages += [message, *results, user("go on")]
     asking.whole(thinker.http, "/api/chat", {**body, "messages": messages, "options": {"num_predict": 2}})
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_cohere(thinker: Server, name: str) -> None:
+    """Whole and in a stream, strictly as the package's types have it; and back."""
+    body: Json = {"model": "thinker", "temperature": 0, "tools": CALLED, "messages": [user(WORDS[name])]}
+    whole = asking.whole(thinker.http, "/v2/chat", body)
+    assert faults(V2ChatResponse, whole) == []
+    events = asking.events(thinker.http, "/v2/chat", body)
+    for event in events:
+        assert faults(V2ChatStreamResponse, event) == []
+    message = whole["message"]
+    calls = message.get("tool_calls", [])
+    assert bool(calls) == name.endswith("calls")
+    assert whole["finish_reason"] == events[-1]["delta"]["finish_reason"] == ("TOOL_CALL" if calls else "COMPLETE")
+    deltas = [event["delta"]["message"] for event in events if event["type"] == "content-delta"]
+    for kind in ("text", "thinking"):
+        streamed = "".join(delta["content"].get(kind, "") for delta in deltas)
+        assert streamed == "".join(part.get(kind, "") for part in message.get("content", ()))
+    called = [event["delta"]["message"]["tool_calls"] for event in events if event["type"] == "tool-call-start"]
+    assert [call["function"]["name"] for call in called] == [call["function"]["name"] for call in calls]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": RESULT} for call in calls]
+    parsed = V2ChatResponse.model_validate(whole).message
+    for turn in (message, parsed.model_dump(mode="json")):
+        messages = [*body["messages"], turn, *results, user("go on")]
+        asking.whole(thinker.http, "/v2/chat", {**body, "messages": messages, "max_tokens": 2})
 
 
 REFUSALS: dict[str, tuple[str, Json]] = {

@@ -4,10 +4,11 @@ import json
 from typing import Any, Literal
 
 import pytest
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator
 from starlette.requests import Request
 
-from models.chat.vllm.request_classes import _refused_part, describe
+from models.chat.vllm.request_classes import _refused, _refused_part, describe
 
 
 class Part(BaseModel):
@@ -108,6 +109,15 @@ def test_a_value_of_no_kind_says_which_there_are() -> None:
         "pet.type: Input should be 'cat'; or: Input should be 'dog'.",
         "pet.type",
     )
+
+
+async def test_a_call_that_is_read_later_is_named_by_its_place_among_the_calls() -> None:
+    """Within the request's class, so that FastAPI calls it a fault of the body."""
+    where = ("body", 0, "ChatCompletionMessageFunctionToolCallParam", "function", "arguments")
+    fault = {"loc": where, "type": "string_type", "msg": "Input should be a valid string"}
+    answer = await _refused(Request({"type": "http"}), RequestValidationError([fault], body={"messages": []}))
+    error = json.loads(bytes(answer.body))["error"]
+    assert error["param"] == "tool_calls[0].function.arguments"
 
 
 async def test_a_part_that_is_read_later_is_named_by_its_place_in_the_content() -> None:
