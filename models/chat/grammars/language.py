@@ -384,7 +384,7 @@ class _Rewriter:
         for index in range(max(len(first) for first, _ in lists)):
             entry = self._all([first[index] if index < len(first) else rest for first, rest in lists])
             if entry is False:
-                most = index
+                most = index if most is None else min(most, index)
                 break
             prefix.append(entry)
         rest = self._all([rest for _, rest in lists])

@@ -66,6 +66,7 @@ def closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
             {"prefixItems": [WHOLE, TEXT], "maxItems": 1},
             {"type": "array", "prefixItems": [WHOLE], "items": False},
         ),
+        ({"prefixItems": [WHOLE, False], "maxItems": 0}, {"type": "array", "items": False}),
         ({"type": "array", "minItems": 1}, {"type": "array", "items": {}, "minItems": 1}),
         ({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 3}, {"type": "integer", "minimum": 1, "maximum": 2}),
         ({"type": "number", "minimum": 0.1234561}, {"type": "number", "minimum": 0.123457}),
