@@ -6,6 +6,7 @@ from pathlib import Path
 
 from adapters.content.faults import quote_value
 from adapters.content.validate import CONFIG, TENSORS
+from adapters.types import PublicHubSource
 from registry.bounds import Bounds
 from registry.errors import TooLarge, Unavailable, Unfit
 from registry.files.sources import TIMEOUT, endpoint, hub_errors, public_endpoint
@@ -17,7 +18,8 @@ from registry.storage.reserve import DiskReserve
 def download(source: HubSource, folder: Path, bounds: Bounds, reserve: DiskReserve) -> str:
     """Bring adapter_config.json and adapter_model.safetensors of `source` into the empty `folder`. Blocks.
 
-    Returns the commit that its revision stood for, 40 hex digits.
+    The server's token is sent unless it is a `PublicHubSource`. Returns the commit that its revision stood for, 40 hex
+    digits.
 
     Raises as `hub_errors`, TooLarge before anything is fetched, Unfit for a repository that holds no adapter,
     OSError for a full disk, Unavailable (storage_full).
@@ -28,8 +30,9 @@ def download(source: HubSource, folder: Path, bounds: Bounds, reserve: DiskReser
     disable_progress_bars("huggingface_hub.snapshot_download")
     disable_progress_bars("huggingface_hub.http_get")
     hub, where = source.hub, f"'{source.hub}' at revision '{source.revision}'"
-    with hub_errors(source):
-        api = HfApi(endpoint=endpoint())
+    token = False if isinstance(source, PublicHubSource) else None
+    with hub_errors(source, has_token=token is None):
+        api = HfApi(endpoint=endpoint(), token=token)
         info = api.model_info(hub, revision=source.revision, files_metadata=True, timeout=TIMEOUT)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         if info.sha is None:
@@ -39,7 +42,7 @@ def download(source: HubSource, folder: Path, bounds: Bounds, reserve: DiskReser
             with reserve.hold(sizes[CONFIG] + sizes[TENSORS]):
                 snapshot_download(
                     hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),
-                    etag_timeout=TIMEOUT,
+                    etag_timeout=TIMEOUT, token=token,
                 )  # fmt: skip
         except RuntimeError as error:
             if is_full(error, folder):

@@ -59,6 +59,10 @@ class ComposedAdapter:
     words: str
 
 
+class PublicHubSource(HubSource):
+    """A hub's repository that is read without the server's token."""
+
+
 NamedSource = PathSource | HubSource
 """What a client may name without having its bytes."""
 AdapterSource = NamedSource | PackageSource | UploadedArchive | ComposedAdapter

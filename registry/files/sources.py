@@ -12,6 +12,7 @@ from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound, Unavailable, Unfit
 from registry.recipes.fields import HubSource, PackageSource, PathSource
 
+NO_TOKEN = "your key reads public repositories only: use one with the scope 'paths', or upload the files"
 TIMEOUT = 15.0
 """Seconds for the hub to answer about a repository."""
 
@@ -38,8 +39,8 @@ def _why(error: Exception) -> str:
 
 
 @contextmanager
-def hub_errors(source: HubSource) -> Iterator[None]:
-    """Maps the errors of huggingface_hub by type.
+def hub_errors(source: HubSource, *, has_token: bool = True) -> Iterator[None]:
+    """Maps the errors of huggingface_hub by type. has_token: HF_TOKEN is sent, if there is one.
 
     Raises BadRequest for an id that is none, NotFound for a repository or revision that is not there (or is private),
     Unavailable when the hub does not answer. OSErrors of the disk go on as they are.
@@ -55,13 +56,15 @@ def hub_errors(source: HubSource) -> Iterator[None]:
         raise BadRequest(f"{quoted(source.hub)} is not a hub id: {error}", param="source.hub") from None
     except errors.GatedRepoError:
         raise NotFound(
-            f"{repository} is gated: accept its terms on {hub} and set HF_TOKEN.", code="hub_not_found"
+            f"{repository} is gated: {'accept its terms on ' + hub + ' and set HF_TOKEN' if has_token else NO_TOKEN}.",
+            code="hub_not_found",
         ) from None
     except errors.RevisionNotFoundError:
         raise NotFound(f"'{source.hub}' has no revision '{source.revision}' on {hub}.", code="hub_not_found") from None
     except errors.RepositoryNotFoundError:
         raise NotFound(
-            f"There is no repository '{source.hub}' on {hub}, or it is private and HF_TOKEN does not open it.",
+            f"There is no repository '{source.hub}' on {hub}, or it is private and "
+            f"{'HF_TOKEN does not open it' if has_token else NO_TOKEN}.",
             code="hub_not_found",
         ) from None
     except (

@@ -10,9 +10,10 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from adapters.service import AdapterService
-from adapters.types import AdapterSource, Base, CheckedAdapter, NamedSource
+from adapters.types import AdapterSource, Base, CheckedAdapter, NamedSource, PublicHubSource
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
+from registry.recipes.source import HubSource
 from registry.records import Adapter, AdapterKey, Probe
 from registry.state.versions import VersionChange
 from runtime.gateway.local.backend import reference
@@ -142,6 +143,7 @@ class Adapters:
     async def check(self, name: str, base: str, source: AdapterSource, caller: Caller) -> tuple[str, CheckedAdapter]:
         """Do everything but store it. Raises Unfit with every fault at once."""
         where = self.base_for(name, base, caller.team)
+        source = _permitted(source, caller)
         checked = await self._service.validate(where, source)
         self._check_owner(checked, source, where.id, caller.team)
         return where.id, checked
@@ -166,6 +168,7 @@ class Adapters:
         where, team = self.base_for(name, base, caller.team), caller.team
         key, warnings = AdapterKey(where.id, name, team), tuple[str, ...]()
         self._storage.check(key, self._service.list)
+        source = _permitted(source, caller)
 
         def accept(checked: CheckedAdapter) -> None:
             nonlocal warnings
@@ -310,3 +313,10 @@ class Adapters:
                 log.error("a pinned adapter is not held", extra={"adapter": one.key.name, "cause": error.message})
             else:
                 pins.add(digest)
+
+
+def _permitted(source: AdapterSource, caller: Caller) -> AdapterSource:
+    """The source with the rights of the caller: the server's token for a hub goes with the scope `paths`."""
+    if isinstance(source, HubSource) and Scope.PATHS not in caller.scopes:
+        return PublicHubSource(hub=source.hub, revision=source.revision)
+    return source

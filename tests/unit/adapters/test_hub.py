@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from adapters.hub import download
+from adapters.types import PublicHubSource
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, TooLarge, Unavailable, Unfit
 from registry.files.sources import hub_errors
 from registry.recipes.fields import HubSource
 from registry.storage.reserve import DiskReserve
-from tests.unit.adapters.fake_hub import FakeHub, serve
+from tests.unit.adapters.fake_hub import TOKEN, FakeHub, serve
 from tests.unit.adapters.makers import write_adapter
 
 REPO = "team/tune"
@@ -91,6 +92,23 @@ def test_a_gated_repository_says_what_to_do(hub: FakeHub, folder: Path, out: Pat
     hub.gated.add(REPO)
     with pytest.raises(NotFound, match="HF_TOKEN"):
         download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+
+
+def test_the_servers_token_is_sent_only_for_those_who_may_use_it(
+    hub: FakeHub, folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hub.push(REPO, write_adapter(folder))
+    download(PublicHubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+    assert hub.tokens == {None}
+    hub.private.add(REPO)
+    with pytest.raises(NotFound, match="reads public repositories only"):
+        download(PublicHubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+    hub.private.clear()
+    hub.tokens.clear()
+    (out.parent / "again").mkdir()
+    download(HubSource(hub=REPO, revision="main"), out.parent / "again", Bounds(), RESERVE)
+    assert hub.tokens == {f"Bearer {TOKEN}"}
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b/c", "bad name/x", "-x/y"])

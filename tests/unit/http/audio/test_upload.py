@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.messages import ResponseEnd, TranscribeRequest, TranscriptInfo, Usage
+from models.messages import EmbedResult, ResponseEnd, TranscribeRequest, TranscriptInfo, Usage
 from registry.bounds import Bounds
 from runtime.http.audio.endpoints import RecordingResponse
 from runtime.http.guard.access import dialect_of
@@ -232,6 +232,22 @@ async def test_many_uploads_together_have_a_bound(tmp_path: Path) -> None:
         await asyncio.wait_for(task, 200)
         assert (await send(client, MODEL, large, END)).status_code == 200
     assert gateway.gateway.services.uploads.held == 0
+    assert not left_over(gateway)
+
+
+async def test_a_disk_down_to_its_reserve_refuses_uploads_alone(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, disk_reserve=2**60)
+    gateway.links["speech"].script = lambda _: [INFO, ResponseEnd(usage=Usage())]
+    result = EmbedResult(vectors=bytes(8), dimensions=2, tokens=[1])
+    gateway.links["embed"].script = lambda _: [result, ResponseEnd(usage=Usage())]
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=application(gateway)), base_url="http://t"
+    ) as client:
+        for _ in range(3):
+            refused = await send(client, MODEL, FILE, END)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_full"), refused.text
+            assert refused.headers["retry-after"] == "60"
+            assert (await client.post("/v1/embeddings", json={"model": "embed", "input": "x"})).status_code == 200
     assert not left_over(gateway)
 
 
