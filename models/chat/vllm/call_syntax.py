@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import islice
 from pkgutil import resolve_name
 from typing import NamedTuple, Protocol
 
@@ -15,6 +16,10 @@ BRACKET = ""
 """The end of a block whose first bracket, the group `open`, ends it where it is closed."""
 SAME_TAG = "</"
 """The end of a block that begins with an XML tag: the closing tag of the same name."""
+MOST_WITHOUT_CALLS, MOST_READINGS = 64, 8
+"""Blocks of an answer in which calls are looked for in vain, and ends of a cut block that are tried: a model that
+repeats a marker for ever would keep all streams waiting.
+"""
 Reading = tuple[str, int]
 """A text that may be whole calls, and how many letters of the answer it uses."""
 _PAIRS = {"[": "]", "{": "}", "(": ")"}
@@ -228,6 +233,7 @@ class CallScanner:
         self._open: tuple[CallSyntax, Match, Pattern | None] | None = None
         """The block that has begun: its syntax, the match of its beginning, its tail's pattern."""
         self._brackets: Brackets | None = None
+        self._without_calls = 0
         self._sought = 0
         """Before here the open block has no end."""
 
@@ -246,6 +252,10 @@ class CallScanner:
 
     def _seek(self, *, finished: bool) -> Iterator[str]:
         """Look for the next beginning."""
+        if self._without_calls > MOST_WITHOUT_CALLS:
+            text, self._at = self._text[self._at :], len(self._text)
+            yield text
+            return
         whole: tuple[CallSyntax, Match, Pattern | None] | None = None
         held = len(self._text)
         for syntax, begins, tail in self._syntaxes:
@@ -298,6 +308,7 @@ class CallScanner:
         if used := self._accept(readings):
             self._at = start + used
         else:
+            self._without_calls += 1
             self._at = begin.end()
             yield begin.group()
 
@@ -308,7 +319,7 @@ class CallScanner:
         readings = []
         if syntax.is_json and closing:
             readings.append((rest[: len(rest) - overlap(rest, closing)] + closing, len(rest)))
-        for end in self._ends(syntax, begin, rest):
+        for end in islice(self._ends(syntax, begin, rest), MOST_READINGS):
             whole = rest[:end] + closing if syntax.each else f"{rest[:end]}]{closing}"
             is_all = bool(closing) and closing.startswith(rest[end:].strip())
             readings.append((whole, len(rest) if is_all else end))
