@@ -20,6 +20,7 @@ CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/response
 SHAPE = {"name": "light", "schema": LIGHT, "strict": True}
 USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 THINKS = {"model": "thinker", "temperature": 0}
+LIGHTS = [{"type": "function", "name": "set_light", "parameters": LIGHT}]
 FLAT = [{"type": "function", **function} for function in FUNCTIONS]
 
 CHATS: dict[str, Body] = {
@@ -50,7 +51,7 @@ REQUESTS: dict[str, Body] = {
     "keys": {"prompt_cache_key": "k", "safety_identifier": "s", "text": {"verbosity": "medium"}, "background": False},
     "schema": {"text": {"format": {"type": "json_schema", **SHAPE}}},
     "tools": {"tools": FLAT[:1], "tool_choice": {"type": "function", "name": "set_light"}},
-    "some tool": {"tools": FLAT, "tool_choice": "required", "max_output_tokens": 450},
+    "some tool": {"tools": LIGHTS, "tool_choice": "required", "max_output_tokens": 450},
     "thoughts": {**THINKS, "input": SUM, "reasoning": {"summary": None}},
     "thoughts and tools": {**THINKS, "input": BOTH, "tools": FLAT},
 }
