@@ -35,6 +35,9 @@ HERE: dict[tuple[int, str], FaultyRequest] = {
     (400, "invalid_audio"): FaultyRequest(
         "/v1/audio/transcriptions", more={"data": {"model": "starter-speech"}, "files": {"file": ("a.wav", b"RIFF")}}
     ),
+    (400, "invalid_body"): FaultyRequest(
+        CHAT, more={"content": b"{}", "headers": {"Content-Type": "application/json", "Content-Encoding": "gzip"}}
+    ),
     (400, "invalid_form"): FaultyRequest(
         "/v1/audio/transcriptions", more={"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}
     ),
@@ -68,6 +71,7 @@ HERE: dict[tuple[int, str], FaultyRequest] = {
     (422, "unfit_adapter"): registered("x", "starter-chat", PACK / "starter-chat"),
 }
 OTHER_PLACE: dict[tuple[int, str], str] = {
+    (415, "unsupported_coding"): "unit/guard/test_codings.py",
     (400, "ambiguous_model"): "unit/registry/test_catalog.py",
     (400, "grammar_too_large"): "contract/chat_engine/test_grammars.py",
     (400, "grammar_too_slow"): "contract/chat_engine/test_grammars.py",

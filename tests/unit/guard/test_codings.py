@@ -79,7 +79,7 @@ def test_unknown_codings_are_refused_with_those_that_are_known() -> None:
     for coding in ("br", "gzip, gzip", "gzip\r\nx", "compress"):
         with pytest.raises(UnsupportedMedia, match="gzip, deflate or zstd") as refused:
             codings.decoder(coding)
-        assert refused.value.status == 415
+        assert (refused.value.status, refused.value.code) == (415, "unsupported_coding")
     assert codings.decoder(" Identity ") is None
     assert codings.decoder("") is None
 
