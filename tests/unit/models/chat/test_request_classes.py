@@ -89,7 +89,7 @@ class Stone(BaseModel):
     [
         ({"type": "cat", "name": "a", "age": []}, "pet.age: Input should be a valid integer."),
         ({"type": "cat", "name": 5, "age": 1}, "pet.name: Input should be a valid string."),
-        ({"type": "dog", "name": "a"}, "pet.breed: Field required."),
+        ({"type": "dog", "name": "a"}, "pet.breed: Field required. pet.weight: Field required."),
         ({"type": "bird", "name": "a", "weight": []}, "pet.weight: Input should be a valid integer."),
         ({"name": 5, "weight": 1}, "pet.name: Input should be a valid string."),
     ],
