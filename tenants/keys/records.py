@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import sqlalchemy as sa
-
 from registry.base.wording import quoted
 from registry.errors import BadRequest
 from tenants.caller import EVERY, Scope, ServiceClass
-from tenants.storage.tables import KEYS
 
 TEAM = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 PATTERN = re.compile(r"[A-Za-z0-9._/:*?\[\]!-]{1,128}\Z")
@@ -140,22 +137,3 @@ def _check_patterns(param: str, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         if not PATTERN.match(pattern):
             raise BadRequest(f"{quoted(pattern)} is not a pattern of names, such as 'sql-*'.", param=param)
-
-
-def lines(connection: sa.Connection) -> dict[str, str]:
-    """Map each rotated key to the first key of its rotation chain."""
-    query = sa.select(KEYS.c.id, KEYS.c.replaces).where(KEYS.c.replaces.is_not(None))
-    before: dict[str, str] = {row.id: row.replaces for row in connection.execute(query)}
-    roots = {}
-    for id_ in before:
-        first = id_
-        while first in before:
-            first = before[first]
-        roots[id_] = first
-    return roots
-
-
-def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
-    """All keys of a key's chain, first one first. `roots` comes from `lines`."""
-    first = roots.get(id_, id_)
-    return [first, *(other for other, its_first in roots.items() if its_first == first)]

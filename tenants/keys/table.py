@@ -15,7 +15,8 @@ from registry.storage.database import Database
 from tenants.caller import Scope, ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry
-from tenants.keys.records import Key, KeyRequest, Team, check_name, check_team, check_weight, lines
+from tenants.keys.records import Key, KeyRequest, Team, check_name, check_team, check_weight
+from tenants.keys.rotations import lines
 from tenants.limits.records import zone_of
 from tenants.storage.tables import ACCOUNTS, CHANGED, KEYRING, KEYS, TEAMS
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 
 from registry.storage.database import Database
-from tenants.keys.records import lines, rotation_chain
+from tenants.keys.rotations import lines, rotation_chain
 from tenants.ledger.rows import HOUR
 from tenants.limits.limiter import UTC, Amounts, PastRequest
 from tenants.limits.records import MINUTE, Limit, period_of

@@ -31,6 +31,9 @@ from tests.fakes.engine import FakeEngine
 RECIPE = Recipe.model_validate(
     {"id": "m", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"}}
 )
+SPEECH = Recipe.model_validate(
+    {"id": "s", "version": 1, "task": "transcribe", "source": {"path": "x"}, "engine": {"name": "faster-whisper"}}
+)
 CALL = HttpCall(path="/v1/chat/completions", body=b"{}", served="m", display_name="m")
 
 
@@ -41,8 +44,8 @@ class Slot:
         self.server = SlotServer(address, lambda *_: self.engine, exit_on_disconnect=False)
         self.link = UnixSlotLink(0, address, self.deaths.append)
 
-    async def load(self) -> None:
-        async with self.link.call(lambda uid: frames.Load(uid, RECIPE.model_dump_json().encode(), "x", "cpu")) as call:
+    async def load(self, recipe: Recipe = RECIPE) -> None:
+        async with self.link.call(lambda uid: frames.Load(uid, recipe.model_dump_json().encode(), "x", "cpu")) as call:
             await call.done()
 
 
@@ -127,7 +130,7 @@ async def test_transcribed_audio_is_counted_however_the_call_ends(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(slot.engine, "transcribe", transcribe, raising=False)
-    await slot.load()
+    await slot.load(SPEECH)
     async with slot.link.call(lambda uid: frames.Call.of(uid, TranscribeRequest(path="x"))) as call:
         events = call.events()
         assert await anext(events) == INFO
