@@ -1,7 +1,4 @@
-"""The conversion process: `python -m launch.conversion.process PARENT FROM TO`.
-
-Its answer is one line of JSON.
-"""
+"""The conversion process: `python -m launch.conversion.process PARENT FROM TO`."""
 
 import json
 import os

@@ -70,10 +70,7 @@ def unstretched(config: Mapping[str, Any]) -> int | None:
 
 
 def check_context(requested: object, longest: int | None, flags: Mapping[str, Flag]) -> None:
-    """Raises Unfit for more tokens than the model was made for.
-
-    Where `flags` stretch it, vLLM reports faults at the load.
-    """
+    """Raises Unfit for more tokens than the model was made for."""
     if {"hf_overrides", "hf-overrides"} & flags.keys():
         return
     if isinstance(requested, int) and longest is not None and requested > longest:

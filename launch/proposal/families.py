@@ -118,10 +118,7 @@ def family_of(name: str, architecture: str, template: str) -> Family | None:
 
 
 def has_parser(flag: str, name: str) -> bool:
-    """Whether the installed vLLM has it, with what it needs.
-
-    `flag`: one of `registry.recipes.validation.PARSER_TABLES`.
-    """
+    """Whether the installed vLLM has it, with what it needs."""
     _, file, table = PARSER_TABLES[flag]
     known_parsers = parsers(file, table)
     return (not known_parsers or name in known_parsers) and (name not in NEEDS or find_spec(NEEDS[name]) is not None)

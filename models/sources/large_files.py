@@ -53,7 +53,7 @@ class CountedFile(io.FileIO):
 
 
 def fetch_large_files(source: HubSource, repository: Repository, on_progress: Fetched) -> None:
-    """All large files that are not there. Blocks. Raises as `hub_errors`, and Unavailable (bad_download)."""
+    """Fetch missing large files. Blocks. Raises as `hub_errors`, and bad_download."""
     files = {name: file for name, file in repository.included.items() if len(file.digest) == SHA256}
     counter = Counter(sum(file.size for file in files.values()), on_progress)
     blobs = blobs_of(source)

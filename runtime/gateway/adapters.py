@@ -129,10 +129,7 @@ class Adapters:
         return takers[0]
 
     def check_name(self, base: str, name: str | None, caller: Caller) -> None:
-        """Check before an upload whether these names are free and allowed.
-
-        Raises NotFound, BadRequest, Conflict, StorageExceeded.
-        """
+        """Check names before an upload. Raises NotFound, BadRequest, Conflict, StorageExceeded."""
         entry = self._base(base, caller.team)
         if name is not None:
             key = AdapterKey(entry.id, name, caller.team)

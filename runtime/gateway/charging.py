@@ -31,10 +31,7 @@ def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) 
 
 
 def amounts(demand: Demand, price: PriceList) -> Amounts:
-    """Amounts to reserve, cut to what a limit can be.
-
-    Clients may ask for any number, the ledger has 64 bits.
-    """
+    """Amounts to reserve, cut to what a limit can be."""
     money = price.most(prompt=demand.prompt, output=demand.output, audio_ms=demand.audio_ms, pairs=demand.pairs)
     most = (demand.prompt + demand.output, demand.audio_ms, money, demand.requested_output)
     return Amounts(*(min(amount, MAX_AMOUNT) for amount in most))

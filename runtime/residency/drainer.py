@@ -40,10 +40,7 @@ class Drainer:
         self._table, self._decide = table, decide
 
     def dismiss(self, entry: ModelEntry, sleep: bool = False) -> None:
-        """Let the decision to leave take effect: no new request starts.
-
-        `leave` does the rest.
-        """
+        """Let the decision to leave take effect: no new request starts."""
         if entry.state is S.ASLEEP:
             entry.to(S.UNLOADING)
         else:

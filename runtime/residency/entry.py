@@ -22,10 +22,7 @@ SLEEP_BYTES = 1.7 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """Why a load failed or an engine died, and when the next try may start.
-
-    Times are of the entry's clock.
-    """
+    """Why a load failed or an engine died, and when the next try may start."""
 
     cause: RoundhouseError
     at: float

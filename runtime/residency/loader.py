@@ -77,10 +77,7 @@ class Loader:
         return True
 
     def _requeue(self, entry: ModelEntry) -> None:
-        """Give the claim up but keep its age.
-
-        The next plan says who leaves, or that it can never start.
-        """
+        """Give the claim up but keep its age."""
         log.warning("others have grown into the room of a model", extra={"model": entry.id})
         self._table.claims.discard(entry.id)
         entry.progress = None
@@ -114,10 +111,7 @@ class Loader:
         return min(asleep, key=lambda e: e.last_used, default=None)
 
     async def _evict_idle(self, entry: ModelEntry, reason: Cause) -> bool:
-        """Evict idle models after a load ran out of memory; true if any left.
-
-        Only then a second try makes sense.
-        """
+        """Evict idle models after a load ran out of memory; true if any left."""
         idle = [
             e for e in self._table.entries.values() if e.state in (S.READY, S.ASLEEP) and not e.pinned and not e.leases
         ]

@@ -73,18 +73,12 @@ class ResidencyManager:
         return policy.plan(self.table.snapshot(), self._need(entry, since))
 
     def expected_wait(self, entry: ModelEntry) -> float:
-        """Predict the seconds until a model is ready for a request that comes now.
-
-        Changes nothing.
-        """
+        """Predict the seconds until a model is ready for a request that comes now."""
         plan = self.plan(entry) if entry.state in NOT_RESIDENT else None
         return entry.remaining_load_seconds if plan is None else plan.expected_seconds
 
     def preview(self, model: str, estimate: Estimate, load_seconds: float = 0.0) -> policy.Plan:
-        """Plan a load of a model of this size, which may not be here yet.
-
-        Changes nothing.
-        """
+        """Plan a load of a model of this size, which may not be here yet."""
         host, now = 0 if self.table.counts_processes else estimate.host, self.table.clock()
         need = policy.Need(
             model, estimate.total, load_seconds, now, self.patience, detail=estimate.explain(), host=host
@@ -166,10 +160,7 @@ class ResidencyManager:
             await self.table.change()
 
     async def unload(self, entry: ModelEntry, force: bool = False) -> None:
-        """Unload by hand; running requests finish first.
-
-        Raises Conflict when it is pinned and not forced.
-        """
+        """Unload by hand after running requests; Conflict if pinned and not forced."""
         if entry.pinned and not force:
             raise Conflict(
                 f"Model '{entry.id}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
@@ -180,10 +171,7 @@ class ResidencyManager:
             await self.drainer.evict(entry, "by hand")
 
     def pin(self, entry: ModelEntry, pinned: bool) -> None:
-        """Keep it in memory once it is loaded, or allow its eviction again.
-
-        Does not load it.
-        """
+        """Keep it in memory once loaded, or allow its eviction again; does not load it."""
         entry.pinned = pinned
         self.decide()
 
@@ -232,10 +220,7 @@ class ResidencyManager:
             self.loader.start(entry, plan)
 
     def _decide_later(self, at: float | None, now: float) -> None:
-        """Decide again at `at`, or earlier if that is planned.
-
-        None or infinity: only an event changes the plan.
-        """
+        """Decide again at `at`, or earlier if that is planned."""
         if at is None or math.isinf(at):
             return
         loop, delay = asyncio.get_running_loop(), max(0.01, at - now)
@@ -258,10 +243,7 @@ class ResidencyManager:
                 self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
     def _give_up(self, entry: ModelEntry, plan: policy.Plan) -> None:
-        """Fail the waiting requests of a model that can never start.
-
-        A sleeping model sleeps on.
-        """
+        """Fail the waiting requests of a model that can never start."""
         entry.requested_since = None
         entry.queue.refuse(DoesNotFit(plan.why))
         if entry.state is S.ABSENT:

@@ -315,10 +315,7 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
 
 
 def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
-    """The victims on each device if one byte more than is free were needed.
-
-    None where no model can leave.
-    """
+    """The victims on each device if one byte more than is free were needed."""
     result: list[Victim] = []
     for budget in snapshot.budgets:
         held = sum(r.seen_from(budget.device).settled()[0] for r in snapshot.residents)
@@ -328,9 +325,7 @@ def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
 
 
 def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:
-    """Which sleeping models end so that `model`, idle for long, can sleep.
-
-    Only those that were used before it.
+    """Which models asleep before `model` was used end so that it can sleep.
 
     None: it cannot sleep, or host memory has no room for it even then; let it end.
     """

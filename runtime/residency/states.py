@@ -48,9 +48,6 @@ HOLDS_MEMORY = frozenset({S.LOADING, S.READY, S.ASLEEP, S.DRAINING, S.UNLOADING}
 
 
 def check_transition(old: ModelState, new: ModelState) -> None:
-    """Raise RuntimeError for a transition that is not in the table.
-
-    That is a bug, never a client's fault.
-    """
+    """Raise RuntimeError for a transition that is not in the table."""
     if new not in TRANSITIONS[old]:
         raise RuntimeError(f"no transition from {old.value} to {new.value}")

@@ -20,10 +20,7 @@ Step = Literal["sleep", "wake"]
 
 
 def map_error(error: Exception, what: str) -> RoundhouseError:
-    """Map a fault of our own to an error like others.
-
-    Whatever it is, no entry may stay on its way for ever.
-    """
+    """Map a fault of our own to an error like others."""
     if isinstance(error, RoundhouseError):
         return error
     log.error("unmapped error in a %s", what, exc_info=error)
@@ -31,10 +28,7 @@ def map_error(error: Exception, what: str) -> RoundhouseError:
 
 
 class Observer(Protocol):
-    """Receives residency events, for metrics and measured figures.
-
-    Must not block.
-    """
+    """Receives residency events, for metrics and figures. Must not block."""
 
     def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None: ...
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None: ...
@@ -94,10 +88,7 @@ class Table:
         return sum(budget.bytes for budget in self.budgets)
 
     def used_bytes(self, besides: ModelEntry | None = None, device: str | None = None) -> int:
-        """Bytes that models hold now on a device, or on all.
-
-        A load that waits for others to leave has nothing yet.
-        """
+        """Bytes that models hold now on a device, or on all."""
         return sum(e.bytes for e in self._holders(besides) if device in (None, e.device))
 
     def used_host_bytes(self, besides: ModelEntry | None = None) -> int:

@@ -36,10 +36,7 @@ class ModelFetcher:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def cancel(self, entry: ModelEntry) -> bool:
-        """Stop fetching its files, if that is under way.
-
-        What has come stays for the next try.
-        """
+        """Stop fetching its files, if that is under way."""
         task = self._under_way.get(entry.id)
         if task is not None:
             task.cancel()

@@ -1,7 +1,4 @@
-"""What happens to models by itself: death, hang, growth, idleness.
-
-Also: slots that import engines ahead of need.
-"""
+"""What happens to models by itself: death, hang, growth, idleness."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -57,10 +54,7 @@ class Watcher:
         self._table, self._drainer, self._decide, self._working_margin = table, drainer, decide, working_margin
 
     async def watch(self, heartbeat: float, hung_after: float) -> NoReturn:
-        """Run idle time-outs and heartbeats for ever.
-
-        Slots that load, and models that sleep, are watched too.
-        """
+        """Run idle time-outs and heartbeats for ever."""
         while True:
             await asyncio.sleep(heartbeat)
             await self._table.memory.used()
@@ -176,10 +170,7 @@ class Watcher:
         return bool(timeout) and entry.state in (S.READY, S.ASLEEP) and not busy and entry.clock() - since > timeout
 
     def _retire(self, entry: ModelEntry) -> None:
-        """Put it to sleep if it can and host memory has room, else end it.
-
-        Models that slept before it end first.
-        """
+        """Put it to sleep if it can and host memory has room, else end it."""
         older = policy.to_sleep(self._table.snapshot(), entry.id)
         for other in self._drainer.dismiss_all(older or ()):
             self._table.spawn(self._drainer.leave(other, f"host memory for {entry.id}"), f"room-{other.id}")
@@ -211,20 +202,14 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
 
 
 def engines_to_prewarm(table: Table) -> list[str]:
-    """Engines of models that can be requested, in recipe order.
-
-    Models that are not in memory come first.
-    """
+    """Engines of models to request, those not in memory first."""
     able = [entry for entry in table.entries.values() if entry.broken is None]
     away_first = sorted(able, key=lambda entry: entry.state in HOLDS_MEMORY)
     return list(dict.fromkeys(entry.recipe.engine.name for entry in away_first))
 
 
 def engines_at_start(settings: Settings, recipes: Sequence[Recipe]) -> tuple[str, ...]:
-    """Engines that the first slots import while the gateway comes up.
-
-    Those of models that are loaded at the start.
-    """
+    """Engines that the first slots import while the gateway comes up."""
     if not settings.prewarm:
         return ()
     at_once = (r.engine.name for r in recipes if r.residency.preload or r.residency.pin)

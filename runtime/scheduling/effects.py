@@ -100,10 +100,7 @@ class AdapterEffects:
         self.stats.setdefault(adapter.digest, AdapterStats())
 
     def forget(self, digest: str) -> None:
-        """Forget an adapter that left the registry.
-
-        Its reference stays for those who still wait for it.
-        """
+        """Forget an adapter that left the registry."""
         self.stats.pop(digest, None)
         self.probes.clear(digest)
         self._forgotten.add(digest)
@@ -129,10 +126,7 @@ class AdapterEffects:
             self._send(self._place(link, digest, evict))
 
     async def wait_until_settled(self) -> None:
-        """Return once nothing is on its way to the engine.
-
-        The queue is closed: nothing new begins meanwhile.
-        """
+        """Return once nothing is on its way to the engine."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 

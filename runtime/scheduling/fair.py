@@ -67,8 +67,6 @@ while all of them wait."""
 class AccountOrder:
     """Accounts by their counters, the lowest first, then the oldest.
 
-    Counters rise without notice: it is seen when one comes first.
-
     Adding and leaving take O(log accounts), `first` as much for each that has risen since.
     """
 
@@ -194,10 +192,7 @@ class ShareAccounts:
 
 
 class Rank(NamedTuple):
-    """The order among heads at one moment.
-
-    Counters rise as others start, so a rank is not stored.
-    """
+    """The order among heads at one moment."""
 
     position: int
     """Position of its class: one that is owed its floor comes before those above it."""

@@ -154,10 +154,7 @@ class Placement:
         now: float,
         claim: QueueRequest = DEFAULT_REQUEST,
     ) -> None:
-        """Add a request.
-
-        Raises ValueError for an id in use, Conflict when the engine has no adapter places.
-        """
+        """Add a request. ValueError: id in use; Conflict: no adapter places."""
         if request_id in self._running:
             raise ValueError(f"request {request_id} runs already")
         if digest is not None:
@@ -262,10 +259,7 @@ class Placement:
 
     # --- what to do ----------------------------------------------------------------------------------------------
     def decide(self, now: float) -> PlacementPlan:
-        """Return the next steps; call it after each event and at `wake_at`.
-
-        O(waiting adapters + places²) at worst.
-        """
+        """The next steps, in O(waiting adapters + places²): after events and at `wake_at`."""
         if not (self._waiting or self._failed or self._forgotten or self._pins):
             self._device.closing.clear()
             return _NOTHING

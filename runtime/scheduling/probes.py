@@ -75,10 +75,7 @@ class Probes:
         self._asking: dict[tuple[str, Probe], asyncio.Task[ProbeResult]] = {}
 
     def clear(self, digest: str | None = None) -> None:
-        """Forget the results of a digest, or of all.
-
-        What was true of another commit says nothing.
-        """
+        """Forget the results of a digest, or of all."""
         for key in [key for key in self._results if digest in (None, key[0])]:
             del self._results[key]
             self._refused.pop(key, None)
@@ -109,9 +106,8 @@ class Probes:
         )
 
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, priority: int) -> ProbeResult:
-        """Return the result since the commit.
+        """Return the result since the commit, asked once for all callers.
 
-        If none counts, the engine is asked once for all who want to know.
 
         priority: the question's, as of `HttpCall`.
         Raises the engine's error when it broke, EngineFailed (code probe_timeout) when it did not answer in time.

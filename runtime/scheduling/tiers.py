@@ -94,10 +94,7 @@ class HostTier:
         return max(later, key=lambda d: needed[d], default=None)
 
     def _by_use(self) -> list[str]:
-        """The staged adapters, the least recently used first.
-
-        The cache tells the order only by giving them up.
-        """
+        """The staged adapters, the least recently used first."""
         order = [self._staged.popitem() for _ in range(len(self._staged))]
         self._staged.update(order)
         return [digest for digest, _ in order]
@@ -110,10 +107,7 @@ class _Place:
 
 
 class DeviceTier:
-    """The places that rules 5 to 7 of `runtime.scheduling.placement` give and take.
-
-    Who gets one is decided there.
-    """
+    """The places that rules 5 to 7 of `runtime.scheduling.placement` give and take."""
 
     def __init__(self, places: int) -> None:
         self.places = places

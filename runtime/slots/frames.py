@@ -31,10 +31,7 @@ FLUSH_BYTES = 16 * 1024 * 1024
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """One message.
-
-    `uid` names the call that it belongs to; it is unique per connection and never reused.
-    """
+    """One message. `uid` names its call, unique per connection, never reused."""
 
     uid: int
 
@@ -93,10 +90,7 @@ class Prewarm(Frame, frozen=True):
 
 
 class Sleep(Frame, frozen=True):
-    """Give the device's memory back.
-
-    The gateway has seen to it that nothing runs and nothing is staged.
-    """
+    """Give the device's memory back."""
 
 
 class Wake(Frame, frozen=True):
@@ -162,10 +156,7 @@ class CallFailed(Frame, frozen=True):
 
 
 class EngineBroken(CallFailed, frozen=True):
-    """The engine has ended by itself; `uid` is 0.
-
-    It answers no call any more, so its slot must be ended.
-    """
+    """The engine has ended; `uid` is 0. It answers no call: end its slot."""
 
 
 FromSlot = Hello | Report | Emit | CallDone | CallFailed | EngineBroken
@@ -175,10 +166,7 @@ from_slot_decoder = msgspec.msgpack.Decoder(list[FromSlot])
 
 
 async def read_frames(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[list[T]]") -> list[T]:
-    """Read the frames of one message.
-
-    Raises IncompleteReadError at the end, ConnectionError for what is not a frame.
-    """
+    """Read a message's frames. Raises IncompleteReadError, ConnectionError."""
     (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
     if size > MAX_MESSAGE:
         raise ConnectionError(f"a message of {size} bytes is over the limit of {MAX_MESSAGE}")

@@ -1,7 +1,5 @@
 """The gateway's end of one slot, as the other rooms see it.
 
-`unix_link` implements it.
-
 A link is for one life: it ends with its slot's process, and the next process has a link of its own. So whoever keeps
 one over an await never reaches another model's engine by it. Which processes there are, where they run and how they are
 ended is its own affair.
@@ -36,10 +34,7 @@ class Sender(Protocol):
 
 
 class FrameCall:
-    """One call to a slot, whatever carries the frames.
-
-    An async context manager that cancels the work when it is left early.
-    """
+    """One call to a slot: a context manager that cancels it when left early."""
 
     def __init__(self, link: Sender, uid: int) -> None:
         self._link, self.uid = link, uid
@@ -103,10 +98,7 @@ class FrameCall:
         return None
 
     def _with_following(self, chunk: Chunk) -> Chunk:
-        """Join the chunks that have arrived behind this one.
-
-        A slow reader catches up at once, and a busy gateway has less to do for each.
-        """
+        """Join the chunks that have arrived behind this one."""
         parts = [chunk.data]
         while self._arrived and isinstance(frame := self._arrived[0], frames.Emit) and isinstance(frame.event, Chunk):
             parts.append(frame.event.data)
@@ -166,10 +158,7 @@ class Cause:
 
     @property
     def may_be_memory(self) -> bool:
-        """Whether memory may have run out.
-
-        The kernel then sends SIGKILL, and does not always say why.
-        """
+        """Whether memory may have run out."""
         return self.code in ("out_of_memory", UNKNOWN.code) or self.signal == signal.SIGKILL
 
     @classmethod
@@ -219,10 +208,7 @@ class SlotLink(Protocol):
 
     # --- its life ---------------------------------------------------------------------------------------------------
     async def connect(self, timeout: float = CONNECT_SECONDS) -> None:
-        """Wait for the slot and its greeting.
-
-        Raises Unavailable when it does not come up in time.
-        """
+        """Wait for the slot and its greeting. Raises Unavailable if it is late."""
         ...
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
@@ -247,10 +233,7 @@ class SlotLink(Protocol):
 
     # --- calls ------------------------------------------------------------------------------------------------------
     def call(self, make: Callable[[int], frames.ToSlot]) -> FrameCall:
-        """Send a frame and return the call, a context manager.
-
-        Raises Unavailable when away.
-        """
+        """Send a frame and return the call, a context manager. Unavailable when away."""
         ...
 
     async def counted(self, timeout: float) -> bytes:

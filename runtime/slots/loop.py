@@ -1,6 +1,4 @@
-"""The slot: what runs inside a LitServe inference worker.
-
-One Unix socket, one gateway, at most one engine.
+"""The slot: one Unix socket, one gateway, at most one engine.
 
 | event                    | empty slot             | slot with an engine          | its engine sleeps            |
 |--------------------------|------------------------|------------------------------|------------------------------|
@@ -194,18 +192,12 @@ class SlotServer:
         return frames.CallDone(frame.uid, loaded)
 
     def _broken(self, how: EngineFailed, out: frames.Outbox) -> None:
-        """Report a broken engine before its calls end.
-
-        A sleep or wake under way reports it by its own failure.
-        """
+        """Report a broken engine before its calls end."""
         if not self._changing:
             out.put(frames.EngineBroken(0, how.status, how.code, how.message))
 
     async def _change(self, sleep: bool) -> MemoryFootprint:
-        """Fall asleep or wake up.
-
-        It is not cancelled once begun: a half-changed engine is of no use.
-        """
+        """Fall asleep or wake up. Not cancelled half-way."""
         engine = self._ready()
         if self._changing or self._asleep is sleep:
             raise EngineFailed(f"This engine {'is busy' if self._changing else 'sleeps' if sleep else 'is awake'}.")
@@ -224,10 +216,7 @@ class SlotServer:
         return await engine.metrics() if isinstance(engine, MetricsSource) else b""
 
     async def _requests_gone(self) -> None:
-        """Wait for cancelled requests to leave the engine.
-
-        Raises EngineFailed if one stays.
-        """
+        """Wait for cancelled requests to leave, or raise EngineFailed if one stays."""
         if self._working:
             await asyncio.wait(self._working, timeout=STAY_SECONDS)
         if self._working:
@@ -258,10 +247,7 @@ class SlotServer:
         return self._engine
 
     async def _call(self, frame: frames.Call, out: frames.Outbox) -> None:
-        """Run one request.
-
-        Raises EngineFailed for one that is of another task than the model.
-        """
+        """Run one request. Raises EngineFailed for one of another task."""
         assert self._task is not None, "a model is loaded"
         kind = TASKS[self._task]
 

@@ -15,8 +15,6 @@ log = logging.getLogger("roundhouse.pool")
 class SlotPool:
     """Hands out empty slots and takes ended ones back.
 
-    LitServe's monitor respawns what has ended.
-
     Args:
         make: makes the link to a slot's next process by the slot's number; it calls what it is given with the link when
             that process has ended.
@@ -143,10 +141,7 @@ class SlotPool:
         return sorted((link for link in self._free if link.prewarmed is not None), key=lambda link: link.slot_id)
 
     async def cool(self, room: int, keep: str | None = None) -> None:
-        """End pre-warmed slots until the rest holds at most `room` bytes.
-
-        One for engine `keep` stays.
-        """
+        """End warm slots until the rest holds `room` bytes; one for engine `keep` stays."""
         spared = next((link for link in self.prewarmed() if link.prewarmed == keep), None)
         for link in self.prewarmed():
             if link is spared:

@@ -85,8 +85,6 @@ REREAD_SECONDS = 60.0
 class GroupPeak:
     """What `group_bytes` returns, cached for heartbeats.
 
-    Read anew only when a process came, or one holds more than ever before.
-
     A full read walks all pages of the processes, and meanwhile their calls that map memory wait: a request of 20 ms
     would feel it.
     """

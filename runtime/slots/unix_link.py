@@ -29,10 +29,7 @@ KILL_SECONDS = 30.0
 
 
 class UnixSlotLink:
-    """`runtime.slots.link.SlotLink`.
-
-    `on_death` is called when its connection ends, with this link.
-    """
+    """`runtime.slots.link.SlotLink`. Its end calls `on_death` with this link."""
 
     def __init__(self, slot_id: int, address: str, on_death: Callable[[SlotLink], None]) -> None:
         self.slot_id, self.address = slot_id, address
@@ -72,10 +69,7 @@ class UnixSlotLink:
         self._reader = asyncio.create_task(self._read(reader, writer, hold(hello.pid)), name=f"slot-{self.slot_id}")
 
     async def _meet(self, deadline: float) -> tuple[frames.Hello, asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """Try once to connect.
-
-        The kernel accepts for a stopped process, too, so its greeting has the same deadline.
-        """
+        """Try once to connect."""
         writer = None
         try:
             async with asyncio.timeout_at(deadline):
@@ -159,10 +153,7 @@ class UnixSlotLink:
             return b""
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
-        """End the process group: SIGTERM if there is `grace`, then SIGKILL.
-
-        A second caller waits, too.
-        """
+        """End the group: SIGTERM if there is `grace`, then SIGKILL. Callers may be two."""
         pid, self.pid, group, reader = self.pid, 0, self.group, self._reader
         if pid:
             self.cause = cause or self.cause

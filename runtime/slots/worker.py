@@ -54,8 +54,6 @@ def _load_then_freeze(expendable: OomPriority) -> Iterator[None]:
 def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
     """Use a temporary folder that the slot's next process clears.
 
-    Killed libraries leave files behind (vLLM its sockets).
-
     The last ones go with the run's folder. Returns whether this is the slot's first process.
     """
     folder = f"{run_dir}/tmp-{worker_id}"

@@ -194,9 +194,7 @@ class KeyTable:
             return self._key(connection, id_)
 
     def check_admin_remains(self, goes: Callable[[Key], bool]) -> None:
-        """Refuse to remove the last administrator's key.
-
-        Not called on the host, where keys are made.
+        """Refuse to remove the last administrator's key, but on the host itself.
 
         Raises Conflict if every key that works and has the scope `admin` goes.
         """

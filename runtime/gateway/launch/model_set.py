@@ -100,10 +100,7 @@ class ModelSet:
         return arranged
 
     async def follow(self, given: Iterable[Recipe] | None = None) -> tuple[Arrangement, list[asyncio.Task[None]]]:
-        """Make the models match the files; returns those that leave.
-
-        The files are the shelf's, and `given` if those have changed.
-        """
+        """Match the files, and `given` if those changed; returns models that leave."""
         async with self._changing:
             shelved = await asyncio.to_thread(self.shelf.read)
             if given is not None:
