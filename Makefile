@@ -74,7 +74,7 @@ lock: ## rewrite the pins in requirements/ from pyproject.toml
 	@scripts/lock
 
 clean: ## remove the environment and caches; the server's data stays
-	rm -rf .venv .venv-installer .venv-lock .venv-infinity .venv-langchain .venv-others .venv-routing .venv-cuda .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-installer .venv-lock .clients-agents .venv-infinity .venv-langchain .venv-others .venv-routing .venv-cuda .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 install: # what the server needs

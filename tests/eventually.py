@@ -13,7 +13,7 @@ Seen = TypeVar("Seen")
 def eventually(
     look: Callable[[], Seen], reported: Callable[[], object] = lambda: "", seconds: float = PATIENCE
 ) -> Seen:
-    """What `look` sees as soon as it is true of anything. In time `told` says why it is not."""
+    """What `look` sees as soon as it is true of anything. In time `reported` says why it is not."""
     deadline = time.monotonic() + seconds
     while not (seen := look()):
         assert time.monotonic() < deadline, reported() or seen

@@ -275,7 +275,7 @@ class VllmEngine:
 
         limits.allow_top_p_of_zero(request)
         token_limits = limits.token_limits(request)
-        if self._cuts:
+        if self._cuts and not strict:
             limits.cut_tokens(request, self._engine.model_config.max_model_len)
         exchange = Exchange(self._app, call.path, request.body, context, self._headers(call))
         self._running.add(exchange)

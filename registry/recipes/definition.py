@@ -250,8 +250,9 @@ class Recipe(Strict):
     dtype: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     context_length: int | None = Field(default=None, ge=16)
     on_too_many_tokens: Literal["refuse", "cut"] = Field(
-        default="refuse",
-        description="what becomes of a request for more tokens than the context length; cut: with a warning header",
+        default="cut",
+        description="what becomes of a request for more tokens than the context length; cut: with a warning header, "
+        "except for clients that send `Prefer: handling=strict`",
     )
     strict: bool = Field(
         default=False,
@@ -287,7 +288,7 @@ class Recipe(Strict):
             raise PydanticCustomError("engine_task", f"task {self.task.value} needs engine name {engines}")
         if self.adapters and not self.memory.adapters.device:
             raise PydanticCustomError("adapters_places", "adapters need memory.adapters.device of at least 1")
-        if self.task is not Task.CHAT and self.on_too_many_tokens != "refuse":
+        if self.task is not Task.CHAT and "on_too_many_tokens" in self.model_fields_set:
             raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
         if self.batching.tokens_while_swapping and not self.memory.adapters.device:
             raise PydanticCustomError("swap_places", "tokens_while_swapping needs memory.adapters.device of at least 1")

@@ -25,11 +25,21 @@ Scripts = Mapping[str, Sequence[str]]
 """Question to the pieces of its answer. Each piece is one token; within an answer none may come twice."""
 
 
-def write_script(folder: Path, scripts: Scripts, context: int = 1024) -> Path:
-    """Write the checkpoint of these scripts; other text is one token a byte, and answered with the first script."""
+def write_script(
+    folder: Path, scripts: Scripts, context: int = 1024, per_token: int = 1, certainty: float = 1.0
+) -> Path:
+    """Write the checkpoint of these scripts; other text is answered with the first script.
+
+    Where a prompt holds several questions, as a conversation does, the last of `scripts` is answered.
+
+    Args:
+        per_token: bytes of other text to a token. With more than one the text itself is lost, which spares the time of
+            the long instructions of a coding agent.
+        certainty: factor of the logits; a million makes an answer the script's whatever the temperature.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokens = _write_tokenizer(folder, scripts)
+    tokens = _write_tokenizer(folder, scripts, per_token)
     config = LlamaConfig(
         vocab_size=HIDDEN - HEADS * 8, hidden_size=HIDDEN, intermediate_size=8, num_hidden_layers=1,
         num_attention_heads=HEADS, num_key_value_heads=HEADS, max_position_embeddings=context,
@@ -37,17 +47,21 @@ def write_script(folder: Path, scripts: Scripts, context: int = 1024) -> Path:
     )  # fmt: skip
     model = LlamaForCausalLM(config).to(torch.float32)
     _write_weights(model, tokens, scripts)
+    with torch.no_grad():
+        dict(model.named_parameters())["model.norm.weight"].mul_(certainty)
     model.save_pretrained(folder)
     return folder
 
 
-def _write_tokenizer(folder: Path, scripts: Scripts) -> dict[str, int]:
+def _write_tokenizer(folder: Path, scripts: Scripts, per_token: int) -> dict[str, int]:
     """One token per byte, per piece and per question. Returns all but the bytes."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    if per_token > 1:
+        tokenizer.normalizer = normalizers.Replace(Regex(rf"[\s\S]{{1,{per_token}}}"), ".")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))
@@ -71,7 +85,8 @@ def _write_weights(model: torch.nn.Module, tokens: dict[str, int], scripts: Scri
         embedding[:, :vocabulary] = torch.eye(vocabulary)
         for number, (question, pieces) in enumerate(scripts.items()):
             topic = vocabulary + number
-            value[number, tokens[question]] = 1 / HIDDEN**0.5  # of what the norm makes of a one
+            later = (number + 1) / len(scripts)
+            value[number, tokens[question]] = later / HIDDEN**0.5  # of what the norm makes of a one
             output[topic, number] = 1.0
             stated = [tokens[text] for text in ("<|assistant|>", *pieces, "<|end|>")]
             assert len(set(stated)) == len(stated), f"a piece comes twice in the answer to {question!r}"

@@ -37,10 +37,14 @@ class Bench:
         self.engine, self.base, self.adapters, self.oracle = engine, base, adapters, oracle
         self.progress: list[Progress] = []
 
-    def begin(self, path: str, body: dict[str, Any] | bytes, adapter: AdapterRef | None = None) -> ChatCall:
+    def begin(
+        self, path: str, body: dict[str, Any] | bytes, adapter: AdapterRef | None = None, *, strict: bool = False
+    ) -> ChatCall:
         served = adapter.digest if adapter else "tiny"
         raw = body if isinstance(body, bytes) else json.dumps({"model": served, **body}).encode()
-        return self.engine.call(HttpCall(path=path, body=raw, served=served, display_name="my name", adapter=adapter))
+        return self.engine.call(
+            HttpCall(path=path, body=raw, served=served, display_name="my name", adapter=adapter, strict=strict)
+        )
 
     async def ask(self, path: str, body: dict[str, Any] | bytes, adapter: AdapterRef | None = None) -> Answer:
         status, parts, usage = 0, [], Usage()

@@ -148,10 +148,14 @@ async def test_a_closed_call_is_aborted_too(bench: Bench) -> None:
         (MESSAGES, {"messages": chat_nasty.HELLO, "max_tokens": 10**6}),
     ],
 )
-async def test_more_tokens_than_the_context_has_are_cut_where_the_recipe_says_so(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], stream: bool
+async def test_more_tokens_than_the_context_has_are_cut_unless_a_client_is_strict(
+    bench: Bench, path: str, body: dict[str, Any], stream: bool
 ) -> None:
-    monkeypatch.setattr(bench.engine, "_cuts", True)
+    strict = bench.begin(path, {**body, "temperature": 0, "stream": stream}, strict=True)
+    refused = await strict.__anext__()
+    assert isinstance(refused, ResponseStart)
+    assert refused.status == 400
+    await strict.aclose()
     call = bench.begin(path, {**body, "temperature": 0, "stream": stream})
     started = await call.__anext__()
     assert isinstance(started, ResponseStart)

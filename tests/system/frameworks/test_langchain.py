@@ -92,5 +92,5 @@ def test_what_hugging_faces_endpoint_cannot_have_is_refused(found: dict[str, Any
     ):
         assert len(found["generate"][name]) == 3
         assert all(reported["text"].startswith(words) for reported in found["generate"][name]), found["generate"][name]
-    cut = found["generate"]["too_many"]  # starter-chat's recipe says so: on_too_many_tokens
+    cut = found["generate"]["too_many"]
     assert [reported["status"] for reported in cut] == [200] * 3

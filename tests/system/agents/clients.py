@@ -1,0 +1,290 @@
+"""Runs Python's clients through the same cases against a server, and prints what each got as JSON.
+
+Run in the environment of `scripts/install-clients others`. usage: clients.py URL
+"""
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+URL = sys.argv[1]
+V1 = f"{URL}/v1"
+os.environ.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=V1, OPENAI_AGENTS_DISABLE_TRACING="1")
+logging.disable(logging.CRITICAL)
+HELLO, LIGHT, LIGHT_IS_ON = "hello world", "Light, please.", "The lamp glows."
+ALICE = "alice is 30 years old and lives in paris"
+LONG = "many words " * 900
+STATE = {"type": "object", "properties": {"state": {"type": "string"}}, "required": ["state"]}
+Cases = dict[str, Callable[[], Any]]
+
+
+class Person(BaseModel):
+    """Somebody."""
+
+    name: str
+    age: int
+    city: str
+
+
+def failure(work: Callable[[], Any]) -> dict[str, Any]:
+    """Status and text of the error that a call raises, also where a library wraps it."""
+    try:
+        work()
+    except Exception as error:
+        inner: BaseException | None = error
+        while inner is not None and not isinstance(getattr(inner, "status_code", None), int):
+            inner = inner.__cause__ or inner.__context__
+        return {"status": getattr(inner, "status_code", None), "text": str(error)}
+    return {"status": 200, "text": ""}
+
+
+def litellm() -> Cases:
+    import litellm
+
+    def ask(model: str, messages: Any, **more: Any) -> Any:
+        return litellm.completion(
+            f"openai/{model}", messages, api_base=V1, api_key="none", temperature=0, max_retries=0, **more
+        )
+
+    def user(text: str) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": text}]
+
+    def tools() -> list[Any]:
+        offered = [{"type": "function", "function": {"name": "set_light", "parameters": STATE}}]
+        first = ask("scripted", user(LIGHT), tools=offered).choices[0].message
+        (call,) = first.tool_calls
+        result = {"role": "tool", "tool_call_id": call.id, "content": LIGHT_IS_ON}
+        last = ask("scripted", [*user(LIGHT), first, result], tools=offered)
+        return [call.function.name, json.loads(call.function.arguments), last.choices[0].message.content]
+
+    def stop() -> None:
+        next(iter(ask("starter-chat", user(HELLO), stream=True, max_tokens=400))).choices[0]
+
+    return {
+        "text": lambda: ask("uppercase", user(HELLO)).choices[0].message.content,
+        "stream": lambda: "".join(
+            part.choices[0].delta.content or "" for part in ask("uppercase", user(HELLO), stream=True)
+        ),
+        "tools": tools,
+        "schema": lambda: json.loads(
+            ask("extract-json", user(ALICE), response_format=Person).choices[0].message.content
+        ),
+        "error": lambda: failure(lambda: ask("nobody", user(HELLO))),
+        "tooLong": lambda: failure(lambda: ask("starter-chat", user(LONG))),
+        "stop": stop,
+    }
+
+
+def pydantic_ai() -> Cases:
+    from pydantic_ai import Agent, NativeOutput
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    def agent(model: str, **more: Any) -> Any:
+        named = OpenAIChatModel(model, provider=OpenAIProvider(base_url=V1, api_key="none"))
+        return Agent(named, model_settings={"temperature": 0}, retries=0, **more)
+
+    async def stream() -> str:
+        async with agent("uppercase").run_stream(HELLO) as answer:
+            return "".join([part async for part in answer.stream_text(delta=True)])
+
+    def tools() -> list[Any]:
+        calls: list[str] = []
+
+        def set_light(state: str) -> str:
+            calls.append(state)
+            return LIGHT_IS_ON
+
+        answer = agent("scripted", tools=[set_light]).run_sync(LIGHT).output
+        return ["set_light", {"state": calls[0]}, answer]
+
+    async def stop() -> None:
+        async with agent("starter-chat").run_stream(HELLO) as answer:
+            async for _ in answer.stream_text(delta=True, debounce_by=None):
+                break
+
+    return {
+        "text": lambda: agent("uppercase").run_sync(HELLO).output,
+        "stream": lambda: asyncio.run(stream()),
+        "tools": tools,
+        "schema": lambda: agent("extract-json", output_type=NativeOutput(Person)).run_sync(ALICE).output.model_dump(),
+        "error": lambda: failure(lambda: agent("nobody").run_sync(HELLO)),
+        "tooLong": lambda: failure(lambda: agent("starter-chat").run_sync(LONG)),
+        "stop": lambda: asyncio.run(stop()),
+    }
+
+
+def openai_agents(api: str) -> Cases:
+    from agents import Agent, ModelSettings, Runner, function_tool, set_default_openai_api
+
+    def agent(model: str, **more: Any) -> Any:
+        set_default_openai_api(api)  # type: ignore[arg-type]
+        settings = ModelSettings(temperature=0, max_tokens=more.pop("max_tokens", None))
+        return Agent(name="tester", model=model, model_settings=settings, **more)
+
+    async def stream(model: str, stops: bool, **more: Any) -> str:
+        text = ""
+        async for event in Runner.run_streamed(agent(model, **more), HELLO).stream_events():
+            if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
+                text += event.data.delta
+                if stops:
+                    break
+        return text
+
+    def tools() -> list[Any]:
+        calls: list[str] = []
+
+        @function_tool
+        def set_light(state: str) -> str:
+            calls.append(state)
+            return LIGHT_IS_ON
+
+        answer = Runner.run_sync(agent("scripted", tools=[set_light]), LIGHT).final_output
+        return ["set_light", {"state": calls[0]}, answer]
+
+    def stop() -> None:
+        assert asyncio.run(stream("starter-chat", True, max_tokens=400))
+
+    return {
+        "text": lambda: Runner.run_sync(agent("uppercase"), HELLO).final_output,
+        "stream": lambda: asyncio.run(stream("uppercase", False)),
+        "tools": tools,
+        "schema": lambda: Runner.run_sync(agent("extract-json", output_type=Person), ALICE).final_output.model_dump(),
+        "error": lambda: failure(lambda: Runner.run_sync(agent("nobody"), HELLO)),
+        "tooLong": lambda: failure(lambda: Runner.run_sync(agent("starter-chat"), LONG)),
+        "stop": stop,
+    }
+
+
+def llama_index() -> Cases:
+    from llama_index.core.llms import ChatMessage
+    from llama_index.core.tools import FunctionTool
+    from llama_index.llms.openai_like import OpenAILike
+
+    def model(name: str, **more: Any) -> Any:
+        settings = {"context_window": 8192, "temperature": 0, "is_function_calling_model": True, "max_retries": 0}
+        return OpenAILike(
+            **{"model": name, "api_base": V1, "api_key": "none", "is_chat_model": True, **settings, **more}
+        )
+
+    def tools() -> list[Any]:
+        calls: list[str] = []
+
+        def set_light(state: str) -> str:
+            calls.append(state)
+            return LIGHT_IS_ON
+
+        tool = FunctionTool.from_defaults(set_light)
+        named = model("scripted")
+        first = named.chat_with_tools([tool], LIGHT)
+        (call,) = named.get_tool_calls_from_response(first)
+        result = ChatMessage(
+            role="tool",
+            content=str(tool(**call.tool_kwargs)),
+            additional_kwargs={"tool_call_id": call.tool_id},
+        )
+        last = named.chat([ChatMessage(LIGHT), first.message, result])
+        return [call.tool_name, {"state": calls[0]}, last.message.content]
+
+    def stop() -> None:
+        stream = model("starter-chat", max_tokens=400).stream_chat([ChatMessage(HELLO)])
+        next(stream)
+        stream.close()
+
+    return {
+        "text": lambda: model("uppercase").chat([ChatMessage(HELLO)]).message.content,
+        "stream": lambda: "".join(part.delta or "" for part in model("uppercase").stream_chat([ChatMessage(HELLO)])),
+        "tools": tools,
+        "schema": lambda: (
+            model("extract-json", should_use_structured_outputs=True)
+            .as_structured_llm(Person)
+            .chat([ChatMessage(ALICE)])
+            .raw.model_dump()
+        ),
+        "error": lambda: failure(lambda: model("nobody").chat([ChatMessage(HELLO)])),
+        "tooLong": lambda: failure(lambda: model("starter-chat").chat([ChatMessage(LONG)])),
+        "stop": stop,
+    }
+
+
+def llm() -> Cases:
+    """Simon Willison's command line tool, by its configuration for servers of OpenAI's kind."""
+    home = Path(tempfile.mkdtemp())
+    models = [
+        {"model_id": name, "model_name": name, "api_base": V1, "supports_schema": True, "supports_tools": True}
+        for name in ("uppercase", "scripted", "extract-json", "nobody", "starter-chat")
+    ]
+    (home / "extra-openai-models.yaml").write_text(json.dumps(models))
+    (home / "tools.py").write_text(f"def set_light(state: str) -> str:\n    return {LIGHT_IS_ON!r}\n")
+    os.environ["LLM_USER_PATH"] = str(home)
+    program = str(Path(sys.executable).with_name("llm"))
+
+    def run(model: str, text: str, *options: str) -> str:
+        command = [program, "-m", model, "--no-log", "-o", "temperature", "0", text, *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        return done.stdout.strip()
+
+    def refused(model: str, text: str) -> dict[str, Any]:
+        try:
+            run(model, text)
+        except RuntimeError as error:
+            text = str(error)
+            code = text.partition("Error code: ")[2][:3]
+            return {"status": int(code) if code.isdigit() else None, "text": text}
+        return {"status": 200, "text": ""}
+
+    def tools() -> list[Any]:
+        answer = run("scripted", LIGHT, "--functions", str(home / "tools.py"))
+        return ["set_light", {"state": "on"}, answer]
+
+    def stop() -> None:
+        command = [program, "-m", "starter-chat", "--no-log", "-o", "max_tokens", "400", HELLO]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.kill()
+        process.wait()
+
+    return {
+        "text": lambda: run("uppercase", HELLO, "--no-stream"),
+        "stream": lambda: run("uppercase", HELLO),
+        "tools": tools,
+        "schema": lambda: json.loads(run("extract-json", ALICE, "--schema", "name, age int, city")),
+        "error": lambda: refused("nobody", HELLO),
+        "tooLong": lambda: refused("starter-chat", LONG),
+        "stop": stop,
+    }
+
+
+def main() -> None:
+    clients = {
+        "litellm": litellm(),
+        "pydantic-ai": pydantic_ai(),
+        "openai-agents": openai_agents("responses"),
+        "openai-agents chat": openai_agents("chat_completions"),
+        "llama-index": llama_index(),
+        "llm": llm(),
+    }
+    answers: dict[str, dict[str, Any]] = {}
+    for name, cases in clients.items():
+        answers[name] = {}
+        for title, run in cases.items():
+            try:
+                answers[name][title] = run()
+            except Exception as error:
+                answers[name][title] = {"failed": f"{type(error).__name__}: {error}"[:1500]}
+    print(json.dumps(answers))
+
+
+main()
