@@ -13,7 +13,7 @@ from adapters.service import AdapterService
 from adapters.types import AdapterSource, Base, CheckedAdapter, NamedSource, PublicHubSource
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
-from registry.recipes.source import HubSource
+from registry.recipes.fields import HubSource
 from registry.records import Adapter, AdapterKey, Probe
 from registry.state.versions import VersionChange
 from runtime.gateway.local.backend import reference

@@ -108,7 +108,6 @@ class Probes:
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, priority: int) -> ProbeResult:
         """Return the result since the commit, asked once for all callers.
 
-
         priority: the question's, as of `HttpCall`.
         Raises the engine's error when it broke, EngineFailed (code probe_timeout) when it did not answer in time.
         """

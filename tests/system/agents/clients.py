@@ -143,12 +143,11 @@ def openai_agents(api: str) -> Cases:
     def tools() -> list[Any]:
         calls: list[str] = []
 
-        @function_tool
         def set_light(state: str) -> str:
             calls.append(state)
             return LIGHT_IS_ON
 
-        answer = Runner.run_sync(agent("scripted", tools=[set_light]), LIGHT).final_output
+        answer = Runner.run_sync(agent("scripted", tools=[function_tool(set_light)]), LIGHT).final_output
         return ["set_light", {"state": calls[0]}, answer]
 
     def stop() -> None:
