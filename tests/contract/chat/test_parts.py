@@ -83,7 +83,8 @@ def test_what_a_cpu_gets_wrong_is_not_loaded_there(base: Path, tmp_path: Path) -
         with pytest.raises(Unfit, match="Serve it on a GPU") as refused:
             settings.arguments(chat_fixtures.recipe(tmp_path), tmp_path, "cpu", launch.parser())
         assert refused.value.code == "not_on_cpu"
-        settings.arguments(chat_fixtures.recipe(tmp_path), tmp_path, "cuda:0", launch.parser())
+        on_gpu = chat_fixtures.recipe(tmp_path).model_copy(update={"dtype": "bfloat16"})  # adapters need 16 bits there
+        settings.arguments(on_gpu, tmp_path, "cuda:0", launch.parser())
 
 
 @pytest.mark.real
@@ -326,7 +327,7 @@ def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: 
     def able(device: str, sleep: str = "auto", **flags: object) -> bool:
         recipe = chat_fixtures.recipe(base, **flags)
         residency = recipe.residency.model_copy(update={"sleep": sleep})
-        given = recipe.model_copy(update={"residency": residency})
+        given = recipe.model_copy(update={"residency": residency, "dtype": "bfloat16"})
         return bool(settings.arguments(given, base, device, launch.parser()).enable_sleep_mode)
 
     assert able("cuda:0")
