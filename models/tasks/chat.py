@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from models.messages import HttpCall, ResponseEnd
 from models.protocol import ChatEngine
-from models.tasks.kind import CallSummary, Demand, Emit, TaskKind, WorkRates
+from models.tasks.kind import CallSummary, Demand, EmitEvent, TaskKind, WorkRates
 from registry.recipes.definition import Task
 
 SCHEMAS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_grammar", "output_format")
@@ -42,7 +42,7 @@ class ChatPayload:
     """The last message is the beginning of the answer. Providers have their own rule for it."""
 
 
-async def _run(engine: ChatEngine, request: HttpCall, emit: Emit) -> None:
+async def _run(engine: ChatEngine, request: HttpCall, emit: EmitEvent) -> None:
     answer = engine.call(request)
     try:
         async for event in answer:

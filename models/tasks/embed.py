@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from models.messages import EmbedRequest
 from models.protocol import EmbedEngine
-from models.tasks.kind import CallSummary, Demand, Emit, TaskKind, run_whole, text_size
+from models.tasks.kind import CallSummary, Demand, EmitEvent, TaskKind, run_whole, text_size
 from registry.bounds import Bounds
 from registry.errors import BadRequest
 from registry.recipes.definition import Task
 
 
-async def _run(engine: EmbedEngine, request: EmbedRequest, emit: Emit) -> None:
+async def _run(engine: EmbedEngine, request: EmbedRequest, emit: EmitEvent) -> None:
     await run_whole(engine.embed(request), emit)
 
 

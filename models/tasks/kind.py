@@ -9,10 +9,10 @@ from registry.bounds import Bounds
 from registry.recipes.definition import Task
 
 C = TypeVar("C")
-Run = Callable[[Any, Any, "Emit"], Awaitable[None]]
+Run = Callable[[Any, Any, "EmitEvent"], Awaitable[None]]
 
 
-class Emit(Protocol):
+class EmitEvent(Protocol):
     def __call__(self, event: Event, usage: Usage | None = None) -> None:
         """Send an event to the gateway. usage: what the request has used so far."""
         ...
@@ -84,7 +84,7 @@ class TaskKind(Generic[C]):
     work: WorkRates = WorkRates()
 
 
-async def run_whole(answer: Awaitable[tuple[Event, Usage]], emit: Emit) -> None:
+async def run_whole(answer: Awaitable[tuple[Event, Usage]], emit: EmitEvent) -> None:
     """Run a call whose answer is one event."""
     event, usage = await answer
     emit(event)

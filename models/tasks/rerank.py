@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from models.messages import RerankRequest
 from models.protocol import RerankEngine
-from models.tasks.kind import CallSummary, Demand, Emit, TaskKind, run_whole, text_size
+from models.tasks.kind import CallSummary, Demand, EmitEvent, TaskKind, run_whole, text_size
 from models.text.pairs import LEAST_ROOM, OVERLAP
 from registry.bounds import Bounds
 from registry.errors import BadRequest
 from registry.recipes.definition import Task
 
 
-async def _run(engine: RerankEngine, request: RerankRequest, emit: Emit) -> None:
+async def _run(engine: RerankEngine, request: RerankRequest, emit: EmitEvent) -> None:
     await run_whole(engine.rerank(request), emit)
 
 

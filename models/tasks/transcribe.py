@@ -7,11 +7,11 @@ from typing import Any, cast
 from models.messages import ResponseEnd, TranscribeRequest, Usage
 from models.protocol import TranscribeEngine
 from models.speech.length import seconds_of
-from models.tasks.kind import CallSummary, Demand, Emit, TaskKind, WorkRates
+from models.tasks.kind import CallSummary, Demand, EmitEvent, TaskKind, WorkRates
 from registry.recipes.definition import Task
 
 
-async def _run(engine: TranscribeEngine, request: TranscribeRequest, emit: Emit) -> None:
+async def _run(engine: TranscribeEngine, request: TranscribeRequest, emit: EmitEvent) -> None:
     parts, usage = engine.transcribe(request), Usage()
     try:
         async with aclosing(cast(Any, parts)):

@@ -14,7 +14,7 @@ import pytest
 from models.messages import Chunk, Event, LoadResult, Message, Usage
 from models.protocol import Report
 from models.tasks import TASKS, Call
-from models.tasks.kind import CallSummary, Demand, Emit, TaskKind, run_whole
+from models.tasks.kind import CallSummary, Demand, EmitEvent, TaskKind, run_whole
 from registry.bounds import Bounds
 from registry.errors import BadRequest
 from registry.recipes.definition import Recipe, Task
@@ -52,7 +52,7 @@ class ReverseBody(msgspec.Struct):
     text: str
 
 
-async def _run(engine: ReverseEngine, request: ReverseRequest, emit: Emit) -> None:
+async def _run(engine: ReverseEngine, request: ReverseRequest, emit: EmitEvent) -> None:
     await run_whole(engine.reverse(request), emit)
 
 
