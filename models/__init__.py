@@ -1,1 +1,1 @@
-"""Engines: one file per task, each importing its heavy library only when it loads a model."""
+"""Engines, tasks and messages. Heavy libraries are imported only for a load."""

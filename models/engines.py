@@ -1,4 +1,4 @@
-"""The table of engines: everything that the product knows of an engine before it is imported.
+"""The table of engines: what is known of an engine before it is imported.
 
 A new engine is a row here and a package beside `chat`, `text` and `speech`; nothing else names one. Factories and
 prewarm functions are named, not imported: only a slot imports an engine, and only the one that it holds.
@@ -85,7 +85,7 @@ ENGINES: Mapping[str, EngineRow] = {
 
 
 def create(engine: str, task: Task, bounds: Bounds = USUAL) -> Engine:
-    """A new, empty engine for a recipe's engine name and task. Raises ValueError for a pair that does not exist."""
+    """A new, empty engine for an engine's name and a task. Raises ValueError."""
     row = ENGINES.get(engine)
     if row is None or task not in row.factories:
         raise ValueError(f"no engine {engine} for task {task}")
@@ -94,7 +94,7 @@ def create(engine: str, task: Task, bounds: Bounds = USUAL) -> Engine:
 
 
 def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
-    """Import what `engine` needs before the model is known. Blocks for seconds; safe in any thread.
+    """Import what `engine` needs, ahead of the model. Blocks for seconds.
 
     `hurried`: whether a load waits; what only comes late in a load is then left for the load itself to import.
     """
@@ -103,7 +103,7 @@ def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
 
 
 def prewarmed_bytes(engine: str | None) -> int:
-    """Bytes of a slot that has imported the libraries of `engine`; 0 for none, or one that is not in the table."""
+    """Bytes of a slot that has imported `engine`; 0: none, or not in the table."""
     row = ENGINES.get(engine or "")
     return row.prewarmed if row else 0
 
@@ -114,7 +114,7 @@ def niceness(engine: str) -> int:
 
 
 def engine_version(engine: str) -> str:
-    """The installed version of an engine's library, without importing it; '' when it is not installed."""
+    """Installed version of an engine's library, not imported; '': none."""
     for distribution in ENGINES[engine].distributions if engine in ENGINES else ():
         try:
             return version(distribution)

@@ -1,4 +1,4 @@
-"""`engine.flags` of a recipe, for the two engines that know theirs by name and type."""
+"""`engine.flags` of a recipe, for the two engines with known names and types."""
 
 from collections.abc import Mapping
 
@@ -39,14 +39,14 @@ KNOWN: Mapping[Task, Mapping[str, type]] = {
 
 
 def flags_of(recipe: Recipe) -> dict[str, Flag]:
-    """The recipe's flags. Raises EngineFailed for one that the engine does not know or that has the wrong type."""
+    """The recipe's flags. Raises EngineFailed for an unknown name or a wrong type."""
     if fault := flag_fault(recipe):
         raise EngineFailed(fault)
     return dict(recipe.engine.flags)
 
 
 def flag_fault(recipe: Recipe) -> str | None:
-    """The first fault in the recipe's flags; None: there is none, or vLLM finds it when it loads."""
+    """The first fault in the recipe's flags; None: none that is known before a load."""
     known = KNOWN.get(recipe.task)
     if known is None:
         return None

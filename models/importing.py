@@ -1,4 +1,4 @@
-"""How heavy libraries are imported: one at a time, and without the garbage collector."""
+"""Import heavy libraries one at a time, without the garbage collector."""
 
 import gc
 import threading
@@ -10,7 +10,7 @@ _one = threading.RLock()
 
 @contextmanager
 def fast_imports() -> Iterator[None]:
-    """Switch the garbage collector off around imports that make hundreds of thousands of objects.
+    """Switch the garbage collector off around imports that make many objects.
 
     The collector would look at all of them again and again: a tenth to a quarter of the time of vLLM's imports, and a
     tenth when it is switched on again. So it never looks at what is there by then, nor copies its pages after a fork;

@@ -1,4 +1,4 @@
-"""The states of an engine that runs a library in this process: new, loading, loaded, asleep, closed; or broken."""
+"""States of an in-process engine: new, loading, loaded, asleep, closed, broken."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -66,7 +66,7 @@ class Lifecycle:
         self.state = EngineState.CLOSED
 
     async def sleep(self, sleeper: "Sleepable | None") -> MemoryFootprint:
-        """Put a loaded engine to sleep. None: it cannot. Raises EngineFailed; the engine is broken afterwards."""
+        """Put a loaded engine to sleep. None: it cannot. A failure breaks the engine."""
         self.check()
         if sleeper is None:
             raise EngineFailed(f"this {self._what} engine cannot sleep")
@@ -96,7 +96,7 @@ class Lifecycle:
     async def loading(
         self, recipe: Recipe, report: Report, close: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[LoadPhases]:
-        """The one load of an engine. Whatever fails inside closes it and comes out as an error of ours."""
+        """The one load of an engine. A failure closes it, and becomes our error."""
         if self.state is not EngineState.NEW:
             raise EngineFailed("this engine was used before: load into a new one")
         self.state = EngineState.LOADING

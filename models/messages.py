@@ -12,12 +12,12 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of all messages; `tag` writes the class name so that unions decode without guessing."""
+    """Base of all messages; `tag` writes the class name, so that unions decode."""
 
 
 # --- adapters ------------------------------------------------------------------------------------------------------
 class AdapterRef(Message, frozen=True):
-    """A normalised adapter in the content-addressed store. The digest is its identity; names never reach an engine."""
+    """A stored, normalised adapter. Engines know its digest, never its name."""
 
     digest: str
     """'sha256:' and 64 hex digits."""
@@ -85,7 +85,7 @@ class RerankRequest(Message, frozen=True):
 
 
 class TranscribeRequest(Message, frozen=True):
-    """`path`: a temporary file that the gateway wrote; the engine decodes it in a process that can be killed."""
+    """`path`: the gateway's temporary file, decoded in a process of its own."""
 
     path: str
     task: Literal["transcribe", "translate"] = "transcribe"
@@ -115,7 +115,7 @@ class Chunk(Message, frozen=True):
 
 
 class EmbedResult(Message, frozen=True):
-    """`vectors`: len(tokens) x dimensions little-endian float32, row by row, in the order of the inputs."""
+    """`vectors`: len(tokens) x dimensions little-endian float32, row by row."""
 
     vectors: bytes
     dimensions: int
@@ -123,7 +123,7 @@ class EmbedResult(Message, frozen=True):
 
 
 class RerankResult(Message, frozen=True):
-    """`logits`: one raw score per document (the best chunk's); relevance = sigmoid(logit)."""
+    """`logits`: one score per document, its best chunk's; sigmoid gives relevance."""
 
     logits: list[float]
     chunks: list[int]
@@ -182,7 +182,7 @@ Event = ResponseStart | Chunk | EmbedResult | RerankResult | TranscriptInfo | Se
 
 # --- life cycle ----------------------------------------------------------------------------------------------------
 class Progress(Message, frozen=True):
-    """Progress of a load. `fraction` runs from 0 to 1 over the whole load; fetching has its own before it."""
+    """Progress of a load. `fraction`: of the whole load, or of the fetch before it."""
 
     phase: Literal[
         "fetching", "converting", "queued", "evicting", "waking", "starting", "importing", "weights", "warming",
@@ -193,7 +193,7 @@ class Progress(Message, frozen=True):
 
 
 class MemoryFootprint(Message, frozen=True):
-    """Bytes that an engine holds. On a CPU everything lies in host memory and counts as the device's."""
+    """Bytes of an engine. On a CPU host memory counts as the device's."""
 
     device_bytes: int
     host_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Our few C files, compiled when they are first needed into the user's cache folder. The server runs without them."""
+"""Our C files, compiled on first use. The server runs without them."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from registry.storage.files import sync_all
 
 
 def cache_folder(name: str) -> Path:
-    """The folder `name` in the user's cache directory, which need not exist. RuntimeError without a home."""
+    """Folder `name` in the user's cache directory. RuntimeError without a home."""
     path = platformdirs.user_cache_path("roundhouse") / name
     if not path.is_absolute():
         raise RuntimeError("this user has no home folder: set HOME or XDG_CACHE_HOME")
@@ -25,7 +25,7 @@ def cache_folder(name: str) -> Path:
 
 
 def is_ours(folder: Path) -> bool:
-    """Make the folder. False when it cannot be made, or when somebody else could put files into it."""
+    """Make the folder. False: that fails, or others could write into it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -39,7 +39,7 @@ SECONDS = 120
 
 
 def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
-    """Compile `sources` to `name`-<digest>.so in `folder`, unless it was done for them and this processor before.
+    """Compile `sources` to `name`-<digest>.so in `folder`, unless that is done.
 
     They may include any header that lies beside them.
 

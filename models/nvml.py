@@ -1,4 +1,4 @@
-"""Facts from the NVIDIA driver about the GPU of this process, without CUDA: its name, its bytes, and by process.
+"""Facts from the NVIDIA driver without CUDA: name, bytes, bytes by process.
 
 NVML counts all GPUs of the machine, CUDA those that CUDA_VISIBLE_DEVICES names; a device of ours ('cuda:0') is CUDA's
 first. NVML is opened for each question and closed again: a process that is forked must not inherit it.
@@ -32,7 +32,7 @@ class NoDriver(NoGpu):
 
 
 def in_order_of_the_bus() -> None:
-    """Have CUDA count GPUs as NVML does, here and in all processes that follow; else the fastest comes first."""
+    """Have CUDA number GPUs as NVML does, here and in later child processes."""
     os.environ.setdefault(ORDER, "PCI_BUS_ID")
 
 
@@ -61,8 +61,10 @@ def capability(device: str) -> int | None:
 
 
 def used_by(device: str, processes: Iterable[int]) -> int | None:
-    """Bytes of these processes on `device`. None where the driver does not tell: it may count processes of a container
-    by numbers that they do not have inside."""
+    """Bytes of these processes on `device`; None: the driver does not say.
+
+    It may count a container's processes by numbers that they do not have inside.
+    """
     pids = set(processes)
     try:
         with _opened(device) as (nvml, handle):
@@ -74,7 +76,7 @@ def used_by(device: str, processes: Iterable[int]) -> int | None:
 
 
 def busy(device: str) -> float | None:
-    """The share of the last sample period, of up to a second, in which a kernel ran; None where it is not told."""
+    """Share of the last sample period with a running kernel; None: unknown."""
     try:
         with _opened(device) as (nvml, handle):
             return float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100

@@ -1,4 +1,4 @@
-"""Processes as the kernel sees them: end with a parent, groups, the memory limit, and whom it kills for memory.
+"""Processes as the kernel sees them: parents, groups, memory limit, kills.
 
 psutil knows neither a process's group nor its control groups nor `oom_score_adj`.
 """
@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send a signal to this process when its parent ends, however that happens.
+    """Have the kernel signal this process when its parent ends, in any way.
 
     The kernel counts the end of the thread that started this process. It stays so when another program is executed,
     not in forks.
@@ -52,7 +52,7 @@ def is_group_alive(group: int) -> bool:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether a process has given back everything: memory, the accelerator's too, and ports.
+    """Whether a process has given back everything: memory, GPU, ports.
 
     A zombie has, its parent just has not asked yet; unless only its first thread ended and others are on their way out.
     """
@@ -75,12 +75,12 @@ def memory_folders(pid: int | str = "self") -> list[Path]:
 
 
 def memory_limit() -> int | None:
-    """Bytes that this process's groups allow it: the least of all limits, cgroup v2 or v1. None: no limit."""
+    """Bytes that this process's groups allow; None: no limit."""
     return min((most for _, most in control_groups.memory_limits(memory_folders())), default=None)
 
 
 class OomKills:
-    """Notices whether the kernel killed a process of a memory group since the last `reset`.
+    """Notices whether the kernel killed a process of the group since `reset`.
 
     Of this machine, where the process has no group that counts.
     """
@@ -120,7 +120,7 @@ class OomPriority:
 
     @contextlib.contextmanager
     def loads(self) -> Iterator[None]:
-        """Inside it, processes that are forked inherit it; afterwards all of them are as those that serve."""
+        """Let processes forked inside inherit it; afterwards all are as those that serve."""
         self._set(LOADS)
         try:
             yield
@@ -134,7 +134,7 @@ class OomPriority:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is Python's or torch's out of memory. Does not import torch."""
+    """Whether an error or its cause is out of memory. Does not import torch."""
     torch = sys.modules.get("torch")
     kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
     while error is not None:

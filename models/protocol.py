@@ -1,4 +1,4 @@
-"""What every engine can do. A slot holds at most one engine and calls it from one event loop.
+"""What every engine can do. A slot calls its engine from one event loop.
 
 | state  | load                    | work (call, embed, ...) | sleep        | wake         | ping         | close |
 |--------|-------------------------|-------------------------|--------------|--------------|--------------|-------|
@@ -46,19 +46,19 @@ class Engine(Protocol):
     """The life of a loaded model."""
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
-        """Load the weights in folder `path` onto `device` ('cpu', 'cuda:0') and warm up. Runs once."""
+        """Load the weights in folder `path` onto `device` and warm up. Runs once."""
         ...
 
     async def ping(self) -> None:
-        """Return when the engine's inner loop has answered (heartbeat); raise EngineFailed when it is broken."""
+        """Return when the inner loop has answered; EngineFailed when it is broken."""
         ...
 
     async def sleep(self) -> MemoryFootprint:
-        """Give the device's memory back and keep what a wake needs; no adapter stays. Returns what is still held."""
+        """Free the device's memory, adapters included; returns what is still held."""
         ...
 
     async def wake(self) -> MemoryFootprint:
-        """Come back from sleep with the same weights, checked by a known answer. Raises EngineFailed if it differs."""
+        """Wake with the same weights, checked by a known answer, or EngineFailed."""
         ...
 
     async def close(self) -> None:
@@ -68,7 +68,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Breakable(Protocol):
-    """An engine with processes of its own, which can end while nobody asks it for anything."""
+    """An engine with own processes, which can end at any time."""
 
     on_broken: Callable[[EngineFailed], None]
     """Called on the event loop, once, when a loaded engine has ended by itself, with how. Its calls end after that."""
@@ -100,15 +100,15 @@ class ChatAnswer(Protocol):
 
 class ChatEngine(Engine, Protocol):
     def call(self, request: HttpCall) -> ChatAnswer:
-        """Begin one request. An adapter must be in place: an unknown one is EngineFailed, never the base."""
+        """Begin a request. An adapter not in place is EngineFailed, never the base."""
         ...
 
     async def stage(self, adapter: AdapterRef) -> None:
-        """File to host memory, off the engine's loop. Raises Unfit when the file cannot be read as promised."""
+        """Read a file into host memory, off the engine's loop. Raises Unfit."""
         ...
 
     async def place(self, adapter: AdapterRef, evict: str | None) -> None:
-        """Put a staged adapter into a device place, taking the place of digest `evict` if given."""
+        """Put a staged adapter into a place, that of digest `evict` if given."""
         ...
 
     async def drop(self, digest: str) -> None:
@@ -126,6 +126,5 @@ class RerankEngine(Engine, Protocol):
 
 class TranscribeEngine(Engine, Protocol):
     def transcribe(self, request: TranscribeRequest) -> AsyncIterator[TranscriptInfo | Segment | Usage]:
-        """TranscriptInfo first, then Segments as they come, and Usage: of what was heard so far, now and then, and at
-        the end."""
+        """Yield TranscriptInfo, then Segments, with Usage now and then and at the end."""
         ...

@@ -1,4 +1,4 @@
-"""Server-sent events, as engines and providers send them: cut into events, what they hold, and events as bytes."""
+"""Server-sent events: cut into events, their data, and events as bytes."""
 
 import re
 import sys
@@ -16,9 +16,7 @@ class TooLong(Exception):
 
 
 class Splitter:
-    """Args:
-    most: bytes of one event.
-    """
+    """Cuts bytes into events. most: bytes of one event."""
 
     def __init__(self, most: int) -> None:
         self._most, self._buffer, self._begun = most, bytearray(), False
@@ -42,7 +40,7 @@ class Splitter:
 
 
 class Reader:
-    """The data of each event of an engine, however the bytes were cut. Comments are passed over."""
+    """The data of each event, however the bytes were cut, without comments."""
 
     def __init__(self) -> None:
         self._splitter = Splitter(sys.maxsize)

@@ -10,7 +10,7 @@ from registry.errors import BadRequest
 
 
 def check_known(ids: Sequence[int], known: int, word: str = "") -> None:
-    """Raise BadRequest for a token beyond the first `known`. word: how the tokenizer writes the largest one."""
+    """Raise BadRequest for a token from `known` on. word: the largest, as written."""
     if ids and (largest := max(ids)) >= known:
         named = f"'{word}' ({largest})" if word else f"{largest}"
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""Frozen records of the state: adapters and routers with their versions, measured loads and sleeps."""
+"""Frozen records of the state: versioned names, measured loads and sleeps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ V = TypeVar("V", bound="NumberedVersion")
 
 
 class NumberedVersion:
-    """One registered content of a name. Numbers start at 1 and are never used twice for one name."""
+    """A registered content. Numbers start at 1 and are not used again."""
 
     __slots__ = ()
     number: int
@@ -29,7 +29,7 @@ class NumberedVersion:
 
 
 class Versioned(ABC, Generic[Key, V]):
-    """A name with its versions, oldest first, of which one is current, and aliases that point to them."""
+    """A name with versions, oldest first, the current one, and aliases."""
 
     __slots__ = ()
     key: Key
@@ -76,7 +76,7 @@ class Versioned(ABC, Generic[Key, V]):
 
 # --- adapters --------------------------------------------------------------------------------------------------------
 class AdapterKey(NamedTuple):
-    """An adapter's base model, name and team. A team may use the same name on two bases."""
+    """An adapter's base, name and team. A name may be used on two bases."""
 
     base: str
     name: str
@@ -87,7 +87,7 @@ class AdapterKey(NamedTuple):
 
     @property
     def label(self) -> str:
-        """One name for all readers: `name` of the team `default`, `team/name` of any other."""
+        """One name for all readers: `name` of team `default`, else `team/name`."""
         return self.name if self.team == DEFAULT_TEAM else f"{self.team}/{self.name}"
 
 
@@ -151,7 +151,7 @@ class Adapter(Versioned[AdapterKey, Version]):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredVersion:
-    """The result of a registration. `created` is False when the current version already had this content."""
+    """A registration's result. `created`: the content was not current before."""
 
     adapter: Adapter
     version: Version
@@ -194,7 +194,7 @@ class RouterRecord(Versioned[RouterKey, RouterVersion]):
 
 # --- measured loads and sleeps ---------------------------------------------------------------------------------------
 class LoadKey(NamedTuple):
-    """What a measurement depends on. `device` is the kind of device ('cpu', 'NVIDIA H200'), not its index."""
+    """What a measurement depends on. `device`: the kind, not its index."""
 
     model: str
     recipe_version: int

@@ -1,4 +1,4 @@
-"""The fetching process: `python -m models.sources.fetch_process PARENT`, a source in, lines of answers out."""
+"""The fetch process, `python -m models.sources.fetch_process PARENT`."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Downloads from a hub, each in a process of its own, which may be ended at any moment.
+"""Downloads from a hub, in processes that may be ended at any moment.
 
 Requests for the same repository at the same revision share one download. What has come stays in the hub's cache: the
 next try goes on from there.

@@ -1,4 +1,4 @@
-"""Large files of a repository, brought into huggingface_hub's cache so that a download that was cut off goes on.
+"""Fetch large files into huggingface_hub's cache, with resumption.
 
 The library itself begins anew: it writes into a file that only one process knows. So each large file is written beside
 its place first, by the library's own `http_get`, under a name that the next process finds.

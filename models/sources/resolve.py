@@ -26,7 +26,7 @@ COUNTED = (".safetensors", ".json", ".txt", ".bin", ".model", ".jinja", ".tiktok
 
 
 def digest(folder: Path) -> str:
-    """64 hex digits over names, sizes and content of all files that an engine may read, or run (trust_remote_code).
+    """64 hex digits over names, sizes and content of all files an engine may use.
 
     Two folders of less than 256 MiB have the same digest exactly when they hold the same files. Above, two sets of
     weights that differ in only a few places may agree: pin such models by hub revision. Cached by names, sizes and
@@ -84,7 +84,7 @@ def resolve(source: Source, base_dir: Path, *, download: bool = True) -> Path:
 
 
 def revision(source: Source, path: Path) -> str:
-    """The revision in `X-Roundhouse-Model`: the hub's commit, else 12 hex digits of the content's digest."""
+    """The hub's commit, else 12 hex digits of the content's digest."""
     if isinstance(source, HubSource) and len(path.name) == 40:
         return path.name
     return digest(path)[:12]

@@ -1,1 +1,1 @@
-"""Speech-to-text by faster-whisper: recordings into windows, windows into words. HTTP formats are not here."""
+"""Speech-to-text by faster-whisper: recordings, windows, words. No HTTP formats."""

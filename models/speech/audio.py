@@ -1,4 +1,4 @@
-"""Recordings to samples, decoded in processes that can be killed (`audio_decoder`).
+"""Recordings to samples, decoded in processes that can be killed.
 
 A decoder serves one recording after another and is kept warm; one that was killed, left early or has served many is
 replaced. Samples come in blocks through a pipe, so hours of sound never lie in memory, here or there.
@@ -55,7 +55,7 @@ class _Process:
         self.ready = False
 
     def begin(self, path: str, seconds: float) -> None:
-        """Hand a recording over, and see that it arrived. EOFError or TimeoutError when the process is gone."""
+        """Hand a recording over. EOFError or TimeoutError when the process is gone."""
         if not self.ready and self.frame(START_SECONDS)[0] != b"E":
             raise EngineFailed("the decoder did not start")
         self.ready = True
@@ -69,7 +69,7 @@ class _Process:
             raise EngineFailed("the decoder did not take a recording")
 
     def frame(self, timeout: float) -> tuple[bytes, bytes]:
-        """The next frame. EOFError when the process ended, TimeoutError after `timeout` seconds of waiting."""
+        """The next frame. EOFError: the process ended; TimeoutError: it is late."""
         deadline = time.monotonic() + timeout
         kind, length = struct.unpack("<cI", self._exactly(5, deadline))
         return kind, self._exactly(length, deadline)
@@ -90,7 +90,7 @@ class _Process:
         return self.jobs < JOBS and self._child.poll() is None
 
     def ended(self) -> int | None:
-        """How the process ended, whose pipe has: the signal's number below 0, or the exit code. May wait a moment."""
+        """How the decoder ended: a signal's number below 0, or the exit code."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._child.wait(1.0)
         return None
@@ -117,11 +117,11 @@ class Decoders:
         self._closed = False
 
     def warm(self) -> None:
-        """Start one decoder now. Returns at once; the process needs a few tenths of a second."""
+        """Start one decoder now. Returns at once, tenths of a second before it is ready."""
         self._give_back(_Process(self._bounds))
 
     def open(self, path: str, max_seconds: float) -> "Recording":
-        """Begin to decode the file at `path`; more than `max_seconds` of sound is TooLarge while it decodes."""
+        """Begin to decode `path`; more than `max_seconds` raises TooLarge on the way."""
         with self._lock:
             if self._closed:
                 raise EngineFailed("the speech engine is closed")
@@ -156,11 +156,10 @@ class Decoders:
 
 
 class Recording:
-    """A recording that is being decoded. A context manager; leaving it before the end kills its decoder."""
+    """A recording under decoding. Leaving the context early kills the decoder."""
 
     def __init__(self, process: _Process, give_back: Callable[[_Process], None], patience: float) -> None:
-        """patience: the longest wait for a block, and with WAIT_PART the longest wait in all: a file that stalls its
-        decoder is refused."""
+        """patience: the longest wait for a block, and with WAIT_PART for all of them."""
         self._patience = patience
         self._process = process
         self._give_back = give_back
@@ -219,7 +218,7 @@ class Recording:
             self._waited += time.monotonic() - began
 
     def close(self) -> None:
-        """Safe to call twice, and while another thread waits for a block: that one then gets BadRequest."""
+        """Close. Safe twice, and while a thread waits, which gets BadRequest."""
         if self._closed:
             return
         self._closed = True

@@ -1,5 +1,6 @@
-"""The process that touches untrusted recordings: reads one job a line from stdin, writes samples to stdout. Its one
-argument is `DecoderLimits` as a JSON object.
+"""The process that decodes untrusted recordings: jobs in, samples out.
+
+Its one argument is `DecoderLimits` as a JSON object.
 
     job      {"path": ..., "seconds": ...}
     answer   frames of kind (1 byte), length (4 bytes, little-endian) and body, in this order:
@@ -39,7 +40,7 @@ DEMUXERS = (
 
 
 class DecoderLimits(NamedTuple):
-    """Bounds on a recording, by the names of `registry.bounds`, which cannot be imported here."""
+    """Bounds of `registry.bounds`, which cannot be imported here."""
 
     sample_rate_least: int
     sample_rate_most: int
@@ -68,7 +69,7 @@ def send(out: BinaryIO, kind: bytes, body: bytes = b"") -> None:
 
 
 def decode(path: str, seconds: float, fit: DecoderLimits, out: BinaryIO) -> None:
-    """Send the samples of the recording at `path`, at most `seconds` of them. Raises UndecodableFile."""
+    """Send at most `seconds` of samples of `path`. Raises UndecodableFile."""
     import av
 
     if not os.path.getsize(path):
@@ -102,13 +103,13 @@ def check_codec(name: str) -> None:
 
 
 def check_tag(container: str, tag: str, codec: str) -> None:
-    """Raises UndecodableFile for a WAV file of other sound than its header says: what was reserved goes by that."""
+    """Raises UndecodableFile for a WAV file of other sound than its header says."""
     if container == "wav" and tag == WAV_PCM and not codec.startswith("pcm_"):
         raise UndecodableFile("unfit", f"The file says that it is plain PCM, and is {codec}: send it as what it is.")
 
 
 def check_shape(rate: int, channels: int, fit: DecoderLimits) -> None:
-    """Raises UndecodableFile for a sample rate or a number of channels that no recording has.
+    """Raises UndecodableFile for an impossible sample rate or number of channels.
 
     FFmpeg reads those of over a few hundred channels as 0.
     """

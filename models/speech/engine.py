@@ -36,7 +36,7 @@ VAD_THRESHOLD = 0.5
 
 
 class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
-    """A loaded speech model. See `models.protocol` for what each method does in each state."""
+    """A loaded speech model. See `models.protocol` for each state."""
 
     def __init__(self, bounds: Bounds = USUAL) -> None:
         super().__init__("speech")
@@ -91,7 +91,7 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
         )
 
     async def transcribe(self, request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
-        """Closing the iterator kills the recording's decoder and drops its windows that are not being heard yet."""
+        """Closing the iterator ends the decoder and drops windows that wait."""
         self._lifecycle.check()
         assert self._model is not None
         assert self._batcher is not None
@@ -152,13 +152,11 @@ def import_library() -> None:
 
 
 def measure_memory(device: str) -> int | None:
-    """Bytes of this process: its resident set on a CPU; on a GPU as the driver counts it, None where it does not
-    say.
-    """
+    """Bytes of this process, on a GPU by the driver; None: it does not say."""
     return psutil.Process().memory_info().rss if device == "cpu" else nvml.used_by(device, [os.getpid()])
 
 
 def estimate_memory(recipe: Recipe, path: Path) -> int:
-    """Estimated bytes of a process on a GPU after its load. A step has given back what it took."""
+    """Estimated bytes on a GPU after a load. Steps give back what they take."""
     needs = estimate(recipe, path, "cuda")
     return needs.total - needs.activations

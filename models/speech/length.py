@@ -20,7 +20,7 @@ _EXTENDED_PCM = bytes.fromhex("0100000000001000800000aa00389b71")
 
 
 def seconds_of(path: Path) -> float:
-    """An upper bound on a recording's seconds: of a WAV file by its size and form, of others by their size.
+    """Upper bound on a recording's seconds, by its size and, for WAV, its form.
 
     A WAV file's own word for its length is not asked: decoders read one that says 0, or has several parts, to its end.
     """
@@ -33,7 +33,7 @@ def seconds_of(path: Path) -> float:
 
 
 def _bytes_a_second(head: bytes) -> int | None:
-    """Bytes a second of plain PCM, by a file's first bytes. None: another form, or no valid header."""
+    """Bytes a second of plain PCM, by its first bytes; None: no valid header."""
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
     offset, rate = 12, None
@@ -52,7 +52,7 @@ def _bytes_a_second(head: bytes) -> int | None:
 
 
 def _rate_of(form: bytes) -> int | None:
-    """Bytes a second of a form of plain PCM. Decoders go by the bits that are valid, also where more are stored."""
+    """Bytes a second of a form of plain PCM, by the valid bits, as decoders do."""
     if len(form) < 16:
         return None
     kind, channels, samples, _, _, bits = struct.unpack_from("<HHIIHH", form)

@@ -18,7 +18,7 @@ AVX512 = frozenset(("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"))
 
 
 def widest_vectors() -> None:
-    """Have CTranslate2 use AVX-512 where the processor has it; by itself it stops at AVX2.
+    """Have CTranslate2 use AVX-512 where it exists; by itself it stops at AVX2.
 
     It reads this when it first computes. A setting that is there already stays.
     """
@@ -27,7 +27,7 @@ def widest_vectors() -> None:
 
 
 def one_thread_for_numpy() -> None:
-    """Features in NumPy on one thread: its products are small, and a second thread waits by spinning."""
+    """Use one thread for NumPy's small products: a second one only spins."""
     from threadpoolctl import ThreadpoolController
 
     ThreadpoolController().select(internal_api="openblas").limit(limits=1)
@@ -38,8 +38,9 @@ LIBRARIES = ("libcublasLt.so.12", "libcublas.so.12")
 
 
 def keep_compiled() -> None:
-    """Have the driver keep what it compiles: CTranslate2 has no code for GPUs newer than sm_86, so the first load on an
-    H100 compiles its kernels, and by default they are kept in a home folder that a container may lose.
+    """Store what the driver compiles in a folder that outlives a container's home.
+
+    CTranslate2 has no code for GPUs newer than sm_86, so the first load on an H100 compiles its kernels.
 
     Before CUDA is first used. Settings that are there already stay.
     """

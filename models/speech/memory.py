@@ -1,4 +1,4 @@
-"""The C library's memory while speech is heard: kept for short recordings, given back at once during long ones.
+"""Keep the C library's memory for short recordings, return it in long ones.
 
 A pass of Whisper's encoder needs arrays of up to 36 MB (the starter model; larger ones more). glibc takes pages from
 the system for each of them and gives them back when it is freed, and the system clears every page: of the encoder's
@@ -29,7 +29,7 @@ _else = USUAL
 
 
 def keep() -> None:
-    """Keep the pages of large arrays for the next ones from now on, except inside `lean`."""
+    """Keep pages of large arrays for the next ones from now on, except in `lean`."""
     global _else
     with _lock:
         _else = KEPT
@@ -39,7 +39,7 @@ def keep() -> None:
 
 @contextlib.contextmanager
 def lean() -> Iterator[None]:
-    """Inside, in any thread of the process, large arrays have pages of their own. May be nested."""
+    """Give large arrays pages of their own inside, in all threads. May be nested."""
     _count(1)
     try:
         yield

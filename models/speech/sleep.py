@@ -1,4 +1,4 @@
-"""How a speech model sleeps: CTranslate2 parks its weights. Tokenizer, voice detection and decoders stay.
+"""How a speech model sleeps: CTranslate2 parks its weights, the rest stays.
 
 On CUDA the weights go to host memory and come back from there. On a CPU they are freed, and read again from their file
 at the wake, which must be the same file as before: that takes as long as a load in a pre-warmed slot (800 MB of weights
@@ -126,7 +126,7 @@ class SpeechSleeper:
         return [whisper for whisper in (self._model.whisper, self._model._parallel) if whisper is not None]
 
     def _hear(self) -> tuple[list[list[int]], list[float]]:
-        """The first tokens, and how likely they are, that each copy of the weights hears in the same noise."""
+        """First tokens and their likelihood, per copy of the weights, for the same noise."""
         noise = np.random.default_rng(0).standard_normal(8_000).astype(np.float32) * 0.1
         features = self._model.features(noise)
         prompt = self._model._prompt(WindowRequest(features, 0.5), "en")

@@ -48,8 +48,9 @@ class TranscriptionRun:
         self._rest: Samples = np.zeros(0, dtype=np.float32)
 
     async def events(self) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
-        """TranscriptInfo as soon as the language is known, segments as they come, and Usage after those of each window
-        and at the end.
+        """Yield TranscriptInfo once the language is known, Segments, and Usage.
+
+        Usage comes after the segments of each window, and at the end.
 
         Of a recording of more than one block the first TranscriptInfo has the length that its file claims; another
         with the measured one comes before Usage.
@@ -106,7 +107,7 @@ class TranscriptionRun:
                 yield block
 
     async def _hear(self, windows: list[Window]) -> AsyncGenerator[tuple[Window, WindowResult], None]:
-        """Windows that do not depend on each other. The first one tells the language to the others."""
+        """Transcribe independent windows. The first tells the others the language."""
         if windows and self._language is None:
             first, windows = windows[0], windows[1:]
             yield first, await self._transcribe_window(first)
@@ -129,8 +130,10 @@ class TranscriptionRun:
         return await self._retry_while_poor(window, result)
 
     async def _retry_while_poor(self, window: Window, result: WindowResult) -> WindowResult:
-        """Try the next temperatures while the result is poor. If it stays so the likeliest text counts, among those
-        that do not repeat themselves if there are any, as in faster-whisper.
+        """Try the next temperatures while the result is poor.
+
+        If it stays so the likeliest text counts, among those that do not repeat themselves if there are any, as in
+        faster-whisper.
         """
         self._batch = max(self._batch, result.batch)
         tried = [result]
@@ -151,7 +154,7 @@ class TranscriptionRun:
         )
 
     async def _follow(self, block: Block) -> AsyncGenerator[tuple[Window, WindowResult], None]:
-        """Windows one after the other; what is left of a block at its end, less than one, comes with the next."""
+        """Transcribe windows in order; a block's last, short one joins the next block."""
         samples = np.concatenate([self._rest, block.audio])
         offset = block.offset - len(self._rest)
         position = 0

@@ -1,4 +1,4 @@
-"""From a recording's samples to the windows that the network hears, in about 70 MB for hours of sound.
+"""From samples to the network's windows, in about 70 MB for hours of sound.
 
 `VoiceDetector` finds speech as if the recording had come in one part: the Silero model that comes with faster-whisper
 gives the probability of a voice for each frame of 32 ms, and keeps its state from part to part. The last stretch may go
@@ -27,7 +27,7 @@ Stretch = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch inside a window; all in seconds. `at`: where it begins in the window, `start`: in the recording."""
+    """A stretch, in seconds. `at`: place in the window, `start`: in the recording."""
 
     at: float
     start: float
@@ -60,7 +60,7 @@ class Window:
 
 
 def join_stretches(stretches: Sequence[Stretch], window: int) -> list[Stretch]:
-    """Neighbours with a gap of at most a second become one, up to `window` samples. Overlaps are cut off."""
+    """Join neighbours with gaps up to a second, up to `window` samples."""
     result: list[Stretch] = []
     for start, end in stretches:
         if result and start - result[-1][1] <= GAP and end - result[-1][0] <= window:
@@ -76,7 +76,7 @@ def join_stretches(stretches: Sequence[Stretch], window: int) -> list[Stretch]:
 
 
 class Packer:
-    """Puts stretches, as they come, into windows of at most `window` samples without what lies between them.
+    """Packs stretches into windows of `window` samples, without the gaps.
 
     It holds copies of at most one window of sound, whatever the recording they are from.
     """
@@ -121,7 +121,7 @@ Probabilities = npt.NDArray[np.float32]
 
 
 class VoiceDetector:
-    """One recording's stretches with a voice, of at most `window` samples, with silences of up to a second inside.
+    """A recording's stretches with a voice, with silences up to a second.
 
     It holds the samples of the last stretch, less than a window and a few seconds, or a second of silence.
     """
@@ -165,12 +165,12 @@ class VoiceDetector:
 
 
 def longest_speech(window: int) -> int:
-    """Frames of one speech that fits into a window of so many samples, with what is kept around it."""
+    """Frames of a speech that fits into such a window, with its surroundings."""
     return (window - 2 * PAD - FRAME) // FRAME
 
 
 def speeches(probabilities: Probabilities, threshold: float, longest: int) -> Iterator[Stretch]:
-    """Speeches as their first frame, and the one after the last. The last may end with the probabilities.
+    """Speeches as first frame and end. The last may end with the probabilities.
 
     One begins at a frame of at least `threshold`, and ends where PAUSE frames in a row have none that high and begin
     with one that is much lower. One of more than `longest` frames is cut where it last drew BREATH, else there.
@@ -188,7 +188,7 @@ def speeches(probabilities: Probabilities, threshold: float, longest: int) -> It
 
 
 def _end(voice: npt.NDArray[np.bool_], silent: npt.NDArray[np.bool_], start: int, longest: int) -> Stretch:
-    """The end of the speech that begins at `start`, and the frame from which to look for the next one."""
+    """The end of the speech from `start`, and the frame where to look for the next."""
     quiet = breath = 0
     """Beginnings of the current silence, and of the last one that was long enough to cut at. 0: none."""
     for frame in range(start + 1, len(voice)):
@@ -207,7 +207,7 @@ def _end(voice: npt.NDArray[np.bool_], silent: npt.NDArray[np.bool_], start: int
 
 
 def padded(speeches: list[Stretch], begin: int, count: int) -> list[Stretch]:
-    """Speeches in frames as samples from `begin` to `count`, with PAD of what is around them, or half of a silence."""
+    """Speeches as samples, with PAD around them, or half of a silence."""
     result: list[Stretch] = []
     for index, (first, last) in enumerate(speeches):
         start, end = first * FRAME, last * FRAME
@@ -260,7 +260,7 @@ WINDOWS = 10
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Windows with voices in them; without voice detection all samples, which begin `offset` into the recording."""
+    """Windows with voices; without detection all samples from `offset` on."""
 
     audio: Samples
     offset: int
@@ -269,8 +269,9 @@ class Block:
 
 
 def read(recording: Recording, threshold: float | None, window: int) -> Iterator[Block]:
-    """Blocks of a recording, with their windows of at most `window` samples if there is a threshold. The last is
-    `final`, and may be empty.
+    """Blocks of a recording, with windows if there is a threshold.
+
+    The last is `final`, and may be empty.
 
     Blocks the thread: it waits for the decoder and searches for voices.
     """

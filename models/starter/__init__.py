@@ -1,1 +1,1 @@
-"""The small models that ship: `pack/` holds weights, cards and samples. `starter-training/` has what makes them."""
+"""The small models that ship in `pack/`; `starter-training/` makes them."""

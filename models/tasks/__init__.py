@@ -1,4 +1,4 @@
-"""Tasks: one object each, in a module of its own. `docs/extending.md` lists the steps to add one.
+"""Tasks: one object each. `docs/extending.md` lists the steps to add one.
 
 What recipes say of a task (its main path, its engines) are attributes of `registry.recipes.definition.Task`; what its
 dialects look like is in `runtime/http/`.

@@ -1,4 +1,4 @@
-"""Chat: OpenAI's and Anthropic's calls that make text, and those that count or cut its tokens."""
+"""Chat: calls that make text, and those that count or cut its tokens."""
 
 from asyncio import CancelledError
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ _WRITES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChatPayload:
-    """A call of OpenAI's or Anthropic's chat family. The backend puts its own name for the weights into `body`."""
+    """A call of the chat family. The backend puts its own model name into `body`."""
 
     path: str
     body: Mapping[str, Any]

@@ -56,7 +56,7 @@ class CallSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkRates:
-    """Work of a request before any was measured, in units of a prompt token (`runtime.gateway.local.work`)."""
+    """Work before any was measured, in prompt tokens (`runtime.gateway.local.work`)."""
 
     byte: float = 0.25
     most_per_byte: float = float("inf")
@@ -65,7 +65,7 @@ class WorkRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind(Generic[C]):
-    """One task: its calls, and everything that depends on it outside its engines and its dialects."""
+    """A task: its calls, and what depends on it outside engines and dialects."""
 
     task: Task
     call: type[C]
@@ -92,6 +92,6 @@ async def run_whole(answer: Awaitable[tuple[Event, Usage]], emit: EmitEvent) -> 
 
 
 def text_size(text: str | list[int], most: int = 0) -> int:
-    """The most tokens of a text, with one at each end. most: the client has all beyond it cut; 0: none."""
+    """The most tokens of a text, with its two ends. most: cut there; 0: not cut."""
     tokens = len(text.encode(errors="replace")) if isinstance(text, str) else len(text)
     return 2 + (min(tokens, most) if most else tokens)

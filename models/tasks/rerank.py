@@ -22,7 +22,7 @@ def _demand(call: RerankRequest, context: int, _audio_seconds: float) -> Demand:
 
 
 def _pair(call: RerankRequest, query: int, document: int, context: int) -> int:
-    """A document that is longer than its query leaves room for is read in chunks, each as long as the context."""
+    """Tokens of a pair. A document too long for its query's room is read in chunks."""
     if call.truncate or query + document <= context:
         return min(context, query + document)
     room = max(LEAST_ROOM, context - query - 2)

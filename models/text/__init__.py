@@ -1,1 +1,1 @@
-"""Embeddings and rerank by sentence-transformers, with batches made across requests. Chat models are not here."""
+"""Embeddings and rerank by sentence-transformers, batched across requests."""

@@ -1,4 +1,4 @@
-"""BERT on a CPU without padding: the tokens of a step are rows of one matrix, whatever the lengths of its inputs.
+"""BERT on a CPU without padding: all tokens of a step are rows of one matrix.
 
 The library pads each input to the longest of its step and computes the padding, too. Here only attention knows of
 inputs: it runs over those of equal length together. A cross-encoder reads nothing but its first token after the last
@@ -93,7 +93,7 @@ class Bert:
         """Attention of all inputs in one call; None: PyTorch's, for each length."""
 
     def states(self, inputs: "Sequence[Ids]") -> "Tensor":
-        """The last layer's states, tokens x width, input by input; with `first_only` inputs x width.
+        """Last states, tokens x width by input; with `first_only` inputs x width.
 
         Any number of threads may call.
         """
@@ -121,7 +121,7 @@ class Bert:
         return int(self._embeddings.position_embeddings.num_embeddings)
 
     def release_weights(self) -> None:
-        """Take the weights from the library's linear layers, which cannot compute any more: `layers` has others."""
+        """Take the library's linear weights, which then cannot compute any more."""
         for layer in self._encoder.layer:
             own = layer.attention.self
             for linear in (own.query, own.key, own.value, layer.attention.output, layer.intermediate, layer.output):
@@ -170,7 +170,7 @@ class Bert:
 
 
 def of_embedder(model: Any, device: str) -> Bert | None:
-    """A `Bert` for a SentenceTransformer; None for other networks or other modules after it."""
+    """A `Bert` for a SentenceTransformer; None for other networks or modules."""
     from transformers import BertModel
 
     first, *rest = model

@@ -1,4 +1,4 @@
-"""A loaded SentenceTransformer, called below its own `encode`: on token ids, without its per-call overhead."""
+"""A SentenceTransformer called below `encode`, on token ids."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -14,7 +14,7 @@ Row = npt.NDArray[np.float32]
 
 
 def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any]:
-    """Padded features, len(inputs) x longest: input_ids, attention_mask, and token_type_ids where they are wanted."""
+    """Padded features, len(inputs) x longest: ids, mask, types where wanted."""
     import torch
 
     longest = max(len(given.ids) for given in inputs)
@@ -37,7 +37,7 @@ def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any
 
 
 class Embedder:
-    """`model`: a SentenceTransformer of text. `skips_prompt`: its pooling leaves the prompt's tokens out.
+    """`model`: a SentenceTransformer. `skips_prompt`: pooling leaves prompts out.
 
     `packs`: run without padding if the model is one that `models.text.bert` knows; `packed` tells whether it does.
     """
@@ -52,7 +52,7 @@ class Embedder:
         return self.bert is not None
 
     def run(self, inputs: Sequence[Ids]) -> list[Row]:
-        """One vector per input, in order. Inputs with prompts of different lengths run apart if pooling sees them."""
+        """One vector per input. Prompts of different lengths run apart if pooled out."""
         if not self.skips_prompt:
             return self._run(inputs, 0)
         rows: dict[int, Row] = {}
@@ -78,7 +78,7 @@ class Embedder:
 
 
 def finish(rows: Sequence[Row], dimensions: int | None, normalize: bool) -> npt.NDArray[np.float32]:
-    """len(rows) x dimensions, little-endian: cut, and brought to length 1 if asked. A vector of zeros stays one."""
+    """len(rows) x dimensions little-endian: cut, and of length 1 if wanted."""
     matrix = np.stack(rows).astype("<f4", copy=False)
     if dimensions is not None and dimensions < matrix.shape[1]:
         matrix = matrix[:, :dimensions]

@@ -1,4 +1,4 @@
-"""What embedding and rerank engines share: library, flags, threads, dtype, device, memory."""
+"""What embedding and rerank engines share: library, flags, threads, memory."""
 
 import gc
 import logging
@@ -49,7 +49,7 @@ def import_library() -> Any:
 
 
 def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any], flags: Mapping[str, Flag]) -> Any:
-    """`make` is SentenceTransformer or CrossEncoder. Safetensors only; nothing is downloaded; in inference mode."""
+    """`make`: SentenceTransformer or CrossEncoder. Local safetensors, inference mode."""
     import torch
 
     if device == "cpu":
@@ -85,7 +85,7 @@ def packs(recipe: Recipe) -> bool:
 
 
 def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
-    """Steps that run at the same time: one per core for small weights on a CPU, else one.
+    """Steps at the same time: one per core for small weights on a CPU, else one.
 
     Threads of one step wait for each other at every layer, which with small layers is much of their time: two steps
     with a thread each do more than one step with two (docs/design/notebook.md).
@@ -108,13 +108,13 @@ def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any)
 
 
 def run_apart(limits: BatchLimits) -> None:
-    """Run each input as a step of its own from now on: the network sees the padding of a step."""
+    """Run inputs apart from now on: the network sees a step's padding."""
     _log.warning("answers depend on what shares a step: each input is a step of its own, which is slower")
     limits.items = 1
 
 
 def turns_by_length(model: Any) -> bool:
-    """Whether the longest input of a step decides how positions are turned in all of it (LongRoPE).
+    """Whether a step's longest input turns all positions in it (LongRoPE).
 
     The network keeps that choice, so neither other inputs nor a step beside it may be there.
     """
@@ -123,7 +123,7 @@ def turns_by_length(model: Any) -> bool:
 
 
 def set_step_threads(tokens: int, alone: bool) -> None:
-    """Set the threads of the next step: all cores for a long step that runs alone, else one."""
+    """Set the next step's threads: all cores for a long step alone, else one."""
     import torch
 
     threads = cores() if alone and tokens >= MIN_TOKENS_TO_SPREAD else 1
@@ -132,7 +132,7 @@ def set_step_threads(tokens: int, alone: bool) -> None:
 
 
 def context_of(recipe: Recipe, model: Any) -> int:
-    """Tokens that the model takes. Raises EngineFailed when the recipe asks for more than its positions hold."""
+    """Tokens that the model takes. EngineFailed if the recipe wants more."""
     network = model[0].model
     positions = getattr(network.config, "max_position_embeddings", None)
     most = positions - _first_position(network) if positions else None
@@ -148,7 +148,7 @@ def context_of(recipe: Recipe, model: Any) -> int:
 
 
 def _first_position(network: Any) -> int:
-    """The position of a text's first token: in RoBERTa and its kin the one after the padding's, else 0.
+    """Position of the first token: in RoBERTa after the padding's, else 0.
 
     Told from the layers, as sentence-transformers does it: `registry.files.context` has only names to go by.
     """
@@ -179,7 +179,7 @@ def runs_alone(model: Any) -> bool:
 
 
 def examination(device: str) -> Callable[[], None] | None:
-    """A check that raises once this process has lost the GPU's context, as after an illegal access.
+    """A check that raises once this process has lost the GPU's context.
 
     Each later step fails then, too, until the process ends. Lack of memory does not count. None on a CPU.
     """
@@ -197,8 +197,7 @@ def weights_bytes(model: Any) -> int:
 
 
 def resident_bytes(device: str) -> int:
-    """CPU: this process's resident set. CUDA: as the driver counts it, else what torch's allocator has reserved, and
-    the context (0.5 GiB)."""
+    """Bytes of this process on a CPU, or on a GPU by driver or allocator."""
     if device == "cpu":
         return int(psutil.Process().memory_info().rss)
     if (driver_bytes := nvml.used_by(device, [os.getpid()])) is not None:
@@ -218,7 +217,7 @@ def release(device: str) -> None:
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:
-    """Import what both engines of this package need; all of it is needed early, so `hurried` is not used."""
+    """Import what both engines need. All is needed early: `hurried` is not used."""
     import_library()
     import torch
 

@@ -12,7 +12,7 @@ from registry.errors import EngineFailed
 
 @contextlib.contextmanager
 def collect_missing_weights() -> Iterator[set[str]]:
-    """Collect the weights that no file has: transformers makes them at random and only logs it."""
+    """Collect weights that no file has, which transformers makes at random."""
     from transformers import PreTrainedModel
 
     missing: set[str] = set()
@@ -32,7 +32,7 @@ def collect_missing_weights() -> Iterator[set[str]]:
 
 
 def refuse_missing_weights(missing: Iterable[str], network: str) -> None:
-    """Refuse random weights. BERT's pooler may be missing: embedding models do not use it."""
+    """Refuse random weights, but BERT's pooler, which embeddings do not use."""
     if unsaved := sorted(key for key in missing if not key.startswith("pooler.")):
         raise EngineFailed(
             f"its files lack {len(unsaved)} of the weights of a {network}, such as {unsaved[0]}, "
@@ -42,7 +42,7 @@ def refuse_missing_weights(missing: Iterable[str], network: str) -> None:
 
 
 def refuse_routes(model: Any) -> None:
-    """Refuse separate steps for queries and documents: all texts would take one of them."""
+    """Refuse separate steps for queries and documents: texts would take one."""
     if any(type(module).__name__ in ("Router", "Asym") for module in model):
         raise EngineFailed(
             "it has steps of its own for queries and for documents (a Router), which are not told apart here: add a "
@@ -51,7 +51,7 @@ def refuse_routes(model: Any) -> None:
 
 
 def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
-    """Refuse a missing tokenizer: transformers would make one that knows no word, and all texts would be one."""
+    """Refuse a missing tokenizer: transformers would make one without words."""
     names = dict(getattr(tokenizer, "vocab_files_names", {}))
     whole = names.pop("tokenizer_file", "tokenizer.json")
     absent = [name for name in names.values() if not (path / name).is_file()]
@@ -63,7 +63,7 @@ def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
 
 
 def lend_padding(tokenizer: Any, vocabulary: int) -> None:
-    """Lend a padding token to a tokenizer that has none, or one that the network lacks.
+    """Lend a padding token to a tokenizer without one that the network has.
 
     Without one the library takes no text; with one that the network lacks, a padded step would read behind its
     embeddings. Which token it is does not matter where padding is masked; `models.text.loading.padding_of` says where
@@ -100,7 +100,7 @@ def read_plainly(transformer: Any, path: Path) -> None:
 
 
 def refuse_other_functions(path: Path) -> None:
-    """Refuse a Dense whose activation is not torch's: the library gives it a Tanh and only logs it."""
+    """Refuse a Dense whose activation is not torch's: it would become a Tanh."""
     try:
         modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Query and document to what a cross-encoder reads: tokenised once, long documents in chunks."""
+"""Query and document as a cross-encoder's inputs, long ones in chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ text of 100,000 English words for a context of 512."""
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
-    """The special tokens around query and document, with the type ids of all five parts."""
+    """The special tokens around query and document, and all type ids."""
 
     before: tuple[int, ...]
     between: tuple[int, ...]
@@ -45,7 +45,7 @@ class Pairs:
         self.pair = _pair(tokenizer)
 
     def inputs(self, request: RerankRequest, going: Going = always) -> list[list[Ids]]:
-        """Inputs of each document: one, or one per chunk where query and document exceed the context.
+        """Inputs per document: one, or one per chunk beyond the context.
 
         The request's limits of tokens cut first. With its `truncate` there is always one input, cut as the tokenizer's
         rule 'longest_first' does; with `max_chunks` what lies behind so many chunks is left out.
@@ -96,7 +96,7 @@ def reach(room: int, most: int) -> int:
 
 
 def chunks(document: Sequence[int], room: int, most: int = 0) -> list[Sequence[int]]:
-    """Split into as few parts of at most `room` tokens as possible, of even length and with shared ends.
+    """Split into the fewest parts of at most `room` tokens, even, with shared ends.
 
     Neighbours share room // OVERLAP tokens.
 
@@ -114,7 +114,7 @@ def chunks(document: Sequence[int], room: int, most: int = 0) -> list[Sequence[i
 
 
 def longest_first(first: Sequence[int], second: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Cut from the longer one until both have the same length, then from both: what `longest_first` comes to."""
+    """Cut the longer one until both are equal, then both, as `longest_first` does."""
     if len(first) + len(second) <= room:
         return first, second
     short = min(len(first), len(second))

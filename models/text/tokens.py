@@ -1,4 +1,4 @@
-"""Texts to token ids with a model's own fast tokenizer: exact counts before anything runs, and no silent cut."""
+"""Texts to token ids by a model's own tokenizer: exact counts, no silent cut."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ _POOL = ThreadPoolExecutor(THREADS, "tokenise")
 
 
 class Ids(NamedTuple):
-    """One input of the network. `types` only for pairs; `prompt` tokens are left out by some models' pooling."""
+    """One input. `types` only for pairs; some pooling leaves `prompt` tokens out."""
 
     ids: list[int]
     types: list[int] | None = None
@@ -40,7 +40,7 @@ def always() -> None:
 
 
 def check_characters(text: str, tokens: int, what: str, param: str) -> None:
-    """Refuse what is certainly too long before it is tokenised, which takes seconds and hundreds of megabytes."""
+    """Refuse what is certainly too long before tokenising, which is costly."""
     if len(text) > SPARSE * tokens:
         raise ContextLengthExceeded(
             f"{what.capitalize()} has {len(text)} characters; this model takes at most {SPARSE * tokens}, whatever "
@@ -50,7 +50,7 @@ def check_characters(text: str, tokens: int, what: str, param: str) -> None:
 
 
 async def while_awaited(work: Callable[[Going], _Result], longest: int) -> _Result:
-    """Run `work` in a thread, with a `going` that raises once the request is abandoned.
+    """Run `work` in a thread, with a `going` that raises once it is abandoned.
 
     Args:
         longest: characters of its longest text.
@@ -69,7 +69,7 @@ async def while_awaited(work: Callable[[Going], _Result], longest: int) -> _Resu
 
 
 def check_template(tokenizer: Any, vocabulary: int) -> None:
-    """Raises EngineFailed where every text gets a token that the network does not have."""
+    """Raises EngineFailed where texts get a token that the network lacks."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and (largest := max(backend.encode("a", "a").ids, default=0)) >= vocabulary:
         raise EngineFailed(
@@ -158,7 +158,7 @@ class Tokens:
         return result
 
     def _first(self, text: str, most: int, going: Going) -> list[int]:
-        """The first `most` ids of a long text. A cut changes tokens only within MARGIN of it."""
+        """First `most` ids of a long text. A cut changes tokens only within MARGIN."""
         ids: list[int] = []
         for characters in (DENSE * most, SPARSE * most):
             going()

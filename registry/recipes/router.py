@@ -24,7 +24,7 @@ MEMORY = 1 << 18
 
 
 def compiled(pattern: str) -> re2._Regexp:
-    """RE2: linear in the text's length, whatever the pattern, in a bounded memory. Raises re2.error."""
+    """RE2: linear in the text, whatever the pattern. Raises re2.error."""
     options = re2.Options()
     options.max_mem = MEMORY
     options.log_errors = False
@@ -167,7 +167,7 @@ class RouterSpec(Strict):
 
 
 def _counts(data: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """What is counted of a definition, the bound's name, and how many there are. What is of a wrong type counts 0."""
+    """What is counted, its bound, and how many there are; wrong types count 0."""
     rules = [rule for rule in _many(data.get("rules")) if isinstance(rule, dict)]
     whens = [when for rule in rules if isinstance(when := rule.get("when"), dict)]
     intents = data.get("intents")

@@ -1,4 +1,4 @@
-"""One YAML document to a recipe, with every fault in it, in words that say what to write instead."""
+"""One YAML document to a recipe, or all its faults, with what to write instead."""
 
 import copy
 import difflib
@@ -26,7 +26,7 @@ PARSER_TABLES = {
 
 
 def parser_faults(recipe: object) -> Iterator[tuple[str, str]]:
-    """Key and what is wrong, with what to write instead, for each flag that names a parser which vLLM does not have.
+    """Key and fault of each flag with a parser that vLLM does not have.
 
     recipe: as plain values, which may be no recipe at all.
     """
@@ -117,7 +117,7 @@ SECRETS = ("api_key", "key", "token", "secret")
 
 
 def clean_loc(error: ErrorDetails) -> Loc:
-    """The keys and list positions that lead to the fault, without pydantic's marks for kinds of a union."""
+    """Keys and list positions of a fault, without pydantic's marks for unions."""
     location = error["loc"]
     loc = tuple(p for i, p in enumerate(location) if not (p in MARKS and location[i - 1] == "source"))
     if loc[:2] == ("engine", "flags"):

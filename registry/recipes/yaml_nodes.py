@@ -1,4 +1,4 @@
-"""YAML files as plain values that remember their lines. Hostile files cost little and never run code."""
+"""YAML as plain values with line numbers. Hostile files cost little."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -34,14 +34,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML document: its values (dict, list, str, int, float, bool, date, None) and the nodes they came from."""
+    """One YAML document: its values and the nodes they came from."""
 
     file: Path
     node: yaml.Node
     data: object
 
     def line(self, loc: Loc) -> int:
-        """The line of the key or list item at `loc`; as near as the document goes when it ends on the way."""
+        """The line at `loc`, or as near as the document goes."""
         node, line = self.node, _line(self.node)
         for part in loc:
             if isinstance(node, yaml.MappingNode):
@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Constructor(yaml.constructor.SafeConstructor):
-    """With a table of its own: lm-format-enforcer, which vLLM imports, makes dates text in the one that all share."""
+    """A constructor with its own table: lm-format-enforcer changes the shared one."""
 
 
 _Constructor.add_constructor(  # type: ignore[type-var]  # the stub binds the type of `self` to the base class
@@ -87,7 +87,7 @@ _Constructor.add_constructor(  # type: ignore[type-var]  # the stub binds the ty
 
 
 def read_documents(file: Path) -> tuple[list[Document], list[Fault]]:
-    """Every document that can be read, and what is wrong with the others. Empty documents are left out.
+    """All readable documents, and faults of the others. Empty ones are left out.
 
     Where a key stands twice, the last one counts, so that the rest of the document can be checked too.
     """
@@ -138,7 +138,7 @@ def documents_of(file: Path, raw: bytes) -> tuple[list[Document], list[Fault]]:
 
 
 def _too_large(file: Path, root: yaml.Node) -> Fault | None:
-    """Counts as if every alias were written out; one that holds itself never ends, and so is too large too."""
+    """Whether it is too large with aliases written out; cycles are endless."""
     values, waiting = 0, [(root, 0)]
     while waiting:
         node, depth = waiting.pop()
@@ -151,7 +151,7 @@ def _too_large(file: Path, root: yaml.Node) -> Fault | None:
 
 
 def _bad_scalar(file: Path, root: yaml.Node) -> Fault | None:
-    """Half a character, which no answer in JSON can hold; an endless number. Keys count too."""
+    """Half a character or an endless number, which no JSON can hold."""
     for node in _nodes(root, keys=True):
         if not isinstance(node, yaml.ScalarNode):
             continue

@@ -1,1 +1,1 @@
-"""What outlives a restart: adapters, versions, aliases, measured figures. SQLite, behind one writer."""
+"""What outlives a restart, in SQLite or PostgreSQL, behind one writer."""

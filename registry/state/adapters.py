@@ -90,7 +90,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
             return RegisteredVersion(self._one(db, key), version, is_new)
 
     def delete_version(self, key: AdapterKey, ref: str, *, force: bool = False) -> Adapter | None:
-        """Delete one version. Returns the adapter after it; None: that was its last version.
+        """Delete a version. Returns the adapter after it; None: it was the last one.
 
         With `force` its aliases go too; if it was current, the one before it becomes current, else the newest.
         """
@@ -155,14 +155,14 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
 
     # --- garbage ---------------------------------------------------------------------------------------------------
     def garbage(self, on_disk: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return digests without a version: once registered ones, and those of `on_disk` that never were."""
+        """Digests without a version, registered once or only in `on_disk`."""
         with self._database.read() as db:
             used = set(db.execute(sa.select(ADAPTERS.versions.c.digest).distinct()).scalars())
             registered = set(db.execute(sa.select(DIGESTS.c.digest)).scalars())
         return tuple(sorted((registered | set(on_disk)) - used))
 
     def forget(self, digest: str) -> bool:
-        """Delete an unused digest before its files are removed. False: a version uses it, keep the files.
+        """Delete an unused digest before its files. False: a version uses it.
 
         The caller holds its store's lock until the files are gone, so that no registration comes between.
         """
@@ -192,7 +192,7 @@ class RouterTable(VersionTable[RouterKey, RouterRecord]):
         return NotFound(f"There is no router '{key.name}'; GET /v1/routers lists all.", code="router_not_found")
 
     def register(self, key: RouterKey, digest: str, size: int, source: str, alias: str | None = None) -> bool:
-        """Make this content the current version and point `alias` to it. False: it was the current one already."""
+        """Make this content current and point `alias` to it. False: it was current."""
         if alias is not None:
             check_alias(alias)
         with self._write() as db:
@@ -204,7 +204,7 @@ class RouterTable(VersionTable[RouterKey, RouterRecord]):
             return is_new
 
     def delete(self, key: RouterKey, *, force: bool = False) -> None:
-        """Delete the router with all versions. Raises Conflict (router_in_use) while aliases point to it."""
+        """Delete a router with all versions. Conflict while aliases point to it."""
         with self._change(key) as (db, router, row_id):
             if router.aliases and not force:
                 uses = ", ".join(f"alias '{alias}'" for alias in router.aliases)

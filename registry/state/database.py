@@ -1,4 +1,4 @@
-"""What survives a restart: adapters, aliases, pins and measured figures, of one data directory."""
+"""A data directory's state across restarts: adapters, aliases, pins, figures."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def open_state(directory: Path, url: str | None = None) -> Database:
-    """Opened, made where it is missing, and brought up to date. url: as `--database` has it; only PostgreSQL counts.
+    """Open, make or update the state. url: `--database`; only PostgreSQL counts.
 
     Raises Conflict for a newer version's database, Unavailable, BadRequest for a wrong address.
     """
@@ -67,7 +67,7 @@ def open_file(path: Path) -> Database:
 
 
 def look(directory: Path, url: str | None = None) -> Database:
-    """Beside the server that writes it, or without one; nothing is made. Raises NotFound, Conflict, Unavailable."""
+    """Open to read, beside a server or alone. NotFound, Conflict, Unavailable."""
     is_file = url is None or not is_remote(url)
     if not (directory / (FILE if is_file else SERVER_ID)).is_file():
         raise NotFound(f"No server has used the data directory {directory}.", code="no_state")
@@ -109,7 +109,7 @@ def copy(source: Database, target: Database) -> None:
 
 
 class State:
-    """The state of one data directory: `directory`/state.db, or a schema on PostgreSQL (`url`, as `--database`).
+    """The state of a data directory: `state.db`, or a schema on PostgreSQL (`url`).
 
     It is created and migrated when opened; with `read_only` neither, for a look beside a running server.
 
@@ -126,7 +126,7 @@ class State:
         url: str | None = None,
         read_only: bool = False,
     ) -> None:
-        """Raises Conflict for another version's database, Unavailable, BadRequest; with `read_only` also NotFound."""
+        """Raises Conflict, Unavailable, BadRequest; with `read_only` also NotFound."""
         self.path = directory / FILE
         self._database = look(directory, url) if read_only else open_state(directory, url)
         self._database.set_timeouts()

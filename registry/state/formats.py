@@ -1,4 +1,4 @@
-"""SQLite files of releases before Alembic: five formats, by `PRAGMA user_version`, and the way to the last of them.
+"""The five SQLite formats before Alembic, by `PRAGMA user_version`.
 
 Alembic's first revision is what the fifth says (`migrations`); nothing is added here any more.
 """
@@ -89,7 +89,7 @@ MIGRATIONS: Sequence[str] = (
 
 
 def bring_up(path: Path) -> None:
-    """To the last of these formats, in one transaction; a file that is new, or Alembic's, stays as it is.
+    """Bring a file to the last of them; new ones and Alembic's stay as they are.
 
     Raises Conflict where rows of it refer to nothing, Unavailable.
     """
@@ -120,7 +120,7 @@ def _migrate(connection: sqlite3.Connection, version: int, path: Path) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Single statements. `executescript` would commit the transaction that keeps a migration whole."""
+    """Single statements: `executescript` would commit the migration's transaction."""
     pending = ""
     for line in script.splitlines(keepends=True):
         pending += line

@@ -1,4 +1,4 @@
-"""Models in the state: pins and aliases made at run time, and what loads have cost."""
+"""Models in the state: pins, aliases of run time, and costs of loads."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ NEWEST = 0.3
 
 
 class ModelTable:
-    """Choices of operators that outlive a restart, and measured figures that replace estimates.
+    """Operators' choices and measured figures that outlive a restart.
 
     What waits for the database, and so is called in threads: everything but `pins` and `aliases`.
     """
@@ -34,7 +34,7 @@ class ModelTable:
         """Pins and aliases."""
 
     def pins(self) -> dict[str, bool]:
-        """Model id to True (pinned) or False (not, whatever its recipe says). Not listed: as the recipe says.
+        """Model id to pinned or not; unlisted: as the recipe says.
 
         Only the first call asks the database.
         """
@@ -49,7 +49,7 @@ class ModelTable:
                 put(db, MODEL_PINS, {"model": model, "pinned": int(pinned)})
 
     def aliases(self) -> dict[str, str]:
-        """Alias to model id, as made at run time. `Catalog.check_alias` tells whether a new one may be made.
+        """Alias to model id, as made at run time. See `Catalog.check_alias`.
 
         As `pins`.
         """
@@ -61,7 +61,7 @@ class ModelTable:
             put(db, MODEL_ALIASES, {"alias": alias, "model": model})
 
     def remove_alias(self, alias: str) -> None:
-        """NotFound (code alias_not_found) when there is none; aliases of recipes are not kept here."""
+        """NotFound (alias_not_found): there is none. Recipes' aliases are not here."""
         with self._write() as db:
             if not db.execute(sa.delete(MODEL_ALIASES).where(MODEL_ALIASES.c.alias == alias)).rowcount:
                 raise NotFound(f"There is no model alias '{alias}' that was made at run time.", code="alias_not_found")
@@ -74,7 +74,7 @@ class ModelTable:
 
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        """A transaction on pins and aliases. Changes are visible once committed, and then survive a loss of power."""
+        """A transaction on pins and aliases that survives a loss of power."""
         with self._writing:
             with self._database.write() as db:
                 yield db
@@ -85,7 +85,7 @@ class ModelTable:
     def record_load(
         self, key: LoadKey, resident_bytes: int, seconds: Mapping[str, float], host_bytes: int | None = None
     ) -> LoadMeasurement:
-        """Add one finished load. `seconds` per phase, as the engine reported them. No `host_bytes`: as before."""
+        """Add a finished load. `seconds` by phase. No `host_bytes`: as before."""
         with self._database.write() as db:
             old = self._measured(db, key)
             row = {
@@ -101,7 +101,7 @@ class ModelTable:
             return new
 
     def record_margin(self, key: LoadKey, margin_bytes: int) -> None:
-        """So much beyond what it held after its load was seen now. Without a load there is nothing to add it to."""
+        """Record bytes beyond those after the load. Does nothing without a load."""
         with self._database.write() as db:
             now = self._clock()
             db.execute(sa.update(LOADS).where(*_of(LOADS, key)).values(margin=margin_bytes, margin_seen=now))
@@ -128,7 +128,7 @@ class ModelTable:
     def record_sleep(
         self, key: LoadKey, device_bytes: int, host_bytes: int, seconds: float, *, first: bool = False
     ) -> None:
-        """Add one finished sleep: what it held then, and how long it took to fall asleep; `first`: in its process."""
+        """Add a finished sleep: bytes and seconds; `first`: in its process."""
         with self._database.write() as db:
             old = self._slept(db, key)
             row = {

@@ -57,7 +57,7 @@ def _real(name: str, default: str | None = None) -> sa.Column[float]:
 
 @dataclass(frozen=True, slots=True)
 class VersionTables:
-    """The five tables of one kind of versioned names. In the last three the column of the name's id is `owner`."""
+    """Five tables of one kind of names; in the last three `owner` is its id."""
 
     numbers: sa.Table
     heads: sa.Table

@@ -1,1 +1,1 @@
-"""Optional kernels for embeddings on CPUs; the library's own way is beside them, and both are tested."""
+"""Optional kernels for CPUs, beside the library's own way; both are tested."""

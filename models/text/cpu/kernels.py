@@ -1,4 +1,4 @@
-"""Compiled functions for embeddings and rerank on CPUs with AVX-512: `attention.c` and `int16.c`.
+"""Compiled functions for CPUs with AVX-512: `attention.c` and `int16.c`.
 
 They are compiled once per machine, into the user's cache folder. Without such a processor or a compiler, PyTorch
 computes the same. A core with AVX-512 VNNI multiplies integers of 16 bits twice as fast as floats, and reads half the
@@ -63,7 +63,7 @@ MOST_TOKENS, MOST_SIZE, STEP = 512, 128, 32
 
 
 class Attention:
-    """Attention for `heads` heads of `size` values each. `attention_for` says where it fits."""
+    """Attention for `heads` heads of `size` values. See `attention_for`."""
 
     def __init__(self, heads: int, size: int) -> None:
         library = load_library()
@@ -72,7 +72,7 @@ class Attention:
         self._scale = math.log2(math.e) / math.sqrt(size)
 
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Rows x width. `query` has a row for each token, or one for each input; `lengths`: of each input, in tokens.
+        """Rows x width. `query`: a row per token or input; `lengths`: tokens per input.
 
         Each is rows x width in float32; keys and values have equal strides.
         """
@@ -100,7 +100,7 @@ class Attention:
 
 
 def attention_for(heads: int, size: int, positions: int) -> Attention | None:
-    """The compiled attention; None for other sizes, inputs that may be longer, or without the library."""
+    """The compiled attention; None: other sizes, longer inputs, or no library."""
     fits = size % STEP == 0 and size <= MOST_SIZE and positions <= MOST_TOKENS
     return Attention(heads, size) if fits and load_library() is not None else None
 
@@ -120,7 +120,7 @@ _local = threading.local()
 
 
 def load_int16() -> ctypes.CDLL | None:
-    """The library; None where it cannot be had, or the processor lacks the instructions."""
+    """The library; None: not available, or the processor lacks instructions."""
     return load_library() if processor.features() >= VNNI else None
 
 
@@ -201,7 +201,7 @@ class Int16Linear:
 
 
 def largest(block: int) -> tuple[int, int]:
-    """The largest integers of rows and of weights: `block` products of them fit into 32 bits with a sign."""
+    """Largest integers of rows and weights whose `block` products fit 32 bits."""
     most = 2**31 - 1
     rows = min(int((most / block) ** 0.5 * SKEW), 2**15 - 1)
     return rows, min(most // (block * rows), 2**15 - 1)

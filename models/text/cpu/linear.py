@@ -1,4 +1,4 @@
-"""Products of a BERT in 16 bit integers on a CPU (`models.text.cpu.kernels`), if they agree with float32."""
+"""BERT's products in 16 bit integers on a CPU, if they agree with float32."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 async def choose(recipe: Recipe, bert: Bert | None) -> int:
-    """Let `bert` compute as the recipe says; the bytes of its rounded weights, 0 with float32.
+    """Let `bert` compute as the recipe says; returns bytes of rounded weights.
 
     Blocks for no longer than the conversion takes, in a thread. Raises EngineFailed for a compute type that does not
     exist, and for `int16` where it cannot be had.
@@ -45,7 +45,7 @@ async def choose(recipe: Recipe, bert: Bert | None) -> int:
 
 
 def to_int16(bert: Bert) -> int:
-    """Round the weights of all linear layers, if what comes out stays the same; the bytes that they hold, else 0.
+    """Round all linear weights if results stay the same; returns bytes, else 0.
 
     The library's own linear layers lose their weights then: nothing is held twice.
     """
