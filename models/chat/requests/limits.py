@@ -55,7 +55,7 @@ def check(request: ChatRequest, context_length: int, bounds: Bounds) -> None:
     for name in WALKED & fields.keys():
         _within(_entries(request, name), bounds.entries, name)
     _check_answers(request, context_length, bounds)
-    if sum(2 * len(word) for word in set(request.items("bad_words"))) > BAD_WORD_BYTES:
+    if sum(2 * len(word) for word in {bytes(raw) for raw in request.items("bad_words")}) > BAD_WORD_BYTES:
         raise BadRequest(
             f"'bad_words' may have {BAD_WORD_BYTES // 2} bytes of JSON together. Send fewer, or shorter ones.",
             param="bad_words",

@@ -23,7 +23,6 @@ def _tool(**function: Any) -> dict[str, Any]:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "max_tokens beyond 64 bits": (CHAT, {"max_tokens": 2**70}),
     "max_tokens negative": (CHAT, {"max_tokens": -1}),
     "max_tokens a word": (CHAT, {"max_tokens": "many"}),
     "n huge": (CHAT, {"n": 10**6}),
@@ -124,6 +123,7 @@ ANSWERED: dict[str, tuple[str, dict[str, Any]]] = {
     "bias huge": (CHAT, {"logit_bias": {"5": 1e30}}),
     "bias on every token": (CHAT, {"logit_bias": {str(i): 1 for i in range(288)}}),
     "stop of 200 kB": (CHAT, {"stop": "x" * 200_000}),
+    "max_tokens beyond 64 bits": (CHAT, {"max_tokens": 2**70}),
     "bad words many": (CHAT, {"bad_words": ["abc"] * 2048}),
     "regex that explodes": (CHAT, {"structured_outputs": {"regex": "((a+)+)+$"}}),
     "regex of a million": (CHAT, {"structured_outputs": {"regex": "(a{1,1000}){1,1000}"}}),
