@@ -136,11 +136,11 @@ def _compile(places: int, signature: Signature, configs: Sequence[Config]) -> No
     CudaTimer(places).compile(signature, configs)
 
 
-def compile_all(wanted: Sequence[Signature], rank: int, places: int, processes: int) -> None:
+def compile_all(selected: Sequence[Signature], rank: int, places: int, processes: int) -> None:
     """Compile the candidates of all signatures, each process a part."""
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         work = []
-        for signature in wanted:
+        for signature in selected:
             configs = candidates(signature.kind, rank)
             parts = [configs[first::processes] for first in range(processes)]
             work += [pool.submit(_compile, places, signature, part) for part in parts if part]
@@ -151,11 +151,11 @@ def compile_all(wanted: Sequence[Signature], rank: int, places: int, processes: 
 def tune(shape: Shape, rank: int, places: int, seconds: float, folder: Path) -> dict[str, Any]:
     """Tune and write; tells what was written and what was left out."""
     end = time.monotonic() + seconds
-    card, wanted = nvml.gpu("cuda:0").name, signatures(shape, rank, KINDS)
-    compile_all(wanted, rank, places, max(1, cores() - 1))
+    card, selected = nvml.gpu("cuda:0").name, signatures(shape, rank, KINDS)
+    compile_all(selected, rank, places, max(1, cores() - 1))
     compiled = seconds - (end - time.monotonic())
     search = Search(CudaTimer(places), end)
-    search.run(wanted, rank)
+    search.run(selected, rank)
     files = [file.name for file in write(search, KINDS, places, card, folder)]
     left_out = [f"{signature.kind} {signature.slices} x {size}" for signature, size in search.left_out]
     return {"card": card, "files": files, "left_out": left_out, "compile_seconds": round(compiled, 1)}

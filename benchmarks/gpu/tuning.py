@@ -77,13 +77,13 @@ class Search:
     """The fastest so far, by signature and tokens."""
     left_out: list[tuple[Signature, int]] = field(default_factory=list)
 
-    def run(self, wanted: Sequence[Signature], rank: int) -> None:
+    def run(self, selected: Sequence[Signature], rank: int) -> None:
         """The sizes of `FIRST` for all signatures, then the others, each with the finalists of its signature."""
         finalists: dict[Signature, list[Config]] = {}
-        for signature in wanted:
+        for signature in selected:
             ranked = [self._rank(signature, size, candidates(signature.kind, rank)) for size in FIRST]
             finalists[signature] = [config for some in ranked for config in some[:FINALISTS]]
-        for size, signature in product(SIZES, wanted):
+        for size, signature in product(SIZES, selected):
             if size not in FIRST:
                 self._rank(signature, size, finalists[signature])
 

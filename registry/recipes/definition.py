@@ -288,7 +288,7 @@ class Recipe(Strict):
             raise PydanticCustomError("engine_task", f"task {self.task.value} needs engine name {engines}")
         if self.adapters and not self.memory.adapters.device:
             raise PydanticCustomError("adapters_places", "adapters need memory.adapters.device of at least 1")
-        if self.task is not Task.CHAT and "on_too_many_tokens" in self.model_fields_set:
+        if self.task is not Task.CHAT and self.on_too_many_tokens != "cut":
             raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
         if self.batching.tokens_while_swapping and not self.memory.adapters.device:
             raise PydanticCustomError("swap_places", "tokens_while_swapping needs memory.adapters.device of at least 1")

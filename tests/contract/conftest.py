@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.vllm.cpu_ways import WAYS, way
+from tests.contract.vllm.cpu.ways import WAYS, way
 
 
 @pytest.fixture(params=WAYS)

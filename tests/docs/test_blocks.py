@@ -20,6 +20,7 @@ NOT_RUN = {
     ("README.md", "make serve"): "starts the server that all other blocks ask, and all tests",
     ("README.md", "git clone"): "tests/docs/test_newcomer.py follows it",
     ("first-hour.md", "git clone"): "the same steps as README's",
+    ("agents.md", "export ANTHROPIC_BASE_URL"): "settings of Claude Code; tests/system/agents runs it with them",
     ("clients.md", "make install-test"): "runs the page's own blocks",
     ("deploy.md", "apt install git"): "needs root and systemd, and changes the machine",
     ("deploy.md", "runuser"): "goes on from the block before",

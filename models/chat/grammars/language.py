@@ -1,7 +1,7 @@
 """The JSON schemas that are enforced: each one is written anew as a plain schema of few forms, or refused by path.
 
 The grammar libraries ignore keywords without a word, alone or beside others. They get only these forms, which
-`tests/contract/chat/test_schema_walks.py` shows to be followed:
+`tests/contract/chat/schemas/test_walks.py` shows to be followed:
 
 | form    | fields                                                                                                   |
 |---------|----------------------------------------------------------------------------------------------------------|

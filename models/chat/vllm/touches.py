@@ -12,12 +12,12 @@ from models.chat.vllm import prewarm
 CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/test_staged.py"
 ACTIVE = "tests/contract/vllm/test_active_counts.py"
 METADATA = "tests/contract/vllm/test_gpu_metadata.py"
-PUNICA, MESSAGES = "tests/contract/vllm/test_cpu_punica.py", "tests/contract/vllm/test_messages.py"
+PUNICA, MESSAGES = "tests/contract/vllm/cpu/test_punica.py", "tests/contract/vllm/answers/test_messages.py"
 PARTS, FILES = "tests/contract/chat/test_parts.py", "tests/contract/chat/test_files.py"
 ENGINE, ANSWERS = "tests/contract/chat_engine/test_adapters.py", "tests/contract/chat_engine/test_answers.py"
 GRAMMARS, SLEEP = "tests/contract/chat_engine/test_grammars.py", "tests/contract/test_sleep_gpu.py"
 COUNTING, NUMBERS = "tests/contract/chat_engine/test_counting.py", "tests/contract/chat_engine/test_numbers.py"
-WHOLE, BYTES = "tests/contract/vllm/test_whole_answers.py", "tests/contract/vllm/test_token_bytes.py"
+WHOLE, BYTES = "tests/contract/vllm/answers/test_whole.py", "tests/contract/vllm/answers/test_token_bytes.py"
 PLUGIN, PREWARM = "tests/contract/vllm/test_plugin.py", "tests/contract/vllm/test_prewarm.py"
 LIVE = "an upstream change that lets an adapter be loaded and placed while steps run"
 PIN = "an upstream fix, and the next pin"
@@ -170,7 +170,7 @@ REPLACED = (
         "validation off the loop in vLLM",
         GRAMMARS,
         takes="self model_config structured_outputs_config tokenizer",
-        also="vllm.sampling_params:StructuredOutputsParams",
+        also="vllm.sampling_params:StructuredOutputsParams _backend _backend_was_auto",
     ),
     VllmPatch(
         "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.model_fields",

@@ -21,7 +21,7 @@ MOST_REQUIRED = 8
 """Calls of an answer where `tool_choice` requires some, and the model may write them as JSON."""
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     """A whole call. id: as the parser has read it, if it has."""
 
     name: str
@@ -34,7 +34,7 @@ class Parts(NamedTuple):
 
     reasoning: str = ""
     content: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
 
 class ReasoningSplitter:
@@ -46,7 +46,7 @@ class ReasoningSplitter:
         half = parser.reasoning_parser
         self._tokenizer = None if half.engine_based_streaming else parser.model_tokenizer
         marks = (getattr(half, name, None) for name in ("reasoning_start_str", "reasoning_end_str"))
-        self._pieces = Pieces([mark for mark in marks if mark])
+        self._pieces = TextPieces([mark for mark in marks if mark])
         self._broken = False
         self._owed = ""
         """Text that the parser has taken and not given yet."""
@@ -98,7 +98,7 @@ class ReasoningSplitter:
         return lost if lost.strip() else ""
 
 
-class Pieces:
+class TextPieces:
     """Cuts a text that comes in pieces of any size so that each marker is a piece of its own."""
 
     def __init__(self, marks: list[str], *, letters: bool = False) -> None:
@@ -130,9 +130,9 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 class CallMaker(Protocol):
     """What makes calls of the text in an answer."""
 
-    def read_block(self, text: str, request: Any) -> list[Call | None]: ...
+    def read_block(self, text: str, request: Any) -> list[ToolCall | None]: ...
 
-    def make_call(self, name: Any, arguments: Any, given: str | None = None) -> Call | None: ...
+    def make_call(self, name: Any, arguments: Any, given: str | None = None) -> ToolCall | None: ...
 
 
 class ContentReader(Protocol):
@@ -145,19 +145,19 @@ class CallReader:
     def __init__(self, maker: CallMaker, request: Any, syntaxes: tuple[CallSyntax, ...]) -> None:
         self._maker, self._request = maker, request
         self._scanner = CallScanner(syntaxes, self._accept)
-        self._calls: list[Call] = []
+        self._calls: list[ToolCall] = []
         self._any = False
         self._blank: str | None = ""
         """White space since the last block, or the beginning, as long as nothing else came; None: something did."""
 
     def feed(self, text: str, *, finished: bool) -> Parts:
-        content = "".join(self._said(piece) for piece in self._scanner.feed(text, finished=finished))
+        content = "".join(self._after_blank(piece) for piece in self._scanner.feed(text, finished=finished))
         if finished and not self._any:  # it is no space around calls
             content += self._blank or ""
         calls, self._calls = tuple(self._calls), []
         return Parts(content=content, calls=calls)
 
-    def _said(self, text: str) -> str:
+    def _after_blank(self, text: str) -> str:
         if self._blank is not None:
             text, self._blank = self._blank + text, None
             if not text or text.isspace():
@@ -172,12 +172,12 @@ class CallReader:
                 return length
         return 0
 
-    def _read(self, text: str) -> list[Call]:
+    def _read(self, text: str) -> list[ToolCall]:
         """The calls of a block; empty: it has none that is whole."""
         return self._whole(self._maker.read_block(text.strip(), self._request))
 
     @staticmethod
-    def _whole(calls: list[Call | None]) -> list[Call]:
+    def _whole(calls: list[ToolCall | None]) -> list[ToolCall]:
         whole = [call for call in calls if call is not None]
         return whole if len(whole) == len(calls) else []
 
@@ -185,7 +185,7 @@ class CallReader:
 class RequiredReader(CallReader):
     """Takes calls out of vLLM's own language for `tool_choice: required`."""
 
-    def _read(self, text: str) -> list[Call]:
+    def _read(self, text: str) -> list[ToolCall]:
         try:
             items = json.loads(text)
             calls = [
@@ -254,7 +254,7 @@ class LetterReader:
         self._make, self._request, self._prompt = make, request, prompt
         self._parser = make()
         self._tokenizer = self._parser.model_tokenizer
-        self._pieces = Pieces([*self._tokenizer.get_added_vocab()], letters=True)
+        self._pieces = TextPieces([*self._tokenizer.get_added_vocab()], letters=True)
         self._text = ""
         self._given = Parts()
 
@@ -284,7 +284,7 @@ class LetterReader:
         except Exception:
             return Parts() if any(self._given) else Parts(content=self._text)
         whole = tuple(
-            Call(call.name, call.arguments or "{}", call.id) for call in calls or () if is_whole(call.arguments)
+            ToolCall(call.name, call.arguments or "{}", call.id) for call in calls or () if is_whole(call.arguments)
         )
         reasoning, content, given = reasoning or "", content or "", self._given
         if not (reasoning.startswith(given.reasoning) and content.startswith(given.content)):
@@ -377,7 +377,7 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
         def _half(self, *, calls: bool) -> Any:
             return _only(kind, calls=calls)(*self._made[0], **self._made[1])
 
-        def read_block(self, text: str, request: Any) -> list[Call | None]:
+        def read_block(self, text: str, request: Any) -> list[ToolCall | None]:
             """The calls in a block by vLLM's own parser, which keeps state."""
             try:
                 result: Any = self._half(calls=True).extract_tool_calls(text, request)
@@ -387,11 +387,11 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
                 return []
             return [self.make_call(call.function.name, call.function.arguments, call.id) for call in result.tool_calls]
 
-        def make_call(self, name: Any, arguments: Any, given: str | None = None) -> Call | None:
+        def make_call(self, name: Any, arguments: Any, given: str | None = None) -> ToolCall | None:
             """A call; None: it is not whole."""
             if not isinstance(name, str) or not name or not is_whole(arguments):
                 return None
-            return Call(name, arguments or "{}", given or self._make_tool_call_id(name))
+            return ToolCall(name, arguments or "{}", given or self._make_tool_call_id(name))
 
         def _reader(self, request: Any) -> AnswerReader | LetterReader:
             if own_language:
@@ -441,7 +441,7 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
                 fields["tool_calls"] = [self._delta(call) for call in parts.calls]
             return protocol.DeltaMessage(**fields)
 
-        def _delta(self, call: Call) -> Any:
+        def _delta(self, call: ToolCall) -> Any:
             number, self._streamed_calls = self._streamed_calls, self._streamed_calls + 1
             function = protocol.DeltaFunctionCall(name=call.name, arguments=call.arguments)
             return protocol.DeltaToolCall(id=call.id or make_id(), type="function", index=number, function=function)

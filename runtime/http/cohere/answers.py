@@ -88,7 +88,7 @@ class CohereVectors(msgspec.Struct):
 
 # --- chat ------------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
-class Writer:
+class CohereWriter:
     """Writes the answer to one request."""
 
     id: str = field(default_factory=lambda: str(uuid.uuid4()))

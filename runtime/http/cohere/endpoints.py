@@ -15,7 +15,7 @@ from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
 from runtime.http.bodies import convert, parse_object, unknown_fields, warn_of_fields
 from runtime.http.cohere import translation
-from runtime.http.cohere.answers import CohereChat, CohereVectors, Writer, vectors_json
+from runtime.http.cohere.answers import CohereChat, CohereVectors, CohereWriter, vectors_json
 from runtime.http.cohere.bodies import CohereChatBody, CohereEmbedBody
 from runtime.http.dialect import (
     EVENT_STREAM,
@@ -62,14 +62,14 @@ async def _whole(events: AsyncIterator[Event], left_out: str) -> Parts:
     started, data = await read_engine_answer(events)
     if started.status >= 400:
         read(data, started.status)
-    answer = Writer().whole(data)
+    answer = CohereWriter().whole(data)
     async for part in whole_answer(msgspec.json.encode(answer), headers=_headers(started, left_out)):
         yield part
 
 
 async def _stream(events: AsyncIterator[Event], left_out: str) -> Parts:
     """The head waits for the engine's first event, so that an error before it keeps its status."""
-    opened, started, writer = False, ResponseStart(status=200, content_type=""), Writer()
+    opened, started, writer = False, ResponseStart(status=200, content_type=""), CohereWriter()
     async with aclosing(read_engine_events(events, lambda status, data: read(data, status))) as lines:
         async for line in lines:
             if isinstance(line, ResponseStart):

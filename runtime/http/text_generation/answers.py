@@ -25,7 +25,7 @@ class _Logprobs(msgspec.Struct):
     token_logprobs: list[float | None] = []
 
 
-class EngineChoice(msgspec.Struct):
+class CompletionChoice(msgspec.Struct):
     text: str = ""
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
@@ -42,7 +42,7 @@ class _Error(msgspec.Struct):
 class EngineCompletion(msgspec.Struct):
     """A whole answer or one event of a stream."""
 
-    choices: list[EngineChoice] = []
+    choices: list[CompletionChoice] = []
     error: _Error | None = None
 
 
@@ -166,7 +166,7 @@ class Stream:
         )
 
 
-def _choice(data: bytes) -> EngineChoice | None:
+def _choice(data: bytes) -> CompletionChoice | None:
     try:
         found = msgspec.json.decode(data, type=EngineCompletion)
     except NOT_JSON:
@@ -192,7 +192,7 @@ def engine_error(status: int, message: str) -> RoundhouseError:
     return by_status(status)(_NAMED.sub(lambda match: NAMES[match[1]], _APPENDIX.sub("", message)))
 
 
-def _finish(choice: EngineChoice) -> str:
+def _finish(choice: CompletionChoice) -> str:
     """Raises EngineFailed for an end that is none of TGI's three."""
     if choice.finish_reason == "length":
         return "length"
@@ -201,7 +201,7 @@ def _finish(choice: EngineChoice) -> str:
     raise EngineFailed(f"The answer ended before it was complete: {choice.finish_reason}.")
 
 
-def _prefill(choice: EngineChoice, prompt: Sequence[int]) -> list[PrefillToken]:
+def _prefill(choice: CompletionChoice, prompt: Sequence[int]) -> list[PrefillToken]:
     found = choice.logprobs or _Logprobs()
     return [
         PrefillToken(id_, text, logprob)
@@ -209,7 +209,7 @@ def _prefill(choice: EngineChoice, prompt: Sequence[int]) -> list[PrefillToken]:
     ]
 
 
-def _tokens(choice: EngineChoice, before: int) -> Iterator[GeneratedToken]:
+def _tokens(choice: CompletionChoice, before: int) -> Iterator[GeneratedToken]:
     """The tokens of a choice; `before`: how many of its logprobs belong to the prompt."""
     ids, found = choice.token_ids or [], choice.logprobs or _Logprobs()
     names, logprobs = found.tokens[before:], found.token_logprobs[before:]

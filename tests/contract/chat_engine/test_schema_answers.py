@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from models.chat.grammars.language import REFUSED
 from registry.errors import BadRequest
 from tests.contract.chat.bombs import guided, of_schema
-from tests.contract.chat.drawn_schemas import SCHEMAS, faults
 from tests.contract.chat.nasty import CHAT, HELLO, MESSAGES, RESPONSES, TEXT
+from tests.contract.chat.schemas.drawn import SCHEMAS, faults
 from tests.contract.chat_engine.bench import Answer, Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(24 * 3600)]

@@ -28,8 +28,8 @@ def opened(
         model = SentenceTransformer(path, device="cpu", **options)
         return spoil(model) if next(model.parameters()).dtype is torch.float16 else model
 
-    wanted = recipe("embed", dtype=dtype)
-    model = half.open_settled(wanted, minilm(), device, make, {}, embeddings._long_answer, embeddings._is_like)
+    selected = recipe("embed", dtype=dtype)
+    model = half.open_settled(selected, minilm(), device, make, {}, embeddings._long_answer, embeddings._is_like)
     return next(model.parameters()).dtype, tf32
 
 

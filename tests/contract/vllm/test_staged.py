@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from models.chat.vllm.adapters import read, stage
 from models.chat.vllm.adapters.read import FILES, ReadFile, read_adapter, tensors
 from tests.contract.vllm import manager_fixtures as fixtures
-from tests.contract.vllm.cpu_ways import WAYS, way
+from tests.contract.vllm.cpu.ways import WAYS, way
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real

@@ -218,7 +218,7 @@ def test_a_template_keeps_no_adapters_bytes(tmp_path: Path) -> None:
 def test_templates_are_bounded_and_the_oldest_goes() -> None:
     made = templates.Templates()
     for number in range(templates.MOST + 3):
-        made.add(bytes([number]), templates.Template(None, {}, torch.bfloat16))
+        made.add(bytes([number]), templates.AdapterTemplate(None, {}, torch.bfloat16))
     assert made.find(bytes([2])) is None
     assert made.find(bytes([3])) is not None
     assert made.find(bytes([templates.MOST + 2])) is not None

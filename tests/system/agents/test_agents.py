@@ -57,8 +57,8 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def documented(info: str, url: str, model: str) -> str:
-    """The block of docs/clients.md that sets up an agent, for this server and model."""
-    lines = (DOCS / "clients.md").read_text().splitlines()
+    """The block of docs/agents.md that sets up an agent, for this server and model."""
+    lines = (DOCS / "agents.md").read_text().splitlines()
     (text,) = (fence.text for fence in fences(lines) if isinstance(fence, Fence) and info in fence.info)
     return text.replace("http://127.0.0.1:8000", url).replace("my-model", model)
 
@@ -102,8 +102,8 @@ def run_claude(url: str, home: Path, work: Path, model: str, task: str, *options
 
 
 def check_row(client: str, warnings: list[str]) -> None:
-    """docs/clients.md names exactly what was left out of this client's requests."""
-    (row,) = (line for line in (DOCS / "clients.md").read_text().splitlines() if line.startswith(f"| {client} | `"))
+    """docs/agents.md names exactly what was left out of this client's requests."""
+    (row,) = (line for line in (DOCS / "agents.md").read_text().splitlines() if line.startswith(f"| {client} | `"))
     named = set(re.findall(r"`([^`]+)`", row))
     left_out = {
         name for warning in warnings for part in warning.split("; ") for name in part.partition(": ")[2].split(", ")

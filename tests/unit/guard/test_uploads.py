@@ -65,7 +65,7 @@ def test_the_reserve_counts_only_what_is_not_on_the_disk_yet(tmp_path: Path, mon
         assert refused.value.code == "storage_full"
         share.written()
         desk.upload(Caller("b", "b1"), "y", 200)
-        with desk.uploads.share(Path("/proc"), {}) as elsewhere:
-            elsewhere.add(500)
+        with desk.uploads.share(Path("/proc"), {}) as outside:
+            outside.add(500)
     with reserve.hold(200):
         pass

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from models.chat.vllm.adapters.read import tensors
-from models.chat.vllm.adapters.templates import Template
+from models.chat.vllm.adapters.templates import AdapterTemplate
 
 Half = tuple[str, int, int]
 """A layer, the number of its part, and 0 for A or 1 for B."""
@@ -52,7 +52,7 @@ class GpuCopier:
 
     def sources_of(self, lora: Any) -> PinnedAdapter | None:
         """As `sources`, which adapters of one template share but for their data."""
-        template: Template | None = lora.__dict__.get("roundhouse_template")
+        template: AdapterTemplate | None = lora.__dict__.get("roundhouse_template")
         if template is not None and template.sources is not None:
             known: PinnedAdapter = template.sources
             return known._replace(data=_data_of(lora))

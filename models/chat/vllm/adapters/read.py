@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_head, read_into, tensors_of
-from models.chat.vllm.adapters.templates import Template, Templates, are_marked, is_plain, key_of, template_of
+from models.chat.vllm.adapters.templates import AdapterTemplate, Templates, are_marked, is_plain, key_of, template_of
 
 READERS, READ_PART = 4, 8 << 20
 """Threads that read a file for a GPU, whose host has cores to spare, and what each reads at least: one thread copies
@@ -283,7 +283,7 @@ def _dtypes(layout: _Layout) -> set[torch.dtype | None]:
     return {DTYPES.get(info.dtype) for info in tensors_of(layout.head, layout.size, MAX_TENSORS).values()}
 
 
-def _gives(template: Template, lora: Any, data: torch.Tensor) -> bool:
+def _gives(template: AdapterTemplate, lora: Any, data: torch.Tensor) -> bool:
     """Whether the template gives what vLLM's loader gave of the same file, bit for bit."""
     found = template.fill(lora.id, data).loras
     pairs = [

@@ -41,7 +41,7 @@ Half = Span | None | list[Span | None]
 
 
 @dataclass
-class Template:
+class AdapterTemplate:
     """`sources`: what `gpu_copy` made of the first adapter, without its data."""
 
     model: Any
@@ -72,12 +72,12 @@ class Templates:
     """Of one engine, by the bytes of header and configuration. The oldest goes first."""
 
     def __init__(self) -> None:
-        self._by_key: dict[bytes, Template] = {}
+        self._by_key: dict[bytes, AdapterTemplate] = {}
 
-    def find(self, key: bytes) -> Template | None:
+    def find(self, key: bytes) -> AdapterTemplate | None:
         return self._by_key.get(key)
 
-    def add(self, key: bytes, template: Template) -> None:
+    def add(self, key: bytes, template: AdapterTemplate) -> None:
         if len(self._by_key) >= MOST:
             del self._by_key[next(iter(self._by_key))]
         self._by_key[key] = template
@@ -99,7 +99,7 @@ def is_plain(lora: Any) -> bool:
     return not lora.modules_to_save and all(weights.scaling == 1 for weights in lora.loras.values())
 
 
-def template_of(lora: Any, count: int, stored: set[torch.dtype | None]) -> Template | None:
+def template_of(lora: Any, count: int, stored: set[torch.dtype | None]) -> AdapterTemplate | None:
     """A template of a packed adapter that was plain (`is_plain`).
 
     None: its tensors do not lie in one block as they lie in the file.
@@ -121,7 +121,7 @@ def template_of(lora: Any, count: int, stored: set[torch.dtype | None]) -> Templ
         layers[name] = (empty, _spans(weights.lora_a), _spans(weights.lora_b))
     model = copy.copy(lora)
     model.loras, model.modules_to_save = {}, {}
-    return Template(model, layers, dtypes.pop())
+    return AdapterTemplate(model, layers, dtypes.pop())
 
 
 def _spans(half: Any) -> Half:

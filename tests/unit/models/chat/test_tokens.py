@@ -47,7 +47,7 @@ def test_a_warning_says_what_was_cut(body: bytes, allowed: int | None, expected_
 
 
 def test_only_chat_has_it() -> None:
-    recipe = {"id": "m", "version": 1, "source": {"path": "x"}, "on_too_many_tokens": "cut"}
-    assert Recipe.model_validate({**recipe, "task": "chat", "engine": {"name": "vllm"}}).on_too_many_tokens == "cut"
+    recipe = {"id": "m", "version": 1, "source": {"path": "x"}, "on_too_many_tokens": "refuse"}
+    assert Recipe.model_validate({**recipe, "task": "chat", "engine": {"name": "vllm"}}).on_too_many_tokens == "refuse"
     with pytest.raises(ValueError, match="only task chat"):
         Recipe.model_validate({**recipe, "task": "embed", "engine": {"name": "sentence-transformers"}})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from models.chat.vllm.cpu import products
 from models.chat.vllm.cpu.kernel import KINDS, Kernel, fits
 from models.chat.vllm.cpu.products import Batch, Layer, Rows, turned
-from tests.contract.vllm.cpu_ways import WAYS, way
+from tests.contract.vllm.cpu.ways import WAYS, way
 
 pytestmark = pytest.mark.real
 PLACES = 5

@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.real
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_the_chat_schemas_are_current() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from models.chat.vllm import token_bytes
 from models.chat.vllm.token_bytes import TokenBytes
-from tests.contract.vllm.test_whole_answers import tokenizer
+from tests.contract.vllm.answers.test_whole import tokenizer
 
 pytestmark = pytest.mark.real
 TEXT = "aé 中"

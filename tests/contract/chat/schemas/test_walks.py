@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from models.chat.grammars.language import FORMATS, SchemaError, rewrite
-from tests.contract.chat.drawn_schemas import SCHEMAS, faults
+from tests.contract.chat.schemas.drawn import SCHEMAS, faults
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
 EXAMPLES = int(os.environ.get("ROUNDHOUSE_SCHEMA_EXAMPLES", "200"))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from models.chat.vllm import handlers
 from models.chat.vllm.call_syntax import SYNTAXES
 from registry import vllm_source
-from tests.contract.vllm.calls import FAN, LIGHT, SAMPLES
+from tests.contract.vllm.answers.calls import FAN, LIGHT, SAMPLES
 
 pytestmark = pytest.mark.real
 EXAMPLES = int(os.environ.get("ROUNDHOUSE_ANSWER_EXAMPLES", "200"))
@@ -133,10 +133,10 @@ async def results(prompt: str, pieces: list[tuple[str, list[int]]], finish: str)
         yield RequestOutput("r", prompt, tokenizer().encode(prompt), None, [output], last)
 
 
-def arguments(handler: Any, asked: Any, outputs: AsyncIterator[Any]) -> tuple[Any, ...]:
+def arguments(handler: Any, sent: Any, outputs: AsyncIterator[Any]) -> tuple[Any, ...]:
     from vllm.entrypoints.generate.base.protocol import RequestResponseMetadata
 
-    return asked, outputs, "r", "m", [], tokenizer(), RequestResponseMetadata(request_id="r")
+    return sent, outputs, "r", "m", [], tokenizer(), RequestResponseMetadata(request_id="r")
 
 
 def calls_of(calls: list[Any]) -> list[tuple[str, Any]]:
@@ -144,10 +144,10 @@ def calls_of(calls: list[Any]) -> list[tuple[str, Any]]:
 
 
 async def plain(handler: Any, prompt: str, text: str, finish: str, choice: Any) -> Answer:
-    asked = request(False, choice)
-    parser = handler._make_parser(asked, tokenizer(), None)
+    sent = request(False, choice)
+    parser = handler._make_parser(sent, tokenizer(), None)
     outputs = results(prompt, [(text, tokenizer().encode(text))], finish)
-    answer = await handler.chat_completion_full_generator(*arguments(handler, asked, outputs), parser=parser)
+    answer = await handler.chat_completion_full_generator(*arguments(handler, sent, outputs), parser=parser)
     (choice,) = answer.choices
     message = choice.message
     calls = [(call.function.name, call.function.arguments) for call in message.tool_calls]
@@ -155,9 +155,9 @@ async def plain(handler: Any, prompt: str, text: str, finish: str, choice: Any) 
 
 
 async def streamed(handler: Any, prompt: str, pieces: list[tuple[str, list[int]]], finish: str, choice: Any) -> Answer:
-    asked = request(True, choice)
+    sent = request(True, choice)
     reasoning, content, calls, end = "", "", {}, None
-    stream = handler.chat_completion_stream_generator(*arguments(handler, asked, results(prompt, pieces, finish)))
+    stream = handler.chat_completion_stream_generator(*arguments(handler, sent, results(prompt, pieces, finish)))
     async for event in stream:
         data = event.removeprefix("data: ").strip()
         if data == "[DONE]":
@@ -177,16 +177,16 @@ async def streamed(handler: Any, prompt: str, pieces: list[tuple[str, list[int]]
 
 def cut(text: str, sizes: list[int], lag: int) -> list[tuple[str, list[int]]]:
     """Pieces of so many tokens; their text comes late by some letters, as where a stop string may begin."""
-    tokens, pieces, shown, at = tokenizer().encode(text), [], 0, 0
+    tokens, pieces, released, at = tokenizer().encode(text), [], 0, 0
     for number in range(len(tokens)):
         if at >= len(tokens):
             break
         piece = tokens[at : at + sizes[number % len(sizes)]]
         at += len(piece)
         whole = text if at >= len(tokens) else tokenizer().decode(tokens[:at]).rstrip("\ufffd")
-        until = len(text) if at >= len(tokens) else max(shown, len(whole) - lag)
-        pieces.append((text[shown:until], piece))
-        shown = until
+        until = len(text) if at >= len(tokens) else max(released, len(whole) - lag)
+        pieces.append((text[released:until], piece))
+        released = until
     return pieces or [("", [0])]
 
 
@@ -241,8 +241,8 @@ def test_nothing_that_a_model_wrote_vanishes(data: st.DataObject) -> None:
         assert found.content == text
     rest = iter(text)
     assert all(letter in rest for letter in found.content)  # a subsequence
-    said = found.content + json.dumps(found.calls)
-    assert said.count("quokka") >= text.count("quokka")
+    carried = found.content + json.dumps(found.calls)
+    assert carried.count("quokka") >= text.count("quokka")
 
 
 @SETTINGS

@@ -1,0 +1,1 @@
+"""JSON schemas: what is enforced is, and what vLLM declares is what is committed."""

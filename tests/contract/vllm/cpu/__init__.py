@@ -1,0 +1,1 @@
+"""Adapters on a CPU, against vLLM as it is."""
