@@ -197,7 +197,7 @@ def test_a_full_disk(tiny: Tiny, watched: list[str], small_disk: tuple[Path, boo
                     fill(file, size)
             assert shutil.disk_usage(tiny.server.data).free == 0
             for answer in (tiny.register("late", tiny.content(8)), tiny.upload("late", packed)):
-                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full"), answer.text
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_full"), answer.text
                 assert "full" in answer.json()["error"]["message"]
             assert tiny.tokens("kept@prod") == expected
             answers = [tiny.http.put("/v1/adapters/kept/aliases/next", json={"version": "v1"}) for _ in range(3)]
