@@ -59,7 +59,7 @@ async def run(bench: Bench, shape: Shape) -> None:
 def chat(shape: Shape, base: Path, folder: Path, *, device: int, host: int, idle: str = "0s") -> Chat:
     """The recipe for this base, with so many adapter places; `idle`: after which it sleeps, 0s: never."""
     data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
-    for key in ("adapters", "expected", "on_too_many_tokens"):
+    for key in ("adapters", "expected"):
         data.pop(key)
     data |= {"id": "large-chat", "aliases": [], "dtype": "bfloat16", "context_length": shape.context}
     places = {"device": device, "host": host, "max_rank": RANK}

@@ -53,8 +53,10 @@ UNWRITTEN = (
     "bounds",
     "provider_prices",
 )
-HIDDEN = {"run_dir", "pepper", *REMOVED}
-"""The command line makes the one; the other is a secret, and others on the machine can read options."""
+HIDDEN = {"run_dir", "pepper", "slot_spin", *REMOVED}
+"""The command line makes the first; the second is a secret, and others on the machine can read options; the third is a
+variable alone, for measurements.
+"""
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> Settings:
