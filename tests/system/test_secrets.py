@@ -44,6 +44,8 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/embed": [{"inputs": SECRET}],
     "/v1/rerank": [PAIR],
     "/v2/rerank": [PAIR],
+    "/v2/chat": [{"messages": MESSAGES, "max_tokens": 4}],
+    "/v2/embed": [{"texts": [SECRET], "input_type": "search_document"}],
     "/rerank": [{"query": SECRET, "texts": [SECRET]}],
     "/score": [{"text_1": SECRET, "text_2": [SECRET]}],
     "/v1/score": [{"text_1": SECRET, "text_2": SECRET, SECRET: SECRET}],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from console.history import CAUSES, LAST, MINUTE, MOST_TEAMS, OTHER, Decisions, History
+from console.history import CAUSES, LAST_DECISIONS, MINUTE, MOST_TEAMS, OTHER, Decisions, History
 from console.live import Live, Stalls
 from registry.errors import QueueFull
 from tests.unit.console.conftest import Console
@@ -51,11 +51,11 @@ def test_teams_beyond_the_bound_are_one() -> None:
 def test_decisions_are_bounded_newest_first_and_announced() -> None:
     received: list[bool] = []
     decisions = Decisions(lambda: received.append(True), lambda: 1.0)
-    for number in range(LAST + 5):
+    for number in range(LAST_DECISIONS + 5):
         decisions.record("swap", "chat", f"a{number}", "comes into a free place")
-    assert len(decisions.last()) == LAST
-    assert [one.subject for one in decisions.last(2)] == [f"a{LAST + 4}", f"a{LAST + 3}"]
-    assert len(received) == LAST + 5
+    assert len(decisions.last()) == LAST_DECISIONS
+    assert [one.subject for one in decisions.last(2)] == [f"a{LAST_DECISIONS + 4}", f"a{LAST_DECISIONS + 3}"]
+    assert len(received) == LAST_DECISIONS + 5
 
 
 def event(text: bytes) -> Any:

@@ -45,6 +45,8 @@ ROUTES: dict[str, set[Scope] | None] = {
     "POST /v1/responses": INFER,
     "POST /v1/score": INFER,
     "POST /v2/rerank": INFER,
+    "POST /v2/chat": INFER,
+    "POST /v2/embed": INFER,
     "POST /api/chat": INFER,
     "POST /api/generate": INFER,
     "POST /api/embed": INFER,
