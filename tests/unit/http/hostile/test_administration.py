@@ -46,10 +46,10 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         (f"{PROJECTS}/fuzz/service_accounts", {"name": "a"}, "create_service_account_only", (1, 0, "yes", [])),
         ("/console/teams/weight", {"id": "fuzz"}, "weight", NUMBERS),
         ("/console/teams/texts", {"id": "fuzz"}, "store", (1, 0, "yes", None, [])),
-        ("/console/teams/simulate", LIMIT, "days", (1.0, *NUMBERS)),
+        ("/console/teams/simulate", LIMIT, "days", (1.5, *NUMBERS)),
         ("/console/teams/limit", LIMIT, "amount", (1, True, None, "-1", "1e99", "1e999999999", *BEYOND)),
         ("/v1/feedback", {"request_id": "r"}, "accepted", (1, 0, "yes", "true", None, [])),
-        ("/v1/models", {"source": "package:models.starter", "dry_run": True}, "requests", (1.0, *NUMBERS)),
+        ("/v1/models", {"source": "package:models.starter", "dry_run": True}, "requests", (1.5, *NUMBERS)),
     ],
 )
 async def test_what_is_no_number_is_none(
