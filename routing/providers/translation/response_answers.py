@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from models import sse
+from models.chat import schemas
 from routing.providers.pass_through import BadAnswer
 from routing.providers.translation.call_order import OrderedCalls
 from routing.providers.translation.completions import (
@@ -25,13 +26,11 @@ INCOMPLETE = {**dict.fromkeys(CUT, "max_output_tokens"), **dict.fromkeys(FILTERE
 TEXTS = {"reasoning_text": "text", "output_text": "text", "refusal": "refusal"}
 """Kinds of content that are said, and their field."""
 DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(schemas.ECHOED),
+    **schemas.DEFAULTS,
     "instructions": None,
-    "max_output_tokens": None,
-    "metadata": {},
     "parallel_tool_calls": True,
-    "reasoning": {},
     "temperature": None,
-    "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
     "top_p": None,
@@ -186,6 +185,7 @@ class ResponseAnswers:
             "id": f"resp_{first.id}",
             "object": "response",
             "created_at": self._created,
+            "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
             "error": None,
             "access_programs": None,

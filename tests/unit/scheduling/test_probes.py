@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from registry.errors import Unavailable
-from runtime.scheduling.fair.accounts import QueueRequest
+from runtime.scheduling.fair import QueueRequest
 from runtime.scheduling.probes import RETRY_SECONDS
 from tenants.caller import ServiceClass
 from tests.unit.scheduling.adapter_line import RIGHT, WRONG, World, adapter, ask, dropped, line_with_adapters

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adapters.types import Base, CheckedAdapter
 from registry.errors import BadRequest, StorageExceeded
-from registry.recipes.source import PathSource
+from registry.recipes.fields import PathSource
 from registry.records import Adapter, AdapterKey, NewVersion
 from registry.state.database import State
 from tenants.limits.records import Kind, Limit, Mode
