@@ -105,10 +105,9 @@ def check_row(client: str, warnings: list[str]) -> None:
     """docs/agents.md names exactly what was left out of this client's requests."""
     (row,) = (line for line in (DOCS / "agents.md").read_text().splitlines() if line.startswith(f"| {client} | `"))
     named = set(re.findall(r"`([^`]+)`", row))
-    left_out = {
-        name for warning in warnings for part in warning.split("; ") for name in part.partition(": ")[2].split(", ")
-    }
-    assert {name for name in left_out if name and " " not in name} == named, warnings
+    listed = [part.partition(": ")[2] for warning in warnings for part in warning.split("; ") if "left out" in part]
+    left_out = {name.removeprefix("tools of type ") for names in listed for name in names.split(", ")}
+    assert left_out == named, warnings
 
 
 def test_codex_reads_a_file_writes_another_and_answers(scripted: Server, work: Path, tmp_path: Path) -> None:
@@ -133,10 +132,10 @@ def test_both_agents_reach_a_model_that_is_no_script(scripted: Server, work: Pat
     """The starter model cannot follow instructions: what it answers has no sense, but it does answer."""
     (tmp_path / "short.md").write_text("Be brief.")
     assert run_codex(
-        scripted, tmp_path, work, "starter-chat", "hello", "-c", f"model_instructions_file={tmp_path}/short.md"
+        scripted.url, tmp_path, work, "starter-chat", "hello", "-c", f"model_instructions_file={tmp_path}/short.md"
     )
     answer = run_claude(
-        scripted, tmp_path, work, "starter-chat", "hello", "--system-prompt", "Be brief.", "--tools", "Read"
+        scripted.url, tmp_path, work, "starter-chat", "hello", "--system-prompt", "Be brief.", "--tools", "Read"
     )
     assert answer["is_error"] is False
 
