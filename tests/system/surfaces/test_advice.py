@@ -89,6 +89,8 @@ TABLE = [
     Advice("ask for several with 'n'", TEXT, {"best_of": 2}, {"n": 2}),
     Advice("send 'tools'", CHAT, {"functions": [TOOLS[0]["function"]]}, {"tools": TOOLS}),
     Advice("send 'tool_choice'", CHAT, {"function_call": "auto"}, {"tool_choice": "auto", "tools": TOOLS}),
+    Advice("bytes of JSON together. Send fewer, or shorter ones.", CHAT,
+           {"bad_words": [f"a long word, number {number}" for number in range(700)]}, {"bad_words": ["abc"]}),
     Advice("send 'stop'", CHAT, {"stop_sequences": ["a"]}, {"stop": ["a"]}),
     Advice("send 'max_tokens'", CHAT, {"max_new_tokens": 3}, {"max_tokens": 3}),
     Advice("send 'structured_outputs'", CHAT, {"guided_choice": ["a", "b"]},
