@@ -470,7 +470,7 @@ def _check_keywords(part: Part) -> None:
     for name in REFUSED.keys() & part.schema.keys():
         harmless, advice = REFUSED[name]
         if part.schema[name] not in harmless and not (name in ("then", "else") and "if" not in part.schema):
-            raise SchemaError((*part.path, name), f"it cannot be enforced here: {advice}")
+            raise SchemaError((*part.path, name), advice)
     if part.path and not str(part.schema.get("$id", "#")).startswith("#"):
         raise SchemaError((*part.path, "$id"), "a schema inside another has no '$id' here: leave it out")
 
@@ -550,7 +550,7 @@ def _string(branch: Parts) -> Json | None:
         if not FORMATS[text] and not least and most is None:
             return {"type": "string", "format": text}
         if least or most is not None:
-            raise SchemaError(where, "it cannot be enforced beside a length: leave one of them out")
+            raise SchemaError(where, "a length stands beside it: leave one of them out")
         text = f"^{FORMATS[text]}$"
     try:
         pattern = patterns.parse(text)
