@@ -14,13 +14,13 @@ log = logging.getLogger("roundhouse.tenants")
 
 
 class StorageLimiter:
-    """Made without any limits; `replace` gives it those that there are now."""
+    """Checks what a team stores against the limits that `replace` sets."""
 
     def __init__(self, on_limit: OnLimit = lambda _limit, _what: None, wall: Callable[[], float] = time.time) -> None:
         self._on_limit, self._wall = on_limit, wall
         self._limits: dict[str, list[Limit]] = {}
         self._warned: dict[str, int] = {}
-        """By a limit's id, the day on which the log told of it."""
+        """The day of the log's last warning, by limit id."""
 
     def replace(self, limits: Iterable[Limit]) -> None:
         self._limits = {}
