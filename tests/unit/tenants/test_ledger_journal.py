@@ -213,6 +213,7 @@ async def test_without_room_for_the_journal_requests_are_refused(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
+    caplog.set_level("WARNING", "roundhouse.tenants")
     ledger = Ledger(tmp_path)
     await ledger.enable(database)
     assert "no room for the ledger's journal" in caplog.text

@@ -95,6 +95,7 @@ def test_a_lowered_limit_refuses_only_what_adds(tmp_path: Path) -> None:
 
 
 def test_modes_and_one_base(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "roundhouse.tenants")
     with State(tmp_path) as state:
         stock = Stock(
             state,
