@@ -80,12 +80,13 @@ def _patch_all() -> None:
     import vllm.lora.lora_model as lora_model
     import vllm.lora.model_manager as model_manager
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.structured_output import StructuredOutputManager
 
-    from models.chat.vllm import core, grammars
+    from models.chat.vllm import core, grammars, weights
     from models.chat.vllm.adapters import manager, read
     from models.chat.vllm.cpu import punica
 
@@ -93,6 +94,7 @@ def _patch_all() -> None:
     read.patch_loader(lora_model)
     core.patch(EngineCore, enter)
     grammars.patch(StructuredOutputManager, SamplingParams)
+    weights.patch(DefaultModelLoader)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
         punica.patch_experts()

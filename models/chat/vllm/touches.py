@@ -88,6 +88,17 @@ REPLACED = (
         LORA,
     ),
     VllmPatch(
+        "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.load_weights",
+        "refuses a model whose files lack weights of a linear layer, an embedding or an expert",
+        "an upstream check of each weight (its own exempts these)",
+        FILES,
+        takes="self model model_config",
+        also="quant_method named_modules named_parameters is_meta is_floating_point element_size numel dim select "
+        "vllm.model_executor.layers.linear:UnquantizedLinearMethod "
+        "vllm.model_executor.layers.vocab_parallel_embedding:UnquantizedEmbeddingMethod "
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod",
+    ),
+    VllmPatch(
         "vllm.lora.punica_wrapper.punica_gpu:PunicaWrapperGPU.update_metadata",
         "GPU: which token has which adapter is worked out on the CPU, and sent in one copy that nothing waits for",
         "vLLM's PR 53309 (metadata on the CPU), and the next pin",

@@ -11,6 +11,7 @@ from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
 from models.chat.engine import VllmEngine
+from registry.errors import EngineFailed
 from registry.recipes.fields import PathSource
 from tests.contract.chat import fixtures
 from tests.contract.chat.oracle import Oracle, greedy
@@ -61,3 +62,17 @@ async def test_weights_in_mistrals_layout_beside_a_model_answer_nothing(tmp_path
     finally:
         await engine.close()
     assert oracle.agrees(None, prompt, answer)
+
+
+async def test_a_model_whose_files_lack_weights_is_not_loaded(tmp_path: Path) -> None:
+    """vLLM's own check exempts both: the answers came from what was in memory."""
+    base = fixtures.write_base(tmp_path / "base")
+    weights = load_file(base / "model.safetensors")
+    for name in ("lm_head.weight", "model.layers.1.self_attn.k_proj.weight"):
+        del weights[name]
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    engine = VllmEngine()
+    with pytest.raises(EngineFailed, match="lack 2 .* a LlamaForCausalLM") as refused:
+        await engine.load(fixtures.recipe(base), base, "cpu", lambda progress: None)
+    assert "lm_head.weight, model.layers.1.self_attn.qkv_proj.weight" in refused.value.message
+    assert '"tie_word_embeddings": true' in refused.value.message
