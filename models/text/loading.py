@@ -49,7 +49,10 @@ def import_library() -> Any:
 
 
 def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any], flags: Mapping[str, Flag]) -> Any:
-    """`make`: SentenceTransformer or CrossEncoder. Local safetensors, inference mode."""
+    """`make`: SentenceTransformer or CrossEncoder. Local safetensors, inference mode.
+
+    device: also `meta`, for a look at the files without memory.
+    """
     import torch
 
     if device == "cpu":
@@ -58,6 +61,8 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     if recipe.dtype == "int8":
         raise EngineFailed("sentence-transformers runs no int8: write float32, float16, bfloat16 or auto")
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype or ("float32" if device == "cpu" else "auto")}
+    if device == "meta":
+        arguments["device_map"] = "meta"
     if "attn_implementation" in flags:
         arguments["attn_implementation"] = flags["attn_implementation"]
     if not flags.get("trust_remote_code"):

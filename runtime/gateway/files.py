@@ -9,6 +9,7 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from launch.checks.checker import FileChecker
 from launch.conversion.whisper import Conversions
 from models.engines import engine_version
 from models.estimate import estimate
@@ -49,10 +50,18 @@ class ModelFiles:
     Args:
         converted: folder for conversions.
         reserve: of its disk.
+        checker: of what comes from a hub.
     """
 
-    def __init__(self, state: State, device: Device, converted: Path, reserve: DiskReserve | None = None) -> None:
-        self._state, self._device = state, device
+    def __init__(
+        self,
+        state: State,
+        device: Device,
+        converted: Path,
+        reserve: DiskReserve | None = None,
+        checker: FileChecker | None = None,
+    ) -> None:
+        self._state, self._device, self._checker = state, device, checker or FileChecker()
         self._downloads, self._conversions = Downloads(), Conversions(converted, reserve=reserve)
 
     def tidy(self) -> None:
@@ -99,6 +108,7 @@ class ModelFiles:
             with _readable():
                 if isinstance(recipe.source, HubSource):
                     path = await self._downloads.fetch(recipe.source, on_progress)
+                    await self._checker.check(recipe, path)
                 else:
                     path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
                 if await asyncio.to_thread(self._conversions.find, recipe, path) is None:

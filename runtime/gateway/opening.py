@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from adapters.service import AdapterService
 from console.state import Console
+from launch.checks.checker import FileChecker
 from launch.recipe_store import RecipeStore, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
@@ -126,7 +127,8 @@ class _Rooms:
         self.service = AdapterService(
             settings.data_dir, state, leased=self._is_leased, bounds=settings.bounds, reserve=self.reserve
         )
-        self.files = ModelFiles(state, device, settings.data_dir / "converted", self.reserve)
+        self.checker = FileChecker()
+        self.files = ModelFiles(state, device, settings.data_dir / "converted", self.reserve, self.checker)
         await asyncio.to_thread(self.files.tidy)
         await asyncio.to_thread(tidy_merged, settings.data_dir / MERGED)
         self.entries = [
@@ -169,7 +171,7 @@ class _Rooms:
             models=self.models,
             adapters=self.adapters,
             combiner=Combiner(names, self.service, self.adapters),
-            additions=Additions(self.model_set, names, residency, self.device, trusted),
+            additions=Additions(self.model_set, names, residency, self.device, trusted, self.checker),
             editor=Editor(
                 self.model_set, names, residency, self.state, self.adapters, self.files, self.device, trusted
             ),

@@ -147,6 +147,7 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (409, "model_in_use"): "system/added/test_recipes.py",
     (422, "context_too_long"): "unit/launch/test_proposal.py",
     (422, "gguf_not_served"): "unit/launch/test_detect.py",
+    (422, "bad_files"): "unit/launch/test_additions.py",
     (422, "is_adapter"): "unit/launch/test_detect.py",
     (422, "is_classifier"): "unit/launch/test_detect.py",
     (422, "is_masked_lm"): "unit/launch/test_detect.py",

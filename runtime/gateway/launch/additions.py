@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+from launch.checks.checker import FileChecker
 from launch.files.listing import list_folder, look
 from launch.proposal.code import check_flags
 from launch.proposal.draft import Machine
@@ -56,9 +57,15 @@ class Additions:
     """`add` and `preview`: see `launch.request`."""
 
     def __init__(
-        self, model_set: ModelSet, names: Names, residency: ResidencyManager, device: Device, trusted: bool = False
+        self,
+        model_set: ModelSet,
+        names: Names,
+        residency: ResidencyManager,
+        device: Device,
+        trusted: bool = False,
+        checker: FileChecker | None = None,
     ) -> None:
-        self._trusted = trusted
+        self._trusted, self._checker = trusted, checker or FileChecker()
         self._model_set, self._names, self._residency = model_set, names, residency
         capability = nvml.capability(device.name) if device.kind == "cuda" else None
         self._machine = Machine(device.kind, device.budgets[0].bytes, capability)
@@ -74,6 +81,8 @@ class Additions:
             proposal, text, to_fetch = await self._threads.run(self._propose, request)
         except OSError as error:
             raise Unfit(unusable(error), code="source_not_found", param="source") from error
+        if not isinstance(proposal.recipe.source, HubSource):  # a hub's are checked once they are here
+            await self._checker.check(proposal.recipe, locate(proposal.recipe.source))
         plan = self._residency.preview(proposal.recipe.id, proposal.estimate, GUESSED_LOAD)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
         return Preview(proposal, text, plan, to_fetch, short, self._model_set.is_leaving(proposal.recipe.id))

@@ -72,7 +72,7 @@ async def test_a_model_whose_files_lack_weights_is_not_loaded(tmp_path: Path) ->
         del weights[name]
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
     engine = VllmEngine()
-    with pytest.raises(EngineFailed, match="lack 2 .* a LlamaForCausalLM") as refused:
+    with pytest.raises(EngineFailed, match=r"lack 2 .* a LlamaForCausalLM") as refused:
         await engine.load(fixtures.recipe(base), base, "cpu", lambda progress: None)
     assert "lm_head.weight, model.layers.1.self_attn.qkv_proj.weight" in refused.value.message
     assert '"tie_word_embeddings": true' in refused.value.message

@@ -128,6 +128,24 @@ async def test_a_folder_whose_weights_cannot_be_read_is_refused(tmp_path: Path) 
     assert refused.value.code == "bad_weights"
 
 
+@pytest.mark.real
+async def test_files_that_would_fail_at_the_first_request_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were said to fit. What passes is not looked at again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _, adding = additions(tmp_path, 2048 * MIB)
+    folder = tmp_path / "model"
+    shutil.copytree(locate(PackageSource(package="models.starter", inside="pack/starter-speech")), folder)
+    (folder / "vocabulary.json").write_text("[")
+    with pytest.raises(Unfit, match=r"vocabulary\.json is no JSON") as refused:
+        await adding.preview(ModelRequest(str(folder)))
+    assert (refused.value.code, refused.value.param) == ("bad_files", "source")
+    assert list((tmp_path / "cache").rglob("checks/*")) == []
+    await adding.preview(RERANK)
+    assert len(list((tmp_path / "cache").rglob("checks/*"))) == 1
+
+
 async def test_a_folder_that_is_not_the_servers_to_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

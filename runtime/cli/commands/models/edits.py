@@ -21,6 +21,8 @@ SourceText = Annotated[
         show_default=False,
     ),
 ]
+ANY_BUDGET = 1 << 40
+"""Bytes: whether a model fits a machine is its server's to say."""
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A value of the recipe, such as memory.kv_cache=2GiB; repeat it."),
@@ -73,6 +75,51 @@ def add(
     print(f"{added['id']}: {'added' if added['new'] else 'it was there already'}, the first request loads it")
     if added["model"]["task"] == "chat":
         print(f'Use it: roundhouse chat --model {added["id"]} "..."')
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(help="A folder with a model's files.", show_default=False)],
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether a folder could be served, without a server: weights by name, tokenizer, chat template, modules.
+
+    Nothing is loaded. The exit code is 1 if it could not be served, with every fault and what to do.
+
+    Example: roundhouse models check ./support-merged
+    """
+    import asyncio
+
+    from launch.checks.checker import FileChecker
+    from launch.files.listing import list_folder
+    from launch.proposal.draft import Machine
+    from launch.proposal.propose import propose
+    from launch.request import ModelRequest
+    from registry.errors import RoundhouseError
+    from registry.files.weights import read_weights
+    from registry.recipes.fields import PathSource
+    from runtime.cli.local.host import kind_of_host
+
+    if not folder.is_dir():
+        raise RefusedError(f"There is no folder {folder}.", code="source_not_found")
+    folder = folder.resolve()
+    overrides = {key: value for key, value in map(_setting, settings or ()) if value is not None}
+    try:
+        request = ModelRequest(str(folder), overrides=overrides)
+        machine = Machine(kind_of_host(), ANY_BUDGET)
+        proposal = propose(list_folder(folder), PathSource(path=str(folder)), request, machine)
+        read_weights(folder)
+        asyncio.run(FileChecker().check(proposal.recipe, folder))
+    except RoundhouseError as error:
+        raise RefusedError(error.message, faults=getattr(error, "faults", ()), code=error.code) from None
+    recipe = proposal.recipe
+    if as_json:
+        task, engine = recipe.task.value, recipe.engine.name
+        emit({"object": "model.check", "fit": True, "task": task, "engine": engine, "notes": list(proposal.notes)})
+        return
+    print(f"{folder} can be served: {recipe.task.value} by {recipe.engine.name}.")
+    for text in proposal.notes:
+        print(f"- {text}")
 
 
 def _ask(id_: str) -> None:

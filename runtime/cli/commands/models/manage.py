@@ -102,7 +102,7 @@ def forget_estimate(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = 
     MODELS.call(url, as_json, "DELETE", model, "estimate")
 
 
-for command in (edits.add, edits.edit, edits.remove, edits.export, edits.cancel, edits.reload):
+for command in (edits.add, edits.check, edits.edit, edits.remove, edits.export, edits.cancel, edits.reload):
     app.command()(command)
 
 

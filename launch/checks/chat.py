@@ -1,0 +1,83 @@
+"""What the first request to a chat model would meet: its weights' names, tokenizer and chat template."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launch.checks.network import network_faults, tensor_names
+from launch.files.listing import list_folder
+from models.chat.vllm import source as vllm_source
+from registry.base.json import read_object
+from registry.files.weights import read_weights
+from registry.recipes.definition import Recipe
+
+GREETING = [{"role": "user", "content": "Hello"}]
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+
+
+def faults_of(recipe: Recipe, folder: Path) -> Iterator[str]:
+    config = read_object(folder / "config.json")
+    names = tensor_names(folder, read_weights(folder).files)
+    yield from network_faults(folder, names)
+    listing = list_folder(folder)
+    mode = recipe.engine.flags.get("tokenizer_mode")
+    architectures = config.get("architectures") or [""]
+    if listing.is_tekken() or mode not in (None, "auto", "hf") or architectures[0] in vllm_source.RENDERED:
+        return
+    if recipe.engine.flags.get("tokenizer") or "auto_map" in read_object(folder / "tokenizer_config.json"):
+        return
+    yield from _tokenizer_faults(recipe, folder, listing.chat_template())
+
+
+def _tokenizer_faults(recipe: Recipe, folder: Path, named: str) -> Iterator[str]:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        ids = tokenizer("Hello")["input_ids"]
+    except Exception as error:
+        yield (
+            f"Its tokenizer cannot be loaded ({type(error).__name__}: {_first(error)}): copy the tokenizer's files "
+            "(tokenizer.json, or the vocabulary of an older kind, and tokenizer_config.json) from the model that it "
+            "was made from."
+        )
+        return
+    if not ids:
+        yield "Its tokenizer makes no tokens of a word: copy tokenizer.json from the model that it was made from."
+        return
+    template = recipe.engine.flags.get("chat_template")
+    if not isinstance(template, str) or "{" not in template:
+        template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    if not template:
+        if named and "chat_template" not in recipe.engine.flags:
+            yield (
+                "It has chat templates, but none that is used without a name: set engine.flags.chat_template, or name "
+                "one 'default'."
+            )
+        return
+    yield from _template_faults(tokenizer, template)
+
+
+def _template_faults(tokenizer: Any, template: str) -> Iterator[str]:
+    fault = ""
+    for messages in (GREETING, PARTS):
+        try:
+            rendered = tokenizer.apply_chat_template(
+                messages, chat_template=template, add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:
+            fault = fault or f"({type(error).__name__}: {_first(error)})"
+        else:
+            if "Hello" in str(rendered):
+                return
+            fault = fault or "(it leaves the message out)"
+    yield (
+        f"Its chat template cannot write a user's message {fault}: use the one of the model that it was made from, "
+        "or set engine.flags.chat_template."
+    )
+
+
+def _first(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

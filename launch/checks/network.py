@@ -1,0 +1,126 @@
+"""The names of a network's weights beside those in the files.
+
+The network is built on the meta device by transformers, without memory, and loaded from the files' headers, so that
+its own mappings, tied weights and ignored names count.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launch.files.listing import INDEX
+from models.chat.vllm import source as vllm_source
+from registry.base.json import read_object
+
+FEW = 5
+ADAPTED = (".lora_A.", ".lora_B.", ".base_layer.")
+"""Parts of names that peft gives to the layers of a model with an adapter in it."""
+FROM_PEFT = "base_model.model."
+WITHOUT_PREFIX = frozenset({"GPT2LMHeadModel", "BloomForCausalLM"})
+"""Architectures whose names in vLLM may lack the first part, as their makers published them."""
+
+
+def network_faults(folder: Path, weights: Mapping[str, str]) -> Iterator[str]:
+    """Args: weights: the name of each tensor in the files, and its file."""
+    config = read_object(folder / "config.json")
+    kind = _class_of(config)
+    if kind is None or "auto_map" in config:
+        return
+    if any(name.startswith(FROM_PEFT) for name in weights):
+        yield (
+            f"Its weights are named {FROM_PEFT}..., as they are inside of a PeftModel: save the model that "
+            "merge_and_unload() gives, or rename them without these words."
+        )
+        return
+    if adapted := sorted(name for name in weights if any(part in name for part in ADAPTED)):
+        yield (
+            f"An adapter is among its weights ({adapted[0]}): merge it first (peft's merge_and_unload), and save what "
+            "comes of it."
+        )
+        return
+    with tempfile.TemporaryDirectory() as plain:
+        _link(folder, Path(plain), weights)
+        network, info = kind.from_pretrained(
+            plain, device_map="meta", output_loading_info=True, local_files_only=True, ignore_mismatched_sizes=True,
+            use_safetensors=True,
+        )  # fmt: skip
+    yield from _missing(kind.__name__, set(info["missing_keys"]), set(info["unexpected_keys"]), config)
+    if wrong := sorted(info["mismatched_keys"]):
+        name, there, expected = wrong[0]
+        yield (
+            f"{len(wrong)} of its weights have other sizes than config.json says, such as {name}: {list(there)}, not "
+            f"{list(expected)}. Use the config.json that the weights were saved with."
+        )
+    prefix = f"{network.base_model_prefix}."
+    if (
+        not info["missing_keys"]
+        and kind.__name__.endswith("ForCausalLM")
+        and kind.__name__ not in WITHOUT_PREFIX
+        and any(name.startswith(prefix) for name in network.state_dict())
+        and not any(name.startswith(prefix) for name in weights)
+    ):
+        yield (
+            f"Its weights are named without '{prefix}', such as {min(weights)}, as those of the network alone, and "
+            f"vLLM loads whole models: save it anew, {kind.__name__}.from_pretrained(OLD).save_pretrained(NEW)."
+        )
+
+
+def _link(folder: Path, plain: Path, weights: Mapping[str, str]) -> None:
+    """What vLLM reads of a folder: an adapter beside it is none of it, and weights may have any file's name."""
+    (plain / "config.json").symlink_to((folder / "config.json").resolve())
+    for file in set(weights.values()):
+        (plain / file).symlink_to((folder / file).resolve())
+    (plain / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict(weights)}), encoding="utf-8")
+
+
+def _class_of(config: Mapping[str, Any]) -> Any:
+    """transformers' class of the architecture; None: it has none, or it cannot read the quantized weights alone."""
+    import transformers
+
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names or isinstance(config.get("quantization_config"), dict):
+        return None
+    if str(config.get("model_type")) in vllm_source.config_kinds():  # vLLM's own network
+        return None
+    return getattr(transformers, str(names[0]), None)
+
+
+def _missing(network: str, missing: set[str], surplus: set[str], config: Mapping[str, Any]) -> Iterator[str]:
+    if missing == {"lm_head.weight"} and not config.get("tie_word_embeddings"):
+        yield (
+            f'lm_head.weight is not in the files, and config.json of a {network} without "tie_word_embeddings" means '
+            "that it should be: answers would be chance. If its output is tied to its embeddings, write "
+            '"tie_word_embeddings": true into config.json; else save the whole model.'
+        )
+    elif missing:
+        also = f", and there is {_few(surplus)} instead" if surplus else ""
+        yield (
+            f"The files lack {len(missing)} of the weights of a {network}: {_few(missing)}{also}. They would be made "
+            "by chance: use the files that were saved together with this config.json."
+        )
+    elif surplus and not any(_root(name) in {"model", "lm_head", "transformer"} for name in surplus):
+        yield (
+            f"The files hold {len(surplus)} weights that a {network} does not have: {_few(surplus)}. Use the "
+            "config.json that the weights were saved with."
+        )
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _few(names: set[str]) -> str:
+    return ", ".join(sorted(names)[:FEW]) + (", ..." if len(names) > FEW else "")
+
+
+def tensor_names(folder: Path, files: tuple[str, ...]) -> dict[str, str]:
+    """The name of each tensor of the network, and its file."""
+    from safetensors import safe_open
+
+    names: dict[str, str] = {}
+    for file in (one for one in files if "/" not in one):
+        with safe_open(folder / file, framework="numpy") as tensors:
+            names |= dict.fromkeys(tensors.keys(), file)
+    return names

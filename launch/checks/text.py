@@ -1,0 +1,69 @@
+"""What loading an embedding model or reranker would meet: each module built on the meta device, and its tokenizer."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from models.flags import flags_of
+from models.text import loading
+from models.text.tokens import Tokens, check_template
+from registry.errors import RoundhouseError
+from registry.recipes.definition import Recipe, Task
+
+PLAIN = frozenset({"Normalize", "Dropout"})
+"""Modules that have no folder where there is nothing to say of them."""
+
+
+def faults_of(recipe: Recipe, folder: Path) -> Iterator[str]:
+    yield from _absent_modules(folder)
+    if (folder / "adapter_config.json").is_file():
+        yield (
+            "An adapter (adapter_config.json) lies beside its weights, and the library would load that one's base "
+            "instead: merge it (peft's merge_and_unload), or take adapter_config.json and adapter_model.safetensors "
+            "out of the folder."
+        )
+        return
+    library = loading.import_library()
+    make = library.SentenceTransformer if recipe.task is Task.EMBED else library.CrossEncoder
+    try:
+        model = loading.open_model(recipe, folder, "meta", make, flags_of(recipe))
+        vocabulary = loading.vocabulary_of(model)
+        check_template(model.tokenizer, vocabulary)
+        Tokens(model.tokenizer, vocabulary, loading.context_of(recipe, model)).inputs(["Hello"], "", True)
+    except RoundhouseError as error:
+        yield f"It cannot be loaded: {error.message}."
+        return
+    except Exception as error:
+        yield (
+            f"It cannot be loaded ({type(error).__name__}: {str(error).strip().splitlines()[0][:200]}): copy the "
+            "files again from where the model came from."
+        )
+        return
+    yield from _wrong_widths(model)
+
+
+def _absent_modules(folder: Path) -> Iterator[str]:
+    file = folder / "modules.json"
+    modules = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else ()
+    for module in modules if isinstance(modules, list) else ():
+        name = str(module.get("path") or "") if isinstance(module, dict) else ""
+        kind = str(module.get("type", "")).rpartition(".")[2] if name else ""
+        if name and kind not in PLAIN and not (folder / name).is_dir():
+            yield (
+                f"modules.json names the step {name} ({kind}), whose folder is missing: copy it from where the model "
+                "came from."
+            )
+
+
+def _wrong_widths(model: Any) -> Iterator[str]:
+    """A Dense that takes other vectors than those before it give."""
+    width = None
+    for name, module in model.named_children():
+        takes = getattr(module, "in_features", None)
+        if width is not None and takes is not None and takes != width:
+            yield f"Step {name} takes vectors of {takes} values, and those before it give {width}: one is another model's."
+        gives = getattr(module, "get_embedding_dimension", None) or getattr(
+            module, "get_sentence_embedding_dimension", None
+        )
+        width = (gives() if callable(gives) else None) or getattr(module, "out_features", None) or width

