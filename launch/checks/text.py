@@ -62,7 +62,7 @@ def _wrong_widths(model: Any) -> Iterator[str]:
     for name, module in model.named_children():
         takes = getattr(module, "in_features", None)
         if width is not None and takes is not None and takes != width:
-            yield f"Step {name} takes vectors of {takes} values, and those before it give {width}: one is another model's."
+            yield f"Step {name} takes vectors of {takes} values, those before it give {width}: one is another model's."
         gives = getattr(module, "get_embedding_dimension", None) or getattr(
             module, "get_sentence_embedding_dimension", None
         )
