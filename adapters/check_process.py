@@ -19,6 +19,7 @@ import msgspec
 
 from adapters.content.archive import unpack
 from adapters.content.faults import Faults
+from adapters.content.forms import inner_folder
 from adapters.content.normalise import normalise
 from adapters.content.tensor_file import BadFile
 from adapters.content.validate import examine
@@ -81,6 +82,11 @@ def check(job: Job) -> CheckAnswer:
             if faults:
                 return CheckAnswer(outcome="unfit", faults=tuple(faults.sentences()))
             folder = job.unpack_to
+        else:
+            try:
+                folder = inner_folder(folder)
+            except ValueError as error:
+                return CheckAnswer(outcome="unfit", faults=(str(error),))
         with examine(folder, job.base, job.bounds) as examination:
             if not examination.faults:
                 try:

@@ -5,7 +5,7 @@ from errno import ENOSPC
 from pathlib import Path
 
 from adapters.content.faults import quote_value
-from adapters.content.validate import CONFIG, TENSORS
+from adapters.content.forms import CONFIG, MOST, TENSORS, TOKENIZER
 from adapters.types import PublicHubSource
 from registry.bounds import Bounds
 from registry.errors import TooLarge, Unavailable, Unfit
@@ -39,9 +39,10 @@ def download(source: HubSource, folder: Path, bounds: Bounds, reserve: DiskReser
             raise Unavailable(f"The hub at {public_endpoint()} names no commit for {where}.", code="hub_unavailable")
         _check_files(where, sizes, bounds)
         try:
-            with reserve.hold(sizes[CONFIG] + sizes[TENSORS]):
+            names = [CONFIG, TENSORS, *(name for name in TOKENIZER if 0 < sizes.get(name, 0) <= MOST)]
+            with reserve.hold(sum(sizes[name] for name in names)):
                 snapshot_download(
-                    hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),
+                    hub, revision=info.sha, allow_patterns=names, local_dir=folder, endpoint=endpoint(),
                     etag_timeout=TIMEOUT, token=token,
                 )  # fmt: skip
         except RuntimeError as error:

@@ -1,6 +1,7 @@
 """Registration, versions and look-up of adapters: joins the sources, the checker, the store and the state."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -9,8 +10,9 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from adapters.checker import Checker
-from adapters.content.validate import CONFIG, TENSORS
+from adapters.content.forms import CONFIG, TENSORS, inner_folder
 from adapters.fetch import FetchedAdapter, Fetcher, disk_errors
+from adapters.notes import AdapterNotes
 from adapters.store import Store
 from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
 from registry.bounds import Bounds
@@ -29,7 +31,7 @@ class AdapterService:
     """One per gateway. All methods run on its event loop; file work and checks run in threads and processes.
 
     Args:
-        data: the data directory; `store/` and `incoming/` in it belong to this class.
+        data: the data directory; `store/`, `notes/` and `incoming/` in it belong to this class.
         state: open; the caller closes it after this.
         bounds: of what an adapter may bring in.
         leased: tells whether running or waiting requests hold the digest; asked before anything is deleted.
@@ -47,7 +49,7 @@ class AdapterService:
         workers: int = 2,
         reserve: DiskReserve | None = None,
     ) -> None:
-        self.store = Store(data / "store")
+        self.store, self.notes = Store(data / "store"), AdapterNotes(data / "notes")
         self.bounds = bounds or Bounds()
         self.checker = Checker(workers)
         self.incoming = data.absolute() / "incoming"
@@ -109,10 +111,11 @@ class AdapterService:
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)
                 # Once begun a commit runs to its end, whether or not the caller is still there.
                 registered = await _run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
-        log.info(
-            "adapter registered",
-            extra={"adapter": str(key), "version": registered.version.tag, "digest": checked.digest},
-        )
+                await asyncio.to_thread(self.notes.write, checked.digest, checked.notes)
+        facts = {"adapter": str(key), "version": registered.version.tag, "digest": checked.digest}
+        log.info("adapter registered", extra=facts)
+        for note in checked.notes:
+            log.warning("a note on a registered adapter", extra={**facts, "note": note})
         return registered
 
     async def _commit(
@@ -199,6 +202,7 @@ class AdapterService:
                 if not self._leased(digest) and await asyncio.to_thread(self._state.adapters.forget, digest):
                     try:
                         await asyncio.to_thread(self.store.remove, digest)
+                        await asyncio.to_thread(self.notes.remove, digest)
                     except OSError as error:
                         folder, why = str(self.store.path(digest)), error.strerror
                         log.error("a deleted adapter's files stay", extra={"folder": folder, "cause": why})
@@ -238,6 +242,8 @@ class AdapterService:
 
 def _source_bytes(folder: Path) -> int:
     """Size of an adapter's files: normalised they are no larger."""
+    with contextlib.suppress(ValueError, OSError):  # the check tells what is wrong
+        folder = inner_folder(folder)
     return sum(file.stat().st_size for name in (CONFIG, TENSORS) if (file := folder / name).is_file())
 
 

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from adapters.content.forms import CONFIG, TENSORS
 from adapters.content.normalise import digest_of
-from adapters.content.validate import CONFIG, TENSORS
 from registry.errors import EngineFailed
 from registry.storage.files import sync_folder
 

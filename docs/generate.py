@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.tables import api, bounds, cli, errors, figures, flags, gpu, metrics, recipe, schemas, translation
+from docs.tables import adapters, api, bounds, cli, errors, figures, flags, gpu, metrics, recipe, schemas, translation
 
 DOCS = Path(__file__).parent
 TABLES: dict[str, Callable[[], str]] = {
+    "forms": adapters.forms,
     "paths": api.paths,
     "scopes": api.scopes,
     "recipe": recipe.fields,

@@ -11,7 +11,7 @@ from torch import nn
 
 from adapters.compose.jobs import Combine, Unmergeable
 from adapters.content.base_shapes import read_base
-from adapters.content.validate import TENSORS
+from adapters.content.forms import TENSORS
 
 RESULT = "made"
 

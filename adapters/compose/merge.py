@@ -11,7 +11,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from adapters.compose.jobs import Merge, Unmergeable
-from adapters.content.validate import TENSORS
+from adapters.content.forms import TENSORS
 from registry.storage.files import sync_folder
 
 COPIED_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py", "LICENSE*", "NOTICE*")

@@ -1,7 +1,8 @@
 """Uploaded archives, taken apart without trusting anything that they say.
 
 `unpack` runs in the checking process: what an archive can make a library do stays there.
-Of an archive only adapter_config.json and safetensors files are kept, from its root or from one folder in it.
+Of an archive only adapter_config.json, safetensors and the tokenizer's files are kept, from its root or from one folder
+in it. Shadows of macOS and checkpoints below the adapter are left out.
 """
 
 import gzip
@@ -15,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from adapters.content.faults import Faults, quote_value
+from adapters.content.forms import CHECKPOINT, CONFIG, TOKENIZER, is_shadow
 from registry.bounds import Bounds
 
 _BLOCK = 1 << 20
@@ -68,7 +70,12 @@ def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
                 _untar(_MeteredStream(file, meter), extractor)
             else:
                 raise _Refused("It is not a tar, tar.gz or zip file.")
-            if not extractor.names:
+            if not extractor.has_adapter and extractor.checkpoints:
+                raise _Refused(
+                    f"It holds no adapter but in checkpoints, such as {quote_value(extractor.checkpoints[-1])}: pack "
+                    "the folder of one."
+                )
+            if not extractor.has_adapter:
                 raise _Refused("It holds no adapter_config.json and no safetensors at its root or in one folder.")
     except _Refused as refused:
         faults.add(f"The archive is refused. {refused}")
@@ -86,6 +93,12 @@ class _Extractor:
         self._count = 0
         self._folder: str | None = None
         self.names: set[str] = set()
+        self.checkpoints: list[str] = []
+        """Folders of checkpoints that were left out."""
+
+    @property
+    def has_adapter(self) -> bool:
+        return any(name == CONFIG or name.endswith(".safetensors") for name in self.names)
 
     def destination(self, name: str, kind: str) -> Path | None:
         """Where to write a member; None: skip it. `kind`: 'file', 'folder' or other."""
@@ -97,9 +110,16 @@ class _Extractor:
             raise _Refused(f"Member {quote_value(name)} points outside of it.")
         if kind not in ("file", "folder"):
             raise _Refused(f"Member {quote_value(name)} is a {kind}; only regular files are taken.")
-        if kind == "folder" or not (path.name == "adapter_config.json" or path.suffix == ".safetensors"):
+        if is_shadow(path):
+            return None
+        if kind == "folder" or not (path.name in (CONFIG, *TOKENIZER) or path.suffix == ".safetensors"):
             return None
         folder = str(path.parent)
+        if self._is_beside(path, folder):
+            self.checkpoints.append(folder)
+            return None
+        if path.name in TOKENIZER and (len(path.parts) > 2 or folder != (self._folder or folder)):
+            return None
         if len(path.parts) > 2 or (self._folder is not None and folder != self._folder):
             raise _Refused(f"{quote_value(name)}: the adapter's files must lie together, at the root or in one folder.")
         if path.name in self.names:
@@ -107,6 +127,18 @@ class _Extractor:
         self._folder = folder
         self.names.add(path.name)
         return self.out / path.name
+
+    def _is_beside(self, path: PurePosixPath, folder: str) -> bool:
+        """Whether a member is of a checkpoint below the adapter. One that came before the adapter is taken back."""
+        *_, last = path.parent.parts or ("",)
+        if CHECKPOINT.fullmatch(last):
+            return len(path.parts) > 2 or self._folder not in (None, folder)
+        if len(path.parts) == 1 and CHECKPOINT.fullmatch(self._folder or ""):
+            for name in self.names:
+                (self.out / name).unlink()
+            self.checkpoints.append(str(self._folder))
+            self._folder, self.names = None, set()
+        return False
 
     def write(self, target: Path, read: Callable[[int], bytes], size: int) -> None:
         with open(target, "xb") as file:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from adapters.content.faults import Faults, few, quote_value
+from adapters.content.forms import KINDS, MERGE, foreign_form
 from registry.bounds import Bounds
 
 _Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
@@ -109,7 +110,13 @@ def read_config(raw: bytes, bounds: Bounds, faults: Faults) -> tuple[AdapterConf
         return None, []
     kind = data.get("peft_type")
     if kind != "LORA":
-        faults.add(f"peft_type is {quote_value(kind)}: only LORA adapters can be served, not other kinds of peft.")
+        if kind is None and ("lora_parameters" in data or "num_layers" in data):  # no file of peft's lacks it
+            faults.add(foreign_form(["adapters.safetensors"]) or "")
+            return None, []
+        remedy = KINDS.get(str(kind), MERGE)
+        faults.add(
+            f"peft_type is {quote_value(kind)}: only LORA adapters can be served, not other kinds of peft. {remedy}"
+        )
         return None, []
     notes = _check_settings(data, faults)
     for key in ("target_modules", "exclude_modules"):  # a string is a regular expression, a list holds names

@@ -22,9 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from adapters.content.base_shapes import layer_of
+from adapters.content.forms import CONFIG, TENSORS
 from adapters.content.names import canonical_order
 from adapters.content.tensor_file import BadFile, TensorInfo, finite_bfloat16, read_bits, to_bfloat16, to_float32
-from adapters.content.validate import CONFIG, TENSORS, Examination, Pair
+from adapters.content.validate import Examination, Pair
 from adapters.types import Base, CheckedAdapter
 from registry.storage.files import sync_folder
 

@@ -10,6 +10,7 @@ What is checked, in this order, all faults reported at once:
  7. values: finite, and not so large that the engine overflows
 """
 
+import json
 import os
 import re
 import signal
@@ -24,13 +25,24 @@ import numpy as np
 from adapters.content.base_shapes import BaseShapes, UnknownBase, as_spelled, read_base
 from adapters.content.config import AdapterConfig, read_config
 from adapters.content.faults import Faults, quote_value
+from adapters.content.forms import (
+    CONFIG,
+    LFS_FAULT,
+    TENSORS,
+    blob_of,
+    foreign_form,
+    is_lfs_pointer,
+    other_family,
+    tokenizer_remarks,
+)
 from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
 from adapters.types import Base
+from registry.base.json import read_object
 from registry.bounds import Bounds
+from registry.files.shape import text_config
 from registry.files.sources import something_else
 
-CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 MAX_NORM = 1e4
 """Cap on ‖A‖·‖scale·B‖ (Frobenius) of one layer. Trained adapters stay below 100. Up to this cap the largest value
 that an engine computes, gate·up then down behind a norm, stays below 1e18, so that its square fits float32."""
@@ -71,7 +83,7 @@ def examine(folder: Path, base: Base, bounds: Bounds) -> Iterator[Examination]:
     try:
         with cpu_limit(bounds.pattern_seconds):
             config, notes = read_config(raw, bounds, faults) if raw is not None else (None, [])
-        examination.notes += notes
+        examination.notes += [*notes, *_remarks(folder, raw, base, faults)]
         if examination.fd >= 0:
             try:
                 _check_tensors(examination, config, base, bounds)
@@ -81,6 +93,19 @@ def examine(folder: Path, base: Base, bounds: Bounds) -> Iterator[Examination]:
     finally:
         if examination.fd >= 0:
             os.close(examination.fd)
+
+
+def _remarks(folder: Path, raw: bytes | None, base: Base, faults: Faults) -> list[str]:
+    """Notes on what lies beside the tensors; faults of a tokenizer with tokens of its own."""
+    found, notes = tokenizer_remarks(folder, base.path)
+    for fault in found:
+        faults.add(fault)
+    try:
+        named = json.loads(raw or b"{}").get("base_model_name_or_path")
+    except (ValueError, AttributeError, RecursionError):
+        return notes
+    note = other_family(named, str(text_config(read_object(base.path / "config.json")).get("model_type") or ""))
+    return [*notes, *([note] if note else [])]
 
 
 def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | None, int]:
@@ -102,26 +127,29 @@ def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | N
                 parts = re.search(r"-\d+-of-\d+\.", others[0])
                 requirement = "the adapter must be saved in one file" if parts else "it must have peft's name for it"
                 hint += f" There is {quote_value(others[0])}: {requirement}."
-            if what := something_else(names):
+            if what := something_else(names) or (None if CONFIG in names and pickles else foreign_form(names)):
                 faults.add(what)
                 return None, -1
             faults.add(f"{TENSORS} is missing.{hint}")
-        config = _open(directory, CONFIG, bounds.adapter_config_bytes, faults) if CONFIG in names else -1
+        config = _open(folder, directory, CONFIG, bounds.adapter_config_bytes, faults) if CONFIG in names else -1
         if CONFIG not in names:
             faults.add(f"{CONFIG} is missing: peft writes it with save_pretrained.")
         raw = None
         if config >= 0:
             with os.fdopen(config, "rb") as file:
                 raw = file.read(bounds.adapter_config_bytes)
-        return raw, _open(directory, TENSORS, bounds.adapter_bytes, faults) if TENSORS in names else -1
+        return raw, _open(folder, directory, TENSORS, bounds.adapter_bytes, faults) if TENSORS in names else -1
     finally:
         os.close(directory)
 
 
-def _open(directory: int, name: str, limit: int, faults: Faults) -> int:
-    """A descriptor, or -1 and a fault. Follows no link and blocks on no pipe."""
+def _open(folder: Path, directory: int, name: str, limit: int, faults: Faults) -> int:
+    """A descriptor, or -1 and a fault. Follows no link but those of a hub's cache, and blocks on no pipe."""
     try:
-        kind = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        kind, place = os.stat(name, dir_fd=directory, follow_symlinks=False), name
+        if stat.S_ISLNK(kind.st_mode) and (blob := blob_of(folder, name)) is not None:
+            place = str(blob)
+            kind = os.stat(place, follow_symlinks=False)
         if not stat.S_ISREG(kind.st_mode):
             link = stat.S_ISLNK(kind.st_mode)
             faults.add(f"{name} is {'a link' if link else 'no regular file'}: only regular files are read.")
@@ -129,7 +157,12 @@ def _open(directory: int, name: str, limit: int, faults: Faults) -> int:
         if kind.st_size > limit:
             faults.add(f"{name} has {kind.st_size} bytes, over the limit of {limit}.")
             return -1
-        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        if is_lfs_pointer(os.pread(fd, 64, 0)):
+            os.close(fd)
+            faults.add(f"{name} {LFS_FAULT}")
+            return -1
+        return fd
     except OSError as error:
         faults.add(f"{name} cannot be read: {error.strerror}.")
         return -1

@@ -97,12 +97,13 @@ class Adapters:
     def _view(self, adapter: Adapter, caller: Caller) -> AdapterView:
         """A team sees of another's adapter neither files, source, probe nor use."""
         queue = self._residency.get(adapter.key.base).queue
-        view = adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue)
+        notes = self._service.notes.of(adapter.current.digest)
+        view = adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue, notes)
         if _may_change(adapter.key, caller):
             return view
         versions = [replaced(version, source="") for version in view.versions]
         private = dict.fromkeys(("probe", "running", "waiting", "hits", "misses", "evictions", "last_used"))
-        return replaced(view, source="", versions=versions, **private)
+        return replaced(view, source="", versions=versions, notes=[], **private)
 
     def _owned(self, name: str, caller: Caller) -> AdapterKey:
         """An adapter that the caller may change. Raises NotFound, BadRequest, Forbidden."""

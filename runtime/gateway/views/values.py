@@ -4,7 +4,7 @@ The structs are the answers of our own interface, and their part of the OpenAPI 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -241,6 +241,8 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     bytes: Count
     source: str
+    notes: list[str]
+    """What the check of the current version noted."""
     created: Count
     versions: list[VersionView]
     aliases: dict[str, Tag]
@@ -279,7 +281,7 @@ def version_view(version: Version) -> VersionView:
     return VersionView(version.tag, version.digest, version.rank, version.bytes, int(version.created), version.source)
 
 
-def adapter_view(adapter: Adapter, name: str, queue: ModelQueue) -> AdapterView:
+def adapter_view(adapter: Adapter, name: str, queue: ModelQueue, notes: Sequence[str] = ()) -> AdapterView:
     """name: as the caller writes it."""
     current = adapter.current
     status = queue.policy.status(current.digest)
@@ -294,6 +296,7 @@ def adapter_view(adapter: Adapter, name: str, queue: ModelQueue) -> AdapterView:
         rank=current.rank,
         bytes=current.bytes,
         source=current.source,
+        notes=list(notes),
         created=int(adapter.created),
         versions=[version_view(v) for v in adapter.versions],
         aliases={alias: f"v{number}" for alias, number in adapter.aliases.items()},

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.content.validate import CONFIG, TENSORS
+from adapters.content.forms import CONFIG, TENSORS
 from adapters.store import MARK, Store
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State

@@ -208,6 +208,8 @@ def _print_list(result: Json) -> None:
 def _print_added(added: Json) -> None:
     word = "registered" if added["new"] else "unchanged"
     print(f"{added['name']}: {word}, {added['registered']} {short(added['digest'])}, base {added['base']}")
+    for remark in added.get("notes", ()):
+        print(f"  {remark}")
     print(f'Use it: roundhouse chat --model {added["name"]} "..."')
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from adapters.content.validate import CONFIG, TENSORS
+from adapters.content.forms import CONFIG, TENSORS
 from adapters.store import MARK, Store
 from launch.recipe_store import RecipeStore
 from registry.errors import EngineFailed

@@ -1,0 +1,205 @@
+"""Forms in which trainers, archives and hubs leave adapters: which are taken, and what makes others of them.
+
+Told by file names and the first bytes alone. docs/adapters.md has these tables.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Collection, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""Files beside an adapter that trainers save with it."""
+CHECKPOINT = re.compile(r"checkpoint-\d{1,12}")
+LFS = b"version https://git-lfs.github.com/spec/"
+MERGE = "Merge it into its base (merge_and_unload), and serve what comes of it: roundhouse models add."
+
+TAKEN: Mapping[str, str] = {
+    "a folder that peft's `save_pretrained` wrote": "as it is",
+    "peft's folder of an adapter that is not called `default`": "the one folder inside it that holds the adapter",
+    "a trainer's output folder with an adapter beside `checkpoint-*`": "the adapter; checkpoints are left out",
+    "a snapshot in a hub's cache, whose files are links into its `blobs`": "the files that they link to",
+    "an archive by macOS' Finder, with `__MACOSX` and `.DS_Store`": "without these shadows",
+    "a tokenizer beside the adapter": "not used; a chat template other than the base's is noted",
+}
+"""Form to what is taken of it."""
+
+SHADOWS = frozenset({"__MACOSX", ".DS_Store"})
+
+
+def is_shadow(path: PurePosixPath) -> bool:
+    """Whether macOS made a member of an archive for itself."""
+    return bool(SHADOWS.intersection(path.parts)) or path.name.startswith("._")
+
+
+KINDS: Mapping[str, str] = {
+    "ADALORA": f"AdaLoRA puts trained values between the two halves. {MERGE}",
+    **dict.fromkeys(
+        ("LOHA", "LOKR", "IA3", "OFT", "BOFT", "VERA", "FOURIERFT", "HRA", "LN_TUNING", "VBLORA", "BONE", "XLORA",
+         "MISS", "RANDLORA", "SHIRA", "C3A", "ROAD", "WAVEFT"),
+        f"The engine's places hold plain LoRA alone. {MERGE}",
+    ),
+    **dict.fromkeys(
+        ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CPT"),
+        "It trains inputs of the network and no weights, for which the engine has no place: train LoRA instead.",
+    ),
+}  # fmt: skip
+"""peft_type to the remedy."""
+
+FOREIGN: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "mlx-lm": (
+        re.compile(r"adapters\.(safetensors|npz)"),
+        "Fuse it (mlx_lm.fuse --de-quantize) and serve what comes of it, or train it with peft.",
+    ),
+    "llama.cpp": (
+        re.compile(r".*\.gguf"),
+        "It was made from peft's folder by convert_lora_to_gguf.py: register that folder.",
+    ),
+    "diffusers": (
+        re.compile(r"pytorch_lora_weights\.safetensors"),
+        "It is for a model of images, which is not served here.",
+    ),
+    "torchtune": (
+        re.compile(r"adapter_\d+\.(pt|safetensors)"),
+        "Save it with save_adapter_weights_only and output in peft's format (convert_weights.tune_to_peft_...).",
+    ),
+    "the library adapters (AdapterHub)": (
+        re.compile(r"pytorch_adapter\.bin|adapter\.safetensors"),
+        "Merge it (merge_adapter), save the model and serve that, or train it with peft.",
+    ),
+    "DeepSpeed ZeRO": (
+        re.compile(r"zero_to_fp32\.py|global_step\d+"),
+        "Save the trained adapter with model.save_pretrained after accelerator.get_state_dict.",
+    ),
+    "FSDP": (
+        re.compile(r"pytorch_model_fsdp_\d+|.*\.distcp"),
+        "Put the shards together (accelerate merge-weights), load them into the PeftModel, and save it.",
+    ),
+    "NeMo": (re.compile(r".*\.nemo"), "Convert it to peft's form with NeMo's own export."),
+}
+"""Trainer to names of files that it alone writes, and the remedy."""
+
+
+def foreign_form(names: Collection[str]) -> str | None:
+    """What a folder without peft's files is, by its file names, and what to do; None: unknown."""
+    for maker, (pattern, remedy) in FOREIGN.items():
+        if any(pattern.fullmatch(name) for name in names):
+            return f"This is an adapter in the form of {maker}, not of peft. {remedy}"
+    return None
+
+
+def is_lfs_pointer(start: bytes) -> bool:
+    return start.startswith(LFS)
+
+
+LFS_FAULT = "is a pointer of git-lfs, and not the file itself: run 'git lfs pull' in the repository."
+
+
+def inner_folder(folder: Path) -> Path:
+    """The folder that holds the adapter: itself, or the only one inside that does.
+
+    Raises ValueError, in words, for several. Follows no link.
+    """
+    if not os.path.lexists(folder / CONFIG):
+        inner = sorted(
+            entry.name
+            for entry in os.scandir(folder)
+            if entry.is_dir(follow_symlinks=False)
+            and not CHECKPOINT.fullmatch(entry.name)
+            and os.path.lexists(Path(entry.path) / CONFIG)
+        )
+        if len(inner) > 1:
+            few = ", ".join(inner[:5])
+            raise ValueError(f"The folder holds {len(inner)} adapters ({few}): register each by its own folder.")
+        if inner:
+            return folder / inner[0]
+    return folder
+
+
+def blob_of(folder: Path, name: str) -> Path | None:
+    """The file that a link in a hub's cache stands for: cache/snapshots/REVISION/name -> cache/blobs/DIGEST.
+
+    None: it is another link.
+    """
+    real = Path(os.path.realpath(folder))
+    target = os.readlink(folder / name)
+    if real.parent.name != "snapshots" or not re.fullmatch(r"\.\./\.\./blobs/[0-9a-f]{40,64}", target):
+        return None
+    blob = real.parent.parent / "blobs" / target.rpartition("/")[2]
+    return blob if stat.S_ISREG(os.lstat(blob).st_mode) else None
+
+
+FAMILIES = (
+    "llama", "mistral", "mixtral", "qwen", "gemma", "phi", "granite", "stablelm", "olmo", "starcoder", "glm", "exaone",
+    "falcon",
+)  # fmt: skip
+"""Words in the names of models that are the beginning of their `model_type`, too."""
+
+
+def other_family(named: object, kind: str) -> str | None:
+    """A note where the base that a config names is of another family than ours (`model_type`)."""
+    name = str(named or "").rpartition("/")[2].lower()
+    families = [family for family in FAMILIES if family in name]
+    own = next((family for family in FAMILIES if kind.startswith(family)), None)
+    if not families or own is None or own in families:
+        return None
+    return (
+        f"adapter_config.json names {str(named)[:200]} as its base, and this model is a {kind}: an adapter that was "
+        "trained on another model answers badly."
+    )
+
+
+def tokenizer_remarks(folder: Path, base: Path) -> tuple[list[str], list[str]]:
+    """Faults and notes of a tokenizer beside an adapter. Broken files are none of ours to judge."""
+    own, theirs = _tokens(folder), _tokens(base)
+    faults, notes = [], []
+    if own and theirs and (more := sorted(own - theirs)):
+        few = ", ".join(map(repr, more[:5])) + (", ..." if len(more) > 5 else "")
+        faults.append(
+            f"The tokenizer beside it has {len(more)} tokens that the base lacks ({few}), and an adapter brings no "
+            "rows of the embedding for them. Train with the base's own tokenizer, or merge it and serve that model."
+        )
+    template = _template(folder)
+    if template and template.strip() != _template(base).strip():
+        notes.append(
+            "The chat template beside it is not the base's, and is not used: requests are written with the base's. If "
+            "it was trained with its own, send it as chat_template, or give the base that template."
+        )
+    return faults, notes
+
+
+def _tokens(folder: Path) -> set[str]:
+    tokens = {str(one.get("content")) for one in _listed(_read(folder / "tokenizer.json").get("added_tokens"))}
+    words = _read(folder / "tokenizer.json").get("model")
+    vocabulary = words.get("vocab") if isinstance(words, dict) else None
+    return tokens | (set(vocabulary) if isinstance(vocabulary, dict) else set())
+
+
+def _listed(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _template(folder: Path) -> str:
+    file = folder / "chat_template.jinja"
+    if file.is_file() and not file.is_symlink():
+        return file.read_text(encoding="utf-8", errors="replace")
+    template = _read(folder / "tokenizer_config.json").get("chat_template")
+    return template if isinstance(template, str) else ""
+
+
+MOST = 64 << 20
+"""Bytes of a tokenizer that is read."""
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        if not file.is_file() or file.is_symlink() or file.stat().st_size > MOST:
+            return {}
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

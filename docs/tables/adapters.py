@@ -1,0 +1,18 @@
+"""Tables of docs/adapters.md: the forms in which adapters come."""
+
+from adapters.content.config import REFUSED
+from adapters.content.forms import FOREIGN, KINDS, LFS_FAULT, TAKEN
+
+
+def forms() -> str:
+    """What is taken, and what is refused with the remedy."""
+    rows = ["| form | taken |", "|---|---|"]
+    rows += [f"| {form} | {what} |" for form, what in TAKEN.items()]
+    rows += ["", "| form | refused; what to do |", "|---|---|"]
+    rows += [f"| of {maker} | {remedy} |" for maker, (_, remedy) in FOREIGN.items()]
+    by_remedy: dict[str, list[str]] = {}
+    for kind, remedy in KINDS.items():
+        by_remedy.setdefault(remedy, []).append(f"`{kind}`")
+    rows += [f"| `peft_type` {', '.join(kinds)} | {remedy} |" for remedy, kinds in by_remedy.items()]
+    rows += [f"| `{setting}` set | {why[0].upper()}{why[1:]} |" for setting, why in REFUSED.items()]
+    return "\n".join([*rows, f"| git-lfs | A file that {LFS_FAULT} |"])
