@@ -319,8 +319,7 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detection:
         _refuse_classes(listing, config)
         return Detection(Task.RERANK, "sentence-transformers", name, f"{source}, with one score")
     if ENCODERS.match(name):
-        note = "It has no modules.json: vectors are the mean over the tokens, which is the library's default."
-        return Detection(Task.EMBED, "sentence-transformers", name, source, notes=(note,))
+        return Detection(Task.EMBED, "sentence-transformers", name, source)
     if name.endswith("ForMaskedLM"):
         what = f"({name}) fills in masked words: embedding models are made from such, add one of those"
         raise Unfit(f"{listing.where} {what}.", code="is_masked_lm", param="source")

@@ -29,6 +29,8 @@ READ = (
     "preprocessor_config.json",
     "model.safetensors.index.json",
     "1_Pooling/config.json",
+    "vocabulary.json",
+    "vocabulary.txt",
     "chat_template.jinja",
     "additional_chat_templates/tool_use.jinja",
     "chat_template.json",

@@ -64,14 +64,20 @@ def propose_text(draft: Draft, detected: Detection, listing: Listing, machine: M
 
 
 def _pooling(draft: Draft, listing: Listing) -> None:
-    pooling = listing.json("1_Pooling/config.json")
+    folder, is_read = _pooling_folder(listing)
+    pooling = listing.json(f"{folder}/config.json")
     modes = pooling.get("pooling_mode") or ()
     declared = [
         words
         for mode, (key, words) in POOLINGS.items()
         if pooling.get(key) or mode in ([modes] if isinstance(modes, str) else modes)
     ]
-    if declared:
+    if not is_read:
+        says = f", though {folder}/config.json says {', '.join(declared)}" if declared else ""
+        draft.notes.append(
+            f"It has no modules.json: vectors are the mean over the tokens, the library's default{says}."
+        )
+    elif declared:
         draft.notes.append(f"Pooling, as its files say: {', '.join(declared)}.")
     card = listing.text("README.md")
     own = listing.json("config_sentence_transformers.json")
@@ -85,10 +91,28 @@ def _pooling(draft: Draft, listing: Listing) -> None:
             f"Its files hold no prompts, but its card puts '{asks[1]}: ' before queries: clients write that "
             "themselves, and what the card puts before other texts."
         )
-    if "matryoshka" in card.lower() and "engine.flags.matryoshka_dimensions" not in draft.requested:
+    _matryoshka(draft, listing)
+
+
+def _pooling_folder(listing: Listing) -> tuple[str, bool]:
+    """The folder of the step that pools, and whether the library reads it: modules.json names it."""
+    for module in listing.array("modules.json"):
+        if isinstance(module, dict) and str(module.get("type")).rpartition(".")[2] == "Pooling":
+            return str(module.get("path") or "1_Pooling"), True
+    return "1_Pooling", "modules.json" in listing
+
+
+def _matryoshka(draft: Draft, listing: Listing) -> None:
+    """Sizes that vectors may be cut to, from the fields that vLLM and the makers use."""
+    config = listing.json("config.json")
+    sizes = config.get("matryoshka_dimensions")
+    most = _whole(config.get("hidden_size"))
+    if isinstance(sizes, list) and sizes and all(0 < _whole(size) <= (most or _whole(size)) for size in sizes):
+        draft.pick("engine.flags.matryoshka_dimensions", sorted(sizes), "matryoshka_dimensions in its config.json")
+    elif config.get("is_matryoshka") is True and "engine.flags.matryoshka_dimensions" not in draft.requested:
         draft.notes.append(
-            "Its card speaks of vectors that may be cut (Matryoshka): the sizes that clients may ask for are set with "
-            "engine.flags.matryoshka_dimensions: [256, 512]."
+            "Its vectors may be cut (is_matryoshka in config.json, which names no sizes): those that clients may ask "
+            "for are set with engine.flags.matryoshka_dimensions: [256, 512]."
         )
 
 
@@ -115,9 +139,14 @@ def propose_speech(draft: Draft, listing: Listing, weights: Weights, machine: Ma
 def _languages(listing: Listing) -> str:
     config = listing.json("config.json")
     languages = config.get("lang_ids")
-    size = config.get("vocab_size")
+    words = len(listing.array("vocabulary.json")) or listing.text("vocabulary.txt").count("\n")
+    size = config.get("vocab_size") or words
+    if listing.json("generation_config.json").get("is_multilingual") is False or 0 < _whole(size) < MULTILINGUAL:
+        return "English alone"  # CTranslate2 writes lang_ids into the config of each
     if isinstance(languages, list):
         return f"{len(languages)}" if len(languages) > 1 else "English alone"
-    if isinstance(size, int):
-        return "about 100" if size >= MULTILINGUAL else "English alone"
-    return "its files do not tell"
+    return "about 100" if _whole(size) >= MULTILINGUAL else "its files do not tell"
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -4,6 +4,7 @@ import pytest
 
 from launch.conversion.process import alignment_heads
 from launch.files.listing import weights_of
+from launch.proposal.text import _languages
 from models.sources.repository import is_included
 from tests.unit.launch.listings import listing_of
 
@@ -33,3 +34,22 @@ def test_the_same_weights_in_another_width_are_not_fetched() -> None:
 def test_times_of_words_come_from_heads_that_are_there(reported: list[list[int]] | None, kept: list[list[int]]) -> None:
     """Others ended the process that heard with them."""
     assert alignment_heads(reported, {"decoder_layers": 4, "decoder_attention_heads": 2}) == kept
+
+
+@pytest.mark.parametrize(
+    ("files", "languages"),
+    [
+        ({"config.json": {"lang_ids": list(range(98))}, "vocabulary.json": ["x"] * 51_864}, "English alone"),
+        ({"config.json": {"lang_ids": list(range(98))}, "vocabulary.txt": "x\n" * 51_864}, "English alone"),
+        ({"config.json": {"lang_ids": list(range(99))}, "vocabulary.json": ["x"] * 51_865}, "99"),
+        ({"config.json": {"vocab_size": 51_866}}, "about 100"),
+        (
+            {"config.json": {"vocab_size": 51_865}, "generation_config.json": {"is_multilingual": False}},
+            "English alone",
+        ),
+        ({"config.json": {}}, "its files do not tell"),
+    ],
+)
+def test_languages_come_from_the_vocabulary(files: dict[str, object], languages: str) -> None:
+    """CTranslate2 writes the ids of 98 languages into the config of an English-only Whisper, too."""
+    assert _languages(listing_of(files)) == languages

@@ -136,14 +136,33 @@ def test_what_a_card_puts_before_queries_is_reported_where_the_files_have_no_pro
     assert not any("Its files hold no prompts" in note for note in proposal(small).notes)
 
 
-def test_a_card_that_speaks_of_vectors_to_cut_leads_to_the_flag() -> None:
-    """Only the flag lets clients ask for shorter ones, and nothing told of it."""
+def test_sizes_that_vectors_may_be_cut_to_come_from_fields() -> None:
+    """sentence-transformers writes a link with the word into every card."""
     small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": "With Matryoshka learning"}
     flag = "engine.flags.matryoshka_dimensions"
+    plain = proposal(small)
+    assert not any("atryoshka" in note for note in plain.notes)
+    assert "matryoshka_dimensions" not in plain.recipe.engine.flags
+    named = proposal({**small, "config.json": {**BERT, "matryoshka_dimensions": [64, 32]}})
+    assert named.recipe.engine.flags["matryoshka_dimensions"] == [32, 64]
+    small["config.json"] = {**BERT, "is_matryoshka": True}
     assert any(flag in note for note in proposal(small).notes)
     requested = proposal(small, **{flag: [256, "512"]})
     assert not any(flag in note for note in requested.notes)
     assert requested.recipe.engine.flags["matryoshka_dimensions"] == [256, "512"]
+
+
+def test_two_words_on_pooling_are_one_note_that_says_which_counts() -> None:
+    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    notes = proposal({"config.json": BERT, "1_Pooling/config.json": pooling}).notes
+    assert [note for note in notes if "mean" in note or "ooling" in note] == [
+        "It has no modules.json: vectors are the mean over the tokens, the library's default, though "
+        "1_Pooling/config.json says the first token."
+    ]
+    steps = [{"path": "p", "type": "sentence_transformers.models.Pooling"}]
+    first = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
+    notes = proposal({"config.json": BERT, "modules.json": first + steps, "p/config.json": pooling}).notes
+    assert "Pooling, as its files say: the first token." in notes
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bert", "float16"), ("qwen3", "float32")])
