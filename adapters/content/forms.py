@@ -53,7 +53,7 @@ KINDS: Mapping[str, str] = {
 FOREIGN: Mapping[str, tuple[re.Pattern[str], str]] = {
     "mlx-lm": (
         re.compile(r"adapters\.(safetensors|npz)"),
-        "Fuse it (mlx_lm.fuse --de-quantize) and serve what comes of it, or train it with peft.",
+        "Fuse it (mlx_lm.fuse, dequantized) and serve what comes of it, or train it with peft.",
     ),
     "llama.cpp": (
         re.compile(r".*\.gguf"),

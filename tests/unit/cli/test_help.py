@@ -28,7 +28,7 @@ ALL = dict(commands(typer.main.get_command(app)))
 
 def test_all_commands_are_there() -> None:
     of_models = ("list", "show", "load", "unload", "pin", "unpin", "plan", "forget-estimate")
-    changes = ("add", "edit", "remove", "export", "cancel", "reload")
+    changes = ("add", "check", "edit", "remove", "export", "cancel", "reload")
     models = {("models", name) for name in (*of_models, *changes)}
     names = (
         "list",

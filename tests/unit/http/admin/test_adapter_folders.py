@@ -152,7 +152,12 @@ async def test_what_another_team_owns_is_taken_from_an_upload_alone(
         return RegisteredVersion(made, made.current, True)
 
     service = SimpleNamespace(
-        validate=validate, register=register, list=lambda _=None: have, incoming=tmp_path / "incoming", bounds=Bounds()
+        notes=SimpleNamespace(of=lambda digest: ()),
+        validate=validate,
+        register=register,
+        list=lambda _=None: have,
+        incoming=tmp_path / "incoming",
+        bounds=Bounds(),
     )
     gateway = FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], service=service, adapter_roots=(places.inside,))
     sources: dict[str, Any] = {

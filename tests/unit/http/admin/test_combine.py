@@ -28,6 +28,8 @@ PARTS = [{"name": "one", "weight": 0.7}, {"name": "small:two@v1", "weight": -0.3
 class Service:
     """Registers in the state without reading a file."""
 
+    notes = SimpleNamespace(of=lambda digest: ())
+
     def __init__(self, state: State, folder: Path) -> None:
         self.state, self.folder, self.incoming, self.bounds = state, folder, folder / "incoming", Bounds()
         self.reserve = DiskReserve(folder)

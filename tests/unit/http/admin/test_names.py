@@ -28,6 +28,8 @@ BOTH = recipe("small:tall")
 class Service:
     """Registers in the state without reading a file."""
 
+    notes = SimpleNamespace(of=lambda digest: ())
+
     def __init__(self, state: State, incoming: Path) -> None:
         self.state, self.incoming, self.bounds = state, incoming, Bounds()
         self.checked: list[AdapterSource] = []

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,6 +18,8 @@ from tests.unit.registry.makers import digest, recipe
 
 class Service:
     """What `adapters.service` does with the state, without files."""
+
+    notes = SimpleNamespace(of=lambda digest: ())
 
     def __init__(self, state: State, folder: Path) -> None:
         self.adapters, self.folder, self.incoming = state.adapters, folder, folder
