@@ -51,6 +51,8 @@ class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     task: str
     state: str
+    device: str
+    """Where it is; empty: nowhere."""
     bytes: int
     host_bytes: int
     running: int
@@ -70,6 +72,10 @@ class MemoryUse(msgspec.Struct, frozen=True):
     label: str
     budget: int
     held: int
+    name: str = ""
+    """'cuda:1', where there are several."""
+    fault: str = ""
+    """Why it is gone; empty: it is there."""
 
 
 class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +107,8 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     uptime: float
     device: MemoryUse
+    """All devices together."""
+    devices: list[MemoryUse]
     host: MemoryUse | None
     models: list[ModelPart]
     rings: list[Ring]

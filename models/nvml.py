@@ -1,15 +1,17 @@
 """Facts from the NVIDIA driver without CUDA: name, bytes, bytes by process.
 
-NVML counts all GPUs of the machine, CUDA those that CUDA_VISIBLE_DEVICES names; a device of ours ('cuda:0') is CUDA's
-first. NVML is opened for each question and closed again: a process that is forked must not inherit it.
+A device is 'cuda:1', the second of those that CUDA_VISIBLE_DEVICES names (NVML counts all of the machine), or the UUID
+of a GPU ('GPU-…') or of a part of one ('MIG-…').
+NVML is opened for each question and closed again: a process that is forked must not inherit it.
 """
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+PART = "MIG-"
 ORDER, VISIBLE = "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"
 
 
@@ -27,6 +29,10 @@ class NoGpu(RuntimeError):
     """No GPU that this process may use, or the driver does not answer."""
 
 
+class GpuLost(NoGpu):
+    """It was there, and the driver reaches it no more: it fell off the bus, or its part was taken away."""
+
+
 class NoDriver(NoGpu):
     """No driver or no package to query it: no GPU is meant to be used here."""
 
@@ -37,16 +43,37 @@ def in_order_of_the_bus() -> None:
 
 
 def gpu(device: str) -> Gpu:
-    """Facts about `device` ('cuda:0'). Raises NoGpu."""
+    """Facts about a device. Raises NoGpu."""
     with _opened(device) as (nvml, handle):
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        name, uuid = _text(nvml.nvmlDeviceGetName(handle)), _text(nvml.nvmlDeviceGetUUID(handle))
-        return Gpu(name, uuid, int(memory.total), int(memory.used))
+        return _facts(nvml, handle)
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """All that CUDA_VISIBLE_DEVICES leaves, in CUDA's order; of a GPU that is cut into parts, these.
+
+    As CUDA does, the list ends where it names none. Raises NoGpu where it is empty.
+    """
+    with _library() as nvml:
+        visible = os.environ.get(VISIBLE)
+        words = list(map(str, range(nvml.nvmlDeviceGetCount()))) if visible is None else visible.split(",")
+        found: list[Gpu] = []
+        for word in words:
+            try:
+                handle = _named(nvml, word.strip())
+                parts = [] if word.strip().startswith(PART) else _mig_parts(nvml, handle)
+                found += [_facts(nvml, one) for one in parts or [handle]]
+            except (NoGpu, nvml.NVMLError):
+                if not found:
+                    raise
+                break
+        if not found:
+            raise NoGpu("the NVIDIA driver knows no GPU")
+        return tuple(found)
 
 
 def driver() -> str:
     """The driver's version. Raises NoGpu."""
-    with _opened("cuda:0") as (nvml, _):
+    with _library() as nvml:
         return _text(nvml.nvmlSystemGetDriverVersion())
 
 
@@ -86,6 +113,12 @@ def busy(device: str) -> float | None:
 
 @contextmanager
 def _opened(device: str) -> Iterator[tuple[Any, Any]]:
+    with _library() as nvml:
+        yield nvml, _handle(nvml, device)
+
+
+@contextmanager
+def _library() -> Iterator[Any]:
     try:
         import pynvml as nvml
     except ImportError as error:
@@ -97,31 +130,63 @@ def _opened(device: str) -> Iterator[tuple[Any, Any]]:
     except nvml.NVMLError as error:
         raise NoGpu(f"the NVIDIA driver does not answer: {error}") from error
     try:
-        yield nvml, _handle(nvml, int(device.partition(":")[2] or 0))
+        yield nvml
+    except (nvml.NVMLError_GpuIsLost, nvml.NVMLError_NotFound) as error:
+        raise GpuLost(f"the NVIDIA driver does not reach it any more: {error}") from error
     except nvml.NVMLError as error:
         raise NoGpu(f"the NVIDIA driver does not tell: {error}") from error
     finally:
         nvml.nvmlShutdown()
 
 
-def _handle(nvml: Any, index: int) -> Any:
-    """NVML's handle of CUDA's `index`-th GPU."""
-    visible = os.environ.get(VISIBLE)
+def _handle(nvml: Any, device: str) -> Any:
+    """NVML's handle of a device."""
+    kind, _, number = device.partition(":")
+    if kind != "cuda":
+        return _named(nvml, device)
+    index, visible = int(number or 0), os.environ.get(VISIBLE)
     if visible is None:
         return nvml.nvmlDeviceGetHandleByIndex(index)
     words = [word.strip() for word in visible.split(",")]
     if index >= len(words):
         raise NoGpu(f"{VISIBLE}={visible} names no GPU number {index}")
-    word = words[index]
+    return _named(nvml, words[index])
+
+
+def _named(nvml: Any, word: str) -> Any:
+    """The handle of what CUDA_VISIBLE_DEVICES may name: a number, a UUID, or the beginning of a GPU's."""
     if word.isdigit():
         return nvml.nvmlDeviceGetHandleByIndex(int(word))
+    if word.startswith(PART):
+        return nvml.nvmlDeviceGetHandleByUUID(word)
     if not word.startswith("GPU-"):
-        raise NoGpu(f"{VISIBLE}={visible}: '{word}' is neither the number of a GPU nor its UUID")
-    for number in range(nvml.nvmlDeviceGetCount()):  # CUDA takes the beginning of a UUID, too
+        raise NoGpu(f"{VISIBLE}: '{word}' is neither the number of a GPU nor a UUID")
+    for number in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
         if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(word):
             return handle
-    raise NoGpu(f"{VISIBLE}={visible}: no GPU has the UUID {word}")
+    raise GpuLost(f"no GPU has the UUID {word}")
+
+
+def _mig_parts(nvml: Any, handle: Any) -> list[Any]:
+    """Parts that a GPU is cut into; none: it is whole, or cannot be cut."""
+    try:
+        if not nvml.nvmlDeviceGetMigMode(handle)[0]:
+            return []
+        numbers = range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+    except nvml.NVMLError:
+        return []
+    parts = []
+    for number in numbers:
+        with suppress(nvml.NVMLError):  # there are gaps
+            parts.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+    return parts
+
+
+def _facts(nvml: Any, handle: Any) -> Gpu:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    name, uuid = _text(nvml.nvmlDeviceGetName(handle)), _text(nvml.nvmlDeviceGetUUID(handle))
+    return Gpu(name, uuid, int(memory.total), int(memory.used))
 
 
 def _text(value: str | bytes) -> str:

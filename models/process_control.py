@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import psutil
@@ -142,3 +142,20 @@ def is_out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def keep_to(gpu: str, cores: Collection[int]) -> None:
+    """Have this process, and those it starts, see one GPU only, and run on some cores only.
+
+    Before the first call to CUDA, which reads the variable once.
+
+    Args:
+        gpu: its UUID; empty: as it is.
+        cores: numbers of the cores; empty: as it is.
+    """
+    if gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    if cores:
+        for thread in map(int, os.listdir("/proc/self/task")):
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setaffinity(thread, cores)

@@ -1,17 +1,25 @@
-"""The device that models run on: budget, memory, and how freed memory is seen."""
+"""The devices that models run on: budgets, memory, and how freed memory is seen."""
 
 import asyncio
+import fcntl
 import logging
-from collections import deque
-from collections.abc import Callable
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Literal, Protocol
 
 import psutil
 
 from models import nvml, process_control
+from runtime.config.budgets import DeviceBudget
 
 log = logging.getLogger("roundhouse.device")
+CUDA = "cuda:0"
+"""The first of the GPUs that the server may use."""
 
 VISIBLE_SHARE = 0.9
 """Share of what a model held that must show as free: the figures of engines and of the driver differ by a little."""
@@ -20,6 +28,11 @@ MAX_WAIT_SECONDS, POLL_SECONDS = 10.0, 0.05
 
 
 class DeviceMemory(Protocol):
+    @property
+    def lost(self) -> str:
+        """Why the device is gone; empty: it is there."""
+        ...
+
     async def used(self) -> int | None:
         """Bytes in use by all processes; None: unknown. Read at heartbeats and departures."""
         ...
@@ -31,6 +44,8 @@ class DeviceMemory(Protocol):
 
 class HostMemory:
     """On a CPU the end of the process group proves that its memory is back."""
+
+    lost = ""
 
     async def used(self) -> None:
         return None
@@ -56,7 +71,7 @@ class GpuMemory:
     """
 
     def __init__(self, read: Callable[[], int]) -> None:
-        self._read = read
+        self._read, self.lost = read, ""
         self._seen: deque[int] = deque(maxlen=2)
         """The last two looks while nothing left: the later one may come after a death that is not known yet."""
         self._leaving: list[_PendingRelease] = []
@@ -90,103 +105,181 @@ class GpuMemory:
 
     async def _look(self) -> int | None:
         try:
-            return await asyncio.to_thread(self._read)
+            used = await asyncio.to_thread(self._read)
         except RuntimeError as error:
             log.warning("the device's memory is not known", extra={"cause": str(error)})
+            self.lost = str(error) if isinstance(error, nvml.GpuLost) else self.lost
             return None
+        self.lost = ""
+        return used
 
 
-CUDA = "cuda:0"
-"""The first of the GPUs in CUDA_VISIBLE_DEVICES."""
 SHARE = 0.85
 """Share of the detected memory for models. The gateway, the page cache and other programs get the rest."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceBudget:
-    """Bytes for models on a device, or on one of several parts of a CPU."""
-
-    device: str
-    """'cpu' or 'cuda:0', as engines take it; 'cpu:1' for a part."""
-    bytes: int
-
-    @property
-    def engine_device(self) -> str:
-        """The device as engines take it: every part of a CPU is the CPU."""
-        return "cpu" if self.device.startswith("cpu:") else self.device
+LOCKS = Path("/tmp")
+"""Where servers of this machine say which GPU is theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
+    """What the server runs on: one device, or several of one kind."""
+
     kind: Literal["cpu", "cuda"]
     name: str
-    """'cpu' or 'cuda:0', as engines take it."""
+    """'cpu' or 'cuda:0', as engines take it; of several the first."""
     label: str
-    """The product's name, for measured figures: 'cpu' or 'NVIDIA H200'."""
+    """The product's name, for measured figures: 'cpu' or 'NVIDIA H200'; '8 × NVIDIA H100' of several."""
     total: int
     budget: int
     host_total: int = 0
     """Host memory beside a GPU; 0 on a CPU, where models live in it."""
     host_budget: int = 0
-    parts: int = 1
-    """Number of devices that it is served as, with equal shares of the budget."""
+    parts: tuple[DeviceBudget, ...] = ()
+    """Devices with a budget each; empty: it is one."""
 
     @property
     def budgets(self) -> tuple[DeviceBudget, ...]:
-        if self.parts == 1:
-            return (DeviceBudget(self.name, self.budget),)
-        return tuple(DeviceBudget(f"{self.name}:{part}", self.budget // self.parts) for part in range(self.parts))
+        return self.parts or (DeviceBudget(self.name, self.budget, self.label, self.total),)
 
 
-def detect(requested: str, budget: int | None, host_budget: int | None = None) -> Device:
-    """The device to serve on. Raises RuntimeError if a requested GPU is not usable.
+def detect(requested: str, memory: int | Sequence[int] | None, host_budget: int | None = None) -> Device:
+    """The device or devices to serve on.
 
-    wanted: auto, cpu, cuda, or cpu:2 for the CPU as two devices.
+    Args:
+        requested: auto, cpu, cuda, `cuda:GPU-uuid,…` for these GPUs, or `cpu:2` for the CPU as two devices.
+        memory: bytes for models, of each GPU or one each; of a CPU together or one for each part. None: a share.
+        host_budget: bytes for models in host memory beside GPUs.
+
+    Raises RuntimeError for what is not there, or where the numbers of devices and budgets differ.
     """
-    requested, _, parts = requested.partition(":")
-    memory = min(psutil.virtual_memory().total, process_control.memory_limit() or 1 << 62)
-    gpu = None if requested == "cpu" else _gpu(requested)
-    if gpu is not None:
-        label, total = gpu
-        on_host = int(memory * SHARE if host_budget is None else host_budget)
-        return Device("cuda", CUDA, label, total, int(budget or total * SHARE), memory, on_host)
+    kind, _, which = requested.partition(":")
+    given = (int(memory),) if isinstance(memory, int) else tuple(map(int, memory or ()))
+    host = min(psutil.virtual_memory().total, process_control.memory_limit() or 1 << 62)
+    found = () if kind == "cpu" else _gpus(kind, tuple(filter(None, which.split(","))))
+    if found:
+        on_host = int(host * SHARE if host_budget is None else host_budget)
+        return _cards(found, given, host, on_host, chosen=bool(which))
     if host_budget is not None:
         raise RuntimeError("On a CPU models live in host memory: give --device-memory instead of --host-memory.")
-    return Device("cpu", "cpu", "cpu", memory, int(budget or memory * SHARE), parts=int(parts or 1))
+    return _cpu(int(which or 1), given, host)
 
 
-def _gpu(requested: str = "auto") -> tuple[str, int] | None:
-    """Its name and bytes; None: no usable one, and the log says why."""
+def _cards(found: Sequence[nvml.Gpu], given: Sequence[int], host: int, on_host: int, *, chosen: bool) -> Device:
+    bytes_each = _each(given, [int(card.total * SHARE) for card in found], len(found))
+    total, budget = sum(card.total for card in found), sum(bytes_each)
+    if len(found) == 1 and not chosen:
+        return Device("cuda", CUDA, found[0].name, total, budget, host, on_host)
+    parts = tuple(
+        DeviceBudget(f"cuda:{number}", size, card.name, card.total, card.uuid)
+        for number, (card, size) in enumerate(zip(found, bytes_each, strict=True))
+    )
+    counts = Counter(card.name for card in found)
+    label = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
+    return Device("cuda", CUDA, label, total, budget, host, on_host, parts)
+
+
+def _cpu(parts: int, given: Sequence[int], total: int) -> Device:
+    together = given[0] if len(given) == 1 else int(total * SHARE)
+    bytes_each = _each(given if len(given) > 1 else (), [together // parts] * parts, parts)
+    if parts == 1:
+        return Device("cpu", "cpu", "cpu", total, bytes_each[0])
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // parts
+    label = f"cpu 1/{parts}" if share else "cpu"
+    split = tuple(
+        DeviceBudget(
+            f"cpu:{number}", size, label, total // parts, cores=tuple(cores[number * share : (number + 1) * share])
+        )
+        for number, size in enumerate(bytes_each)
+    )
+    return Device("cpu", "cpu", "cpu", total, sum(bytes_each), parts=split)
+
+
+def _each(given: Sequence[int], usual: list[int], count: int) -> list[int]:
+    """Bytes for each of `count` devices."""
+    if len(given) not in (0, 1, count):
+        raise RuntimeError(f"--device-memory has {len(given)} sizes for {count} devices: give one, or one for each.")
+    return list(given) * (count if len(given) == 1 else 1) or usual
+
+
+def _gpus(requested: str, uuids: Sequence[str]) -> tuple[nvml.Gpu, ...]:
+    """The GPUs to use; none: no usable one, and the log says why."""
     nvml.in_order_of_the_bus()
     try:
-        result = nvml.gpu(CUDA)
+        found = nvml.gpus()
     except nvml.NoGpu as error:
         if requested == "cuda":
             raise RuntimeError(f"No NVIDIA GPU can be used: {error}. Mend that, or use --device cpu.") from error
         if not isinstance(error, nvml.NoDriver):
             log.warning("no GPU is used: %s", error)
-        return None
-    return result.name, result.total
+        return ()
+    if not uuids:
+        return found
+    known = {card.uuid: card for card in found}
+    if missing := [uuid for uuid in uuids if uuid not in known]:
+        raise RuntimeError(
+            f"There is no GPU {', '.join(missing)} that the server may use. There are: {', '.join(known)} "
+            "(roundhouse doctor lists them with their names)."
+        )
+    return tuple(known[uuid] for uuid in dict.fromkeys(uuids))
 
 
-def machine_total(device: Device) -> int:
-    """Bytes of the machine, whatever a container's limit is."""
-    return psutil.virtual_memory().total if device.kind == "cpu" else device.total
+def claim(device: Device) -> ExitStack:
+    """Keep other servers of this machine off the GPUs until what is returned is closed.
+
+    Raises RuntimeError that names the GPU and the other server's process.
+    """
+    with ExitStack() as stack:
+        for budget in device.budgets if device.kind == "cuda" else ():
+            _claim(budget, stack)
+        return stack.pop_all()
 
 
-def used_of(device: Device) -> tuple[int | None, float | None]:
-    """Bytes in use there by all programs, and its load from 0 to 1; None if unknown.
+def _claim(budget: DeviceBudget, stack: ExitStack) -> None:
+    uuid = budget.uuid or nvml.gpu(budget.device).uuid
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        file = stack.enter_context(os.fdopen(os.open(LOCKS / f"roundhouse-{uuid}.lock", flags, 0o666), "r+"))
+    except OSError as error:  # another user's, which this one may not open: then nobody can say
+        log.warning("whether another server uses a GPU is not known", extra={"gpu": uuid, "cause": str(error)})
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = file.read().strip() or "unknown"
+        raise RuntimeError(
+            f"GPU {uuid} ({budget.device}) is used by another Roundhouse, process {owner}: "
+            "stop that one, or give each its own GPUs with --device cuda:UUID."
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+
+
+def used_of(device: Device, budget: DeviceBudget) -> tuple[int | None, float | None]:
+    """Bytes in use on one device by all programs, and its load from 0 to 1; None if unknown.
 
     Of a CPU: this machine's memory, and all its cores since the last call.
     """
     if device.kind == "cpu":
         return psutil.virtual_memory().used, psutil.cpu_percent() / 100
     try:
-        return nvml.gpu(device.name).used, nvml.busy(device.name)
+        return nvml.gpu(budget.driver_name).used, nvml.busy(budget.driver_name)
     except nvml.NoGpu:
         return None, None
 
 
-def memory_of(device: Device) -> DeviceMemory:
-    """How memory that comes back is seen there."""
-    return HostMemory() if device.kind == "cpu" else GpuMemory(lambda: nvml.gpu(device.name).used)
+def machine_total(device: Device, budget: DeviceBudget) -> int:
+    """Bytes of one device; of a CPU those of the machine, whatever a container's limit is."""
+    return psutil.virtual_memory().total if device.kind == "cpu" else budget.total
+
+
+def memories_of(device: Device) -> dict[str, DeviceMemory]:
+    """How memory that comes back is seen, on each device."""
+    if device.kind == "cpu":
+        return {budget.device: HostMemory() for budget in device.budgets}
+    return {b.device: GpuMemory(partial(_used, b.driver_name)) for b in device.budgets}
+
+
+def _used(name: str) -> int:
+    return nvml.gpu(name).used

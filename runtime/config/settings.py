@@ -137,11 +137,13 @@ class Settings(BaseSettings):
     )
     device: Annotated[str, MEMORY] = Field(
         default="auto",
-        pattern=r"^(auto|cuda|cpu(:[1-9]\d?)?)$",
-        description="auto, cpu, cuda; auto: the first GPU, else the CPU. cpu:2: the CPU as two, half the budget each.",
+        pattern=r"^(auto|cuda(:(GPU|MIG)-[\w-]+(,(GPU|MIG)-[\w-]+)*)?|cpu(:[1-9]\d?)?)$",
+        description="auto, cpu, cuda; auto: all GPUs, else the CPU. cuda:UUID,UUID: these GPUs or parts of them. "
+        "cpu:2: the CPU as two, each with cores of its own.",
     )
-    device_memory: Annotated[ByteSize | None, DETECTED] = Field(
-        default=None, gt=0, description="Budget for all models, such as 20GiB."
+    device_memory: Annotated[tuple[ByteSize, ...], NoDecode, DETECTED] = Field(
+        default=(),
+        description="Budget for models, such as 20GiB: of each GPU, or one each by commas. A CPU has one.",
     )
     host_memory: Annotated[ByteSize | None, DETECTED] = Field(
         default=None, description="Beside a GPU: budget in host memory, for sleeping models too."
@@ -238,13 +240,21 @@ class Settings(BaseSettings):
         pepper = None if self.pepper is None else self.pepper.get_secret_value()
         return KeySettings(self.data_dir, self.database, pepper, is_loopback(self.host), self.open)
 
-    @field_validator("allowed_hosts", "cors_origins", mode="before")
+    @field_validator("allowed_hosts", "cors_origins", "device_memory", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         given = [value] if isinstance(value, str) else value
         if not isinstance(given, list | tuple):
             return value
         return [part.strip() for text in given for part in str(text).split(",") if part.strip()]
+
+    @field_validator("device_memory")
+    @classmethod
+    def _some(cls, value: tuple[ByteSize, ...]) -> tuple[ByteSize, ...]:
+        """Raises ValueError for no memory at all."""
+        if not all(value):
+            raise ValueError("a device without memory serves nothing: leave it out with --device")
+        return value
 
     @field_validator("allowed_hosts")
     @classmethod

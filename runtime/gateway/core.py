@@ -87,6 +87,7 @@ class Gateway:
     def degraded(self) -> list[str]:
         """Names of what does not work now."""
         faults = {
+            "device_lost": bool(self.services.overview.lost_devices),
             "storage_full": self.services.reserve.is_short,
             "ledger_journalled": self._ledger.is_journalled,
             "ledger_unavailable": self._ledger.is_failing,

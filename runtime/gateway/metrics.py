@@ -175,6 +175,8 @@ class Metrics:
         "roundhouse_ledger_journalled_rows",
         "Beginnings and ends of requests that wait for room on the ledger's disk.",
     )
+    device_budget = _gauge("roundhouse_device_budget_bytes", "Bytes that models may hold there.", ["device"])
+    device_resident = _gauge("roundhouse_device_resident_bytes", "Bytes that models hold there.", ["device"])
     device_used = _gauge(
         "roundhouse_device_memory_used_bytes",
         "Memory in use there by all programs: of the GPU; without one, of the machine.",

@@ -17,7 +17,7 @@ from registry.recipes.definition import Recipe
 from registry.recipes.loading import Documents, retired_keys
 from registry.state.database import State
 from registry.storage.reserve import DiskReserve
-from runtime.config.device import Device, memory_of
+from runtime.config.device import Device, memories_of
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import MERGED, Combiner
@@ -145,7 +145,7 @@ class _Rooms:
         on_cpu = device.kind == "cpu"
         host_budget = NO_LIMIT if on_cpu else device.host_budget
         table = Table(
-            self.entries, self.pool, device.budgets, self.figures, memory_of(device), host_budget,
+            self.entries, self.pool, device.budgets, self.figures, memories_of(device), host_budget,
             counts_processes=on_cpu,
         )  # fmt: skip
         self.residency = ResidencyManager(table, settings.patience, self._fetch, settings.working_margin)

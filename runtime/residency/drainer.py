@@ -72,9 +72,9 @@ class Drainer:
         held = entry.seen
         entry.queue.engine_gone()
         if link is not None:
-            before = await self._table.memory.used()
+            before = await self._table.memory_of(entry).used()
             await link.end(grace=0.0)
-            await self._table.memory.back(held, before)
+            await self._table.memory_of(entry).back(held, before)
         entry.loaded, entry.bytes, entry.host_bytes = None, 0, 0
         entry.to(S.ABSENT)
         self._table.observer.evicted(entry, reason)
@@ -156,14 +156,15 @@ class Drainer:
 
         What loads meanwhile hides the memory that comes back, which tells nothing of the next sleep.
         """
-        awake, used, began = entry.seen, await self._table.memory.used(), entry.clock()
+        memory = self._table.memory_of(entry)
+        awake, used, began = entry.seen, await memory.used(), entry.clock()
         reply = await link.command(frames.Sleep, SLEEP_SECONDS)
         if reply is None:
             raise EngineFailed("The slot ended a sleep without saying what it holds.")
         seconds, on_device = entry.clock() - began, reply.device_bytes
         if self._table.counts_processes:
             on_device = await link.used_bytes() or on_device
-        await self._table.memory.back(awake - on_device, used)
+        await memory.back(awake - on_device, used)
         return MemoryFootprint(device_bytes=on_device, host_bytes=reply.host_bytes), seconds
 
     async def _host_has_room(self, entry: ModelEntry, asleep: int) -> bool:

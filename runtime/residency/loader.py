@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -172,7 +173,7 @@ class Loader:
 
         If the load fails the slot ends, and its memory is seen to be back.
         """
-        memory = self._table.memory
+        memory = self._table.memory_of(entry)
         link = entry.link = await self._table.pool.take(engine)
         self._table.claims.discard(entry.id)
         empty = None
@@ -206,8 +207,11 @@ class Loader:
             self._table.note_change()
 
         recipe = entry.recipe.model_dump_json().encode()
-        device = self._table.budget_of(entry.device).engine_device
-        async with link.call(lambda uid: frames.Load(uid, recipe, str(entry.path), device)) as call:
+        on = self._table.budget_of(entry.device)
+        frame = partial(
+            frames.Load, recipe=recipe, path=str(entry.path), device=on.engine_device, visible=on.uuid, cores=on.cores
+        )
+        async with link.call(frame) as call:
             loaded = await call.done(report)
         if loaded is None:
             raise EngineFailed("The slot ended a load without saying what it holds.")
@@ -273,9 +277,9 @@ class Loader:
         self._drainer.sleep_failed(entry, "wake", error)
         entry.link = None  # from here on its end is ours: the watcher looks for the entry of a link that died
         if link is not None:
-            before = await self._table.memory.used()
+            before = await self._table.memory_of(entry).used()
             await link.end()
-            await self._table.memory.back(entry.seen, before)
+            await self._table.memory_of(entry).back(entry.seen, before)
         entry.link, entry.loaded, entry.progress = None, None, None
         entry.bytes, entry.claim, entry.host_bytes = 0, 0, 0
         entry.to(S.ABSENT)

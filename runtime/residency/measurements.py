@@ -28,12 +28,12 @@ class FileEstimates:
     """On a GPU, bytes that one engine step takes: after a load vLLM has given them back, so no measure shows them."""
 
 
-def load_key(recipe: Recipe, device: Device) -> LoadKey:
-    """Key of a measured load.
+def load_key(recipe: Recipe, label: str) -> LoadKey:
+    """Key of a measured load, on a device of this name.
 
     Figures of another recipe version, engine version or device tell nothing.
     """
-    return LoadKey(recipe.id, recipe.version, engine_version(recipe.engine.name), device.label)
+    return LoadKey(recipe.id, recipe.version, engine_version(recipe.engine.name), label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ class LoadHistory:
 
 
 def load_history(recipe: Recipe, state: State, device: Device) -> LoadHistory:
-    """Waits for the database."""
-    key = load_key(recipe, device)
+    """Figures of the first kind of device that has any. Waits for the database."""
+    keys = [load_key(recipe, label) for label in dict.fromkeys(b.label for b in device.budgets)]
+    key = next((key for key in keys if state.models.measured(key) is not None), keys[0])
     return LoadHistory(state.models.measured(key), state.models.slept(key), device.kind != "cpu")
 
 

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from registry.base.wording import size_words
-from runtime.config.device import DeviceBudget
+from runtime.config.budgets import DeviceBudget
 from runtime.residency.states import ModelState
 
 Action = Literal["sleep", "evict"]
@@ -240,6 +240,8 @@ def plan(snapshot: Snapshot, need: Need) -> Plan:
         snapshot = replace(snapshot, residents=tuple(own if r.id == need.id else r for r in snapshot.residents))
     where = own.device if own is not None and own.device else need.device  # it has none while its files come
     plans = [_plan_on(b, snapshot, need) for b in snapshot.budgets if where in (None, b.device)]
+    if not plans:
+        return Plan(need.id, "impossible", need.bytes, 0, 0, why="The device for it is gone: see the server's log.")
     best = min(plans, key=_rank)
     if best.verdict == "wait":
         times = [p.retry_at for p in plans if p.verdict == "wait" and p.retry_at is not None]

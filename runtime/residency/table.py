@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from models.messages import LoadResult
 from registry.errors import EngineFailed, NotFound, RoundhouseError
-from runtime.config.device import DeviceBudget, DeviceMemory
+from runtime.config.budgets import DeviceBudget
+from runtime.config.device import DeviceMemory
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import NO_LIMIT, Snapshot
 from runtime.residency.states import HOLDS_MEMORY, ModelState
@@ -49,7 +50,7 @@ class Table:
         pool: the slots.
         budgets: bytes for all models together, for each device.
         observer: is called for each event.
-        memory: the device's; tells when what a model held is seen to be back.
+        memories: of each device; tells when what a model held is seen to be back.
         host_budget: bytes for all models together in host memory beside the device.
         counts_processes: whether a model's bytes are those of its processes: on a CPU.
     """
@@ -60,15 +61,17 @@ class Table:
         pool: SlotPool,
         budgets: Sequence[DeviceBudget],
         observer: Observer,
-        memory: DeviceMemory,
+        memories: Mapping[str, DeviceMemory],
         host_budget: int = NO_LIMIT,
         counts_processes: bool = False,
     ) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self.pool, self.budgets, self.host_budget = pool, tuple(budgets), host_budget
-        self.observer, self.memory, self.counts_processes = observer, memory, counts_processes
+        self.observer, self.memories, self.counts_processes = observer, memories, counts_processes
         self.claims: set[str] = set()
         """Models whose load has been decided, and which have not taken their slot yet."""
+        self.lost: dict[str, str] = {}
+        """Devices that are gone, and why: nothing is loaded there."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
@@ -81,6 +84,10 @@ class Table:
 
     def budget_of(self, device: str) -> DeviceBudget:
         return next(budget for budget in self.budgets if budget.device == device)
+
+    def memory_of(self, entry: ModelEntry) -> DeviceMemory:
+        """Of the device where a model is."""
+        return self.memories[entry.device]
 
     @property
     def budget(self) -> int:
@@ -103,7 +110,8 @@ class Table:
     def snapshot(self) -> Snapshot:
         """What the policy decides by."""
         residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
-        return Snapshot(self.budgets, residents, self.pool.free - len(self.claims), self.clock(), self.host_budget)
+        there = tuple(budget for budget in self.budgets if budget.device not in self.lost)
+        return Snapshot(there, residents, self.pool.free - len(self.claims), self.clock(), self.host_budget)
 
     def clock(self) -> float:
         """The models' own."""

@@ -57,12 +57,29 @@ class Watcher:
         """Run idle time-outs and heartbeats for ever."""
         while True:
             await asyncio.sleep(heartbeat)
-            await self._table.memory.used()
+            await self.look_at_devices()
             for entry in self._table.entries.values():
                 if self._is_idle(entry):
                     self._retire(entry)
                 elif entry.state in STATES_WITH_HEARTBEAT and entry.link is not None:
                     self._table.spawn(self._ping(entry, entry.link, hung_after), f"ping-{entry.id}")
+
+    # --- devices --------------------------------------------------------------------------------------------------
+    async def look_at_devices(self) -> None:
+        """End the engines of a device that is gone: their models come back on another one that has room."""
+        lost = self._table.lost
+        for device, memory in self._table.memories.items():
+            await memory.used()
+            if not memory.lost:
+                if lost.pop(device, ""):
+                    log.warning("a device is back", extra={"device": device})
+                    self._decide()
+            elif device not in lost:
+                lost[device] = memory.lost
+                log.error("a device is gone", extra={"device": device, "cause": memory.lost})
+                cause = Cause("device_lost", f"its device {device} is gone: {memory.lost}")
+                there = [entry for entry in self._table.entries.values() if entry.device == device]
+                await asyncio.gather(*(entry.link.end(cause=cause) for entry in there if entry.link is not None))
 
     # --- death ----------------------------------------------------------------------------------------------------
     def died(self, link: SlotLink) -> None:
@@ -96,7 +113,7 @@ class Watcher:
         No `reason`: it slept and served no request. It is on disk now, without a back-off.
         """
         await gone
-        await self._table.memory.back(held, None)
+        await self._table.memory_of(entry).back(held, None)
         entry.bytes, entry.host_bytes, entry.requested_since = 0, 0, None  # the back-off counts for those who wait, too
         if reason is None:
             entry.to(S.ABSENT)

@@ -42,6 +42,10 @@ class Load(Frame, frozen=True):
     """The recipe as JSON."""
     path: str
     device: str
+    visible: str = ""
+    """UUID of the one GPU that the engine may see; empty: whatever the server sees."""
+    cores: tuple[int, ...] = ()
+    """Of a part of a CPU: the engine's; empty: all."""
 
 
 class Call(Frame, frozen=True):

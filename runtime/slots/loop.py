@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import cast
 
 from models.messages import Event, MemoryFootprint, Progress, Usage
-from models.process_control import OomKills, is_out_of_memory
+from models.process_control import OomKills, is_out_of_memory, keep_to
 from models.protocol import Breakable, ChatEngine, Engine, MetricsSource
 from models.tasks import TASKS
 from registry.errors import EngineFailed, RoundhouseError
@@ -176,6 +176,7 @@ class SlotServer:
         def report(progress: Progress) -> None:
             out.put(frames.Report(frame.uid, progress))
 
+        keep_to(frame.visible, frame.cores)
         recipe = Recipe.model_validate_json(frame.recipe)
         engine = self._create(recipe.engine.name, recipe.task.value)
         kills = OomKills()

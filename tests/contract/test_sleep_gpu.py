@@ -24,7 +24,7 @@ from tests.system.serving import PACK
 pytestmark = [
     pytest.mark.real,
     # asked of the driver's own library: a process that has touched CUDA cannot be forked any more
-    pytest.mark.skipif(device._gpu() is None, reason="there is no GPU here"),
+    pytest.mark.skipif(not device._gpus("auto", ()), reason="there is no GPU here"),
 ]
 DEVICE = "cuda:0"
 

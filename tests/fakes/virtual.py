@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from models.messages import LoadResult, MemoryFootprint, Progress
 from registry.recipes.definition import Recipe
-from runtime.config.device import DeviceBudget, HostMemory
+from runtime.config.budgets import DeviceBudget
+from runtime.config.device import HostMemory
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.policy import NO_LIMIT
@@ -159,7 +160,7 @@ class VirtualWorld:
             entries.append(entry)
 
         budgets = [DeviceBudget("cpu", self.budget)]
-        table = Table(entries, self, budgets, self, HostMemory(), self.host_budget)  # type: ignore[arg-type]
+        table = Table(entries, self, budgets, self, {"cpu": HostMemory()}, self.host_budget)  # type: ignore[arg-type]
         self.manager = ResidencyManager(table, self.patience)
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:

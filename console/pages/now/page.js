@@ -22,24 +22,37 @@ function segment(kind, part, name, words, title) {
   return made;
 }
 
-function ruler(where, store, parts) {
+function segments(store, parts) {
   const free = Math.max(0, store.budget - store.held);
-  const segments = parts.map(({ model, bytes }, i) => {
+  const held = parts.map(({ model, bytes, colour }, i) => {
     const isComing = model.percent !== null && ["loading", "waking"].includes(model.state);
     const name = isComing ? `${model.id}: ${Math.round(model.percent)} %` : model.id;
-    return segment(isComing ? "coming" : `m${(i % 6) + 1}`, bytes / store.budget, name, size(bytes));
+    return segment(isComing ? "coming" : `m${((colour ?? i) % 6) + 1}`, bytes / store.budget, name, size(bytes));
   });
-  put(where, ...segments, segment("free", free / store.budget, "free", size(free)));
+  return [...held, segment("free", free / store.budget, "free", size(free))];
+}
+
+// One ruler for each device, with its name where there are several. Models keep their colours.
+function rulers(held) {
+  const several = now.devices.length > 1;
+  put($("rulers"), ...now.devices.flatMap((store) => {
+    const words = `${store.name} · ${store.label} · ${store.fault ? `gone: ${store.fault}` : `${size(store.held)} of ${size(store.budget)}`}`;
+    const parts = held.map((model, i) => ({ model, bytes: model.bytes, colour: i })).filter(({ model }) => !several || model.device === store.name);
+    return [
+      several ? make("p", { class: store.fault ? "small bad" : "small dim", "data-key": `words-${store.name}` }, words) : null,
+      make("div", { class: "ruler", "data-key": `ruler-${store.name}` }, ...segments(store, parts)),
+    ].filter(Boolean);
+  }));
 }
 
 function memory() {
   const held = now.models.filter((model) => model.bytes > 0 && !["absent", "failed"].includes(model.state));
   $("device-words").textContent = `${now.device.label} · ${size(now.device.held)} of ${size(now.device.budget)}`;
-  ruler($("ruler"), now.device, held.map((model) => ({ model, bytes: model.bytes })));
+  rulers(held);
   $("host-part").hidden = !now.host;
   if (now.host) {
     $("host-words").textContent = `${size(now.host.held)} of ${size(now.host.budget)}`;
-    ruler($("host-ruler"), now.host, now.models.filter((m) => m.host_bytes > 0).map((model) => ({ model, bytes: model.host_bytes })));
+    put($("host-ruler"), ...segments(now.host, now.models.filter((m) => m.host_bytes > 0).map((model) => ({ model, bytes: model.host_bytes }))));
   }
   put($("parts"), ...now.models.map((model) => {
     const idle = model.idle_seconds !== null && !model.running ? `, idle for ${idleWords(model.idle_seconds)}` : "";

@@ -97,11 +97,13 @@ def _packages(kind: Kind) -> Iterator[HostNeed]:
 def _gpu() -> Iterator[HostNeed]:
     how = f"the NVIDIA driver {MIN_DRIVER} or newer, and in a container --gpus all: https://www.nvidia.com/drivers"
     try:
-        found, driver = nvml.gpu("cuda:0"), nvml.driver()
+        cards, driver = nvml.gpus(), nvml.driver()
     except nvml.NoGpu as error:
         yield _need("gpu", False, str(error), how)
         return
-    yield _need("gpu", True, f"{found.name}, {found.total / GIB:.0f} GiB, {found.used / GIB:.1f} in use", "")
+    for card in cards:
+        name = "gpu" if len(cards) == 1 else f"gpu {card.uuid}"
+        yield _need(name, True, f"{card.name}, {card.total / GIB:.0f} GiB, {card.used / GIB:.1f} in use", "")
     yield _need("driver", int(driver.partition(".")[0]) >= MIN_DRIVER, driver, how)
 
 

@@ -67,8 +67,9 @@ class Additions:
     ) -> None:
         self._trusted, self._checker = trusted, checker or FileChecker()
         self._model_set, self._names, self._residency = model_set, names, residency
-        capability = nvml.capability(device.name) if device.kind == "cuda" else None
-        self._machine = Machine(device.kind, device.budgets[0].bytes, capability)
+        known = [nvml.capability(b.driver_name) for b in device.budgets] if device.kind == "cuda" else []
+        capability = min((one for one in known if one is not None), default=None)
+        self._machine = Machine(device.kind, max(b.bytes for b in device.budgets), capability)
         self._threads = Threads("hub of models")
 
     async def preview(self, request: ModelRequest) -> Preview:

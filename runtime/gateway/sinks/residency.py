@@ -27,6 +27,7 @@ class ResidencyRecord:
 
     def __init__(self, metrics: Metrics, state: State, device: Device, decisions: Decisions | None = None) -> None:
         self._metrics, self._state, self._device = metrics, state, device
+        self._labels = {budget.device: budget.label for budget in device.budgets}
         self._decisions = decisions or Decisions(lambda: None)
         self._writer = ThreadPoolExecutor(1, "figures")
 
@@ -98,7 +99,7 @@ class ResidencyRecord:
         self._decisions.record("died", entry.id, entry.id, "died and will come back", more=reason)
 
     def _store(self, entry: ModelEntry, write: Callable[[LoadKey], object]) -> None:
-        key = load_key(entry.recipe, self._device)
+        key = load_key(entry.recipe, self._labels.get(entry.device, self._device.label))
         self._writer.submit(self._write, entry.id, key, write)
 
     @staticmethod

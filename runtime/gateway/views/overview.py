@@ -16,6 +16,7 @@ from prometheus_client.samples import Sample
 from console.live import LiveView, MemoryUse, ModelPart, Ring, Stall, Stalls, StallState
 from console.state import Console
 from registry.recipes.definition import Tier
+from runtime.config.budgets import DeviceBudget
 from runtime.config.device import Device, machine_total, used_of
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
@@ -39,6 +40,8 @@ class DeviceView(msgspec.Struct, frozen=True):
     budget_bytes: Count
     resident_bytes: Count
     free_bytes: int
+    uuid: Annotated[str, Meta(description="Of a GPU that is one of several; else empty.")] = ""
+    fault: Annotated[str, Meta(description="Why it is gone; empty: it is there.")] = ""
 
 
 class HostView(msgspec.Struct, frozen=True):
@@ -63,7 +66,8 @@ class SlotsView(msgspec.Struct, frozen=True):
 
 
 class StatusView(msgspec.Struct, frozen=True):
-    device: DeviceView
+    device: Annotated[DeviceView, Meta(description="All devices together.")]
+    devices: list[DeviceView]
     host: Annotated[HostView | None, Meta(description="Host memory beside a GPU.")]
     slots: SlotsView
     waiting: Annotated[int, Meta(ge=0, description="Requests that wait in the whole server.")]
@@ -105,6 +109,7 @@ class Overview:
             device=DeviceView(
                 device.name, device.label, device.total, device.budget, used_bytes, device.budget - used_bytes
             ),
+            devices=[self._view(budget) for budget in device.budgets],
             host=self._host(),
             slots=SlotsView(
                 pool.size,
@@ -124,6 +129,14 @@ class Overview:
             recipe_faults=list(self._recipe_faults()),
         )
 
+    def _view(self, budget: DeviceBudget) -> DeviceView:
+        table = self._residency.table
+        held = table.used_bytes(device=budget.device)
+        return DeviceView(
+            budget.device, budget.label, budget.total, budget.bytes, held, budget.bytes - held, budget.uuid,
+            table.lost.get(budget.device, ""),
+        )  # fmt: skip
+
     def _host(self) -> HostView | None:
         """On a CPU there is no host memory besides the device's."""
         device = self._device
@@ -131,6 +144,11 @@ class Overview:
             return None
         used_bytes = self._residency.table.used_host_bytes()
         return HostView(device.host_total, device.host_budget, used_bytes, device.host_budget - used_bytes)
+
+    @property
+    def lost_devices(self) -> Mapping[str, str]:
+        """Devices that are gone, and why."""
+        return self._residency.table.lost
 
     def judged(self, model: str, accepted: bool) -> None:
         """Count a client's verdict on an answer."""
@@ -175,6 +193,9 @@ class Overview:
                 m.pool_running.labels(entry.id, pool).set(queue.policy.running_in(pool))
                 m.pool_waiting.labels(entry.id, pool).set(queue.policy.waiting_in(pool))
             rows += [row(adapter, queue) for adapter in self._names.everything.adapters(entry.id)]
+        for budget in self._device.budgets:
+            m.device_budget.labels(budget.device).set(budget.bytes)
+            m.device_resident.labels(budget.device).set(self._residency.table.used_bytes(device=budget.device))
         m.restarts.set(self._pool.restarts)
         info = self._lora_info() + await engine_series(list(self._residency.entries.values()))
         async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
@@ -214,14 +235,16 @@ def _render(
     metrics: Metrics, rows: Sequence[AdapterRow], device: Device, encode: Callable[[Collector], bytes]
 ) -> bytes:
     fill(metrics, rows)
-    used, busy = used_of(device)
-    for gauge, value in (
-        (metrics.device_used, used),
-        (metrics.device_busy, busy),
-        (metrics.device_total, machine_total(device)),
-    ):
-        if value is not None:
-            gauge.labels(device.name).set(value)
+    seen = device.budgets if device.kind == "cuda" else device.budgets[:1]  # the parts of a CPU are one machine
+    for budget in seen:
+        used, busy = used_of(device, budget)
+        for gauge, value in (
+            (metrics.device_used, used),
+            (metrics.device_busy, busy),
+            (metrics.device_total, machine_total(device, budget)),
+        ):
+            if value is not None:
+                gauge.labels(budget.device if device.kind == "cuda" else device.name).set(value)
     return encode(metrics.registry)
 
 
@@ -249,7 +272,8 @@ class LiveSampler:
             at=round(time.time(), 3),
             phase=phase,
             uptime=status.uptime_seconds,
-            device=MemoryUse(status.device.label, status.device.budget_bytes, status.device.resident_bytes),
+            device=_use(status.device),
+            devices=[_use(device) for device in status.devices],
             host=host,
             models=[_part(model) for model in status.models],
             rings=[self._ring(model, queues[model.id]) for model in status.models if queues[model.id].policy.places],
@@ -287,10 +311,15 @@ class LiveSampler:
         )  # fmt: skip
 
 
+def _use(device: DeviceView) -> MemoryUse:
+    return MemoryUse(device.label, device.budget_bytes, device.resident_bytes, device.name, device.fault)
+
+
 def _part(model: ModelView) -> ModelPart:
     progress = model.progress
     return ModelPart(
         id=model.id, task=model.task.value, state=model.state.value, bytes=model.bytes, host_bytes=model.host_bytes,
+        device=model.device or "",
         running=model.running or 0, waiting=model.waiting or 0, pinned=model.pinned,
         idle_seconds=None if model.last_used is None else round(max(0.0, time.time() - model.last_used), 1),
         wake_seconds=model.expected_wake_seconds, phase=progress.phase if progress else "",

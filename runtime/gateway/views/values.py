@@ -55,6 +55,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     aliases: list[str]
     context_length: Count | None
     pinned: bool
+    device: Annotated[str | None, Meta(description="Where it is, such as cuda:0; null: in no memory.")]
     bytes: Annotated[int, Meta(ge=0, description="On the device.")]
     host_bytes: Annotated[int, Meta(ge=0, description="In host memory beside a GPU; 0 on a CPU.")]
     expected_bytes: Count
@@ -140,6 +141,7 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         aliases=sorted(alias for alias, model in aliases.items() if model == entry.id),
         context_length=context_length(entry),
         pinned=entry.pinned,
+        device=(entry.device or None) if entry.bytes else None,
         bytes=entry.bytes,
         host_bytes=entry.host_bytes,
         expected_bytes=entry.needed,
@@ -183,6 +185,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     verdict: Literal["resident", "load", "wake", "wait", "impossible"]
     why: str
+    device: Annotated[str, Meta(description="Where it would come, such as cuda:0.")]
     bytes_needed: Count
     bytes_free: int
     budget_bytes: Count
@@ -197,6 +200,7 @@ def plan_view(plan: Plan) -> PlanView:
         model=plan.model,
         verdict=plan.verdict,
         why=plan.why,
+        device=plan.device,
         bytes_needed=plan.needed,
         bytes_free=plan.free,
         budget_bytes=plan.budget,

@@ -156,3 +156,21 @@ def test_status_with_a_gpu_shows_the_host_too(server: FakeServer, run: Run) -> N
     lines = run("status").stdout.splitlines()
     assert lines[1] == "host memory: 16.0 GiB of 64.0 GiB used"
     assert lines[3].split()[:7] == ["m", "asleep", "host", "512.0", "MiB", "16.0", "GiB"]
+
+
+def test_status_of_several_devices_has_a_line_for_each(server: FakeServer, run: Run) -> None:
+    sizes = {"total_bytes": 2**36, "budget_bytes": 2**35, "resident_bytes": 2**30, "free_bytes": 2**35 - 2**30}
+    cards = [
+        {"name": "cuda:0", "label": "GPU", "uuid": "GPU-a", "fault": "", **sizes},
+        {"name": "cuda:1", "label": "GPU", "uuid": "GPU-b", "fault": "GPU is lost", **sizes},
+    ]
+    slots = {"total": 6, "free": 5, "restarts": 0, "prewarmed": []}
+    reported = {
+        "device": {"name": "cuda:0", "label": "2 × GPU", **sizes}, "devices": cards, "slots": slots, "waiting": 0,
+        "uptime_seconds": 5.0, "models": [model("m", device="cuda:1")],
+    }  # fmt: skip
+    server.on("GET", "/v1/status", reported)
+    lines = run("status").stdout.splitlines()
+    assert lines[1] == "  cuda:0 GPU GPU-a: 1.0 GiB of 32.0 GiB used"
+    assert lines[2] == "  cuda:1 GPU GPU-b: 1.0 GiB of 32.0 GiB used; gone: GPU is lost"
+    assert lines[4].split()[:3] == ["m", "ready", "cuda:1"]

@@ -199,7 +199,9 @@ class FakeGateway:
             expected_wait=lambda entry: entry.remaining_load_seconds,
             unload=lambda _entry, _force: nothing(),
             exchanger=SimpleNamespace(waiting=lambda _: None, forget=lambda _: None),
-            table=SimpleNamespace(used_bytes=lambda: 0, spawn=lambda work, name: asyncio.create_task(work, name=name)),
+            table=SimpleNamespace(
+                used_bytes=lambda device=None: 0, lost={}, spawn=lambda work, name: asyncio.create_task(work, name=name)
+            ),
         )
         device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
         files = ModelFiles(self.state, device, folder / "converted")

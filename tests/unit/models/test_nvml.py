@@ -1,20 +1,23 @@
 """Which GPU is CUDA's, and whose bytes lie there, by a driver that is made up."""
 
 import logging
+import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from models import nvml
-from runtime.config.device import Device, detect, machine_total, used_of
+from runtime.config import device
+from runtime.config.device import Device, claim, detect, machine_total, memories_of, used_of
 
 GIB = 2**30
 
 
 class Nvml:
-    """Two GPUs as NVML counts them; `open` counts how often it is open."""
+    """Two GPUs as NVML counts them; `open` counts how often it is open. `parts`: of the second one."""
 
     class NVMLError(Exception):
         """As pynvml has it."""
@@ -22,8 +25,16 @@ class Nvml:
     class NVMLError_LibraryNotFound(NVMLError):
         """Of pynvml, too."""
 
+    class NVMLError_GpuIsLost(NVMLError):
+        """Of pynvml, too."""
+
+    class NVMLError_NotFound(NVMLError):
+        """Of pynvml, too."""
+
     def __init__(self) -> None:
         self.open, self.broken, self.installed = 0, False, True
+        self.parts: dict[int, str] = {}
+        self.lost: set[int] = set()
         self.processes: dict[int, list[Any]] = {0: [], 1: []}
 
     def nvmlInit(self) -> None:
@@ -45,13 +56,34 @@ class Nvml:
             raise self.NVMLError("Invalid Argument")
         return index
 
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        for number, name in self.parts.items():
+            if name == uuid:
+                return 10 + number
+        raise self.NVMLError_NotFound("Not Found")
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        if handle == 0:
+            raise self.NVMLError("Not Supported")
+        return [int(bool(self.parts))] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> int:
+        if index not in self.parts:
+            raise self.NVMLError_NotFound("Not Found")
+        return 10 + index
+
     def nvmlDeviceGetName(self, handle: int) -> bytes:
-        return b"NVIDIA H100"
+        return b"NVIDIA H100 MIG 1g.10gb" if handle >= 10 else b"NVIDIA H100"
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return ("GPU-aaaa-1", "GPU-bbbb-2")[handle]
+        return self.parts[handle - 10] if handle >= 10 else ("GPU-aaaa-1", "GPU-bbbb-2")[handle]
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        if handle in self.lost:
+            raise self.NVMLError_GpuIsLost("GPU is lost")
         return SimpleNamespace(total=80 * GIB, used=(1 + handle) * GIB)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
@@ -94,7 +126,7 @@ def test_a_device_is_the_one_that_cuda_sees(
     assert driver.open == 0, "closed again: a fork must not inherit it"
 
 
-@pytest.mark.parametrize("visible", ["", "-1", "7", "GPU-cc", "MIG-1"])
+@pytest.mark.parametrize("visible", ["", "-1", "7", "GPU-cc", "MIG-1", "first"])
 def test_a_gpu_that_is_hidden_is_none(visible: str, driver: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(nvml.VISIBLE, visible)
     with pytest.raises(nvml.NoGpu):
@@ -127,11 +159,11 @@ def test_an_unusable_gpu_is_reported_and_an_absent_one_is_not(
 ) -> None:
     caplog.set_level(logging.WARNING, "roundhouse.device")  # whatever a test before has said of all of ours
     monkeypatch.setenv(nvml.ORDER, "PCI_BUS_ID")  # else it would be set for good
-    monkeypatch.setenv(nvml.VISIBLE, "MIG-1")
-    with pytest.raises(RuntimeError, match="'MIG-1' is neither"):
+    monkeypatch.setenv(nvml.VISIBLE, "first")
+    with pytest.raises(RuntimeError, match="'first' is neither"):
         detect("cuda", None)
     assert detect("auto", None).kind == "cpu"
-    assert "'MIG-1' is neither" in caplog.text
+    assert "'first' is neither" in caplog.text
     caplog.clear()
     driver.installed = False
     assert detect("auto", None).kind == "cpu"
@@ -145,20 +177,72 @@ def test_an_unusable_gpu_is_reported_and_an_absent_one_is_not(
 
 def test_how_busy_a_gpu_is_and_what_is_used_of_it(driver: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     card = Device("cuda", "cuda:0", "NVIDIA H100", 80 * GIB, 60 * GIB)
+    (budget,) = card.budgets
     assert nvml.busy("cuda:0") == 0.25
-    assert used_of(card) == (GIB, 0.25)
-    assert machine_total(card) == 80 * GIB
+    assert used_of(card, budget) == (GIB, 0.25)
+    assert machine_total(card, budget) == 80 * GIB
     monkeypatch.setenv(nvml.VISIBLE, "1")
-    assert used_of(card) == (2 * GIB, 0.5)
+    assert used_of(card, budget) == (2 * GIB, 0.5)
     monkeypatch.setenv(nvml.VISIBLE, "7")
-    assert used_of(card) == (None, None)
+    assert used_of(card, budget) == (None, None)
     assert driver.open == 0
 
 
 def test_without_a_gpu_it_is_this_machines_memory_and_cores() -> None:
     host = Device("cpu", "cpu", "cpu", GIB, GIB)
-    used, busy = used_of(host)
+    (budget,) = host.budgets
+    used, busy = used_of(host, budget)
     assert used is not None
-    assert 0 < used < machine_total(host)
+    assert 0 < used < machine_total(host, budget)
     assert busy is not None
     assert 0 <= busy <= 1
+
+
+def test_a_server_has_all_gpus_that_it_may_see(driver: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [card.uuid for card in nvml.gpus()] == ["GPU-aaaa-1", "GPU-bbbb-2"]
+    both = detect("auto", 10 * GIB)
+    assert [(b.device, b.uuid, b.bytes) for b in both.budgets] == [
+        ("cuda:0", "GPU-aaaa-1", 10 * GIB),
+        ("cuda:1", "GPU-bbbb-2", 10 * GIB),
+    ]
+    assert {b.engine_device for b in both.budgets} == {"cuda:0"}, "each engine sees one GPU, its first"
+    assert (both.label, both.budget, both.total) == ("2 × NVIDIA H100", 20 * GIB, 160 * GIB)
+    assert [used_of(both, b)[0] for b in both.budgets] == [GIB, 2 * GIB]
+    second = detect("cuda:GPU-bbbb-2", [30 * GIB])
+    assert [(b.device, b.driver_name, b.bytes) for b in second.budgets] == [("cuda:0", "GPU-bbbb-2", 30 * GIB)]
+    monkeypatch.setenv(nvml.VISIBLE, "1,7,0")
+    assert [card.uuid for card in nvml.gpus()] == ["GPU-bbbb-2"], "as CUDA: the list ends where it names none"
+    with pytest.raises(RuntimeError, match=r"no GPU GPU-aaaa-1 .* There are: GPU-bbbb-2"):
+        detect("cuda:GPU-aaaa-1", None)
+    assert driver.open == 0
+
+
+def test_parts_of_a_gpu_are_devices(driver: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.parts = {0: "MIG-x", 3: "MIG-y"}
+    assert [b.uuid for b in detect("auto", None).budgets] == ["GPU-aaaa-1", "MIG-x", "MIG-y"]
+    monkeypatch.setenv(nvml.VISIBLE, "MIG-y")
+    assert nvml.gpu("cuda:0").uuid == "MIG-y"
+    assert [card.uuid for card in nvml.gpus()] == ["MIG-y"]
+
+
+async def test_a_gpu_that_is_gone_is_no_driver_that_does_not_answer(driver: Nvml) -> None:
+    memory = memories_of(detect("auto", None))["cuda:1"]
+    assert (await memory.used(), memory.lost) == (2 * GIB, "")
+    driver.broken = True
+    assert (await memory.used(), memory.lost) == (None, "")
+    driver.broken, driver.lost = False, {1}
+    assert await memory.used() is None
+    assert "GPU is lost" in memory.lost
+    driver.lost = set()
+    assert (await memory.used(), memory.lost) == (2 * GIB, "")
+
+
+def test_two_servers_do_not_share_a_gpu(driver: Nvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(device, "LOCKS", tmp_path)
+    with claim(detect("cuda:GPU-aaaa-1", None)):
+        with pytest.raises(RuntimeError, match=rf"GPU-aaaa-1 .*process {os.getpid()}.*--device cuda:UUID"):
+            claim(detect("auto", None))
+        with claim(detect("cuda:GPU-bbbb-2", None)), claim(detect("cpu", None)):
+            pass
+    with claim(detect("auto", None)):
+        assert len(list(tmp_path.iterdir())) == 2

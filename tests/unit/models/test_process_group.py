@@ -1,6 +1,7 @@
 """Who belongs to a process group, and whether anybody of it still runs."""
 
 import os
+import subprocess
 import sys
 
 import psutil
@@ -59,3 +60,22 @@ def test_a_zombie_with_a_thread_that_runs_does() -> None:
         os.close(write)
     eventually(lambda: not process_control.is_group_alive(process.pid))
     os.waitpid(process.pid, 0)
+
+
+def test_an_engine_keeps_to_its_gpu_and_cores() -> None:
+    """Its threads and its children too; those that were there before it was told as well."""
+    core = min(os.sched_getaffinity(0))
+    code = f"""
+import os, subprocess, sys, threading
+from models.process_control import keep_to
+told, done = threading.Event(), []
+thread = threading.Thread(target=lambda: (told.wait(), done.append(os.sched_getaffinity(0))))
+thread.start()
+keep_to("GPU-b", [{core}])
+told.set()
+thread.join()
+child = [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], *os.sched_getaffinity(0))"]
+print(done[0], subprocess.check_output(child, text=True).strip())
+"""
+    shown = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert shown.strip() == f"{{{core}}} GPU-b {core}"

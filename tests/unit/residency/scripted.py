@@ -7,7 +7,8 @@ from pathlib import Path
 from models.messages import HttpCall, LoadResult
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
-from runtime.config.device import DeviceBudget, HostMemory
+from runtime.config.budgets import DeviceBudget
+from runtime.config.device import HostMemory
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.policy import NO_LIMIT
@@ -88,7 +89,9 @@ class World:
             entries.append(entry)
 
         budgets = [DeviceBudget(f"cpu:{part}", budget // parts) for part in range(parts)]
-        table = Table(entries, self.pool, budgets, self.witness, HostMemory(), host_budget)  # type: ignore[arg-type]
+        self.memory = HostMemory()
+        memories = {budget.device: self.memory for budget in budgets}
+        table = Table(entries, self.pool, budgets, self.witness, memories, host_budget)  # type: ignore[arg-type]
         self.manager = ResidencyManager(table, 0.05, working_margin=60)
         self.pool.on_death = self.manager.watcher.died
 

@@ -1,12 +1,16 @@
 """Several devices, each with a budget of its own: here halves of a CPU."""
 
 import asyncio
+import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.config.device import Device, DeviceBudget
+from registry.errors import DoesNotFit
+from runtime.config.budgets import DeviceBudget
+from runtime.config.device import Device, HostMemory, detect
 from runtime.residency.policy import Need, Resident, Snapshot, plan
 from runtime.residency.states import ModelState
 from tests.unit.residency.scripted import World, in_use
@@ -16,12 +20,23 @@ HALVES = (DeviceBudget("cpu:0", 100), DeviceBudget("cpu:1", 100))
 
 
 def test_a_cpu_as_two_devices_has_half_the_budget_on_each() -> None:
-    assert Device("cpu", "cpu", "cpu", 1000, 850, parts=2).budgets == (
-        DeviceBudget("cpu:0", 425),
-        DeviceBudget("cpu:1", 425),
-    )
-    assert {budget.engine_device for budget in HALVES} == {"cpu"}
-    assert Device("cuda", "cuda:0", "GPU", 1000, 850).budgets == (DeviceBudget("cuda:0", 850),)
+    halves = detect("cpu:2", 850).budgets
+    assert [(half.device, half.bytes) for half in halves] == [("cpu:0", 425), ("cpu:1", 425)]
+    assert {half.engine_device for half in halves} == {"cpu"}
+    assert [half.bytes for half in detect("cpu:2", [500, 300]).budgets] == [500, 300]
+    assert Device("cuda", "cuda:0", "GPU", 1000, 850).budgets == (DeviceBudget("cuda:0", 850, "GPU", 1000),)
+
+
+def test_parts_of_a_cpu_have_cores_of_their_own_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7, 1, 2, 5, 6})
+    assert [part.cores for part in detect("cpu:2", 100).budgets] == [(1, 2), (5, 6)]
+    assert {part.cores for part in detect("cpu:6", 100).budgets} == {()}
+    assert detect("cpu", 100).budgets[0].cores == ()
+
+
+def test_as_many_budgets_as_devices() -> None:
+    with pytest.raises(RuntimeError, match="3 sizes for 2 devices"):
+        detect("cpu:2", [1, 2, 3])
 
 
 def test_two_halves_are_not_a_whole() -> None:
@@ -112,5 +127,42 @@ async def test_an_engine_on_a_part_of_the_cpu_gets_the_cpu(tmp_path: Path) -> No
     for name in "ab":
         await world.ask(name)
     assert [engine.device for engine in world.pool.engines] == ["cpu", "cpu"]
+    await world.manager.close()
+    await world.pool.close()
+
+
+async def test_models_of_a_device_that_is_gone_come_back_on_another(tmp_path: Path) -> None:
+    world = World(tmp_path, "abc", budget=200, parts=2)
+    try:
+        async with asyncio.timeout(200):
+            await world.ask("a")
+            entry = world.manager.entries["a"]
+            gone, memory = entry.device, HostMemory()
+            memory.lost = "GPU is lost"
+            world.manager.table.memories = {**world.manager.table.memories, gone: memory}
+            await world.manager.watcher.look_at_devices()
+            while entry.state is not ModelState.READY:
+                await world.manager.table.change()
+            assert entry.device != gone
+            assert "died a device_lost" in world.witness.events
+            assert entry.failures[0].cause.code == "device_lost"
+            assert "GPU is lost" in str(entry.failures[0].cause)
+            await world.ask("b")
+            assert world.manager.entries["b"].device == entry.device, "one leaves: nothing is loaded on what is gone"
+            memory.lost = ""
+            await world.manager.watcher.look_at_devices()
+            await world.ask("c")
+            assert world.manager.entries["c"].device == gone
+    finally:
+        await world.manager.close()
+        await world.pool.close()
+
+
+async def test_without_any_device_left_it_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path, "a", budget=100)
+    world.manager.table.lost["cpu:0"] = "GPU is lost"
+    with pytest.raises(DoesNotFit, match="device for it is gone"):
+        await world.ask("a")
+    assert world.manager.table.used_bytes() == 0
     await world.manager.close()
     await world.pool.close()

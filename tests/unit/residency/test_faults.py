@@ -41,8 +41,8 @@ async def test_what_a_failed_load_had_taken_is_seen_to_be_back(world: World, use
         requested.set()
         await seen.wait()
 
-    world.manager.table.memory.used = look  # type: ignore[method-assign,assignment]
-    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    world.memory.used = look  # type: ignore[method-assign,assignment]
+    world.memory.back = back  # type: ignore[method-assign]
     world.pool.make = lambda: FakeEngine(load_error=EngineFailed("a broken file"))
     asking = asyncio.create_task(world.ask("a"))
     await asyncio.wait_for(requested.wait(), 200)
@@ -116,7 +116,7 @@ async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(wo
         assert (used_bytes, before) == (100, None)
         await memory_back.wait()
 
-    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    world.memory.back = back  # type: ignore[method-assign]
     await world.ask("a")
     entry = world.manager.entries["a"]
     await world.pool.links[0].end(cause=Cause("engine_hung", "no answer"))
@@ -337,7 +337,7 @@ async def test_a_slot_whose_load_fails_is_free_again_whatever_the_memory_says(wo
     async def unknown() -> int:
         raise OSError("the driver went away")
 
-    world.manager.table.memory.used = unknown  # type: ignore[method-assign]
+    world.memory.used = unknown  # type: ignore[method-assign]
     with pytest.raises(Unavailable):
         await world.ask("a")
     assert (world.pool.links[0].ended, world.pool.free) == (1, 3)

@@ -10,7 +10,7 @@ import pytest
 from models.messages import AdapterRef, MemoryFootprint
 from registry.errors import Conflict, DoesNotFit, QueueFull, Unavailable
 from registry.recipes.definition import Recipe
-from runtime.config.device import DeviceBudget
+from runtime.config.budgets import DeviceBudget
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from tests.eventually import PATIENCE

@@ -106,8 +106,8 @@ def test_the_next_plan_is_made_with_what_was_measured(state: State) -> None:
 
 def test_a_wake_before_any_sleep_was_kept_is_no_row(state: State) -> None:
     """The disk was full when it slept."""
-    state.models.record_wake(load_key(recipe("a"), GPU), 0.5)
-    assert state.models.slept(load_key(recipe("a"), GPU)) is None
+    state.models.record_wake(load_key(recipe("a"), GPU.label), 0.5)
+    assert state.models.slept(load_key(recipe("a"), GPU.label)) is None
 
 
 def test_growth_without_a_load_that_was_kept_tells_nothing(state: State) -> None:
@@ -162,7 +162,7 @@ def test_a_data_directory_that_a_runaway_has_poisoned_heals_by_itself(tmp_path: 
     old = sqlite3.connect(tmp_path / FILE)
     for script in MIGRATIONS[:3]:
         old.executescript(script)
-    runaway = (*load_key(chat.recipe, cpu), 7_300_640_768, 7_300_640_768, '{"weights": 1.5}', 3, 5.0, None)
+    runaway = (*load_key(chat.recipe, cpu.label), 7_300_640_768, 7_300_640_768, '{"weights": 1.5}', 3, 5.0, None)
     old.execute("INSERT INTO loads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", runaway)
     old.execute("PRAGMA user_version = 3")
     old.commit()
@@ -172,7 +172,7 @@ def test_a_data_directory_that_a_runaway_has_poisoned_heals_by_itself(tmp_path: 
             chat, FileEstimates(tmp_path, "r", 1_150_000_000, "estimated"), load_history(chat.recipe, state, cpu)
         )
         assert chat.needed == 1_150_000_000
-        state.models.record_load(load_key(chat.recipe, cpu), 900_000_000, {})
+        state.models.record_load(load_key(chat.recipe, cpu.label), 900_000_000, {})
         apply_history(chat, load_history(chat.recipe, state, cpu))
         assert chat.needed == 900_000_000
 
@@ -190,7 +190,7 @@ def test_a_database_that_hangs_delays_no_request_and_loses_nothing(state: State)
     record.loaded(one, CAN_SLEEP, 2.0, 10.0, 150)
     one.margin = 20
     record.grew(one)
-    assert state.models.measured(load_key(one.recipe, GPU)) is None
+    assert state.models.measured(load_key(one.recipe, GPU.label)) is None
     hangs.set()
     record.close()
     again = entry()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.config.device import DeviceBudget
+from runtime.config.budgets import DeviceBudget
 from runtime.residency.policy import Need, Resident, Snapshot, Victim, next_to_leave, plan, to_sleep
 from runtime.residency.states import TRANSITIONS, ModelState
 

@@ -9,7 +9,7 @@ import pytest
 from models.messages import AdapterRef, MemoryFootprint
 from registry.errors import DoesNotFit
 from registry.recipes.definition import Recipe
-from runtime.config.device import DeviceBudget
+from runtime.config.budgets import DeviceBudget
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue

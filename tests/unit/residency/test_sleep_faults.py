@@ -8,7 +8,7 @@ import pytest
 
 from models.messages import MemoryFootprint
 from registry.errors import EngineFailed
-from runtime.config.device import DeviceBudget
+from runtime.config.budgets import DeviceBudget
 from runtime.residency.states import ModelState
 from runtime.slots import frames
 from runtime.slots.link import Cause
@@ -184,7 +184,7 @@ async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World
         await seen.wait()
 
     await world.ask("a")
-    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    world.memory.back = back  # type: ignore[method-assign]
     other = asyncio.create_task(world.ask("b"))
     while not world.pool.engines[0].sleeps:
         await asyncio.sleep(0.001)
@@ -206,7 +206,7 @@ async def test_host_memory_that_is_not_seen_to_be_back_is_not_given_away(world: 
         await world.ask(name)
     await world.manager.unload(world.manager.entries["b"])
     world.manager.entries["c"].host_needed = 120
-    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    world.memory.back = back  # type: ignore[method-assign]
     leaving = asyncio.create_task(world.manager.unload(world.manager.entries["a"]))
     await reached(world, "a", ModelState.UNLOADING)
     other = asyncio.create_task(world.ask("c"))
@@ -226,7 +226,7 @@ async def test_only_bytes_that_a_process_held_are_waited_for(world: World) -> No
     async def back(freed: int, before: int | None) -> None:
         awaited.append(freed)
 
-    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    world.memory.back = back  # type: ignore[method-assign]
     a = world.manager.entries["a"]
     for entry in world.manager.entries.values():
         entry.margin = 10

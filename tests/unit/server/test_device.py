@@ -5,7 +5,7 @@ import psutil
 import pytest
 from pydantic import ByteSize
 
-from models import process_control
+from models import nvml, process_control
 from runtime.config import device
 
 GIB = 2**30
@@ -16,7 +16,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """64 GiB of memory, of which the container may use 32, and a GPU of 80 GiB."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
     monkeypatch.setattr(process_control, "memory_limit", lambda: 32 * GIB)
-    monkeypatch.setattr(device, "_gpu", lambda _requested: ("GPU", 80 * GIB))
+    monkeypatch.setattr(nvml, "gpus", lambda: (nvml.Gpu("GPU", "GPU-1", 80 * GIB, GIB),))
     return monkeypatch
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from models.messages import HttpCall, LoadResult
 from registry.errors import RoundhouseError, Unavailable
-from runtime.config.device import DeviceBudget, HostMemory
+from runtime.config.budgets import DeviceBudget
+from runtime.config.device import HostMemory
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
@@ -61,7 +62,7 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
     )  # fmt: skip
 
     pool = SimpleNamespace(free=0)
-    table = Table([entry], pool, [DeviceBudget("cpu", 250)], Witness(), HostMemory())  # type: ignore[arg-type]
+    table = Table([entry], pool, [DeviceBudget("cpu", 250)], Witness(), {"cpu": HostMemory()})  # type: ignore[arg-type]
     manager = ResidencyManager(table)
     watching = asyncio.create_task(manager.watcher.watch(HEARTBEAT, HUNG_AFTER))
     loop.call_later(at, setattr, link, "stopped", True)

@@ -186,6 +186,7 @@ def _print_plan(result: Json) -> None:
             ("model", result["model"]),
             ("verdict", result["verdict"]),
             ("why", result["why"]),
+            *([("device", result["device"])] if result.get("device") else []),
             ("needs", size(result["bytes_needed"])),
             ("free", f"{size(result['bytes_free'])} of {size(result['budget_bytes'])}"),
             *([("on the host", _on_host(result["host"]))] if result["host"] else []),

@@ -70,6 +70,13 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         f"{slots['total'] - slots['free']} of {slots['total']} slots; {result['waiting']} requests waiting; "
         f"up for {result['uptime_seconds']:.0f} s"
     )
+    devices = result.get("devices", [])  # a server of before has none
+    for part in devices if len(devices) > 1 else ():
+        gone = f"; gone: {part['fault']}" if part["fault"] else ""
+        print(
+            f"  {part['name']} {part['label']}{' ' * bool(part['uuid'])}{part['uuid']}: "
+            f"{size(part['resident_bytes'])} of {size(part['budget_bytes'])} used{gone}"
+        )
     if host := result.get("host"):
         print(f"host memory: {size(host['resident_bytes'])} of {size(host['budget_bytes'])} used")
     if warm := slots.get("prewarmed"):
@@ -79,7 +86,8 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         held = size(model["bytes"]) if model["bytes"] else "-"
         busy = f"{model['running']}/{model['waiting']}"
         pinned = "yes" if model["pinned"] else ""
-        row = [model["id"], state(model), model["tier"], held, pinned, busy, ago(model["last_used"])]
+        where = model["device"] if len(devices) > 1 and model["device"] else model["tier"]
+        row = [model["id"], state(model), where, held, pinned, busy, ago(model["last_used"])]
         rows.append([*row[:4], size(model["host_bytes"]) if model["host_bytes"] else "-", *row[4:]] if host else row)
     heads = ["MODEL", "STATE", "WHERE", "BYTES", *(["ON HOST"] if host else []), "PINNED", "RUN/WAIT", "LAST USED"]
     table(heads, rows, right=[head for head in ("BYTES", "ON HOST", "RUN/WAIT") if head in heads])

@@ -102,7 +102,7 @@ def _typed(field: "FieldInfo") -> tuple[Any, object]:
             return list[str] | None, None
         case kind, _ if kind is Bounds:
             return list[str] | None, None
-        case kind, _ if kind in (ByteSize | None, Path):
+        case kind, _ if kind in (ByteSize | None, tuple[ByteSize, ...], Path):
             return str | None, None
         case kind, default:
             return kind, default

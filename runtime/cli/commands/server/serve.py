@@ -43,16 +43,18 @@ def _run(settings: "Settings", as_json: bool) -> int:
     from runtime.cli.local.data_dir import DataDir
 
     read = read_recipes(settings)
-    from runtime.config.device import detect
+    from runtime.config.device import claim, detect
 
     try:
         device = detect(settings.device, settings.device_memory, settings.host_memory)
+        claimed = claim(device)
     except RuntimeError as error:
         raise RefusedError(str(error)) from None
     url = f"http://{_reachable(settings.host)}:{settings.port}"
-    with DataDir(
-        settings.data_dir, url
-    ) as data_dir:  # first: it also ends what a killed server left, which may hold the port
+    with (
+        claimed,
+        DataDir(settings.data_dir, url) as data_dir,
+    ):  # first: it also ends what a killed server left, which may hold the port
         taken = _take_port(settings.host, settings.port)
         os.register_at_fork(after_in_child=taken.close)
         settings = settings.model_copy(update={"data_dir": data_dir.path, "run_dir": data_dir.run_dir})
@@ -63,6 +65,9 @@ def _run(settings: "Settings", as_json: bool) -> int:
             os.environ.pop(secret, None)
         if not as_json:
             note(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {data_dir.path}")
+            for part in device.parts:
+                name = f"{part.label} {part.uuid}".rstrip()
+                note(f"  {part.device}: {name} with {part.bytes / 2**30:.1f} GiB")
         announcer = _announce(url, as_json)
 
         def background() -> None:

@@ -27,6 +27,7 @@ def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """A host with a GPU and all that is needed, whatever this one has."""
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr(nvml, "gpu", lambda device: H100)
+    monkeypatch.setattr(nvml, "gpus", lambda: (H100,))
     monkeypatch.setattr(nvml, "driver", lambda: "580.65.06")
     monkeypatch.setattr(host, "engine_version", lambda engine: "1.0")
     monkeypatch.setattr(host, "_installed", lambda name: "2.13.0")
@@ -52,7 +53,7 @@ def missing(kind: host.Kind = "cuda") -> list[HostNeed]:
     return [need for need in needs(kind, free_port()) if not need.met]
 
 
-def no_gpu(device: str) -> nvml.Gpu:
+def no_gpu(*_device: str) -> nvml.Gpu:
     raise nvml.NoGpu("the NVIDIA driver does not answer")
 
 
@@ -65,7 +66,7 @@ def test_a_host_that_has_all_lacks_nothing(good: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("spoil", "name", "help"),
     [
-        (lambda m, p: m.setattr(nvml, "gpu", no_gpu), "gpu", "--gpus all"),
+        (lambda m, p: m.setattr(nvml, "gpus", no_gpu), "gpu", "--gpus all"),
         (lambda m, p: m.setattr(nvml, "driver", lambda: "575.1"), "driver", "580"),
         (
             lambda m, p: m.setattr(f"{HOST}.libraries.find_library", lambda name: None),

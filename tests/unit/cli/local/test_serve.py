@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import ByteSize
 
+from models import nvml
 from registry.bounds import Bounds
 from runtime.cli.commands.server.options import options
 from runtime.cli.commands.server.serve import _reachable, _take_port
@@ -117,7 +118,7 @@ def test_settings_that_cannot_work_are_refused_at_once(run: Run, given: tuple[st
 
 
 def test_no_host_memory_is_none_and_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_gpu", lambda _requested: ("card", 100))
+    monkeypatch.setattr(nvml, "gpus", lambda: (nvml.Gpu("card", "GPU-1", 100, 0),))
     assert device.detect("cuda", 50, 0).host_budget == 0
     assert device.detect("cuda", 50).host_budget > 0
 

@@ -148,7 +148,7 @@ async def test_what_was_measured_of_a_former_version_goes_with_it(gateway: FakeG
     editor, models = gateway.gateway.services.editor, gateway.state.models
     for most in (7, 8):
         await editor.edit("chat", {"queue.max_waiting": most})
-    key = load_key(gateway.entries["chat@2"].recipe, CPU)
+    key = load_key(gateway.entries["chat@2"].recipe, CPU.label)
     models.record_load(key, 1000, {})
     models.set_pin("chat@2", True)
     models.set_alias("second", "chat@2")

@@ -24,15 +24,15 @@ async def test_measured_figures_of_one_model_are_forgotten(tmp_path: Path, monke
         entry.state, entry.needed = ModelState.ABSENT, 7_300_640_768
         entry.after_load, entry.margin = 7_300_000_000, 640_768
         for one in (entry, other):
-            state.models.record_load(load_key(one.recipe, CPU), 7_300_640_768, {})
+            state.models.record_load(load_key(one.recipe, CPU.label), 7_300_640_768, {})
         transport = httpx.ASGITransport(app=application(gateway))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answer = await client.delete("/v1/models/chat/estimate")
             unknown = await client.delete("/v1/models/nobody/estimate")
         assert (answer.status_code, answer.json()["expected_bytes"]) == (200, 1234)
         assert (entry.needed_detail, entry.after_load, entry.margin) == ("from its files", 0, 0)
-        assert state.models.measured(load_key(entry.recipe, CPU)) is None
-        assert state.models.measured(load_key(other.recipe, CPU)) is not None
+        assert state.models.measured(load_key(entry.recipe, CPU.label)) is None
+        assert state.models.measured(load_key(other.recipe, CPU.label)) is not None
         assert unknown.status_code == 404
 
 

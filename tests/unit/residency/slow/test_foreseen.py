@@ -87,7 +87,7 @@ def test_what_others_load_meanwhile_does_not_make_a_sleep_longer() -> None:
 
     async def hide() -> None:
         world = world_of_two()
-        world.manager.table.memory = Hidden()
+        world.manager.table.memories = dict.fromkeys(world.manager.table.memories, Hidden())
         entry = await falls_asleep(world)
         entry.measured_first_sleep = None
         await reached(world, entry, ModelState.ASLEEP)

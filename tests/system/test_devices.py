@@ -1,0 +1,39 @@
+"""A CPU as two devices, on real engines: each model on one of them, with cores of its own, and who leaves is there."""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.system.serving import STARTER, Server
+
+pytestmark = pytest.mark.real
+NAMES = ("starter-embed", "starter-rerank")
+
+
+def cores_of(pid: int) -> set[int]:
+    return set(psutil.Process(pid).cpu_affinity() or ())
+
+
+def test_models_on_two_halves_of_a_cpu(tmp_path: Path) -> None:
+    recipes = [STARTER / f"{name}.yaml" for name in NAMES]
+    with Server(tmp_path / "data", recipes, device="cpu:2").wait_ready() as server:
+        embedded = server.http.post("/v1/embeddings", json={"model": NAMES[0], "input": "hello"})
+        ranked = server.http.post("/v1/rerank", json={"model": NAMES[1], "query": "a cat", "documents": ["a cat"]})
+        assert (embedded.status_code, ranked.status_code) == (200, 200)
+        status = server.http.get("/v1/status").json()
+        by_name = {device["name"]: device for device in status["devices"]}
+        assert list(by_name) == ["cpu:0", "cpu:1"]
+        models = {model["id"]: model for model in status["models"]}
+        assert {models[name]["device"] for name in NAMES} == set(by_name)
+        for name in NAMES:
+            device = by_name[models[name]["device"]]
+            assert device["resident_bytes"] == models[name]["bytes"]
+            assert server.metric("roundhouse_device_resident_bytes", device=device["name"]) == models[name]["bytes"]
+        used = [cores_of(models[name]["pid"]) for name in NAMES]
+        mine = os.sched_getaffinity(0)
+        if len(mine) > 1:
+            assert not used[0] & used[1]
+        assert all(cores <= mine and cores for cores in used)
+        assert server.stop() == 0
