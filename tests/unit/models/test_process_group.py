@@ -68,14 +68,14 @@ def test_an_engine_keeps_to_its_gpu_and_cores() -> None:
     code = f"""
 import os, subprocess, sys, threading
 from models.process_control import keep_to
-told, done = threading.Event(), []
-thread = threading.Thread(target=lambda: (told.wait(), done.append(os.sched_getaffinity(0))))
+go, done = threading.Event(), []
+thread = threading.Thread(target=lambda: (go.wait(), done.append(os.sched_getaffinity(0))))
 thread.start()
 keep_to("GPU-b", [{core}])
-told.set()
+go.set()
 thread.join()
 child = [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], *os.sched_getaffinity(0))"]
 print(done[0], subprocess.check_output(child, text=True).strip())
 """
-    shown = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert shown.strip() == f"{{{core}}} GPU-b {core}"
+    answer = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert answer.strip() == f"{{{core}}} GPU-b {core}"
