@@ -19,7 +19,6 @@ from functools import partial
 import msgspec
 
 from registry.base.json import NOT_JSON
-from registry.base.wording import plain
 from registry.errors import BadRequest
 from tenants.keys.records import Team, check_name, check_team, check_weight
 from tenants.keys.table import KeyTable
@@ -110,12 +109,12 @@ def _of_limits(team: str, declared: list[Limit], limits: LimitTable) -> Iterator
     for limit in declared:
         alike = [one for one in existing if _identity(one) == _identity(limit)]
         if len(alike) != 1 or (alike[0].amount, alike[0].mode) != (limit.amount, limit.mode):
-            before = ", ".join(f"{plain(one.display_amount)} ({one.mode})" for one in alike) or "none"
-            words = f"{team}: {limit.words}: {before} -> {plain(limit.display_amount)} ({limit.mode})"
+            before = ", ".join(f"{one.display(one.amount)} ({one.mode})" for one in alike) or "none"
+            words = f"{team}: {limit.words}: {before} -> {limit.display(limit.amount)} ({limit.mode})"
             yield TeamChange(words, partial(limits.set, limit))
     for one in existing:
         if _identity(one) not in map(_identity, declared):
-            words = f"{team}: {one.words}: {plain(one.display_amount)} ({one.mode}) -> none"
+            words = f"{team}: {one.words}: {one.display(one.amount)} ({one.mode}) -> none"
             yield TeamChange(words, partial(limits.remove, one.id))
 
 

@@ -137,6 +137,10 @@ class Adapters:
             self._names.check_adapter(key)
             self._storage.check(key, self._service.list)
 
+    def admit_merge(self, key: AdapterKey, name: str, size: int) -> None:
+        """Let a team store a merged model. Raises StorageExceeded."""
+        self._storage.admit(key, self._service.list, name, size)
+
     # --- registration -----------------------------------------------------------------------------------------------
     async def check(self, name: str, base: str, source: AdapterSource, caller: Caller) -> tuple[str, CheckedAdapter]:
         """Do everything but store it. Raises Unfit with every fault at once."""

@@ -4,7 +4,7 @@ import asyncio
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from adapters.types import ComposedAdapter
 from models.sources.resolve import revision
 from registry.catalog import ResolvedName
 from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable
-from registry.records import Version
+from registry.records import AdapterKey, Version
 from registry.state.versions import check_alias
 from runtime.gateway.adapters import Adapters, Registration
 from runtime.gateway.names import Names
@@ -75,26 +75,27 @@ class Combiner:
     async def merge(self, name: str, caller: Caller, folder: Path) -> AdapterMergedView:
         """Merge base and adapter into a model below `folder`, unless that was done before.
 
-        Raises BadRequest, NotFound, Unavailable (combine_busy, out_of_memory, disk_full, storage_full), Unfit,
-        EngineFailed.
+        Raises BadRequest, NotFound, StorageExceeded, Unavailable (combine_busy, out_of_memory, disk_full,
+        storage_full), Unfit, EngineFailed.
         """
         target = self._names.find(name, caller)
         [version] = _versions([target])
+        key = version.key
         base = self._adapters.base_for(version.key.name, version.key.base, caller.team)
         with self._exclusive():
             await self._service.ready(version.digest)
             base_revision = await asyncio.to_thread(revision, target.recipe.source, base.path)
             words = f"{version.key.base}-{version.key.name}-{version.digest[7:19]}-{base_revision[:12]}"
-            out = folder / re.sub(r"[^A-Za-z0-9._-]", "-", words)
+            out = folder / f"{caller.team}+{re.sub(r'[^A-Za-z0-9._-]', '-', words)}"
             if out.is_dir():
                 size = await asyncio.to_thread(size_of, out)
             else:
                 with disk_errors():
                     required = await asyncio.to_thread(_make_room, base.path, folder)
+                    self._adapters.admit_merge(AdapterKey(key.base, key.name, caller.team), out.name, required)
                     trusted = target.recipe.engine.flags.get("trust_remote_code") is True
                     with self._service.reserve.hold(required):
                         size = await merge_model(base.path, self._service.stored(version).path, out, trusted=trusted)
-        key = version.key
         return AdapterMergedView(
             name=key.name, base=key.base, version=version.tag, digest=version.digest, output=str(out), bytes=size
         )
@@ -148,6 +149,11 @@ class Combiner:
                     code="adapter_deleted",
                 ) from None
             raise
+
+
+def sizes(folder: Path) -> Callable[[str], Mapping[str, int]]:
+    """The bytes of each model that a team has merged below `folder`, by its name."""
+    return lambda team: {out.name: size_of(out) for out in folder.glob(f"{team}+*")}
 
 
 def tidy(folder: Path) -> None:

@@ -70,6 +70,10 @@ class RequestRecord:
     """What limits reserved for its last attempt, if there are any."""
     pairs: int = 0
     """Pairs of query and document that were answered."""
+    routing_tokens: int = 0
+    """Tokens of the embedding that chose its target."""
+    routing_cost: int = 0
+    """Their list price, in millionths of the currency."""
     pool: str = ""
     """The recipe's pool that it ran in; '': none, or it never ran."""
     first_goal: float | None = None

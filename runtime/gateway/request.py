@@ -87,6 +87,8 @@ class Request:
         self.make_calls: Calls = lambda _: ()
         self.tried: list[str] = []
         """Models of the attempts before this one."""
+        self.routing_tokens = self.routing_cost = 0
+        """Of the embedding that chose its target, until an attempt's record has them."""
         self._sinks, self._clock, self._device = sinks, clock, device
         self._received = clock()
         self.attempt = Attempt(self._received)
@@ -239,6 +241,8 @@ class Request:
         if self._device is not None and attempt.device_mark is not None:
             seconds["device"] = self._device.end(attempt.device_mark)
             seconds["cold"] = lease.load_seconds if lease is not None and lease.is_cold else 0.0
+        routing_tokens, routing_cost = self.routing_tokens, self.routing_cost
+        self.routing_tokens = self.routing_cost = 0  # of one attempt alone
         return RequestRecord(
             context=self.context,
             endpoint=self.endpoint,
@@ -252,6 +256,8 @@ class Request:
             entry=attempt.entry,
             admission=attempt.admission,
             pairs=attempt.pairs if end is End.DONE else 0,
+            routing_tokens=routing_tokens,
+            routing_cost=routing_cost,
             pool="" if lease is None else lease.pool,
             first_goal=None if lease is None else lease.first_goal,
             is_stream=attempt.is_stream,

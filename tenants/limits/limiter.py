@@ -154,6 +154,12 @@ class Limiter:
         self._running[id(admission)] = admission
         return admission
 
+    def has_room(self, caller: Caller, model: str, most: Amounts) -> bool:
+        """Whether `admit` would let it in now."""
+        now = self._clock()
+        meters = (one for one in self._of(caller.team, caller.metered, model) if one.limit.mode is Mode.ENFORCE)
+        return all(one.meter.wait(one.amount_to_reserve(most), now) == 0.0 for one in meters)
+
     def settle(self, admission: Admission, used: Amounts, *, last: bool = True) -> None:
         """Once, whatever its end was; called again it does nothing. last: the request ends with it."""
         now = self._clock()

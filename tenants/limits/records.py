@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from registry.base.wording import plain, size_words
 from registry.errors import BadRequest
 
 MICRO = 1_000_000
@@ -83,6 +84,12 @@ class Limit:
     def display_amount(self) -> float:
         """As users write it."""
         return self.amount if self.kind.unit == 1 else self.amount / self.kind.unit
+
+    def display(self, value: int) -> str:
+        """A value of its kind for people, bytes with their size in a larger unit."""
+        if self.kind is not Kind.ADAPTER_BYTES:
+            return plain(value / self.kind.unit)
+        return f"{value} ({size_words(value)})" if value >= 1024 else str(value)
 
     def counts(self, model: str) -> bool:
         """Whether requests to a model count; those to `id@version` count as the model's."""

@@ -2,9 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from registry.base.wording import plain
 from registry.errors import Refusal, StorageExceeded
 from registry.records import Adapter, AdapterKey
 from tenants.limits.limiter import DAY, OnLimit
@@ -14,10 +13,18 @@ log = logging.getLogger("roundhouse.tenants")
 
 
 class StorageLimiter:
-    """Checks what a team stores against the limits that `replace` sets."""
+    """Checks what a team stores against the limits that `replace` sets.
 
-    def __init__(self, on_limit: OnLimit = lambda _limit, _what: None, wall: Callable[[], float] = time.time) -> None:
-        self._on_limit, self._wall = on_limit, wall
+    merged: the sizes of a team's merged models, which count like adapters' bytes.
+    """
+
+    def __init__(
+        self,
+        on_limit: OnLimit = lambda _limit, _what: None,
+        wall: Callable[[], float] = time.time,
+        merged: Callable[[str], Mapping[str, int]] = lambda _team: {},
+    ) -> None:
+        self._on_limit, self._wall, self._merged = on_limit, wall, merged
         self._limits: dict[str, list[Limit]] = {}
         self._warned: dict[str, int] = {}
         """The day of the log's last warning, by limit id."""
@@ -41,7 +48,7 @@ class StorageLimiter:
         for limit, _, _ in exceeded:
             self._on_limit(limit, "shadow" if limit.mode is Mode.SHADOW else "warned")
             if limit.mode is Mode.WARN:
-                warnings.append(f"{limit.words}: over {plain(limit.display_amount)}")
+                warnings.append(f"{limit.words}: over {limit.display(limit.amount)}")
                 today = int(self._wall()) // DAY
                 if self._warned.get(limit.id) != today:
                     self._warned[limit.id] = today
@@ -55,7 +62,7 @@ class StorageLimiter:
         exceeded = []
         for limit in self._limits.get(key.team, ()):
             if limit.counts(key.base):
-                used, added = _use(limit, key, stored(), digest, size)
+                used, added = self._use(limit, key, stored(), digest, size)
                 if added and used + added > limit.amount:
                     exceeded.append((limit, used, added))
         return exceeded
@@ -65,7 +72,8 @@ class StorageLimiter:
         for limit, used, added in exceeded:
             if limit.mode is Mode.ENFORCE:
                 self._on_limit(limit, "refused")
-                reason = f"{limit.words} is {limit.amount}, of which {used} are used; this registration adds {added}"
+                amount, taken, more = map(limit.display, (limit.amount, used, added))
+                reason = f"{limit.words} is {amount}, of which {taken} are used; this registration adds {more}"
                 refusals.append(
                     Refusal(
                         limit.id, limit.kind, limit.owner, limit.subject, limit.display_amount,
@@ -80,11 +88,12 @@ class StorageLimiter:
                 refusals,
             )
 
-
-def _use(limit: Limit, key: AdapterKey, stored: Iterable[Adapter], digest: str, size: int) -> tuple[int, int]:
-    """What the team has of a limit's kind, and what this content under this name adds. Equal content counts once."""
-    own = [one for one in stored if one.key.team == key.team and limit.counts(one.key.base)]
-    if limit.kind is Kind.ADAPTERS:
-        return len(own), int(all(one.key != key for one in own))
-    sizes = {version.digest: version.bytes for one in own for version in one.versions}
-    return sum(sizes.values()), 0 if digest in sizes else size
+    def _use(self, limit: Limit, key: AdapterKey, stored: Iterable[Adapter], digest: str, size: int) -> tuple[int, int]:
+        """What the team has of a limit's kind, and what this content adds. Equal content counts once."""
+        own = [one for one in stored if one.key.team == key.team and limit.counts(one.key.base)]
+        if limit.kind is Kind.ADAPTERS:
+            return len(own), int(all(one.key != key for one in own))
+        sizes = {version.digest: version.bytes for one in own for version in one.versions}
+        if not limit.model:
+            sizes |= self._merged(key.team)
+        return sum(sizes.values()), 0 if digest in sizes else size

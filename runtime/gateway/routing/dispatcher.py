@@ -23,7 +23,6 @@ from routing.decide import decide
 from routing.decision import Decision, Facts, TargetFacts, Vector
 from routing.routers.content import Router
 from runtime.gateway.backend import TargetState
-from runtime.gateway.context import RequestContext
 from runtime.gateway.names import ModelRef
 from runtime.gateway.request import Request
 from runtime.gateway.routing.requests import RouteInput, read
@@ -53,6 +52,10 @@ class Budgets(Protocol):
         self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
     ) -> Callable[[Target], bool]:
         """Whether the budgets of team and key have room for the calls at a target."""
+        ...
+
+    def has_room(self, caller: Caller, target: Target, call: Call) -> bool:
+        """Whether their limits have room for a call that helps to choose."""
         ...
 
 
@@ -164,7 +167,8 @@ class RouterDispatcher:
 
     def __init__(self, store: RouterStore, source: TargetSource, budgets: Budgets) -> None:
         self.store = store
-        self._source, self._targets, self._conversations = source, Targets(source, budgets), Conversations()
+        self._source, self._budgets = source, budgets
+        self._targets, self._conversations = Targets(source, budgets), Conversations()
 
     async def route(self, router: Router, request: Request) -> Target:
         """The target of a request, with the decision. Its conversation stays there.
@@ -172,7 +176,7 @@ class RouterDispatcher:
         Raises Unavailable (no_route), Forbidden, BadRequest (wrong_task), and what resolving the target raises.
         """
         model_ref, context = request.model_ref, request.context
-        route_input, decision = await self.explain(router, request.endpoint, request.calls, model_ref, context)
+        route_input, decision = await self.explain(router, request.endpoint, request.calls, model_ref, request)
         target = self._source.resolve(
             ModelRef(model_ref.task, decision.target, written_by=DEFAULT_TEAM), context.caller
         )
@@ -204,10 +208,13 @@ class RouterDispatcher:
 
     # --- a decision -------------------------------------------------------------------------------------------------
     async def explain(
-        self, router: Router, endpoint: str, calls: Sequence[Call], model_ref: ModelRef, context: RequestContext
+        self, router: Router, endpoint: str, calls: Sequence[Call], model_ref: ModelRef, request: Request
     ) -> tuple[RouteInput, Decision]:
-        """The decision for a request, without its consequences. Raises as `route`."""
-        spec, task = router.spec, model_ref.task
+        """The decision for calls, without its consequences. Raises as `route`.
+
+        request: pays for the embedding that it takes.
+        """
+        spec, task, context = router.spec, model_ref.task, request.context
         if model_ref.adapter:
             raise BadRequest(
                 f"Router '{spec.id}' chooses who answers: leave 'adapter_id' out, or name a model instead of it.",
@@ -220,29 +227,43 @@ class RouterDispatcher:
                 param="model",
             )
         route_input = read(endpoint, calls, context, spec)
-        vector = await self.vector(router, route_input.features.text, context)
+        vector = await self.vector(router, route_input.features.text, request)
         # nothing is awaited from here until the decision is carried out: no target can leave meanwhile
         stays = route_input.is_continued and spec.conversation.stay > 0  # an earlier version may have remembered it
         current = self._conversations.target_of(route_input.conversation) if stays else None
         facts = self._targets.facts(spec, context.caller, current, calls)
         return route_input, decide(replace(route_input.features, vector=vector), router, facts)
 
-    async def vector(self, router: Router, text: str, context: RequestContext) -> Vector | None:
-        """The text's embedding, if the router's model is resident. No error, no load."""
-        name = router.embedding
-        if name is None or not text:
+    def embedding_call(self, router: Router, text: str) -> tuple[Target, EmbedRequest] | None:
+        """The call that embeds a text; None: the router needs none, or its model is not resident here."""
+        if router.embedding is None or not text:
             return None
         try:
-            target = self._source.resolve(ModelRef(Task.EMBED, name), EVERYBODY)
-            state = self._source.state_of(target)
-            if not (state.is_local and state.is_resident):
-                return None  # to look at a text must not send it to a provider
-            call = EmbedRequest(inputs=[router.read(text)[:MOST_CHARACTERS]], truncate=True)
-            inside = replace(context, caller=EVERYBODY, source="probe")
-            request = Request(inside, PROBE_ENDPOINT)
-            async with asyncio.timeout(VECTOR_SECONDS), self._source.lease_inside(request, target) as lease:
+            target = self._source.resolve(ModelRef(Task.EMBED, router.embedding), EVERYBODY)
+        except RoundhouseError:
+            return None
+        state = self._source.state_of(target)
+        if not (state.is_local and state.is_resident):
+            return None  # to look at a text must not send it to a provider
+        return target, EmbedRequest(inputs=[router.read(text)[:MOST_CHARACTERS]], truncate=True)
+
+    async def vector(self, router: Router, text: str, request: Request) -> Vector | None:
+        """The text's embedding, at the cost of a request that has room for it. No error, no load."""
+        found = self.embedding_call(router, text)
+        if found is None:
+            return None
+        target, call = found
+        is_admitted = request.attempt.admission is not None
+        if not is_admitted and not self._budgets.has_room(request.context.caller, target, call):
+            return None
+        probe = Request(replace(request.context, caller=EVERYBODY, source="probe"), PROBE_ENDPOINT)
+        try:
+            async with asyncio.timeout(VECTOR_SECONDS), self._source.lease_inside(probe, target) as lease:
                 async for event in lease.run(call):
                     if isinstance(event, EmbedResult):
+                        request.routing_tokens = sum(event.tokens)
+                        if target.price is not None:
+                            request.routing_cost = target.price.cost(prompt=request.routing_tokens)
                         return np.frombuffer(event.vectors, "<f4", count=event.dimensions).astype(np.float32)
         except (RoundhouseError, TimeoutError):
             pass  # letters alone decide, and the decision says so

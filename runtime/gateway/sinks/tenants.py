@@ -102,7 +102,7 @@ class LedgerSink:
                 record.end.value,
                 record.status,
                 None if record.code is None else record.code.replace("\0", "")[:_CODE],
-                min(usage.prompt_tokens, MAX_COUNT),
+                min(usage.prompt_tokens + record.routing_tokens, MAX_COUNT),
                 min(usage.cached_tokens, MAX_COUNT),
                 min(usage.completion_tokens, MAX_COUNT),
                 min(round(usage.audio_seconds * 1e3), MAX_COUNT),
@@ -151,6 +151,13 @@ class LimitSink:
 
         return affords
 
+    def has_room(self, caller: Caller, target: Target, call: Call) -> bool:
+        """Whether the caller's limits have room for a call beside the request that needs it."""
+        if self._limiter.is_empty:
+            return True
+        demand = demand_of((call,), None, self._audio_seconds)
+        return self._limiter.has_room(caller, target.model, amounts(demand, target.price or FREE))
+
     def levels(self, request: Request) -> dict[Kind, LimitLevel]:
         """What is left of the caller's limits, for the answer's head."""
         if self._limiter.is_empty or request.target is None:
@@ -168,7 +175,7 @@ class LimitSink:
         if record.admission is None:
             return
         usage = record.usage
-        tokens = usage.prompt_tokens + usage.completion_tokens
+        tokens = usage.prompt_tokens + usage.completion_tokens + record.routing_tokens
         used = Amounts(tokens, round(usage.audio_seconds * 1e3), cost_of(record))
         self._limiter.settle(record.admission, used, last=last)
 
@@ -177,9 +184,9 @@ def cost_of(record: RequestRecord) -> int:
     """Cost by list price, in millionths. Pairs count where all were answered."""
     price = None if record.target is None else record.target.price
     if price is None:
-        return 0
+        return record.routing_cost
     usage = record.usage
-    return price.cost(
+    return record.routing_cost + price.cost(
         prompt=usage.prompt_tokens,
         cached=usage.cached_tokens,
         written=usage.written_tokens,

@@ -25,11 +25,13 @@ def check_scope(caller: Caller, param: str, what: Literal["adapters", "models"])
         )
 
 
-async def check_folder(path: str, settings: Settings, param: str, what: Literal["adapters", "models"]) -> None:
+async def check_folder(
+    path: str, settings: Settings, param: str, what: Literal["adapters", "models"], caller: Caller
+) -> None:
     """Raises NotFound unless `path` is a folder below a root, links followed.
 
-    The data directory is closed to it, however it is spelled: what lies there belongs to teams. Only models that were
-    merged there may be named, as models.
+    The data directory is closed to it, however it is spelled: what lies there belongs to teams. Only models that the
+    caller's team merged there may be named, as models.
 
     One answer for what is not there and for what may not be read: nobody learns what lies elsewhere.
     """
@@ -37,7 +39,7 @@ async def check_folder(path: str, settings: Settings, param: str, what: Literal[
         raise BadRequest(f"Write the whole path in '{param}': '~' would be the server's home, not yours.", param=param)
     if not Path(path).is_absolute():
         raise BadRequest(f"'{param}' must be an absolute path on the server.", param=param)
-    if not await asyncio.to_thread(_is_open, path, settings, what):
+    if not await asyncio.to_thread(_is_open, path, settings, what, caller):
         raise NotFound(
             f"There is no folder {quoted(path)} below those that {what} may be taken from. "
             "The server's --adapter-roots says which, by default its working directory; its data directory is never "
@@ -47,19 +49,25 @@ async def check_folder(path: str, settings: Settings, param: str, what: Literal[
         )
 
 
-def _is_open(path: str, settings: Settings, what: Literal["adapters", "models"]) -> bool:
+def _is_open(path: str, settings: Settings, what: Literal["adapters", "models"], caller: Caller) -> bool:
     data = settings.data_dir.resolve()
     try:
         real = Path(path).resolve()
         if not real.is_dir():
             return False
         if what == "models" and _is_within(real, data / MERGED):
-            return real != data / MERGED
+            return real != data / MERGED and _may_serve(real, data / MERGED, caller)
         roots = settings.adapter_roots or (Path.cwd(),)
         is_below = any(real.is_relative_to(root.resolve()) for root in roots)
         return is_below and not _is_within(real, data) and not _is_within(data, real)
     except (OSError, ValueError, RuntimeError):  # too long, with a zero, a loop of links
         return False
+
+
+def _may_serve(model: Path, merged: Path, caller: Caller) -> bool:
+    """Whether the caller's team merged it; those of earlier versions name no team."""
+    team, names_team, _ = model.relative_to(merged.resolve()).parts[0].partition("+")
+    return Scope.ADMIN in caller.scopes or not names_team or team == caller.team
 
 
 def _is_within(real: Path, folder: Path) -> bool:

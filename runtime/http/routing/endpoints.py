@@ -28,6 +28,7 @@ from runtime.http.bodies import decode, parse_object, read_body
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
 from runtime.http.cohere.endpoints import ENDPOINTS as COHERE
 from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
+from runtime.http.errors import Dialect, limit_headers
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
 from runtime.http.route import RouteGroup
@@ -69,7 +70,7 @@ class FittedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteView(msgspec.Struct, frozen=True, kw_only=True):
-    """The target that a router would choose for a body, and why. No model runs."""
+    """The target that a router would choose for a body, and why."""
 
     object: str = "route"
     router: str
@@ -221,14 +222,14 @@ async def roll_back_router(gateway: CurrentGateway, name: Name, body: RollbackBo
     scope=Scope.INFER,
     answer=RouteView,
     body={"type": "object"},
-    errors=(*MANAGEMENT, 503),
+    errors=(*MANAGEMENT, 429, 503),
     examples={"dates": {"model": "auto", "messages": [{"role": "user", "content": "3 March 2024"}]}},
 )
 async def explain_route(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Explain which target a router would choose.
 
     The body is that of a request, with its path as `endpoint` (/v1/chat/completions if left out). The decision is the
-    one that the request itself would get; no model runs.
+    one that the request itself would get. It counts as a request, with the tokens of the embedding that it takes.
     """
     data = parse_object(await read_body(request, gateway.services.settings.max_json))
     path = data.pop("endpoint", "/v1/chat/completions")
@@ -236,14 +237,16 @@ async def explain_route(request: Request, gateway: CurrentGateway, context: Curr
     if endpoint is None:
         raise BadRequest(f"'endpoint' must be one of {', '.join(EXPLAINED)}.", param="endpoint")
     context, body = hints.read(context, path, msgspec.json.encode(data))
-    parsed = endpoint.parse(body, {})
-    router = await gateway.services.routers.ready(parsed.model_ref.name)
-    if router is None:
-        name = quoted(str(parsed.model_ref.name))
-        raise NotFound(f"{name} is no router; GET /v1/routers lists them.", code="router_not_found", param="model")
-    began = time.perf_counter()
-    _, decision = await gateway.dispatcher.explain(router, path, parsed.calls(None), parsed.model_ref, context)
-    took = (time.perf_counter() - began) * 1e3
+    with gateway.record(context, "/v1/route") as counted:
+        parsed = endpoint.parse(body, {})
+        router = await gateway.services.routers.ready(parsed.model_ref.name)
+        if router is None:
+            name = quoted(str(parsed.model_ref.name))
+            raise NotFound(f"{name} is no router; GET /v1/routers lists them.", code="router_not_found", param="model")
+        began = time.perf_counter()
+        decision = await gateway.explain(counted, router, path, parsed.calls(None), parsed.model_ref)
+        took = (time.perf_counter() - began) * 1e3
+    await gateway.flush()
     return json_answer(
         RouteView(
             router=router.label,
@@ -255,7 +258,10 @@ async def explain_route(request: Request, gateway: CurrentGateway, context: Curr
             fallbacks=list(decision.fallbacks),
             saw=dict(decision.saw),
         ),
-        headers={"Server-Timing": f"decide;dur={took:.3f}"},
+        headers={
+            "Server-Timing": f"decide;dur={took:.3f}",
+            **limit_headers(gateway.levels(counted), Dialect.OPENAI),
+        },
     )
 
 

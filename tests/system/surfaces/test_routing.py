@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from anthropic import Anthropic
@@ -205,3 +206,35 @@ def test_a_report_joins_decisions_with_feedback(server: Server) -> None:
     assert reported["replay"], "what other thresholds would have given"
     assert "starter-chat:iso-date" in done[0]
     assert "50.0%" in done[0]
+    _embeddings_of_routers_count(server, headers)
+
+
+def _embeddings_of_routers_count(server: Server, headers: dict[str, str]) -> None:
+    """Here, since the server asks for keys by now. An explanation is a request, and a routed one has more tokens."""
+
+    def row(answer: httpx.Response) -> Any:
+        assert answer.status_code == 200, answer.text
+        where = f"/v1/requests/{answer.headers['x-request-id']}"
+        (found,) = server.http.get(where, headers=headers).json()["ledger"]
+        return found
+
+    def post(path: str, text: str, name: str) -> httpx.Response:
+        return server.http.post(path, json=chat_body(text), headers={**headers, "x-request-id": name})
+
+    letters = [row(post(path, DATE, f"letters-{path[-1]}")) for path in ("/v1/route", "/v1/chat/completions")]
+    admin = keys(server, "keys", "create", "--team", "support", "--scopes", "infer,models,admin")["value"]
+    loading = {"Authorization": f"Bearer {admin}"}
+    eventually(lambda: server.http.get("/v1/models", headers=loading).status_code == 200)
+    assert server.http.post("/v1/models/starter-embed/load", headers=loading).status_code == 200
+    eventually(lambda: row(post("/v1/route", DATE, "looked"))["prompt_tokens"] > 0)  # a vector may come late
+    explained, routed = ([], [])
+    for attempt in range(20):
+        explained = row(post("/v1/route", DATE, f"explained-{attempt}"))
+        routed = row(post("/v1/chat/completions", DATE, f"routed-{attempt}"))
+        if explained["prompt_tokens"] and routed["prompt_tokens"] > letters[1]["prompt_tokens"]:
+            break
+    assert (letters[0]["model"], letters[0]["prompt_tokens"]) == ("auto", 0)
+    assert (explained["endpoint"], explained["model"]) == ("/v1/route", "starter-embed")
+    assert routed["prompt_tokens"] - letters[1]["prompt_tokens"] == explained["prompt_tokens"] > 0
+    keys(server, "limits", "set", "requests_per_minute", "2", "--team", "support")
+    eventually(lambda: post("/v1/route", DATE, "limited").status_code == 429)

@@ -62,6 +62,9 @@ class World:
 
         yield SimpleNamespace(run=run)
 
+    def has_room(self, caller: Caller, target: Target, call: Any) -> bool:
+        return target.model not in self.dear
+
     def switch(self) -> RouterDispatcher:
         return RouterDispatcher(None, self, self)  # type: ignore[arg-type]
 
@@ -177,14 +180,18 @@ async def test_to_look_at_a_text_sends_it_nowhere() -> None:
     for name, looked in (("away", False), ("vectors", True)):
         named = spec.model_copy(update={"intents": Intents(routes=intents["routes"], embedding=name)})
         model = replace(fitted, heads=replace(fitted.heads, embedding=name))
-        found = await world.switch().vector(Router(named, intents=model), "rain in rome", RequestContext("1"))
+        request = Request(RequestContext("1"), CHAT)
+        found = await world.switch().vector(Router(named, intents=model), "rain in rome", request)
         assert (found is not None) is looked
+        assert (request.routing_tokens > 0) is looked, "the request pays for what was looked at"
+    world.dear = {"vectors"}
+    assert await world.switch().vector(Router(named, intents=model), "rain in rome", request) is None
 
 
 async def test_a_budget_that_has_no_room_leaves_the_targets_that_cost_nothing() -> None:
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
     world = World(resident={"big"})
-    switch, context = world.switch(), RequestContext("1")
+    switch, context = world.switch(), Request(RequestContext("1"), CHAT)
     calls = BY_PATH[CHAT].parse(b'{"model": "r", "messages": []}', {}).calls(None)
     assert (await switch.explain(Router(spec), CHAT, calls, ModelRef(Task.CHAT), context))[1].target == "big"
     world.dear = {"big"}
@@ -219,7 +226,7 @@ async def test_a_version_for_which_each_request_stands_for_itself_holds_none() -
     world.resident = {"small"}
     for stay, target in ((1800.0, "big"), (0.0, "small")):
         made = Router(spec.model_copy(update={"conversation": Conversation(stay=stay)}))
-        assert (await switch.explain(made, CHAT, (), ModelRef(Task.CHAT), context))[1].target == target
+        assert (await switch.explain(made, CHAT, (), ModelRef(Task.CHAT), request))[1].target == target
 
 
 async def test_who_leaves_while_a_text_is_looked_at_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +242,7 @@ async def test_who_leaves_while_a_text_is_looked_at_is_not_chosen(monkeypatch: p
 
     monkeypatch.setattr(world, "lease_inside", slow)
     calls = BY_PATH[CHAT].parse(msgspec.json.encode({"model": "r", "messages": [USER]}), {}).calls(None)
-    assert (await world.switch().explain(made, CHAT, calls, ModelRef(Task.CHAT), RequestContext("1")))[
+    assert (await world.switch().explain(made, CHAT, calls, ModelRef(Task.CHAT), Request(RequestContext("1"), CHAT)))[
         1
     ].target != "small"
     world.gone = set()

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,9 +30,11 @@ def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE, model: str = "") -
 class Stock:
     """Adapters in a state, registered only where the limits let them in."""
 
-    def __init__(self, state: State, *limits: Limit) -> None:
+    def __init__(self, state: State, *limits: Limit, merged: Mapping[str, int] | None = None) -> None:
         self.state, self.reported = state, list[tuple[str, str]]()
-        self.limiter = StorageLimiter(lambda one, what: self.reported.append((one.kind, what)), lambda: 0.0)
+        self.limiter = StorageLimiter(
+            lambda one, what: self.reported.append((one.kind, what)), lambda: 0.0, lambda _team: merged or {}
+        )
         self.limiter.replace(limits)
 
     def list(self) -> Sequence[Adapter]:
@@ -186,3 +188,13 @@ async def test_uploads_at_one_time_get_in_up_to_the_limit(tmp_path: Path) -> Non
     assert len(rig.service.list()) == len(rig.on_disk()) == 2
     await rig.service.close()
     rig.state.close()
+
+
+def test_merged_models_count_as_bytes_in_words_for_people(tmp_path: Path) -> None:
+    with State(tmp_path) as state:
+        stock = Stock(state, limit(Kind.ADAPTER_BYTES, 3 * 2**20), merged={"base-a-1": 2 * 2**20})
+        with pytest.raises(StorageExceeded) as refused:
+            stock.add("a", 1, 2**20 + 2**19)
+        assert "is 3145728 (3.0 MiB), of which 2097152 (2.0 MiB) are used" in refused.value.message
+        assert "adds 1572864 (1.5 MiB)" in refused.value.message
+        stock.add("a", 1, 2**20)

@@ -20,6 +20,8 @@ from tests.unit.http.admin.test_names import asking_as
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import adapter, digest
 
+CALLER = Caller("mine", scopes=SCOPES - {Scope.ADMIN})
+
 
 @pytest.fixture
 def places(tmp_path: Path) -> SimpleNamespace:
@@ -41,9 +43,9 @@ def settings(places: SimpleNamespace, *roots: Path) -> Settings:
 
 async def test_folders_below_a_root_may_be_named(places: SimpleNamespace) -> None:
     for path in (places.inside / "adapter", places.inside, places.outside / "way-in"):
-        await check_folder(str(path), settings(places), "source.path", "adapters")
+        await check_folder(str(path), settings(places), "source.path", "adapters", CALLER)
         both = settings(places, places.outside.parent / "nowhere", places.inside)
-        await check_folder(str(path), both, "source.path", "adapters")
+        await check_folder(str(path), both, "source.path", "adapters", CALLER)
 
 
 def refused(places: SimpleNamespace) -> list[str]:
@@ -58,7 +60,7 @@ def refused(places: SimpleNamespace) -> list[str]:
 
 async def reported(path: str, by: Settings, what: Literal["adapters", "models"]) -> tuple[int, str, str | None, str]:
     with pytest.raises(NotFound) as error:
-        await check_folder(path, by, "source.path", what)
+        await check_folder(path, by, "source.path", what, CALLER)
     return error.value.status, error.value.code, error.value.param, error.value.message.partition(" below ")[2]
 
 
@@ -97,15 +99,20 @@ async def test_the_data_directory_is_closed_however_it_is_spelled(places: Simple
         for path in paths:
             assert (await reported(path, settings(places, *roots), "adapters"))[1] == "source_not_found", path
             assert (await reported(path, settings(places, *roots), "models"))[1] == "source_not_found", path
-    await check_folder(str(places.inside / "adapter"), settings(places, top), "source.path", "adapters")
-    merged = str(real / "merged" / "model")
-    await check_folder(merged, settings(places), "source", "models")
+    await check_folder(str(places.inside / "adapter"), settings(places, top), "source.path", "adapters", CALLER)
+    for folder in ("mine+model", "theirs+model"):
+        (real / "merged" / folder).mkdir()
+    merged, own, theirs = (str(real / "merged" / name) for name in ("model", "mine+model", "theirs+model"))
+    for path in (merged, own):  # the first: of a version that named no team
+        await check_folder(path, settings(places), "source", "models", CALLER)
+    await reported(theirs, settings(places, top), "models")
+    await check_folder(theirs, settings(places), "source", "models", Caller("mine", scopes=frozenset({Scope.ADMIN})))
     await reported(merged, settings(places, top), "adapters")
 
 
 async def test_a_relative_path_is_none(places: SimpleNamespace) -> None:
     with pytest.raises(BadRequest, match="absolute"):
-        await check_folder("adapter", settings(places), "lora_path", "adapters")
+        await check_folder("adapter", settings(places), "lora_path", "adapters", CALLER)
 
 
 async def test_a_key_needs_a_scope_of_its_own_to_name_a_folder(places: SimpleNamespace, tmp_path: Path) -> None:
@@ -128,7 +135,7 @@ async def test_a_key_needs_a_scope_of_its_own_to_name_a_folder(places: SimpleNam
 
 
 @pytest.mark.parametrize("dry", [False, True])
-@pytest.mark.parametrize("source", ["path", "hub", "upload"])
+@pytest.mark.parametrize("source", ["path", "hub", "path as text", "hub as text", "upload", "vllm"])
 @pytest.mark.parametrize(
     ("owners", "taken"),
     [((), True), (("search",), True), (("legal",), False), (("legal", "search"), True), (("legal shared",), True)],
@@ -163,15 +170,20 @@ async def test_what_another_team_owns_is_taken_from_an_upload_alone(
     sources: dict[str, Any] = {
         "path": {"path": str(places.inside / "adapter")},
         "hub": {"hub": "org/name", "revision": "main"},
+        "path as text": str(places.inside / "adapter"),
+        "hub as text": "org/name@main",
     }
     async with asking_as(gateway, Caller("search", "key00001", SCOPES)) as client:
         path = f"/v1/adapters?dry_run={str(dry).lower()}"
-        if source == "upload":
+        if source == "vllm":  # a call that only registers
+            dry, named = False, {"lora_name": "tune", "lora_path": sources["path as text"]}
+            answer = await client.post("/v1/load_lora_adapter", json=named)
+        elif source == "upload":
             answer = await client.post(path, content=NAME + BASE + FILE + END, headers=HEADERS)
         else:
             answer = await client.post(path, json={"name": "tune", "base": "chat", "source": sources[source]})
     if taken or source == "upload":
-        assert answer.status_code == (200 if dry else 201), answer.text
+        assert answer.status_code == (200 if dry or source == "vllm" else 201), answer.text
     else:
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "upload_needed"), answer.text
         assert "legal" not in answer.text

@@ -196,16 +196,17 @@ async def test_one_at_a_time(client: httpx.AsyncClient, monkeypatch: pytest.Monk
 
 def test_what_a_merge_left_that_was_killed_goes_with_the_next_start(tmp_path: Path) -> None:
     """It may have the size of a model."""
-    half, whole = tmp_path / ".small-one-abc-1234", tmp_path / "small-one-abc"
+    half, whole = tmp_path / ".team+small-one-abc-1234", tmp_path / "team+small-one-abc"
     for folder in (half, whole):
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"x")
     combine.tidy(tmp_path)
     assert (half.exists(), whole.exists()) == (False, True)
+    assert combine.sizes(tmp_path)("team") == {whole.name: 1}
 
 
 def _room(_base: Path, folder: Path) -> int:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return 3
 
 
