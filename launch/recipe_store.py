@@ -4,7 +4,6 @@ A file appears whole or not at all, so a server that is killed at any moment lea
 """
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from launch.proposal.draft import DraftValue, put
 from registry.errors import Unavailable, Unfit
 from registry.recipes.definition import Recipe, Residency
 from registry.recipes.loading import faults_of, load_recipes
-from registry.storage.files import sync_folder, unusable
+from registry.storage.files import sync_folder, unusable, write_text
 
 WIDTH = 110
 MIB = 2**20
@@ -136,20 +135,7 @@ class RecipeStore:
         """Keep it, also through a loss of power. Raises Unavailable (disk_full)."""
         file = self.file_of(recipe.id, recipe.version)
         try:
-            self.folder.mkdir(
-                mode=0o700, exist_ok=True
-            )  # only below an existing data directory: a moved one must raise
-            handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                    stream.write(text)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                os.replace(name, file)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
-            sync_folder(self.folder)
+            write_text(file, text)  # only below an existing data directory: a moved one must raise
         except OSError as error:
             raise Unavailable(
                 f"The recipe cannot be written to {self.folder}: {error.strerror}. Nothing was added.", code="disk_full"

@@ -118,6 +118,9 @@ class Provider(Strict):
     key_env: Variable | None = Field(
         default=None, description="the environment variable that holds the key; left out: none is sent"
     )
+    key_file: Text | None = Field(
+        default=None, description="the file of the server's machine that holds the key, instead of a variable"
+    )
     plain_http: bool = Field(default=False, description="`base_url` may be http: what is sent can be read on its way")
     private_addresses: bool = Field(
         default=False, description="the host may be this machine or one of a private network"
@@ -157,6 +160,8 @@ class Provider(Strict):
             raise PydanticCustomError(
                 "provider_http", "what is sent to http: can be read on its way; write https, or `plain_http: true`"
             )
+        if self.key_env and self.key_file:
+            raise PydanticCustomError("provider_key", "write `key_env` or `key_file`, not both")
         names: set[str] = set()
         for model in self.models:
             if (name := self.served(model)) in names:

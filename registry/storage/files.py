@@ -113,6 +113,22 @@ def _close(path: Path, mode: int) -> None:
         path.chmod(status.st_mode & mode)
 
 
+def write_text(file: Path, text: str) -> None:
+    """Put a text in its place whole, private, and on the disk; makes its folder. Raises OSError."""
+    file.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=file.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
+
+
 FILE = "server-id"
 """In the data directory, which one server has at a time."""
 

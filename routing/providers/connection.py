@@ -19,7 +19,8 @@ import os
 import socket
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal, NamedTuple
 
@@ -309,9 +310,10 @@ class Connection:
         provider = self._provider
         headers = dict[str, str]()
         key = key_of(provider)
-        if provider.key_env and not key:
+        if not key and (provider.key_env or provider.key_file):
+            where = f"variable {provider.key_env} is not set" if provider.key_env else "file of its key has none"
             raise ProviderFailed(
-                f"Provider '{provider.id}' needs a key, and this server's variable {provider.key_env} is not set.",
+                f"Provider '{provider.id}' needs a key, and this server's {where}.",
                 code="provider_key",
                 counts=False,
             )
@@ -321,8 +323,15 @@ class Connection:
         return headers | ({"authorization": f"Bearer {key}"} if key else {})
 
 
+LONGEST_KEY = 4096
+
+
 def key_of(provider: Provider) -> str:
-    """The provider's key, if any, without the line end that files often have."""
+    """The provider's key, if any, without the line end that files often have. A file is read anew each time."""
+    if provider.key_file:
+        with suppress(OSError, ValueError), Path(provider.key_file).open(encoding="utf-8") as file:
+            return file.read(LONGEST_KEY).strip()
+        return ""
     return os.environ.get(provider.key_env or "", "").strip()
 
 

@@ -18,6 +18,7 @@ from runtime.gateway.launch.editor import Editor
 from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.models import Models
 from runtime.gateway.providers.index import ProviderIndex
+from runtime.gateway.providers.store import ProviderStore
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.views.overview import LiveSampler, Overview
@@ -125,6 +126,7 @@ class Services:
     routers: RouterStore
     providers: ProviderIndex
     provider_models: Providers
+    provider_store: ProviderStore
     uploads: Uploads
     reserve: DiskReserve
     console: Console

@@ -38,7 +38,7 @@ from runtime.cli.local.data_dir import HALF_RESTORED, LOCK, STATE, was_served
 DATABASES = (STATE, "tenants.db")
 BY_DIGEST = ("store", "routers")
 MERGED, RECIPES = "merged", "recipes"
-FOLDERS = (*BY_DIGEST, MERGED, RECIPES)
+FOLDERS = (*BY_DIGEST, MERGED, RECIPES, "providers")
 PEPPER, MANIFEST = "pepper", "backup.json"
 PART = ".roundhouse-backup-"
 

@@ -49,7 +49,7 @@ class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["provider"] = "provider"
     protocol: Literal["openai", "anthropic"]
     base_url: str
-    key_is_set: Annotated[bool, Meta(description="Whether the variable of its key holds one, or it needs none.")]
+    key_is_set: Annotated[bool, Meta(description="Whether its key is there, or it needs none.")]
     running: Count
     connections: Count
     models: list[BreakerView]
@@ -158,7 +158,7 @@ def view(upstream: Upstream) -> ProviderView:
         id=provider.id,
         protocol=provider.protocol.value,
         base_url=provider.base_url,
-        key_is_set=provider.key_env is None or bool(key_of(provider)),
+        key_is_set=not (provider.key_env or provider.key_file) or bool(key_of(provider)),
         running=upstream.running,
         connections=provider.connections,
         models=breakers,

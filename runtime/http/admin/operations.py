@@ -1,4 +1,4 @@
-"""Health, metrics, status, providers and single requests."""
+"""Health, metrics, status and single requests."""
 
 from contextlib import suppress
 from functools import partial
@@ -12,7 +12,6 @@ from fastapi.responses import Response
 from console.history import LAST, RequestRow
 from registry.base.wording import quoted
 from registry.errors import NotFound, Unauthorized
-from runtime.gateway.providers.views import ProviderCheckView, ProviderListView
 from runtime.gateway.views.overview import StatusView
 from runtime.http.admin.answers import HealthView, json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
@@ -89,21 +88,6 @@ async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include
 async def status(gateway: CurrentGateway) -> Response:
     """What is resident where, with bytes and last use."""
     return json_answer(gateway.services.overview.status())
-
-
-@route("GET", "/v1/providers", scope=Scope.MODELS, answer=ProviderListView, errors=())
-async def list_providers(gateway: CurrentGateway) -> Response:
-    """List providers, with the breaker of each model."""
-    return json_answer(gateway.services.provider_models.views())
-
-
-@route("POST", "/v1/providers/{provider}/test", scope=Scope.MODELS, answer=ProviderCheckView)
-async def test_provider(gateway: CurrentGateway, provider: str) -> Response:
-    """Test whether a provider answers.
-
-    Asks the provider for its models, which costs nothing.
-    """
-    return json_answer(await gateway.services.provider_models.check(provider))
 
 
 @route("GET", "/v1/requests/{request_id:path}", scope=SCOPES, answer=RequestView)

@@ -48,7 +48,7 @@ def add(
     roundhouse models add package:models.starter/pack/starter-chat --id mine --yes
     """
     body: Json = {"source": _source(source), "id": id_, "revision": revision, "requests": requests, "tokens": tokens}
-    body["overrides"] = {key: value for key, value in map(_setting, settings or ()) if value is not None}
+    body["overrides"] = {key: value for key, value in map(setting, settings or ()) if value is not None}
     with Client(url) as client:
         proposal = client.post("/v1/models", {**body, "dry_run": True})
         if dry_run:
@@ -103,7 +103,7 @@ def check(
     if not folder.is_dir():
         raise RefusedError(f"There is no folder {folder}.", code="source_not_found")
     folder = folder.resolve()
-    overrides = {key: value for key, value in map(_setting, settings or ()) if value is not None}
+    overrides = {key: value for key, value in map(setting, settings or ()) if value is not None}
     try:
         request = ModelRequest(str(folder), overrides=overrides)
         machine = Machine(kind_of_host(), ANY_BUDGET)
@@ -139,7 +139,7 @@ def _source(text: str) -> str:
     return text
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def setting(text: str) -> tuple[str, Any]:
     """A value as YAML reads it; nothing behind '=' stands for the default."""
     key, equals, value = text.partition("=")
     if not equals or not key:
@@ -197,7 +197,7 @@ def edit(
 
     Example: roundhouse models edit my-chat --set memory.kv_cache=1GiB --set dtype=
     """
-    changes = dict(map(_setting, settings or ()))
+    changes = dict(map(setting, settings or ()))
     if not changes:
         raise UsageError("Say what to change: --set memory.kv_cache=1GiB. `roundhouse models export` shows all.")
     with Client(url) as client:

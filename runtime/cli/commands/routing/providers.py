@@ -1,14 +1,17 @@
 """`roundhouse providers`: what answers elsewhere."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from runtime.cli.failures import RefusedError
+from runtime.cli.commands.models.edits import Settings, setting
+from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
-from runtime.cli.output import emit, table
-from runtime.cli.remote.client import Client, part
+from runtime.cli.output import emit, pairs, table
+from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.resource import Resource
 
+Name = Annotated[str, typer.Argument(metavar="PROVIDER", help="Its id.", show_default=False)]
 app = typer.Typer(help="Models that answer elsewhere: whose they are, and how it is there.", no_args_is_help=True)
 
 
@@ -32,9 +35,92 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     table(["MODEL", "PROTOCOL", "BREAKER", "RUNNING", "KEY"], rows, right=["RUNNING"])
 
 
+def _show(view: Json) -> None:
+    pairs([(view["id"], f"version {view['version']}, of a {view['source']}")])
+    pairs([(f"  {key}", str(value)) for key, value in view["definition"].items()])
+
+
+PROVIDERS = Resource("/v1/providers", _show)
+
+
+@app.command()
+def show(provider: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show a provider's document. It names the variable or file of the key, and never holds the key.
+
+    Example: roundhouse providers show openai
+    """
+    PROVIDERS.show(url, as_json, provider)
+
+
+@app.command()
+def add(
+    provider: Name,
+    base_url: Annotated[str, typer.Option(help="Its address, up to and with /v1.", show_default=False)],
+    model: Annotated[list[str], typer.Option(help="A model as it calls it; repeat it.", show_default=False)],
+    protocol: Annotated[str, typer.Option(help="openai or anthropic.")] = "openai",
+    key_env: Annotated[str | None, typer.Option(help="The server's variable that holds the key.")] = None,
+    key_file: Annotated[str | None, typer.Option(help="The file on the server's machine that holds it.")] = None,
+    settings: Settings = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Add a provider. Its models answer at once, as PROVIDER/MODEL.
+
+    Example: roundhouse providers add anthropic --base-url https://api.anthropic.com/v1 --protocol anthropic
+    --key-env ANTHROPIC_API_KEY --model claude-haiku-4-5
+    """
+    models = [{"name": one} for one in model]
+    definition: Json = {"protocol": protocol, "base_url": base_url, "models": models}
+    definition |= {name: value for name, value in (("key_env", key_env), ("key_file", key_file)) if value is not None}
+    with Client(url) as client:
+        if any(one["id"] == provider for one in client.get("/v1/providers")["data"]):
+            raise RefusedError(f"There is a provider '{provider}' already: roundhouse providers edit {provider}.")
+        answer = client.put(PROVIDERS.at(provider), _with(definition, settings))
+    emit(answer) if as_json else _show(answer)
+
+
+@app.command()
+def edit(provider: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Change values of a provider that was added. An empty value goes back to the default.
+
+    Example: roundhouse providers edit anthropic --set timeouts.whole=20m --set connections=64
+    """
+    if not settings:
+        raise UsageError("Say what to change: --set timeouts.whole=20m. `roundhouse providers show` shows all.")
+    with Client(url) as client:
+        definition = client.get(PROVIDERS.at(provider))["definition"]
+        answer = client.put(PROVIDERS.at(provider), _with(definition, settings))
+    emit(answer) if as_json else _show(answer)
+
+
+@app.command()
+def remove(provider: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Remove a provider that was added. Requests under way go on.
+
+    Example: roundhouse providers remove anthropic
+    """
+    PROVIDERS.call(url, as_json, "DELETE", provider, display=lambda view: print(f"{view['id']}: removed"))
+
+
+def _with(definition: Json, settings: list[str] | None) -> Json:
+    """A document with the values of --set, whose keys may have dots."""
+    for key, value in map(setting, settings or ()):
+        *above, last = key.split(".")
+        place: dict[str, Any] = definition
+        for name in above:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise UsageError(f"--set {key}: '{name}' holds no keys.")
+        if value is None:
+            place.pop(last, None)
+        else:
+            place[last] = value
+    return definition
+
+
 @app.command("test")
 def check(
-    provider: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
+    provider: Name,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -1,0 +1,123 @@
+"""Providers added at run time: a document each in the data directory, beside those of recipe files."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from registry.base.wording import quoted
+from registry.errors import Conflict, NotFound, Unavailable, Unfit
+from registry.names import ADAPTER
+from registry.recipes.loading import faults_of, load_documents
+from registry.recipes.provider import Provider
+from registry.storage.files import unusable, write_text
+from runtime.gateway.names import Names
+from runtime.gateway.providers.index import ProviderIndex
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+class ProviderDefinitionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider's document. It names the variable or file of the key, and never holds the key."""
+
+    object: Literal["provider.definition"] = "provider.definition"
+    id: str
+    version: int
+    source: Literal["recipe file", "request"]
+    definition: dict[str, Any]
+
+
+class ProviderStore:
+    """One writer at a time. A recipe file's provider goes before an added one of the same id."""
+
+    def __init__(self, folder: Path, names: Names, index: ProviderIndex, given: Iterable[Provider] = ()) -> None:
+        self._folder, self._names, self._index = folder, names, index
+        self._given = {provider.id: provider for provider in given}
+        self._added: dict[str, Provider] = {}
+        self._changing = asyncio.Lock()
+
+    def open(self) -> None:
+        """Read what was added, at the start. Blocks. A file that cannot be read leaves out its provider alone."""
+        for file in sorted(self._folder.glob("*.yaml")):
+            try:
+                self._added |= {provider.id: provider for provider in load_documents((file,)).providers}
+            except Unfit as unfit:
+                log.error("a provider is left out", extra={"provider": file.stem, "cause": "; ".join(unfit.faults)})
+        self._serve()
+
+    def serve(self, given: Iterable[Provider]) -> None:
+        """These are the providers of recipe files from now on."""
+        self._given = {provider.id: provider for provider in given}
+        self._serve()
+
+    def _serve(self) -> None:
+        self._index.serve((self._added | self._given).values())
+
+    def show(self, name: str) -> ProviderDefinitionView:
+        """Raises NotFound."""
+        providers = self._added | self._given
+        provider = providers.get(name)
+        if provider is None:
+            available = ", ".join(providers) or "none"
+            raise NotFound(f"There is no provider {quoted(name)}. There are: {available}.", code="provider_not_found")
+        return ProviderDefinitionView(
+            id=name,
+            version=provider.version,
+            source="recipe file" if name in self._given else "request",
+            definition=provider.model_dump(mode="json", exclude={"id", "version"}, exclude_defaults=True),
+        )
+
+    async def put(self, name: str, definition: Mapping[str, Any]) -> tuple[ProviderDefinitionView, bool]:
+        """Add a provider, or replace one, and whether it is new.
+
+        Raises Unfit (bad_recipe), Conflict (name_in_use, or of a recipe file), Unavailable (disk_full).
+        """
+        async with self._changing:
+            self._check_file(name)
+            before = self._added.get(name)
+            version = 1 if before is None else before.version + 1
+            text = yaml.safe_dump({"kind": "provider", **definition, "id": name, "version": version}, sort_keys=False)
+            faults = [] if ADAPTER.match(name) else [f"{quoted(name)} is no provider's id"]
+            faults += await asyncio.to_thread(faults_of, text)
+            if faults:
+                raise Unfit("The provider cannot be used.", faults[:20], code="bad_recipe")
+            provider = Provider.model_validate({**definition, "id": name, "version": version})
+            self._check_names(provider)
+            try:
+                await asyncio.to_thread(write_text, self._folder / f"{name}.yaml", text)
+            except OSError as error:
+                raise Unavailable(unusable(error), code="disk_full") from error
+            self._added[name] = provider
+            self._serve()
+        return self.show(name), before is None
+
+    async def remove(self, name: str) -> None:
+        """Raises NotFound, Conflict for one of a recipe file. Requests under way go on."""
+        async with self._changing:
+            self._check_file(name)
+            self.show(name)
+            await asyncio.to_thread((self._folder / f"{name}.yaml").unlink, missing_ok=True)
+            del self._added[name]
+            self._serve()
+
+    def _check_file(self, name: str) -> None:
+        if name in self._given:
+            raise Conflict(f"Provider '{name}' is from a recipe file: change that, then roundhouse models reload.")
+
+    def _check_names(self, provider: Provider) -> None:
+        """Raises Conflict (name_in_use) for a name that means something else."""
+        others = {
+            name for one in (self._added | self._given).values() if one.id != provider.id for name in _names_of(one)
+        }
+        catalog = self._names.catalog
+        for name in _names_of(provider):
+            if name in others or name in catalog.recipes or name in catalog.aliases or catalog.is_adapter(name):
+                raise Conflict(f"{quoted(name)} has a meaning here already.", code="name_in_use", param="models")
+
+
+def _names_of(provider: Provider) -> list[str]:
+    return [name for model in provider.models for name in (provider.served(model), *model.aliases)]

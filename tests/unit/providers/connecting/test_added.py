@@ -1,0 +1,99 @@
+"""Providers added over HTTP: served at once, there after a restart, and nobody learns a key."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry.recipes.provider import Provider
+from routing.providers.connection import key_of
+from runtime.gateway.providers.index import ProviderIndex
+from runtime.gateway.providers.store import ProviderStore
+from tenants.caller import Caller
+from tests.unit.http.admin.test_names import asking_as
+from tests.unit.http.fakes import FakeGateway, recipe
+
+KEY = "sk-0123456789abcdef"
+CALLER = Caller("ops", "key00001")
+
+
+def definition(**more: Any) -> dict[str, Any]:
+    models = [{"name": "large", "aliases": ["big"]}]
+    return {"protocol": "openai", "base_url": "https://api.example.com/v1", "models": models, **more}
+
+
+async def test_a_provider_comes_changes_stays_and_goes(tmp_path: Path) -> None:
+    secret = tmp_path / "key"
+    secret.write_text(f"{KEY}\n")
+    gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
+    async with asking_as(gateway, CALLER) as client:
+        put = await client.put("/v1/providers/there", json=definition(key_file=str(secret)))
+        assert (put.status_code, put.json()["version"], put.headers["location"]) == (201, 1, "/v1/providers/there")
+        names = {one["id"] for one in (await client.get("/v1/models")).json()["data"]}
+        assert "there/large" in names
+        assert key_of(gateway.providers.upstreams["there"].provider) == KEY
+        visible = await client.get("/v1/providers/there")
+        assert visible.json()["definition"]["key_file"] == str(secret)
+        listed = (await client.get("/v1/providers")).json()["data"]
+        assert [(one["id"], one["key_is_set"]) for one in listed] == [("there", True)]
+        changed = await client.put("/v1/providers/there", json=definition(connections=7))
+        assert (changed.status_code, changed.json()["version"]) == (200, 2)
+        files = list((gateway.settings.data_dir / "providers").iterdir())
+        assert [file.name for file in files] == ["there.yaml"]
+        assert KEY not in put.text + visible.text + files[0].read_text()
+        assert files[0].stat().st_mode & 0o077 == 0
+
+        index = ProviderIndex(gateway.names, (), lambda *_: None)
+        again = ProviderStore(gateway.settings.data_dir / "providers", gateway.names, index)
+        again.open()
+        assert index.upstreams["there"].provider.connections == 7
+
+        gone = await client.delete("/v1/providers/there")
+        assert (gone.status_code, gone.json()["deleted"]) == (200, True)
+        assert (await client.get("/v1/providers/there")).json()["error"]["code"] == "provider_not_found"
+        assert (await client.delete("/v1/providers/there")).status_code == 404
+        assert not list((gateway.settings.data_dir / "providers").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status", "code"),
+    [
+        ("there", {**definition(), "base_url": "ftp://x"}, 422, "bad_recipe"),
+        ("there", definition(key_env="A", key_file="/b"), 422, "bad_recipe"),
+        ("there", definition(api_key=KEY), 422, "bad_recipe"),
+        ("there", {}, 422, "bad_recipe"),
+        ("there", definition(connections=2**70), 422, "bad_recipe"),
+        ("-there", definition(), 422, "bad_recipe"),
+        ("there", definition(models=[{"name": "x", "aliases": ["small"]}]), 409, "name_in_use"),
+        ("there", definition(models=[{"name": "x", "aliases": ["taken"]}]), 409, "name_in_use"),
+        ("file", definition(), 409, "conflict"),
+    ],
+)
+async def test_what_cannot_be_used_changes_nothing(
+    name: str, body: dict[str, Any], status: int, code: str, tmp_path: Path
+) -> None:
+    models = [{"name": "m", "aliases": ["taken"]}]
+    given = Provider.model_validate(definition(id="file", version=1, models=models))
+    gateway = FakeGateway(tmp_path, [recipe("small", "chat")], providers=[given])
+    async with asking_as(gateway, CALLER) as client:
+        answer = await client.put(f"/v1/providers/{name}", content=json.dumps(body))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+        assert KEY not in answer.text
+        assert (await client.get(f"/v1/providers/{name}")).status_code == (200 if name == "file" else 404)
+        assert (await client.delete("/v1/providers/file")).status_code == 409
+    assert not (gateway.settings.data_dir / "providers").exists()
+    assert list(gateway.providers.upstreams) == ["file"]
+
+
+async def test_a_broken_file_leaves_out_its_provider_alone(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
+    async with asking_as(gateway, CALLER) as client:
+        for name in ("one", "two"):
+            body = definition(models=[{"name": "m"}])
+            assert (await client.put(f"/v1/providers/{name}", json=body)).status_code == 201
+    folder = gateway.settings.data_dir / "providers"
+    (folder / "one.yaml").write_text("kind: provider\nid: [")
+    index = ProviderIndex(gateway.names, (), lambda *_: None)
+    ProviderStore(folder, gateway.names, index).open()
+    assert list(index.upstreams) == ["two"]
