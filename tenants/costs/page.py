@@ -12,12 +12,19 @@ from tenants.ledger.rows import HOUR
 
 WIDTH, HEIGHT, GAP = 720, 140, 2
 _STYLE = (
-    "body{font:15px system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}"
-    "td,th{padding:.25rem .5rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}"
-    "td:first-child,th:first-child{text-align:left}h2{font-size:1.05rem;margin-top:2rem}svg{width:100%;height:auto}"
-    "@media(prefers-color-scheme:dark){body{background:#161616;color:#ddd}td,th{border-color:#444}}"
+    "body{font:15px system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem;color:#222}"
+    "table{border-collapse:collapse;width:100%;font-size:.8rem;font-variant-numeric:tabular-nums}"
+    "td,th{padding:.25rem .3rem;text-align:right;border-bottom:1px solid #ddd;overflow-wrap:anywhere}"
+    "td:first-child,th:first-child{text-align:left}h2{font-size:1.05rem;margin-top:2rem}"
+    "svg{width:100%;max-width:60rem;height:auto}"
+    "@media screen and (prefers-color-scheme:dark){body{background:#161616;color:#ddd}td,th{border-color:#444}}"
+    # a phone and paper are too narrow for 17 columns: each row becomes a list
+    "@media print,(max-width:72rem){table,tbody,tr,td{display:block}th{display:none}tr{margin-bottom:1.5rem;"
+    "break-inside:avoid}td,td:first-child{display:flex;justify-content:space-between;gap:1rem;text-align:right}"
+    "td::before{content:attr(data-label);color:#767676}svg{break-inside:avoid}}"
+    "@media print{body{color:#000;margin:0}}"
 )
+VALUE = 'font-size="9" text-anchor="middle" fill="#767676"'
 _PLOTS = (("requests", "Requests"), ("output_tokens", "Tokens made"), ("input_tokens", "Tokens read"), ("cost", "Cost"))
 
 
@@ -27,7 +34,8 @@ def page_of(day: Day) -> str:
     total = numbers(day.total)
     head = f"{total['requests']:,} requests, {total['cost']:,.4f} {day.currency}"
     parts = [
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>',
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
+        f"<title>{title}</title><style>{_STYLE}</style>",
         f"<h1>{title}</h1><p>{head}. Hours are those of {escape(day.timezone)}.</p>",
         *(f"<h2>{label} by hour</h2>{_bars(day, name)}" for name, label in _PLOTS),
         "<h2>By model, adapter and class</h2>",
@@ -56,9 +64,21 @@ def _bars(day: Day, name: str) -> str:
         height = HEIGHT * value / most
         where = f'x="{x}" y="{HEIGHT - height:.1f}" width="{step - GAP:.1f}" height="{height:.1f}"'
         bars.append(f'<rect {where} fill="#3a7bd5"><title>{label}: {plain(value, ",.6f")}</title></rect>')
+        if value:
+            middle, top = f"{index * step + (step - GAP) / 2:.1f}", f"{HEIGHT - height - 3:.1f}"
+            bars.append(f'<text x="{middle}" y="{top}" {VALUE}>{_short(value)}</text>')
         if index % 6 == 0:
             bars.append(f'<text x="{x}" y="{HEIGHT + 14}" font-size="11" fill="#888">{label}</text>')
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 18}" role="img" aria-label="{name} by hour">{"".join(bars)}</svg>'
+    return f'<svg viewBox="0 -12 {WIDTH} {HEIGHT + 30}" role="img" aria-label="{name} by hour">{"".join(bars)}</svg>'
+
+
+def _short(value: float) -> str:
+    """Three digits, such as 12.3k: a bar is as wide as four letters."""
+    for unit in ("", "k", "M", "G"):
+        if value < 999.5:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g}T"
 
 
 def _value(one: UsageSum, name: str) -> float:
@@ -66,9 +86,14 @@ def _value(one: UsageSum, name: str) -> float:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    labels = [escape(column.replace("_", " ")) for column in columns]
+    head = "".join(f"<th>{label}</th>" for label in labels)
+
+    def line(row: Sequence[object]) -> str:
+        cells = zip(labels, row, strict=True)
+        return "".join(f'<td data-label="{label}">{_cell(cell)}</td>' for label, cell in cells)
+
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line(row)}</tr>' for row in rows)}</table>"
 
 
 def _cell(value: object) -> str:
