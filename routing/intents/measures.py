@@ -11,12 +11,19 @@ BINS = 10
 
 
 def threshold_for(confidence: Floats, right: Flags, precision: float) -> float:
-    """Lowest confidence with `precision` right answers above it; above 1: none."""
+    """The threshold with `precision` right answers above it that answers most; above 1: none.
+
+    It stands halfway between the lowest confidence that it lets through and the highest that it does not, or 0: what is
+    as clear as the held-out examples, and by chance a little less confident, must not abstain.
+    """
     order = np.argsort(-confidence, kind="stable")
     so_far = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
     last_of_equals = np.append(np.diff(confidence[order]) < 0, True)
     fits = np.flatnonzero((so_far >= precision) & last_of_equals)
-    return float(confidence[order][fits[-1]]) if len(fits) else 1.001
+    if not len(fits):
+        return 1.001
+    lowest, below = confidence[order][fits[-1]], confidence[order][fits[-1] + 1 :]
+    return float(lowest + (below[0] if len(below) else 0.0)) / 2
 
 
 def calibration_error(confidence: Floats, right: Flags) -> float:
@@ -56,7 +63,7 @@ class HeadMeasures:
     calibration_error: float
     threshold: float
     answered: float
-    """Examples with and without an intent that get an answer at the threshold, as a share of all."""
+    """Share of examples with an intent that get an answer at the threshold."""
     precision: float
     """Precision of the answered examples."""
     out_of_scope_recall: float | None

@@ -17,13 +17,13 @@ def text(measured: HeadMeasures) -> str:
     lines = [
         f"by {measured.features}, on {measured.examples} held-out examples and {measured.out_of_scope} of no intent:",
         f"  right intent           {measured.accuracy:.1%}",
-        f"  answered               {measured.answered:.1%} at a precision of {measured.precision:.1%} "
+        f"  of an intent, answered {measured.answered:.1%}; of all answers right {measured.precision:.1%} "
         f"(threshold {measured.threshold:.3f})",
         f"  calibration error      {measured.calibration_error:.3f}",
     ]
     if measured.out_of_scope_recall is not None:
         area = "" if measured.auroc is None else f", AUROC {measured.auroc:.3f}"
-        lines.append(f"  out of scope abstained {measured.out_of_scope_recall:.1%}{area}")
+        lines.append(f"  of no intent, left out {measured.out_of_scope_recall:.1%}{area}")
     wrong = [(right, area, count) for right, area, count in measured.confusion if right != area]
     if wrong:
         width = max(len(right) for right, _, _ in wrong[:MAX_PAIRS])

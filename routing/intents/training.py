@@ -251,7 +251,7 @@ def _measure(
         auroc(confidence[inside], confidence[~inside]),
         calibration_error(confidence[predicted != out], correct[predicted != out]),
         mix.threshold,
-        float(answered.mean()),
+        float(answered[inside].mean()) if inside.any() else 0.0,
         float(correct[answered].mean()) if answered.any() else 1.0,
         float((~answered[~inside]).mean()) if (~inside).any() else None,
         tuple((r, t, count) for (r, t), count in pairs.most_common()),

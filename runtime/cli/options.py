@@ -1,11 +1,13 @@
 """Options that many commands share."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_URL = f"http://127.0.0.1:{os.environ.get('ROUNDHOUSE_PORT') or 8000}"
+"""The server that `roundhouse serve` starts with this environment."""
 URL = "ROUNDHOUSE_URL"
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +32,18 @@ def note(text: str) -> None:
     """Print a line on standard error, or nothing where that fails, as on a full disk."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
+
+
+def say(text: str, level: int = logging.INFO, **fields: str) -> None:
+    """Print a line of the server's: a note on a terminal, else as its log writes lines, with fields."""
+    if sys.stderr.isatty():
+        note(text)
+        return
+    from runtime.config import logs
+
+    line = logging.LogRecord("roundhouse.serve", level, __file__, 0, text, None, None)
+    line.__dict__.update(fields)
+    logs.handler(sys.stderr).handle(line)
 
 
 def print_failure(failure: Failure, as_json: bool) -> None:

@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         default=ByteSize(WORKING_MARGIN), description="Extra memory a CPU model may use beyond its size after loading."
     )
     slots: Annotated[int, MEMORY] = Field(
-        default=6, ge=1, le=64, description="How many models can be in memory at once."
+        default=6, ge=1, le=64, description="How many models can be in memory at once; by itself two more than exist."
     )
     prewarm: Annotated[bool, MEMORY] = Field(
         default=True, description="Import engine libraries ahead of need, for faster loads."

@@ -8,14 +8,20 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Literal
 
+from models.tasks import Call
+from registry.base.wording import quoted
 from registry.errors import Forbidden, NotFound, RoundhouseError, Unavailable
 from registry.names import DEFAULT_TEAM
+from registry.recipes.definition import Task
+from routing.decision import Decision
+from routing.routers.content import Router
 from runtime.gateway.backend import Backend, LoadProgress, RetryPolicy, TargetState
 from runtime.gateway.context import RequestContext, Transcripts
 from runtime.gateway.names import ModelRef, Names
 from runtime.gateway.record import AttemptSink, Sink
 from runtime.gateway.request import Request
 from runtime.gateway.routing.dispatcher import RouterDispatcher
+from runtime.gateway.routing.requests import read
 from runtime.gateway.services import Services
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.target import Lease, Target
@@ -100,10 +106,18 @@ class Gateway:
 
     # --- choose -----------------------------------------------------------------------------------------------------
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target:
-        """Raises BadRequest (no name, wrong task), NotFound with what exists, Forbidden."""
-        for backend in self._backends.values():
-            if (target := backend.resolve(model_ref, caller)) is not None:
-                return target
+        """Raises BadRequest (no name, wrong task), NotFound with what exists, Forbidden, Unavailable (starting)."""
+        try:
+            for backend in self._backends.values():
+                if (target := backend.resolve(model_ref, caller)) is not None:
+                    return target
+        except NotFound:
+            if self.phase == "starting" and self._names.may_be_registered(model_ref):
+                raise Unavailable(
+                    f"{quoted(str(model_ref.name))} is an adapter of a recipe that is being registered: try again.",
+                    retry_after=1,
+                ) from None
+            raise
         raise NotFound(f"There is no model {model_ref.name!r}.", param="model")
 
     def check_name(self, model_ref: ModelRef, caller: Caller) -> None:
@@ -120,6 +134,21 @@ class Gateway:
             target = await self.dispatcher.route(router, request)
         request.attempt.target = target
         return target
+
+    async def explain(
+        self, request: Request, router: Router, endpoint: str, calls: Sequence[Call], model_ref: ModelRef
+    ) -> Decision:
+        """The decision that a request to `endpoint` would get, charged as a call of the router's embedding model."""
+        spec = router.spec
+        text = read(endpoint, calls, request.context, spec).features.text
+        target, *embeds = self.dispatcher.embedding_call(router, text) or (Target(spec.id, spec.id, router.tag),)
+        request.attempt.target = replace(target, requested=spec.id)
+        request.understood(ModelRef(Task.EMBED, spec.id), lambda _: embeds)
+        self._limits.admit(request, lambda _: None)
+        if (begun := self._ledger.begin(request, request.attempt.target)) is not None:
+            await begun
+        _, decision = await self.dispatcher.explain(router, endpoint, calls, model_ref, request)
+        return decision
 
     def fallback(self, request: Request, name: str) -> Target | None:
         """A router's fall-back as a target; None: unknown now, or not for this caller."""

@@ -140,6 +140,11 @@ class Names:
         """Whether it is the id or alias of a model, of this machine or of a provider."""
         return name in self.catalog.recipes or name in self.catalog.aliases or name in self.provider_names
 
+    def may_be_registered(self, model_ref: ModelRef) -> bool:
+        """Whether a recipe has an adapter of this name, which the server registers at its start."""
+        name = str(model_ref.adapter or model_ref.name).removesuffix(LATEST).partition("@")[0].rpartition(":")[2]
+        return any(adapter.name == name for recipe in self.recipes for adapter in recipe.adapters)
+
     def find(self, name: str, caller: Caller) -> ResolvedName:
         """What a name means for a caller, in any task; NotFound, BadRequest, Forbidden."""
         return self._resolve_for(caller, caller.team, lambda catalog: (name, catalog.resolve(untagged(name, catalog))))[

@@ -21,6 +21,7 @@ from runtime.config.device import Device, memories_of
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import MERGED, Combiner
+from runtime.gateway.combine import sizes as sizes_of_merged
 from runtime.gateway.combine import tidy as tidy_merged
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
@@ -34,6 +35,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.providers.backend import ProviderBackend
 from runtime.gateway.providers.index import ProviderIndex
+from runtime.gateway.providers.store import ProviderStore
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.services import Services, Uploads
@@ -100,7 +102,8 @@ class _Rooms:
         self.settings, self.documents, self.device = settings, documents, device
         self.ledger, self.metrics = Ledger(settings.data_dir, settings.currency), Metrics()
         count = LimitMetrics(self.metrics).count
-        self.limiter, self.storage_limiter = Limiter(count), StorageLimiter(count)
+        merged = sizes_of_merged(settings.data_dir / MERGED)
+        self.limiter, self.storage_limiter = Limiter(count), StorageLimiter(count, merged=merged)
         self.limits = LimitLoader(self.limiter, self.ledger, self.storage_limiter)
         self.console = Console(settings.port, settings.bounds.viewers)
         self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
@@ -157,7 +160,9 @@ class _Rooms:
         )  # fmt: skip
         self.providers = ProviderIndex(names, documents.providers, metrics.provider_attempt)
         self.routers = RouterStore(settings.data_dir / "routers", state, names, settings.bounds)
-        self.reloader = RecipeReloader(self.model_set, settings.recipes, self.routers.open, self.providers.serve)
+        self.provider_store = ProviderStore(settings.data_dir / "providers", names, self.providers, documents.providers)
+        await asyncio.to_thread(self.provider_store.open)
+        self.reloader = RecipeReloader(self.model_set, settings.recipes, self.routers.open, self.provider_store.serve)
 
     def gateway(self) -> Gateway:
         settings, names, residency = self.settings, self.names, self.residency
@@ -183,6 +188,7 @@ class _Rooms:
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
+            provider_store=self.provider_store,
             uploads=Uploads(settings.max_uploads, settings.max_adapter, settings.bounds, self.reserve),
             reserve=self.reserve,
             console=self.console,

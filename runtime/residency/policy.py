@@ -123,6 +123,15 @@ class Shortage:
     host: int = 0
     slots: int = 0
 
+    def words(self, slots: int) -> str:
+        """What is short, with its setting. slots: all there are."""
+        short = {
+            "device memory (--device-memory)": self.bytes,
+            "host memory (--host-memory)": self.host,
+            f"a slot, since all {slots} are taken (--slots)": self.slots,
+        }
+        return " and ".join(what for what, amount in short.items() if amount > 0)
+
     def met_by(self, chosen: Mapping[str, tuple[Resident, Action]]) -> bool:
         freed = [resident.freed(action) for resident, action in chosen.values()]
         return (
@@ -230,6 +239,8 @@ class Plan:
     host_budget: int = NO_LIMIT
     device: str = ""
     """Where it is to come."""
+    lacks: str = ""
+    """What it is short of, and the settings that give more."""
 
 
 def plan(snapshot: Snapshot, need: Need) -> Plan:
@@ -284,6 +295,7 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
     dozing = max((r.sleep_seconds for r in others if crowded and r.falling_asleep and r.bytes), default=0.0)
     if shortage.met_by({}):  # 3
         return answer(verdict, "enough is free", expected_seconds=need.load_seconds + dozing)
+    lacks = shortage.words(snapshot.slots_free + sum(r.settled()[2] for r in others))
 
     may_leave = [  # 4
         r for r in others if r.id != need.id and not r.pinned and r.state in (ModelState.READY, ModelState.ASLEEP)
@@ -300,7 +312,8 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
             doze = max(doze, dozing)
             return answer(
                 verdict,
-                "least recently used leave first",
+                f"least recently used leave first, to free {lacks}",
+                lacks=lacks,
                 victims=victims,
                 expected_seconds=need.load_seconds + min(drain, 5.0) + doze,
             )
@@ -310,7 +323,8 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
         times.append(need.waiting_since + need.patience)
     return answer(
         "wait",
-        "all who could leave are busy, pinned, just loaded or still loading",
+        f"it lacks {lacks}, and all who could leave are busy, pinned, just loaded or still loading",
+        lacks=lacks,
         retry_at=min(times, default=None),
         expected_seconds=need.load_seconds + max((t - snapshot.now for t in times), default=0.0),
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import shlex
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from runtime.cli.failures import Failure, RefusedError
 from runtime.cli.options import root
-from runtime.cli.output import emit, note
+from runtime.cli.output import emit, say
 from runtime.cli.remote.client import KEY, Client, Json
 from runtime.cli.remote.progress import Bar, bar
 
@@ -68,6 +69,11 @@ def _sample() -> str:
 POLL_SECONDS = 0.1
 
 
+def is_for_people() -> bool:
+    """Whether a terminal shows what is printed; else it goes into the server's log, whose lines are JSON."""
+    return sys.stdout.isatty()
+
+
 def wait_until_ready(client: Client, server: int, progress_bar: Bar) -> Json | None:
     """/health/ready's answer once it is 200; None when the server has ended."""
     began = time.monotonic()
@@ -84,7 +90,7 @@ def wait_for_loads(client: Client, server: int, progress_bar: Bar) -> list[Json]
     try:
         models: list[Json] = client.get("/v1/models")["data"]
     except RefusedError as error:
-        note(error.message)
+        say(error.message, logging.WARNING)
         return None
     while os.getppid() == server:
         loading = [model for model in models if model.get("state") == "loading"]
@@ -107,19 +113,23 @@ def main(arguments: Sequence[str]) -> int:
         if ready is None:
             return 0
         if not as_json:
-            note(f"answering at {url} after {time.monotonic() - began:.1f} s; models load when they are asked for")
+            say(f"answering at {url} after {time.monotonic() - began:.1f} s; models load when they are asked for")
         named = wait_for_loads(client, server, progress_bar)
     # neither adapters, nor routers, nor what answers elsewhere
     models = [model for model in named or () if "state" in model]
     for name, fault in ready.get("faults", {}).items():
-        note(f"warning: adapter {name} was refused: {fault}")
+        say(f"warning: adapter {name} was refused: {fault}", logging.WARNING)
     for model in models:
         if model.get("problem"):
-            note(f"warning: {model['problem']}")
+            say(f"warning: {model['problem']}", logging.WARNING)
     if as_json:
         emit({"url": url, "pid": server, "models": {model["id"]: model["state"] for model in models}})
         return 0
-    print(f"\nRoundhouse is ready after {time.monotonic() - began:.1f} s: {url}  (documentation: {url}/docs)")
+    ready_after = f"Roundhouse is ready after {time.monotonic() - began:.1f} s: {url}"
+    if not is_for_people():
+        say(ready_after, console=f"{url}/console", documentation=f"{url}/docs")
+        return 0
+    print(f"\n{ready_after}\nconsole: {url}/console  documentation: {url}/docs")
     if named == []:
         print("\nThere is no model yet. Add one: roundhouse models add SOURCE (a folder, or ORG/NAME of a hub)")
     for title, command in sample_requests(url, models):

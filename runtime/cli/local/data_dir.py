@@ -13,7 +13,7 @@ from registry.storage.files import FILE as SERVER_ID
 from registry.storage.files import make_private, make_private_file
 from runtime.cli.failures import RefusedError
 from runtime.cli.local import processes
-from runtime.cli.output import note
+from runtime.cli.output import say
 
 STATE = "state.db"
 RUN_PREFIX, LOCK = "roundhouse-", "lock"
@@ -129,7 +129,7 @@ class DataDir:
         if folder.name.startswith(RUN_PREFIX) and folder.is_dir() and folder.stat().st_uid == os.getuid():
             _remove(folder)
         self._record.unlink(missing_ok=True)
-        note(f"The last server here was killed: {ended} processes that it left were ended, its sockets removed.")
+        say(f"The last server here was killed: {ended} processes that it left were ended, its sockets removed.")
 
 
 def _remove(folder: Path) -> None:

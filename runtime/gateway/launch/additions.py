@@ -178,9 +178,9 @@ def advice(preview: Preview) -> str:
     if preview.is_leaving and plan.verdict != "impossible":
         return f"It comes a little later: {REMOVAL_PENDING}."
     if plan.victims:
-        return f"It fits once {', '.join(victim.id for victim in plan.victims)} has left."
+        return f"It fits once {', '.join(victim.id for victim in plan.victims)} has left, to free {plan.lacks}."
     if plan.verdict == "wait":
-        return "It fits once a model that is busy, pinned or just loaded has left."
+        return f"It fits once a model that is busy, pinned or just loaded has left: it lacks {plan.lacks}."
     if plan.verdict != "impossible":
         return "It fits."
     if preview.proposal.estimate.weights > plan.budget:

@@ -105,9 +105,10 @@ async def register_adapter(
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return await _upload(request, gateway, caller, dry_run)
     body = _validate(RegisterRequest, parse_object(await read_body(request, gateway.services.settings.max_json)))
-    if isinstance(body.source, PathSource):
-        await _check_folder(gateway, body.base, body.name, caller, body.source.path, "source.path")
-    return await _register(gateway, body, body.source, caller, dry_run)
+    source, param = body.located, "source" if isinstance(body.source, str) else "source.path"
+    if isinstance(source, PathSource):
+        await _check_folder(gateway, body.base, body.name, caller, source.path, param)
+    return await _register(gateway, body, source, caller, dry_run)
 
 
 async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: bool) -> Response:
@@ -144,7 +145,7 @@ async def _check_folder(gateway: Gateway, base: str, name: str, caller: Caller, 
     """Check names first: a wrong name must not reveal what is on the server's disks."""
     check_scope(caller, param, "adapters")
     gateway.services.adapters.check_name(base, name, caller)
-    await check_folder(path, gateway.services.settings, param, "adapters")
+    await check_folder(path, gateway.services.settings, param, "adapters", caller)
 
 
 async def _register(

@@ -4,8 +4,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
+from launch.request import HUB, MAIN
+from registry.base.wording import quoted
+from registry.errors import BadRequest
 from registry.names import AdapterName
-from registry.recipes.fields import HubSource, PathSource
+from registry.recipes.fields import HubSource, PackageSource, PathSource, is_revision
 from registry.records import PROBE_BYTES
 from runtime.http.bodies import WHOLE
 
@@ -25,15 +28,33 @@ class ProbeBody(BaseModel):
         return value
 
 
-SOURCES = 'write {"path": "/a/folder"}, or {"hub": "owner/name", "revision": "main"}'
+SOURCES = 'write {"path": "/a/folder"}, or {"hub": "owner/name", "revision": "main"}, or one of them as text'
+MODEL_SOURCES = 'write "/a/folder", "owner/name@revision" or "package:NAME/inside", or {"path": ...}, {"hub": ...}'
+_KEYS: dict[type[object], str] = {PathSource: "path", HubSource: "hub", PackageSource: "package"}
+SourceText = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 def _source_kind(value: object) -> str | None:
-    """Which kind of source was meant, by the key that only it has."""
-    if isinstance(value, PathSource | HubSource):
-        return "path" if isinstance(value, PathSource) else "hub"
-    keys = [key for key in ("path", "hub") if isinstance(value, dict) and key in value]
+    """Which kind of source was meant, by its type or by the key that only it has."""
+    if isinstance(value, str):
+        return "text"
+    if type(value) in _KEYS:
+        return _KEYS[type(value)]
+    keys = [key for key in _KEYS.values() if isinstance(value, dict) and key in value]
     return keys[0] if len(keys) == 1 else None
+
+
+def source_text(source: str | PathSource | HubSource | PackageSource) -> str:
+    """A source as the command line writes it."""
+    match source:
+        case PathSource():
+            return source.path if source.path.startswith("/") else f"./{source.path}"  # no hub's name
+        case HubSource():
+            return f"{source.hub}@{source.revision}"
+        case PackageSource():
+            return f"package:{source.package}" + ("" if source.inside == "." else f"/{source.inside}")
+        case _:
+            return source
 
 
 class RegisterRequest(BaseModel):
@@ -43,7 +64,7 @@ class RegisterRequest(BaseModel):
     name: AdapterName
     base: str = Field(description="id or alias of the base model")
     source: Annotated[
-        Annotated[PathSource, Tag("path")] | Annotated[HubSource, Tag("hub")],
+        Annotated[SourceText, Tag("text")] | Annotated[PathSource, Tag("path")] | Annotated[HubSource, Tag("hub")],
         Discriminator(_source_kind, custom_error_type="source", custom_error_message=SOURCES),
     ]
     alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
@@ -51,6 +72,19 @@ class RegisterRequest(BaseModel):
         default=None, description="all teams may use it; null: as it was, and a new one is your team's alone"
     )
     probe: ProbeBody | None = None
+
+    @property
+    def located(self) -> PathSource | HubSource:
+        """The source, with a text as what it names. Raises BadRequest."""
+        if not isinstance(self.source, str):
+            return self.source
+        hub, _, revision = self.source.partition("@")
+        if not HUB.match(hub):
+            return PathSource(path=self.source)
+        if not is_revision(revision or MAIN):
+            message = f"{quoted(revision)} is not a revision: write a branch, a tag or a commit."
+            raise BadRequest(message, param="source")
+        return HubSource(hub=hub, revision=revision or MAIN)
 
 
 class AliasBody(BaseModel):
@@ -70,12 +104,17 @@ class AddModelBody(BaseModel):
     """Add a model: a recipe is proposed for it, written down, and served."""
 
     model_config = ConfigDict(extra="forbid")
-    source: str = Field(
-        min_length=1,
-        max_length=4096,
-        description="a folder of the server's machine (absolute), `org/name[@revision]` of a hub, or "
-        "`package:NAME[/inside]`",
-    )
+    source: Annotated[
+        Annotated[SourceText, Tag("text")]
+        | Annotated[PathSource, Tag("path")]
+        | Annotated[HubSource, Tag("hub")]
+        | Annotated[PackageSource, Tag("package")],
+        Discriminator(_source_kind, custom_error_type="source", custom_error_message=MODEL_SOURCES),
+        Field(
+            description="a folder of the server's machine (absolute), `org/name[@revision]` of a hub, or "
+            "`package:NAME[/inside]`; or the same as an object, as recipes write it"
+        ),
+    ]
     id: str | None = Field(default=None, max_length=128, description="null: from the source's name")
     revision: str | None = Field(default=None, max_length=200, description="of a hub's repository; null: main")
     overrides: dict[str, Value] | None = Field(

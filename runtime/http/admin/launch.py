@@ -25,7 +25,7 @@ from runtime.gateway.launch.views import (
 from runtime.gateway.views.values import ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
-from runtime.http.admin.bodies import AddModelBody, EditModelBody
+from runtime.http.admin.bodies import AddModelBody, EditModelBody, source_text
 from runtime.http.admin.folders import check_folder, check_scope
 from runtime.http.admin.models import Name
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING
@@ -75,12 +75,13 @@ async def add_model(gateway: CurrentGateway, context: CurrentContext, body: AddM
 
 
 async def _model_request(gateway: Gateway, caller: Caller, body: AddModelBody) -> ModelRequest:
-    source = parse_source(body.source, body.revision)
+    text = source_text(body.source)
+    source = parse_source(text, body.revision)
     if isinstance(source, PathSource):
         check_scope(caller, "source", "models")
-        await check_folder(source.path, gateway.services.settings, "source", "models")
+        await check_folder(source.path, gateway.services.settings, "source", "models", caller)
     overrides = body.overrides or {}
-    return ModelRequest(body.source, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens))
+    return ModelRequest(text, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens))
 
 
 async def _events(gateway: Gateway, request: ModelRequest) -> AsyncIterator[bytes]:

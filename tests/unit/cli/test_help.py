@@ -49,7 +49,9 @@ def test_all_commands_are_there() -> None:
     teams |= {("usage", name) for name in ("report", "daily", "compare", "reconcile", "prune")}
     teams |= {("limits", name) for name in ("list", "set", "remove", "simulate")}
     answers = ("add", "alias", "eval", "explain", "fit", "list", "remove", "report", "rollback", "show")
-    routing = {("routers", name) for name in answers} | {("providers", name) for name in ("list", "test")}
+    routing = {("routers", name) for name in answers} | {
+        ("providers", name) for name in ("list", "show", "add", "edit", "remove", "test")
+    }
     single = (
         "serve",
         "doctor",

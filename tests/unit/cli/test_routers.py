@@ -259,7 +259,7 @@ def test_fit_measures_on_what_belongs_nowhere_alone(server: FakeServer, run: Run
     held.write_text('{"text": "what a day"}\n')
     result = fitted(server, run, tmp_path, "--held-out", str(held))
     assert result.exit_code == 0, result.output
-    assert "out of scope abstained 100.0%\n" in result.stdout
+    assert "of no intent, left out 100.0%\n" in result.stdout
 
 
 def test_lines_are_those_of_json_lines(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.providers.backend import ProviderBackend
 from runtime.gateway.providers.index import ProviderIndex
+from runtime.gateway.providers.store import ProviderStore
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.routing.store import RouterStore
@@ -218,6 +219,8 @@ class FakeGateway:
             adapters.register_from_recipe,
         )  # fmt: skip
         self.providers = ProviderIndex(self.names, providers, self.metrics.provider_attempt)
+        added = self.settings.data_dir / "providers"
+        provider_store = ProviderStore(added, self.names, self.providers, providers)
         usage, console = UsageReport(kept), Console(self.settings.port)
         reserve = DiskReserve(self.settings.data_dir, self.settings.disk_reserve)
         overview = Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics)
@@ -228,7 +231,7 @@ class FakeGateway:
             combiner=Combiner(self.names, self.service, adapters),
             additions=Additions(model_set, self.names, residency, device),
             editor=Editor(model_set, self.names, residency, self.state, adapters, files, device),
-            reloader=RecipeReloader(model_set, (), self.routers.open, self.providers.serve),
+            reloader=RecipeReloader(model_set, (), self.routers.open, provider_store.serve),
             overview=overview,
             callers=callers or OPEN,
             administration=Administration(watch or KeyWatch(self.settings.keys)),
@@ -236,6 +239,7 @@ class FakeGateway:
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
+            provider_store=provider_store,
             uploads=Uploads(self.settings.max_uploads, self.settings.max_adapter, self.settings.bounds, reserve),
             reserve=reserve,
             console=console,

@@ -95,7 +95,7 @@ async def test_one_that_fits_says_so_and_after_whom(tmp_path: Path) -> None:
     await world.ask("a")
     world.manager.get("a").bytes = 1900 * MIB
     found = await adding.preview(RERANK)
-    assert advice(found) == "It fits once a has left."
+    assert advice(found) == "It fits once a has left, to free device memory (--device-memory)."
     assert world.witness.events == ["loaded a"], "a preview changes nothing"
     await world.manager.close()
     await world.pool.close()

@@ -38,7 +38,7 @@ def test_the_confusion_table_is_reported_as_text_and_drawn_whole(fitted: Trainin
         "confusion": (("weather", "weather", 30), ("money", "weather", 2), (OUT, OUT, 32), ("<b>", OUT, 1)),
     })  # fmt: skip
     reported = text(wrong)
-    for word in ("right intent", "calibration error", "out of scope abstained", "AUROC"):
+    for word in ("right intent", "calibration error", "of no intent, left out", "AUROC"):
         assert word in reported
     assert re.search(r"money +-> +weather +2", reported)
     drawn = picture(wrong)
@@ -103,8 +103,8 @@ def test_words_of_a_file_that_do_not_agree_are_refused(fitted: TrainingResult, c
 
 def test_the_measures() -> None:
     sure, right = np.array([0.9, 0.8, 0.7, 0.6], np.float32), np.array([True, True, False, True])
-    assert threshold_for(sure, right, 0.99) == pytest.approx(0.8)
-    assert threshold_for(sure, right, 0.7) == pytest.approx(0.6)
+    assert threshold_for(sure, right, 0.99) == pytest.approx(0.75), "between it and the first wrong one"
+    assert threshold_for(sure, right, 0.7) == pytest.approx(0.3)
     assert threshold_for(sure, ~right, 0.99) > 1
     assert auroc(sure, np.array([0.65, 0.1], np.float32)) == pytest.approx(7 / 8)
     assert auroc(sure, sure[:0]) is None

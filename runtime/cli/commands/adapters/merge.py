@@ -1,4 +1,4 @@
-"""`roundhouse adapters merge`: base and adapter as one model folder, made beside the server."""
+"""`roundhouse adapters merge`: base and adapter as one model folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runtime.cli.failures import Failure, RefusedError, ServerError
-from runtime.cli.options import AdapterName, AsJson
+from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
 from runtime.cli.output import emit, note, short
+from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import bar
 
 if TYPE_CHECKING:
@@ -18,19 +19,29 @@ if TYPE_CHECKING:
 def merge(
     name: AdapterName,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder to write: new, or empty.", show_default=False)
-    ],
-    recipes: Annotated[list[Path] | None, typer.Option(help="Those of the server, as in `serve`.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="That of the server, as in `serve`.")] = None,
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A folder to write here, new or empty, without the server.", show_default=False
+        ),
+    ] = None,
+    recipes: Annotated[list[Path] | None, typer.Option(help="With --output: as in `serve`.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="With --output: as in `serve`.")] = None,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Write base and adapter as one model, which needs no adapter place. On the server's machine; it need not run.
+    """Write base and adapter as one model, which needs no adapter place.
 
-    Example: roundhouse adapters merge legal@prod --output ./legal-model
+    The server writes it into its data directory. With --output it is written here, on the server's machine, whether or
+    not the server runs.
+
+    Example: roundhouse adapters merge legal@prod
     """
     from registry.errors import RoundhouseError
     from runtime.cli.local.options import settings_of
 
+    if output is None:
+        _show(_ask(url, name, quiet=as_json), as_json)
+        return
     settings = settings_of(recipes=tuple(recipes) if recipes else None, data_dir=data_dir)
     output = output.expanduser().absolute()
     try:
@@ -41,30 +52,44 @@ def merge(
         raise kind(error.message, faults=getattr(error, "faults", ()), code=error.code) from None
     except OSError as error:
         raise RefusedError(f"{output} cannot be written: {error.strerror}.") from None
+    _show(result, as_json)
+
+
+def _ask(url: str, name: str, *, quiet: bool) -> Json:
+    """Have the server merge it."""
+    with Client(url) as client, bar(not quiet) as progress_bar:
+        progress_bar.show(f"merging {name}", 0.0)
+        return client.call("POST", f"/v1/adapters/{part(name)}/merge", timeout=None)
+
+
+def _show(result: Json, as_json: bool) -> None:
     if as_json:
         emit(result)
         return
     print(
         f"{result['name']}@{result['version']} {short(str(result['digest']))} "
-        f"and its base {result['base']}: in {output}"
+        f"and its base {result['base']}: in {result['output']}"
     )
-    print(f"Serve it: roundhouse models add {output}")
+    print(f"Serve it: roundhouse models add {result['output']}")
 
 
 def _target(settings: "Settings", name: str) -> "ResolvedName":
+    from launch.recipe_store import RecipeStore, arrange
     from registry.catalog import Catalog
     from registry.state.database import State
     from runtime.cli.commands.server.serve import read_recipes
 
     with State(settings.data_dir, url=settings.database, read_only=True) as state:
-        catalog = Catalog(read_recipes(settings).models, state.adapters.all(), state.models.aliases())
+        added = RecipeStore(settings.data_dir / "recipes").read().recipes
+        models = arrange(read_recipes(settings).models, added).recipes
+        catalog = Catalog(models, state.adapters.all(), state.models.aliases())
     target = catalog.resolve(name)
     if target.version is None:
         raise RefusedError(f"'{name}' is a model. Name the adapter that is to be merged into it.")
     return target
 
 
-def _merged(settings: "Settings", target: "ResolvedName", output: Path, quiet: bool) -> dict[str, object]:
+def _merged(settings: "Settings", target: "ResolvedName", output: Path, quiet: bool) -> Json:
     import asyncio
 
     from adapters.compose.model import check_room, merge_model, needs

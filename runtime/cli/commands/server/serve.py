@@ -1,9 +1,11 @@
 """`roundhouse serve`: the settings, then the server in the foreground."""
 
 import errno
+import logging
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,7 +15,7 @@ from runtime.cli.failures import RefusedError, ServerError
 from runtime.cli.local.options import settings_of
 from runtime.cli.local.processes import own_id, restart_with_id
 from runtime.cli.options import AsJson
-from runtime.cli.output import note
+from runtime.cli.output import say
 
 if TYPE_CHECKING:
     import socket
@@ -57,17 +59,21 @@ def _run(settings: "Settings", as_json: bool) -> int:
     ):  # first: it also ends what a killed server left, which may hold the port
         taken = _take_port(settings.host, settings.port)
         os.register_at_fork(after_in_child=taken.close)
-        settings = settings.model_copy(update={"data_dir": data_dir.path, "run_dir": data_dir.run_dir})
+        update = {"data_dir": data_dir.path, "run_dir": data_dir.run_dir}
+        settings = settings.model_copy(update={**update, "slots": _slots(settings, read, data_dir.path)})
         _check_access(settings)
         if os.environ.get("LIT_SERVER_API_KEY"):
-            note("warning: LIT_SERVER_API_KEY is LitServe's, and asks nobody here for a key: roundhouse keys create.")
+            say(
+                "warning: LIT_SERVER_API_KEY is LitServe's, and asks nobody here for a key: roundhouse keys create.",
+                logging.WARNING,
+            )
         for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # engines need not know them
             os.environ.pop(secret, None)
         if not as_json:
-            note(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {data_dir.path}")
+            say(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {data_dir.path}")
             for part in device.parts:
                 name = f"{part.label} {part.uuid}".rstrip()
-                note(f"  {part.device}: {name} with {part.bytes / 2**30:.1f} GiB")
+                say(f"  {part.device}: {name} with {part.bytes / 2**30:.1f} GiB")
         announcer = _announce(url, as_json)
 
         def background() -> None:
@@ -88,6 +94,17 @@ def _run(settings: "Settings", as_json: bool) -> int:
         return code
 
 
+def _slots(settings: "Settings", read: "Documents", data_dir: Path) -> int:
+    """As set; else two more than there are models, if each has a GiB of free memory, and at least the default."""
+    if "slots" in settings.model_fields_set:
+        return settings.slots
+    import psutil
+
+    added = sum(1 for _ in (data_dir / "recipes").glob("*.yaml"))
+    slots = min(len(read.models) + added + 2, psutil.virtual_memory().available >> 30, 64)
+    return max(settings.slots, slots)
+
+
 def _check_access(settings: "Settings") -> None:
     """Raises Refused for a server that other machines can reach and that has no key, unless it is to be open."""
     from runtime.cli.local.keys import open_keys_at
@@ -97,9 +114,10 @@ def _check_access(settings: "Settings") -> None:
         return
     where = f"{settings.host}:{settings.port}"
     if place.open:
-        note(
+        say(
             f"warning: whoever can reach {where} can ask its models: with --open it asks for no key. While there is no "
-            "key at all, everything else too."
+            "key at all, everything else too.",
+            logging.WARNING,
         )
         return
     if place.has_tables():

@@ -227,11 +227,14 @@ def test_a_python_that_is_named_is_the_one_of_the_environment(
 def test_a_new_lock_begins_with_the_pins_that_are_there(checkout: Path) -> None:
     """uv holds on to what stands in the file that it writes: without `--upgrade` nothing else is to move."""
     shutil.copy(ROOT / "pyproject.toml", checkout)
-    witness = 'while [ "$1" != --output-file ]; do shift; done; cp "$2" "$2.seen"'
+    witness = 'while [ "$1" != --output-file ]; do shift; done; cp "$2" "$2.seen"; cat'  # all of a pipe
     programs(checkout / ".venv-installer/bin", uv=witness, python="exit 0")
     shutil.copy(checkout / "requirements/installer.txt", checkout / ".venv-installer/pins")
     environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable}
-    subprocess.run([checkout / "scripts/lock"], capture_output=True, text=True, check=True, env=environment)
+    subprocess.run(
+        [checkout / "scripts/lock"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+        env=environment,
+    )  # fmt: skip
     shared = set(lines("cpu"))
     for name in ("cuda", "test", "langchain", "others", "routing"):
         seen = (checkout / "requirements" / f"{name}.txt.seen").read_text().splitlines()

@@ -360,6 +360,12 @@ def test_four_requests_to_try() -> None:
         json.loads(command.partition("-d '")[2].removesuffix("'"))
 
 
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announce, "is_for_people", lambda: True)
+
+
+@pytest.mark.usefixtures("terminal")
 def test_the_announcement_waits_for_loads(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     def ready(_: ReceivedRequest) -> Answer:
         early = len(server.received) < 3
@@ -381,6 +387,7 @@ def test_the_announcement_waits_for_loads(server: FakeServer, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["models"]["starter-chat"] == "ready"
 
 
+@pytest.mark.usefixtures("terminal")
 def test_the_announcement_without_a_key_does_not_say_that_there_is_no_model(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -388,11 +395,12 @@ def test_the_announcement_without_a_key_does_not_say_that_there_is_no_model(
     server.on("GET", "/v1/models", Answer({"error": {"message": "No key was sent.", "code": "no_key"}}, 401))
     assert announce.main([server.url, str(os.getppid())]) == 0
     message = capsys.readouterr()
-    assert "No key was sent. Commands take it from the variable ROUNDHOUSE_API_KEY.\n" in message.err
+    assert "No key was sent. Commands take it from the variable ROUNDHOUSE_API_KEY." in message.err
     assert "Roundhouse is ready" in message.out
     assert "no model" not in message.out
 
 
+@pytest.mark.usefixtures("terminal")
 def test_only_a_server_without_models_suggests_adding_one(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -408,6 +416,17 @@ def test_only_a_server_without_models_suggests_adding_one(
         server.on("GET", "/v1/models", lambda _, answer=answer: answer)  # type: ignore[misc]
         assert announce.main([server.url, str(os.getppid())]) == 0
         assert ("There is no model yet" in capsys.readouterr().out) is is_reported
+
+
+def test_what_no_terminal_shows_is_a_line_of_the_log(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("GET", "/health/ready", Answer({"status": "ready", "faults": {"m:a": "unfit"}}))
+    server.on("GET", "/v1/models", Answer({"data": MODELS}))
+    assert announce.main([server.url, str(os.getppid())]) == 0
+    message = capsys.readouterr()
+    lines = [json.loads(line) for line in message.err.splitlines()]
+    assert [line["level"] for line in lines] == ["info", "warning", "info"]
+    assert lines[-1]["console"] == f"{server.url}/console"
+    assert message.out == ""
 
 
 def test_the_announcement_ends_with_its_server(capsys: pytest.CaptureFixture[str]) -> None:
