@@ -175,7 +175,10 @@ async def test_dare_is_what_its_seed_makes_it(
     digests = []
     for number, seed in enumerate((1, 1, 2)):
         expected = job(base, stored, tmp_path / str(number), "dare", seed, halves)
-        await compose(expected, 300)
+        if seed == 1:
+            await compose(expected, 300)
+        else:
+            combine_here(expected)
         digests.append((await rig.service.validate(base, ComposedAdapter(expected.out, ""))).digest)
     assert digests[0] == digests[1] != digests[2]
 
