@@ -66,7 +66,7 @@ MAIN = "main"
 NAMELESS = re.compile(r"^(checkpoint-\d+|model|models|merged|output|out|final|snapshot|[0-9a-f]{40})\Z", re.IGNORECASE)
 """Names of folders that say nothing: their parent's is better."""
 LONGEST = 4096
-OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, which no engine here reads."
+OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, which are not fetched from there."
 
 
 def parse_source(text: str, revision: str | None = None) -> Source:
@@ -78,15 +78,18 @@ def parse_source(text: str, revision: str | None = None) -> Source:
         raise BadRequest("Say where the model is: a folder, org/name of a hub, or package:NAME.", param="source")
     if text.startswith("package:"):
         name, _, inside = text.removeprefix("package:").partition("/")
+        name = name.replace("-", "_")  # the name of a distribution, as pip has it
         if not PACKAGE.match(name) or inside.startswith("/") or ".." in PurePosixPath(inside).parts:
             raise BadRequest(f"{quoted(text)} is not a package: write package:NAME[/inside].", param="source")
         return PackageSource(package=name, inside=inside or ".")
     if text.lower().endswith(".gguf"):
-        raise BadRequest(
-            f"{quoted(text)}: no engine here reads GGUF. Add the model that it was made from, as safetensors: a "
-            "folder, or org/name of a hub.",
-            param="source",
-        )
+        if revision or not Path(text).is_absolute():
+            raise BadRequest(
+                f"{quoted(text)}: a GGUF file is named by its absolute path on the server. Of a hub add the model that "
+                "it was made from, as safetensors.",
+                param="source",
+            )
+        return PathSource(path=str(Path(text).parent))
     hub, at, named = text.partition("@")
     if HUB.match(hub):
         requested = named or revision or MAIN

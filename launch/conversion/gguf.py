@@ -1,0 +1,173 @@
+"""GGUF files: what they are, in a process of its own (`python -m launch.conversion.gguf PARENT FILE`), and the
+conversion to what vLLM reads. transformers' own reader does both, and dequantizes to bfloat16."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import traceback
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from launch.files.gguf import read_header
+from launch.files.listing import Listing
+from models.process_control import die_with_parent
+from registry.base.packages import PACKAGES, with_our_packages
+from registry.base.wording import size_words
+from registry.errors import EngineFailed, Unavailable, Unfit
+
+BYTES = 2
+"""Of a value of bfloat16."""
+WORKING_BYTES = 7
+"""Of memory for each value while it is converted: as float32, in the network, and where it is saved from."""
+SECONDS, PROCESSOR_SECONDS = 900.0, 180
+"""Longest description: the vocabulary is read value by value."""
+HEADER = 1 << 20
+
+
+class GgufDescription(msgspec.Struct, frozen=True):
+    config: dict[str, Any] = {}
+    template: str = ""
+    parameters: int = 0
+    fault: str = ""
+    """What is wrong, and what to do; '': nothing."""
+
+
+def gguf_of(folder: Path) -> Path | None:
+    """The GGUF file of a folder whose weights are in no other form. Raises Unfit for several."""
+    if any(folder.glob("*.safetensors")) or (folder / "model.bin").is_file():
+        return None
+    files = sorted(file for file in folder.glob("*.gguf") if file.is_file())
+    if len(files) > 1:
+        raise Unfit(
+            f"{folder} holds {len(files)} GGUF files ({', '.join(file.name for file in files[:5])}): put the one that "
+            "is to be served into a folder of its own.",
+            code="gguf_not_served",
+            param="source",
+        )
+    return files[0] if files else None
+
+
+def describe(file: Path) -> GgufDescription:
+    """Read a file's config and template in another process. Blocks for seconds.
+
+    Raises Unfit (gguf_not_served), EngineFailed (check_failed).
+    """
+    with file.open("rb") as stream:
+        header = read_header(stream.read(HEADER))
+    original = f"{header.base}, from which it was made" if header and header.base else "the original, as safetensors"
+    command = [sys.executable, "-P", "-m", "launch.conversion.gguf", str(os.getpid()), str(file)]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=PACKAGES,
+            env=with_our_packages(os.environ),
+            stdout=subprocess.PIPE,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineFailed(f"Reading {file} took more than {SECONDS:.0f} s.", code="check_failed") from None
+    if done.returncode:
+        raise EngineFailed(f"The process that reads {file} was ended.", code="check_failed")
+    description = msgspec.json.decode(done.stdout, type=GgufDescription)
+    if description.fault:
+        raise Unfit(
+            f"{file} is a GGUF that cannot be read here: {description.fault} Or add {original}.",
+            code="gguf_not_served",
+            param="source",
+        )
+    return description
+
+
+def listing_of(file: Path, description: GgufDescription) -> Listing:
+    """The folder that its conversion will be, as far as a proposal looks into it."""
+    texts = {"config.json": json.dumps(description.config), "tokenizer_config.json": "{}", "tokenizer.json": "{}"}
+    if description.template:
+        texts["chat_template.jinja"] = description.template
+    sizes = {name: len(text.encode()) for name, text in texts.items()}
+    sizes["model.safetensors"] = description.parameters * BYTES
+    return Listing(str(file), sizes, lambda name: texts[name].encode())
+
+
+def convert(file: Path, out: Path) -> None:
+    """Write the model that a GGUF holds, dequantized to bfloat16. Raises Unfit, Unavailable, a library's errors."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    description = _read(file)
+    if description.fault:
+        raise Unfit(f"{file}: {description.fault}", code="gguf_not_served")
+    needed, free = description.parameters * WORKING_BYTES, psutil.virtual_memory().available
+    if needed > free:
+        raise Unavailable(
+            f"Converting {file} takes {size_words(needed)} of memory, and {size_words(free)} are free. Convert it on a "
+            "larger machine, or add the original as safetensors.",
+            code="conversion_failed",
+        )
+    plain = {"quantization_config": GgufConfig(dequantize=True)}
+    named = {"gguf_file": file.name, "local_files_only": True}
+    network, info = AutoModelForCausalLM.from_pretrained(
+        str(file.parent), dtype=torch.bfloat16, output_loading_info=True, **plain, **named
+    )
+    if missing := sorted(info["missing_keys"]):
+        raise Unfit(
+            f"{file} lacks {len(missing)} of the weights of a {type(network).__name__}, such as {missing[0]}, which "
+            "would be made by chance: add the original, as safetensors.",
+            code="bad_weights",
+        )
+    for owner, name in ((network.config, "quantization_config"), (network, "hf_quantizer")):
+        if hasattr(owner, name):  # it is not quantized any more
+            delattr(owner, name)
+    network.save_pretrained(str(out), max_shard_size="4GB")
+    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **named)
+    tokenizer.chat_template = description.template or tokenizer.chat_template
+    tokenizer.save_pretrained(str(out))
+
+
+def _read(file: Path) -> GgufDescription:
+    if find_spec("gguf") is None:
+        return GgufDescription(fault="the package gguf is not installed: pip install gguf.")
+    from gguf import GGUFReader
+    from transformers import AutoConfig
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES, load_gguf_checkpoint
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    known = f"Known are {', '.join(sorted(map(str, GGUF_SUPPORTED_ARCHITECTURES)))}."
+    try:
+        loaded = load_gguf_checkpoint(str(file), return_tensors=False)
+        reader = GGUFReader(str(file))
+    except Exception as error:  # of two libraries, for whatever a file may hold
+        traceback.print_exc()
+        return GgufDescription(fault=f"{type(error).__name__}: {str(error)[:200]}. {known}")
+    config = dict(loaded["config"])
+    kind = str(config.get("model_type"))
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return GgufDescription(fault=f"its architecture {kind} writes no text. {known}")
+    field = reader.get_field("tokenizer.chat_template")
+    whole = AutoConfig.for_model(**config).to_dict()
+    whole |= {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]], "dtype": "bfloat16"}
+    return GgufDescription(
+        json.loads(json.dumps(whole, default=str)),
+        str(field.contents()) if field else "",
+        sum(int(tensor.n_elements) for tensor in reader.tensors),
+    )
+
+
+def main() -> None:
+    """Describe the file that the second word names. It ends with the process that started it."""
+    die_with_parent(int(sys.argv[1]))
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
+    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # transformers takes 3 s for it
+    answers = os.dup(1)
+    os.dup2(2, 1)  # nothing but the answer may go to the pipe
+    os.write(answers, msgspec.json.encode(_read(Path(sys.argv[2]))))
+
+
+if __name__ == "__main__":
+    main()
