@@ -137,8 +137,8 @@ async def test_files_that_would_fail_at_the_first_request_are_refused(
     _, adding = additions(tmp_path, 2048 * MIB)
     folder = tmp_path / "model"
     shutil.copytree(locate(PackageSource(package="models.starter", inside="pack/starter-speech")), folder)
-    (folder / "vocabulary.json").write_text("[")
-    with pytest.raises(Unfit, match=r"vocabulary\.json is no JSON") as refused:
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(Unfit, match=r"tokenizer\.json is no JSON") as refused:
         await adding.preview(ModelRequest(str(folder)))
     assert (refused.value.code, refused.value.param) == ("bad_files", "source")
     assert list((tmp_path / "cache").rglob("checks/*")) == []
