@@ -14,7 +14,8 @@ UNFIT, SOUND, ROUTER = "422 `unfit_adapter`", "400 `invalid_audio`", "422 `bad_r
 TUNABLE = (
     "json_values", "messages", "answers", "tools", "grammar_bytes", "choices", "properties", "enum_entries",
     "compile_seconds", "grammar_cache", "upload_seconds", "inputs", "documents", "unpacked_bytes", "adapter_bytes",
-    "adapter_check_seconds", "adapter_download_seconds", "combine_seconds", "routers_bytes", "viewers",
+    "adapter_check_seconds", "adapter_download_seconds", "combine_seconds", "routers_bytes", "responses_bytes",
+    "viewers",
 )  # fmt: skip
 """Bounds that have an option of their own."""
 UNSCALED = ("nesting", "sample_rate_least")
@@ -255,6 +256,18 @@ class Bounds(BaseModel):
         "all versions of all routers together, with what was fitted for them",
         "413",
         "150 intents have 20 MB, and each fit is a version; those in use are in memory",
+    )
+    response_bytes: ByteSize = _bound(
+        8 * MIB,
+        "a stored response with all that it was given",
+        "413 `response_too_large`",
+        "the largest body of a conversation, twice",
+    )
+    responses_bytes: ByteSize = _bound(
+        256 * MIB,
+        "stored responses of a team together; the oldest go first",
+        "429 `responses_full`, where all of them still run",
+        "a working day of an agent: hundreds of turns of a megabyte",
     )
     viewers: int = _bound(
         64,

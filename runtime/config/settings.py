@@ -15,6 +15,7 @@ from registry.base.processor import cores
 from registry.bounds import TUNABLE, Bounds
 from registry.learning import WORKING_MARGIN
 from tenants.key_settings import KeySettings
+from tenants.keys.records import MOST_HOURS
 
 STARTER = "recipes/starter"
 SCALED_NOW = "use --bounds-factor, which scales it with the other bounds"
@@ -122,6 +123,13 @@ class Settings(BaseSettings):
         default=False,
         description="Accept requests without a key, from any host, as team 'default'. Until the first key exists "
         "they may do anything; after that, inference only.",
+    )
+    store_responses: Annotated[int, WHERE] = Field(
+        default=0,
+        ge=0,
+        le=MOST_HOURS,
+        description="Store Responses of requests without a key for this many hours. 0: only those of teams that "
+        "have it switched on.",
     )
     adapter_roots: Annotated[tuple[Path, ...], NoDecode, ROOTS] = Field(
         default=(),

@@ -62,6 +62,7 @@ from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
 from tenants.limits.loader import LimitLoader
 from tenants.limits.stored import StorageLimiter
+from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
 
 if TYPE_CHECKING:  # a server without keys loads no database
@@ -106,6 +107,7 @@ class _Rooms:
         self.limiter, self.storage_limiter = Limiter(count), StorageLimiter(count, merged=merged)
         self.limits = LimitLoader(self.limiter, self.ledger, self.storage_limiter)
         self.console = Console(settings.port, settings.bounds.viewers)
+        self.responses = ResponseStore(settings.data_dir, settings.store_responses, settings.bounds)
         self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
         self.tracing = start_tracing()
         self.bounds = WaitingBound(settings.max_waiting)
@@ -117,6 +119,8 @@ class _Rooms:
         for note in retired_keys(documents):
             log.warning(note)
         await self.keys.start()
+        if settings.store_responses:
+            await self.keys.tables()
         self.state = state = await asyncio.to_thread(State, settings.data_dir, url=settings.database)
         shelf = RecipeStore(settings.data_dir / "recipes")
         await asyncio.to_thread(shelf.tidy)
@@ -185,6 +189,7 @@ class _Rooms:
             callers=self.keys,
             administration=Administration(self.keys),
             usage=usage,
+            responses=self.responses,
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
@@ -233,6 +238,7 @@ class _Rooms:
             await keep_warm(self.pool, self.residency.table, self.device)
 
     async def close(self) -> None:
+        await self.responses.close()
         await self.providers.close()
         await self.residency.close()
         if self.tracing is not None:
@@ -263,6 +269,7 @@ class _Rooms:
 
         self.console.texts.set_teams(await asyncio.to_thread(teams_storing_texts, database))
         await self.limits.read(database)
+        await self.responses.read(database)
 
     async def _fetch(self, entry: ModelEntry, on_progress: sources.Fetched) -> None:
         await self.files.fetch(entry, on_progress)

@@ -24,6 +24,7 @@ from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.views.overview import LiveSampler, Overview
 from tenants.keys.keyring import Callers
 from tenants.ledger.view import UsageReport
+from tenants.responses.store import ResponseStore
 from tenants.watch import Administration
 
 UPLOAD_RETRY = 5.0
@@ -123,6 +124,7 @@ class Services:
     """Who owns which key."""
     administration: Administration
     usage: UsageReport
+    responses: ResponseStore
     routers: RouterStore
     providers: ProviderIndex
     provider_models: Providers

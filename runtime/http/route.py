@@ -16,7 +16,8 @@ from runtime.http.admin.answers import LoadStartedView
 from runtime.http.dialect import Endpoint
 from runtime.http.errors import Dialect
 from runtime.http.schema import INFERENCE, MANAGEMENT, Content, Json
-from runtime.http.sending import AnswerWrapper, handler
+from runtime.http.sending import AnswerWrapper, Serve, handler
+from runtime.http.serving import serve
 from tenants.caller import Scope
 
 PUBLIC: frozenset[Scope] = frozenset()
@@ -120,6 +121,7 @@ class RouteGroup:
         summary: str,
         answer: Content,
         wrap: AnswerWrapper | None = None,
+        serve: Serve = serve,
         **options: Unpack[RouteOptions],
     ) -> Endpoint:
         """Register a path of inference whose body is JSON; it needs the scope `infer`."""
@@ -140,7 +142,7 @@ class RouteGroup:
             is_inference=True,
             **(defaults | options),
         )
-        register(handler(endpoint, wrap))
+        register(handler(endpoint, wrap, serve))
         return endpoint
 
 

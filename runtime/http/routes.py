@@ -15,8 +15,8 @@ from runtime.http.text_generation.endpoints import ENDPOINTS as TEXT_GENERATION
 
 __all__ = ["ENDPOINTS", "INFERENCE_PATHS", "OLLAMA_ENDPOINTS", "ROUTES", "routes"]
 _MODULES = (
-    "chat.routes", "audio.endpoints", "ollama.models", "admin.models", "admin.launch", "admin.adapters",
-    "admin.operations", "admin.providers", "admin.usage", "routing.endpoints", "organization.usage",
+    "chat.routes", "responses.endpoints", "audio.endpoints", "ollama.models", "admin.models", "admin.launch",
+    "admin.adapters", "admin.operations", "admin.providers", "admin.usage", "routing.endpoints", "organization.usage",
     "organization.projects", "organization.keys", "organization.spending",
 )  # fmt: skip
 for _module in _MODULES:

@@ -1,7 +1,7 @@
 """Parts of an answer as an HTTP response, cancelled when the client leaves."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 
 from fastapi import Request
@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.errors import RoundhouseError
+from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http.bodies import read_body
 from runtime.http.dialect import Endpoint, Head, Parts
@@ -27,7 +28,11 @@ AnswerWrapper = Callable[[str, Gateway, Caller, bytes, Parts], Parts]
 """Puts something around the answer to a caller's body, by the path. Raises RoundhouseError for what is not allowed."""
 
 
-def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None) -> Handler:
+Serve = Callable[[Gateway, RequestContext, Endpoint, bytes, Mapping[str, str]], Parts]
+"""Answers a body: `serving.serve`, or what a path has around it."""
+
+
+def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None, serve: Serve = serve) -> Handler:
     """What FastAPI calls for a path of inference whose body is JSON."""
 
     async def handle(request: Request) -> Response:

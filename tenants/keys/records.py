@@ -15,6 +15,8 @@ LONGEST_NAME, MOST_PATTERNS = 128, 64
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
 MOST_SECONDS = 86_400.0
 """Longest timeout of a request."""
+MOST_HOURS = 8_760
+"""Longest life of a stored response: a year."""
 LIMITABLE = frozenset((Scope.INFER, Scope.USAGE))
 """What a key with patterns may do: the other scopes reach every model and adapter."""
 
@@ -31,6 +33,8 @@ class Team:
     """By whose clock the days and months of its budgets begin."""
     store_texts: bool = False
     """Keep prompts and answers of its last requests in memory, for the console."""
+    response_hours: int = 0
+    """How long its answers of Responses are stored; 0: they are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,12 @@ def check_weight(weight: float) -> None:
     """Raises BadRequest."""
     if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise BadRequest(f"A weight is {LEAST_WEIGHT} to {MOST_WEIGHT:.0f}; teams have 1.", param="weight")
+
+
+def check_hours(hours: int) -> None:
+    """Raises BadRequest."""
+    if not 0 <= hours <= MOST_HOURS:
+        raise BadRequest(f"Responses are stored for 1 to {MOST_HOURS} hours; 0 stores none.", param="response_hours")
 
 
 def _check_patterns(param: str, patterns: Sequence[str]) -> None:

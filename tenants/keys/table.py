@@ -15,10 +15,10 @@ from registry.storage.database import Database
 from tenants.caller import Scope, ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry
-from tenants.keys.records import Key, KeyRequest, Team, check_name, check_team, check_weight
+from tenants.keys.records import Key, KeyRequest, Team, check_hours, check_name, check_team, check_weight
 from tenants.keys.rotations import lines
 from tenants.limits.records import zone_of
-from tenants.storage.tables import ACCOUNTS, CHANGED, KEYRING, KEYS, TEAMS
+from tenants.storage.tables import ACCOUNTS, CHANGED, KEYRING, KEYS, RESPONSES, TEAMS
 
 _OWNER = b"roundhouse pepper"
 
@@ -75,7 +75,7 @@ class KeyTable:
         return team
 
     def archive(self, id_: str, archived: bool) -> Team:
-        """Refuse a team's keys, or accept them again.
+        """Refuse a team's keys and delete its stored responses, or accept its keys again.
 
         Raises NotFound; Conflict for the team of an open server.
         """
@@ -89,6 +89,8 @@ class KeyTable:
                 return team
             at = self._clock() if archived else None
             connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(archived=at))
+            if archived:
+                connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.team == id_))
             connection.execute(CHANGED)
         return replace(team, archived=at)
 
@@ -100,8 +102,9 @@ class KeyTable:
         weight: float | None = None,
         timezone: str | None = None,
         store_texts: bool | None = None,
+        response_hours: int | None = None,
     ) -> Team:
-        """Change what is given, within a second. Raises BadRequest, NotFound."""
+        """Change what is given, within a second; 0 hours delete stored responses. Raises BadRequest, NotFound."""
         with self._database.write_durably() as connection:
             team = _team(self._of_team(connection, id_))
             if name is not None:
@@ -115,6 +118,11 @@ class KeyTable:
                 team = replace(team, timezone=timezone)
             if store_texts is not None:
                 team = replace(team, store_texts=store_texts)
+            if response_hours is not None:
+                check_hours(response_hours)
+                team = replace(team, response_hours=response_hours)
+                if not response_hours:
+                    connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.team == id_))
             values = asdict(team)
             connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(values))
             connection.execute(CHANGED)
@@ -281,7 +289,9 @@ def _find(connection: sa.Connection, table: sa.Table, id_: str) -> Any:
 
 
 def _team(row: Any) -> Team:
-    return Team(row.id, row.name, row.created, row.archived, row.weight, row.timezone, row.store_texts)
+    return Team(
+        row.id, row.name, row.created, row.archived, row.weight, row.timezone, row.store_texts, row.response_hours
+    )
 
 
 def _key(row: Any) -> Key:

@@ -9,6 +9,7 @@
 | service_accounts | what OpenAI's administration makes keys for                                                |
 | limits   | what a team or key may use: `tenants.limits`                                                       |
 | prices   | a recipe's prices as they were when its first request began, by their version                      |
+| responses | a stored answer with all that it was given: `tenants.responses`                                 |
 | keyring  | one row: `revision` grows with each change, so that every gateway notices; `pepper` tells whose it is |
 """
 
@@ -38,6 +39,7 @@ TEAMS = sa.Table(
     sa.Column("weight", sa.Double, nullable=False, server_default="1"),
     sa.Column("timezone", sa.String(64), nullable=False, server_default="UTC"),
     sa.Column("store_texts", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("response_hours", sa.Integer, nullable=False, server_default="0"),
 )
 KEYS = sa.Table(
     "api_keys",
@@ -166,4 +168,18 @@ HOURS = sa.Table(
     *_numbers("prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms", "queue_ms", "total_ms"),
     *_numbers("pairs", "device_us", "cold_ms", "cost_micro", "own_micro", "lost_micro", default="0"),
     *_numbers("accepted", "rejected", default="0"),
+)
+RESPONSES = sa.Table(
+    "responses",
+    METADATA,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("team", sa.String(64), sa.ForeignKey("teams.id"), nullable=False),
+    sa.Column("server", sa.String(32), nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False, index=True),
+    sa.Column("running", sa.Boolean, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("input", sa.LargeBinary, nullable=False),
+    sa.Column("answer", sa.LargeBinary, nullable=False),
+    sa.Index("ix_responses_team", "team", "created", "bytes"),
 )

@@ -73,6 +73,11 @@ INSTEAD: Mapping[str, str] = {
 """What to send instead of fields that earlier vLLMs, OpenAI's older clients and other servers know."""
 EFFORT = ("reasoning_effort", "enable_thinking")
 """Variables of a chat template by which vLLM passes on a requested effort."""
+UNSTORED: Mapping[str, str] = {
+    "previous_response_id": "send the conversation as 'input'",
+    "background": "wait for the answer, or stream it",
+}
+"""Fields of Responses for what is stored, and what to do instead: the gateway takes them out where it stores."""
 CHAT_FORMATS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type"}),
     "json_object": frozenset({"type"}),
@@ -241,13 +246,14 @@ def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) 
             param="store",
             code="unsupported_value",
         )
-    if request.has("previous_response_id"):
-        raise BadRequest(
-            "Responses are not stored here, so there is none to go on from. Leave 'previous_response_id' out, and send "
-            "the conversation as 'input'.",
-            param="previous_response_id",
-            code="unsupported_value",
-        )
+    for name, advice in UNSTORED.items():
+        if request.is_on(name):
+            raise BadRequest(
+                f"Responses are not stored for you here: leave '{name}' out, and {advice}. An operator can have them "
+                "stored (--store-responses).",
+                param=name,
+                code="unsupported_value",
+            )
     if request.value("truncation") not in (None, "disabled"):
         error = BadRequest(
             "An input that is too long is not cut to fit: leave 'truncation' out, and send less.",

@@ -71,6 +71,12 @@ class _Item:
         return position if self.call is not None else {**position, "content_index": 0}
 
 
+def echoed(request: Mapping[str, Any]) -> Json:
+    """What an answer repeats of its request."""
+    found = {name: default if request.get(name) is None else request[name] for name, default in DEFAULTS.items()}
+    return {**found, "tools": [{"strict": None, "parameters": None, **tool} for tool in found["tools"]]}
+
+
 class ResponseAnswers:
     """`routing.providers.plan.Translator`. asked: the request, echoed in answers."""
 
@@ -177,9 +183,7 @@ class ResponseAnswers:
         return sse.event({"type": kind, "sequence_number": self._events - 1, **more}, kind)
 
     def _response(self, status: str) -> Json:
-        first, request = self._first or ChatCompletion(), self._request
-        echoed = {name: default if request.get(name) is None else request[name] for name, default in DEFAULTS.items()}
-        echoed["tools"] = [{"strict": None, "parameters": None, **tool} for tool in echoed["tools"]]
+        first = self._first or ChatCompletion()
         reason = INCOMPLETE.get(self._finish) if status == "incomplete" else None
         return {
             "id": f"resp_{first.id}",
@@ -192,7 +196,7 @@ class ResponseAnswers:
             "incomplete_details": None if reason is None else {"reason": reason},
             "model": first.model,
             "output": self._output,
-            **echoed,
+            **echoed(self._request),
             **({} if status == "in_progress" else {"usage": usage(self._usage)}),
         }
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from runtime.http.chat.endpoints import ENDPOINTS
+from runtime.http.responses.recording import serve_stored
 from runtime.http.route import RouteGroup
 from runtime.http.schema import JSON, STREAM, STRING, Json, component, nullable
 
@@ -54,6 +55,7 @@ _route.endpoint(
     _BY_PATH["/v1/responses"],
     id="createResponse",
     summary="Response (OpenAI)",
+    serve=serve_stored,
     answer={JSON: "ResponsesResponse", **STREAM},
     body="ResponsesRequest",
     parameters=_STREAMS,

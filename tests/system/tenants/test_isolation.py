@@ -1,4 +1,4 @@
-"""What is a team's is no other's: prefix caches in every dialect, adapters, and what is told of requests."""
+"""What is a team's is no other's: prefix caches in every dialect, adapters, stored responses, what requests tell."""
 
 import json
 import subprocess
@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import openai
 import pytest
+from openai.types.responses import ResponseFunctionToolCall
 
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.system.serving import PACK, ROOT, STARTER, Server
 
 pytestmark = pytest.mark.real
@@ -153,3 +155,63 @@ def test_one_team_does_not_see_the_requests_and_usage_of_another(keyed: tuple[Se
         assert get(reader, "/v1/organization/usage/completions", start_time="0").status_code == 403
     judged = server.http.post("/v1/feedback", json={"request_id": ids[0], "accepted": True}, headers=headers[1])
     assert judged.status_code == 404, "nor may it judge another's answer"
+
+
+LAMP: Any = {
+    "type": "function",
+    "name": "set_lamp",
+    "parameters": {
+        "type": "object",
+        "properties": {"on": {"type": "boolean"}},
+        "required": ["on"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+
+
+def test_stored_responses_go_on_and_are_their_teams(keyed: tuple[Server, str, str]) -> None:
+    """OpenAI's own client, in a conversation with a tool; a stream; work in the background; another team."""
+    server, search, speech = keyed
+    edit = ["teams", "edit", "search", "--store-responses", "1", "--data-dir", str(server.data)]
+    subprocess.run([sys.executable, "-m", "runtime.cli.main", *edit], cwd=ROOT, check=True)
+    with (
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key=search, max_retries=0, timeout=PATIENCE) as mine,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key=speech, max_retries=0, timeout=PATIENCE) as theirs,
+    ):
+        options: Any = {"model": "starter-chat", "temperature": 0, "max_output_tokens": 24}
+        eventually(lambda: mine.responses.create(input="hi", **options).store is True)
+        first = mine.responses.create(
+            input="Turn the lamp on.", tools=[LAMP], tool_choice={"type": "function", "name": "set_lamp"}, **options
+        )
+        (call,) = [item for item in first.output if isinstance(item, ResponseFunctionToolCall)]
+        assert mine.responses.retrieve(first.id) == first
+        result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "the lamp is on"}
+        second = mine.responses.create(input=[result], tools=[LAMP], previous_response_id=first.id, **options)
+        assert (second.previous_response_id, second.status) == (first.id, "completed")
+        items = list(mine.responses.input_items.list(second.id, order="asc", limit=1))
+        assert [item.type for item in items] == ["message", "function_call", "function_call_output"]
+        assert second.usage is not None
+        assert first.usage is not None
+        assert second.usage.input_tokens > first.usage.input_tokens, "the model was given all of it"
+
+        *_, last = mine.responses.create(input="what is a slot", stream=True, **options)
+        assert last.type in ("response.completed", "response.incomplete")
+        assert mine.responses.retrieve(last.response.id) == last.response
+
+        begun = mine.responses.create(input="what is a slot", background=True, **options)
+        eventually(lambda: mine.responses.retrieve(begun.id).status not in ("queued", "in_progress"))
+        ended = mine.responses.retrieve(begun.id)
+        assert (ended.status, ended.output_text) == (last.response.status, last.response.output_text)
+        assert mine.responses.cancel(begun.id).status == ended.status
+
+        with pytest.raises(openai.NotFoundError):
+            theirs.responses.retrieve(first.id)
+        with pytest.raises(openai.BadRequestError, match="leave 'previous_response_id' out"):
+            theirs.responses.create(input="and?", previous_response_id=first.id, **options)
+        mine.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            mine.responses.retrieve(first.id)
+    text = server.log.read_text()
+    assert "lamp" not in text
+    assert begun.id not in text

@@ -63,6 +63,7 @@ from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
 from tenants.limits.stored import StorageLimiter
+from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
@@ -163,6 +164,7 @@ class FakeGateway:
         limiter: Limiter | None = None,
         watch: KeyWatch | None = None,
         tracing: Tracing | None = None,
+        responses: ResponseStore | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -236,6 +238,7 @@ class FakeGateway:
             callers=callers or OPEN,
             administration=Administration(watch or KeyWatch(self.settings.keys)),
             usage=usage,
+            responses=responses or ResponseStore(folder),
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),

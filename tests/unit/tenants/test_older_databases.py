@@ -96,6 +96,11 @@ WRITTEN: Mapping[str, Mapping[str, list[Row]]] = {
     "0009": {"prices": [{"written": 6}]},
     "0010": {},
     "0011": {"pruned": [{"id": 1, "hour": 3600}]},
+    "0012": {
+        "teams": [{"response_hours": 24}],
+        "responses": [{"id": "resp_1", "team": "search", "server": "s", "created": 5.0, "expires": 6.0,
+                       "running": False, "bytes": 4, "input": b"[]", "answer": b"{}"}],
+    },
 }  # fmt: skip
 """By the migration with which a version could write it: new tables, and more of the rows that there were."""
 

@@ -19,6 +19,7 @@ WEIGHT = "Its part of a model that is contended: 2 gets twice what 1 gets, in to
 Id = Annotated[str, typer.Argument(metavar="TEAM", help="Id of a team: a-z, 0-9, '-' and '_'.", show_default=False)]
 
 TEXTS = "Keep what its last requests asked and were answered, in memory, for the console's page Requests."
+HOURS = "Store its answers of Responses for this many hours; 0 deletes them and stores none."
 ZONE = "Where days and months of its budgets begin, such as Europe/Berlin."
 
 
@@ -68,6 +69,9 @@ def edit(
     store_texts: Annotated[
         bool | None, typer.Option("--store-texts/--no-store-texts", help=TEXTS, show_default="as it is")
     ] = None,
+    store_responses: Annotated[
+        int | None, typer.Option("--store-responses", metavar="HOURS", help=HOURS, show_default="as it is")
+    ] = None,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -76,12 +80,18 @@ def edit(
 
     Example: roundhouse teams edit search --weight 4
     """
-    if name is None and weight is None and timezone is None and store_texts is None:
-        raise UsageError("Say what is to change: --name, --weight, --timezone or --store-texts.")
+    if name is None and weight is None and timezone is None and store_texts is None and store_responses is None:
+        raise UsageError("Say what is to change: --name, --weight, --timezone, --store-texts or --store-responses.")
     with open_keys(data_dir, database) as tables:
-        _print_team(
-            tables.edit_team(team, name=name, weight=weight, timezone=timezone, store_texts=store_texts), as_json
+        changed = tables.edit_team(
+            team,
+            name=name,
+            weight=weight,
+            timezone=timezone,
+            store_texts=store_texts,
+            response_hours=store_responses,
         )
+        _print_team(changed, as_json)
 
 
 @app.command()
@@ -114,7 +124,7 @@ def apply(
 
 @app.command()
 def archive(team: Id, data_dir: DataDir = None, database: Database = None, as_json: AsJson = False) -> None:
-    """Refuse all keys of a team, within a second. Nothing of it is deleted.
+    """Refuse all keys of a team, within a second. Only its stored responses are deleted.
 
     Example: roundhouse teams archive search
     """

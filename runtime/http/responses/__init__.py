@@ -1,0 +1,8 @@
+"""Stored Responses: what comes before the engine and after it, and the paths of what is stored.
+
+conversation.py  items and fields, without any I/O
+recording.py     POST /v1/responses of teams that store: expand, answer, store; background work
+endpoints.py     get, delete, list the input, cancel
+
+The engine never knows: it gets the whole conversation, and its answers get our id.
+"""

@@ -1,0 +1,140 @@
+"""A request to Responses and the items that it goes on from."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import msgspec
+
+from registry.base.json import NOT_JSON
+from registry.errors import BadRequest
+from routing.providers.translation.response_answers import echoed
+from runtime.http.bodies import parse_object
+from tenants.responses.rows import StoredResponse
+
+Json = dict[str, Any]
+_ANSWER = msgspec.json.Decoder(Json)
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+CODES = {429: "rate_limit_exceeded"}
+"""OpenAI's code of a failed response by the status that the request would have had."""
+
+
+class StoreRequest(msgspec.Struct):
+    """The fields of a request that decide what is stored; the engine gets none of them."""
+
+    fields: dict[str, Any]
+    store: bool
+    previous: str | None
+    background: bool
+
+    @classmethod
+    def of(cls, body: bytes) -> Self:
+        """Raises BadRequest for a body that is no object, a wrong type, or what excludes each other."""
+        fields = parse_object(body)
+        store, background = _flag(fields, "store", True), _flag(fields, "background", False)
+        previous = fields.pop("previous_response_id", None)
+        if not isinstance(previous, str | None):
+            raise BadRequest("'previous_response_id' must be a string.", param="previous_response_id")
+        if background and not store:
+            raise BadRequest(
+                "A background response is stored: leave 'store' out, or set it to true.",
+                param="store",
+                code="unsupported_value",
+            )
+        if background and fields.get("stream") is True:
+            raise BadRequest(
+                "A background response is no stream here: leave 'stream' out, and ask for the response by its id.",
+                param="stream",
+                code="unsupported_value",
+            )
+        return cls(fields, store, previous, background)
+
+    def go_on(self, row: StoredResponse | None) -> bytes:
+        """Put what came before into the input. Returns all items as JSON. Raises BadRequest."""
+        given = self.fields.get("input", [])
+        items = [_message(given)] if isinstance(given, str) else given
+        if not isinstance(items, list):
+            return b"[]"  # the engine refuses it
+        before: list[Any] = []
+        if row is not None:
+            answer = _ANSWER.decode(row.answer)
+            if answer["status"] not in ("completed", "incomplete"):
+                raise BadRequest(
+                    f"The response {row.id} is {answer['status']}: go on from one that is completed.",
+                    param="previous_response_id",
+                )
+            before = [*msgspec.json.decode(row.input), *answer["output"]]
+            self.fields["input"] = [*before, *items]
+        return msgspec.json.encode([*before, *items])
+
+    @property
+    def body(self) -> bytes:
+        """What the engine gets."""
+        return msgspec.json.encode(self.fields)
+
+
+def _flag(fields: Json, name: str, otherwise: bool) -> bool:
+    value = fields.pop(name, None)
+    if not isinstance(value, bool | None):
+        raise BadRequest(f"'{name}' must be true or false.", param=name)
+    return otherwise if value is None else value
+
+
+def _message(text: str) -> Json:
+    return {"type": "message", "role": "user", "content": text}
+
+
+def new_id() -> str:
+    return f"resp_{secrets.token_hex(24)}"
+
+
+def begun(id_: str, request: StoreRequest) -> Json:
+    """A background response before its engine has said anything."""
+    return {
+        "id": id_,
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "error": None,
+        "access_programs": None,
+        "incomplete_details": None,
+        "model": request.fields.get("model"),
+        "output": [],
+        **echoed(request.fields),
+        "background": True,
+        "store": True,
+        "previous_response_id": request.previous,
+    }
+
+
+def error_of(status: int, body: bytes) -> tuple[str, str]:
+    """OpenAI's code and the message of an error's body."""
+    try:
+        message = msgspec.json.decode(body)["error"]["message"]
+    except (*NOT_JSON, KeyError, TypeError):
+        message = "The answer broke off."
+    return CODES.get(status, "server_error" if status >= 500 else "invalid_prompt"), str(message)
+
+
+def listed(row: StoredResponse) -> list[Json]:
+    """The input's items as OpenAI lists them: each has an id, and a message's content is a list."""
+    return [_listed(item, f"{row.id.removeprefix('resp_')}{index:04x}") for index, item in enumerate(_decoded(row))]
+
+
+def _decoded(row: StoredResponse) -> Sequence[Any]:
+    found: list[Any] = msgspec.json.decode(row.input)
+    return found
+
+
+def _listed(item: Mapping[str, Any], number: str) -> Json:
+    kind = item.get("type") or "message"
+    found = {**item, "type": kind, "id": item.get("id") or f"{'msg' if kind == 'message' else 'item'}_{number}"}
+    if kind == "message":
+        found["status"] = item.get("status") or "completed"
+    if kind == "message" and isinstance(content := item.get("content"), str):
+        is_answer = item.get("role") == "assistant"
+        part = {"type": "output_text", "text": content, "annotations": []} if is_answer else None
+        found["content"] = [part or {"type": "input_text", "text": content}]
+    return found

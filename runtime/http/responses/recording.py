@@ -1,0 +1,167 @@
+"""Answers of Responses that are stored as they are given, or made while nobody waits.
+
+| team stores | store        | background | what happens                                                           |
+|-------------|--------------|------------|------------------------------------------------------------------------|
+| no          | any          | any        | as for every path: the engine leaves it out, or refuses it             |
+| yes         | false        | no         | goes on from `previous_response_id`; nothing is stored                 |
+| yes         | true, absent | no         | stored before the client has its last event                            |
+| yes         | true, absent | yes        | stored at once as `in_progress`; the answer takes its place at its end |
+"""
+
+import logging
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from models import sse
+from registry.errors import BadRequest, NotFound, RoundhouseError
+from registry.recipes.definition import Task
+from runtime.gateway.context import Preference, RequestContext
+from runtime.gateway.core import Gateway
+from runtime.gateway.names import ModelRef
+from runtime.http.dialect import Endpoint, Head, Parts, whole_answer
+from runtime.http.responses.conversation import StoreRequest, begun, error_of, new_id
+from runtime.http.serving import refusal, serve
+from tenants.responses.rows import edit, failure
+
+log = logging.getLogger("roundhouse.http")
+LONGEST_EVENT = 64 << 20
+_NAMED = tuple(
+    f"event: response.{name}\n".encode()
+    for name in ("created", "queued", "in_progress", "completed", "incomplete", "failed")
+)
+"""Events that hold the whole response."""
+_ENDS = _NAMED[3:]
+
+
+def serve_stored(
+    gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str] | None = None
+) -> Parts:
+    """`serve`, with what is stored before and after it."""
+    if not gateway.services.responses.hours(context.caller.team):
+        return serve(gateway, context, endpoint, body, query)
+    return _serve(gateway, context, endpoint, body)
+
+
+async def _serve(gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes) -> Parts:
+    try:
+        request = StoreRequest.of(body)
+        items = await _go_on(gateway, context, request)
+        if request.background:
+            parts = await _begin(gateway, context, endpoint, request, items)
+        else:
+            parts = serve(gateway, context, endpoint, request.body, {})
+    except RoundhouseError as error:
+        with gateway.record(context, endpoint.path) as record:
+            record.failed(error)
+        for part in refusal(error, endpoint.dialect):
+            yield part
+        return
+    if not request.background:
+        parts = _Recorder(gateway, context, request, items).record(parts)
+    async with aclosing(parts):
+        async for part in parts:
+            yield part
+
+
+async def _go_on(gateway: Gateway, context: RequestContext, request: StoreRequest) -> bytes:
+    """All items of the input as JSON."""
+    store, row = gateway.services.responses, None
+    if request.previous is not None:
+        try:
+            row = await store.get(context.caller.team, request.previous)
+        except NotFound as error:
+            raise BadRequest(error.message, param="previous_response_id", code="previous_response_not_found") from None
+    items = request.go_on(row)
+    if request.store:
+        store.check_size(len(items))
+    return items
+
+
+class _Recorder:
+    """Puts our id into one answer, and stores it."""
+
+    def __init__(self, gateway: Gateway, context: RequestContext, request: StoreRequest, items: bytes) -> None:
+        self._store, self._team, self._items = gateway.services.responses, context.caller.team, items
+        self._stores, self._id = request.store, new_id()
+        self._changes: dict[str, Any] = {"previous_response_id": request.previous, "store": request.store}
+        if request.store:
+            self._changes["id"] = self._id
+
+    async def record(self, parts: Parts) -> Parts:
+        head, whole, splitter = None, bytearray(), sse.Splitter(LONGEST_EVENT)
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, Head):
+                    length = {name: value for name, value in part.headers.items() if name.lower() != "content-length"}
+                    head = part if part.status != 200 else Head(part.status, part.content_type, length)
+                    yield head
+                elif head is None or head.status != 200:
+                    yield part
+                elif head.is_stream:
+                    for event in splitter.feed(part):
+                        yield await self._event(event) if event.startswith(_NAMED) else event
+                else:
+                    whole += part
+        if whole:
+            yield await self._end(bytes(whole))
+
+    async def _event(self, event: bytes) -> bytes:
+        data = msgspec.json.decode(sse.data_of(event), type=dict[str, msgspec.Raw])
+        is_end = event.startswith(_ENDS)
+        response = await self._end(data["response"]) if is_end else edit(data["response"], self._changes)
+        return sse.with_data(event, msgspec.json.encode({**data, "response": msgspec.Raw(response)}))
+
+    async def _end(self, response: bytes | msgspec.Raw) -> bytes:
+        """Store the whole response. One that cannot be stored says `store: false`."""
+        answer = edit(response, self._changes)
+        if not self._stores:
+            return answer
+        try:
+            is_stored = await self._store.put(self._id, self._team, self._items, answer)
+        except RoundhouseError as error:
+            log.warning("a response was not stored", extra={"cause": error.message})
+            is_stored = False
+        return answer if is_stored else edit(answer, {"store": False})
+
+
+# --- background ------------------------------------------------------------------------------------------------------
+async def _begin(
+    gateway: Gateway, context: RequestContext, endpoint: Endpoint, request: StoreRequest, items: bytes
+) -> Parts:
+    """Store a response that runs, and begin its work. Raises what refuses it."""
+    store, caller = gateway.services.responses, context.caller
+    model = request.fields.get("model")
+    gateway.check_name(ModelRef(Task.CHAT, model if isinstance(model, str) else None), caller)
+    id_ = new_id()
+    answer = msgspec.json.encode(begun(id_, request))
+    if not await store.put(id_, caller.team, items, answer, running=True):
+        raise NotFound("This team stores no responses any more.", code="response_not_found")
+    patient = replace(context, first_by=None, preference=Preference(strict=context.preference.strict))
+    store.run(id_, partial(_work, gateway, patient, endpoint, request, answer))
+    return whole_answer(answer)
+
+
+async def _work(
+    gateway: Gateway, context: RequestContext, endpoint: Endpoint, request: StoreRequest, answer: bytes
+) -> bytes:
+    """The whole response, whatever became of it."""
+    status, data = 500, bytearray()
+    async with aclosing(serve(gateway, context, endpoint, request.body, {})) as parts:
+        async for part in parts:
+            if isinstance(part, Head):
+                status = part.status
+            else:
+                data += part
+    if status != 200:
+        return edit(answer, failure(*error_of(status, bytes(data))))
+    given = msgspec.json.decode(answer)
+    kept = {name: given[name] for name in ("id", "created_at", "background", "store", "previous_response_id")}
+    try:
+        return edit(bytes(data), kept)
+    except msgspec.DecodeError:
+        return edit(answer, failure(*error_of(500, b"")))

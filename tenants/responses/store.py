@@ -1,0 +1,152 @@
+"""Stored responses of a running server: who has them, and the work of those that run in the background."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from registry.base.threads import Threads
+from registry.base.wording import quoted
+from registry.bounds import USUAL, Bounds
+from registry.errors import NotFound, RoundhouseError, TooLarge
+from registry.names import DEFAULT_TEAM
+from registry.storage.files import server_id
+from tenants.responses.rows import StoredResponse, edit, failure
+
+if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
+    from tenants.responses.table import ResponseTable
+
+log = logging.getLogger("roundhouse.tenants")
+SWEEP_SECONDS = 600.0
+
+
+class ResponseStore:
+    """open_hours: for requests without a key, beside what the team `default` has.
+
+    | call         | a team that stores | another team, or unknown id | no database yet |
+    |--------------|--------------------|-----------------------------|-----------------|
+    | hours        | its life           | 0                           | 0               |
+    | get, delete  | the row            | NotFound                    | NotFound        |
+    | put, run     | stored             | not called: `hours` is 0    | not called      |
+    """
+
+    def __init__(self, data_dir: Path, open_hours: int = 0, bounds: Bounds = USUAL) -> None:
+        self._data_dir, self._open_hours, self._bounds = data_dir, open_hours, bounds
+        self._hours: dict[str, int] = {}
+        self._table: ResponseTable | None = None
+        self._threads = Threads("stored responses", count=2)
+        self._running: dict[str, asyncio.Task[bytes]] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def read(self, database: "Database") -> None:
+        """Once it returns, what teams were given before counts; at first, what the last run left is ended."""
+        from tenants.responses.table import ResponseTable
+
+        if self._table is None:
+            server = await asyncio.to_thread(server_id, self._data_dir)
+            table = ResponseTable(database, server, self._bounds.responses_bytes)
+            if interrupted := await asyncio.to_thread(table.interrupt):
+                log.warning("background responses that the last run did not end", extra={"responses": interrupted})
+            self._table = table
+            self._sweeping = asyncio.create_task(self._sweep(table), name="sweep-responses")
+        hours = await asyncio.to_thread(self._table.hours)
+        if self._open_hours:
+            hours.setdefault(DEFAULT_TEAM, self._open_hours)
+        self._hours = hours
+
+    def hours(self, team: str) -> int:
+        """How long a team's responses are stored; 0: they are not."""
+        return self._hours.get(team, 0) if self._table is not None else 0
+
+    async def get(self, team: str, id_: str) -> StoredResponse:
+        """Raises NotFound, also for another team's; Unavailable, QueueFull."""
+        if self._table is None or (row := await self._threads.run(self._table.get, team, id_)) is None:
+            raise self._missing(team, id_)
+        if self._table.is_lost(row) and id_ not in self._running:  # its end could not be written
+            await self._threads.run(self._table.interrupt, id_)
+            return await self.get(team, id_)
+        return row
+
+    async def put(self, id_: str, team: str, input_: bytes, answer: bytes, *, running: bool = False) -> bool:
+        """Store one. False: too large, or the team is archived. Raises QueueFull, Unavailable."""
+        assert self._table is not None
+        if len(input_) + len(answer) > self._bounds.response_bytes:
+            return False
+        hours = self.hours(team)
+        return bool(hours) and await self._threads.run(
+            self._table.put, id_, team, hours, input_, answer, running=running
+        )
+
+    def check_size(self, size: int) -> None:
+        """Raises TooLarge for input that leaves no room for an answer."""
+        if size >= self._bounds.response_bytes:
+            raise TooLarge(
+                f"With what came before, the input has {size} bytes, and a stored response may have "
+                f"{self._bounds.response_bytes} (see --bounds-factor). Send `store: false`, or begin anew.",
+                code="response_too_large",
+                param="input",
+            )
+
+    async def delete(self, team: str, id_: str) -> None:
+        """Work for it ends. Raises NotFound, Unavailable, QueueFull."""
+        await self.get(team, id_)
+        await self._stop(id_)
+        assert self._table is not None
+        await self._threads.run(self._table.delete, team, id_)
+
+    # --- background work --------------------------------------------------------------------------------------------
+    def run(self, id_: str, work: Callable[[], Awaitable[bytes]]) -> None:
+        """Work for one that was put as running. work: returns the whole answer, whatever happens."""
+        task = self._running[id_] = asyncio.create_task(self._run(id_, work), name=f"response-{id_}")
+        task.add_done_callback(lambda _: self._running.pop(id_, None))
+
+    async def _run(self, id_: str, work: Callable[[], Awaitable[bytes]]) -> bytes:
+        answer = await work()
+        assert self._table is not None
+        if len(answer) > self._bounds.response_bytes:
+            answer = edit(answer, {**failure("server_error", "The answer is too large to be stored."), "output": []})
+        try:
+            await asyncio.to_thread(self._table.end, id_, answer)
+        except RoundhouseError:
+            log.exception("the end of a background response was not stored", extra={"response": id_})
+        return answer
+
+    async def end(self, row: StoredResponse, answer: bytes) -> StoredResponse:
+        """Stop a running one, with this answer unless it was quicker. Returns it as it is then."""
+        await self._stop(row.id)
+        assert self._table is not None
+        await self._threads.run(self._table.end, row.id, answer)
+        return await self.get(row.team, row.id)
+
+    async def _stop(self, id_: str) -> None:
+        if (task := self._running.get(id_)) is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def close(self) -> None:
+        """End all work; each response says that the server stopped."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        if tasks := list(self._running.values()):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            assert self._table is not None
+            try:
+                await asyncio.to_thread(self._table.interrupt)
+            except RoundhouseError as error:  # the next start does it
+                log.warning("background responses were not ended", extra={"cause": error.message})
+
+    async def _sweep(self, table: "ResponseTable") -> None:
+        while True:
+            try:
+                await asyncio.to_thread(table.sweep)
+            except RoundhouseError as error:  # the next one may succeed; nobody sees what has expired
+                log.warning("expired responses were not deleted", extra={"cause": error.message})
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    def _missing(self, team: str, id_: str) -> NotFound:
+        why = "" if self.hours(team) else " This server stores none for you: see docs/chat.md."
+        return NotFound(f"There is no response {quoted(id_)} (any more).{why}", code="response_not_found")
