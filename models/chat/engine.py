@@ -14,7 +14,7 @@ from models.chat.asgi import PRIORITY, Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
-from models.chat.requests import client_tools, constraints, errors, fields, limits, template
+from models.chat.requests import allowed_tools, client_tools, constraints, errors, fields, limits, template
 from models.chat.requests.request import PATHS, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
@@ -258,10 +258,11 @@ class VllmEngine:
         request.drop_nulls()
         request.write_integers()
         strict = self._strict or call.strict
+        given_tools = allowed_tools.restrict(request)
         not_stored = "" if strict else request.drop_store()
         left_out = self._check(call, request, adapters, strict=strict)
         echoed = schemas.echo(request)
-        client = client_tools.translate(request)
+        client = client_tools.translate(request, given_tools)
         unread = template.describe_unread(self._variables, request, strict=strict)
         admission = GrammarAdmission(self._checker, partial(constraints.locate, request))
         await admission.check_tags(request)

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from models.chat.requests.allowed_tools import GivenTools
 from models.chat.requests.request import MESSAGES, RESPONSES, ChatRequest
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
@@ -274,8 +275,10 @@ class ClientTools:
         return {"type": kind.item, **known, **named, **kind.read(_arguments(item))}
 
 
-def translate(request: ChatRequest) -> ClientTools | None:
+def translate(request: ChatRequest, given: GivenTools | None = None) -> ClientTools | None:
     """Turn the client's own tools into functions. None: the request has none, or its answer needs no way back.
+
+    given: the tools and the choice that the answer repeats instead of the request's.
 
     Raises BadRequest for two tools of one name.
     """
@@ -287,7 +290,7 @@ def translate(request: ChatRequest) -> ClientTools | None:
     _translate_history(request)
     tools = [_decoded(item) for item in request.items("tools")]
     if not any(isinstance(tool, dict) and tool.get("type") in (*KINDS, "namespace") for tool in tools):
-        return None
+        return None if given is None else ClientTools(_listed(given.tools), given.choice, {})
     calls: dict[str, _Called] = {}
     functions: list[Any] = []
     for index, tool in enumerate(tools):
@@ -298,10 +301,24 @@ def translate(request: ChatRequest) -> ClientTools | None:
             raise BadRequest(
                 f"Two tools have the name '{name}': give each a name of its own.", param="tools", code="invalid_value"
             )
-    translated = ClientTools(request.fields["tools"], request.fields.get("tool_choice"), calls)
+    listed, choice = request.fields["tools"], request.fields.get("tool_choice")
+    if given is not None:
+        listed, choice = _listed(given.tools), given.choice
+    translated = ClientTools(listed, choice, calls)
     request.replace("tools", msgspec.json.encode(functions))
     _translate_choice(request)
     return translated
+
+
+def _listed(tools: msgspec.Raw) -> msgspec.Raw:
+    """Tools as answers have them: a function says what it leaves out."""
+    found = [
+        {"strict": None, "parameters": None, **tool}
+        if isinstance(tool, dict) and tool.get("type") == "function"
+        else tool
+        for tool in _decoded(tools)
+    ]
+    return msgspec.Raw(msgspec.json.encode(found))
 
 
 def _functions(tool: Any, param: str, calls: dict[str, _Called], namespace: str | None = None) -> list[Any]:

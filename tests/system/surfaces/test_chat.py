@@ -71,6 +71,13 @@ def test_some_tool_must_be_called(client: OpenAI) -> None:
     assert all(name in ("set_light", "set_fan") and arguments for name, arguments in called(choice.message))
 
 
+@pytest.mark.parametrize("name", ["set_light", "set_fan"])
+def test_only_an_allowed_tool_is_called(client: OpenAI, name: str) -> None:
+    allowed: Any = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
+    choice = chat(client, tools=TOOLS, tool_choice={"type": "allowed_tools", "allowed_tools": allowed}).choices[0]
+    assert {reported for reported, _ in called(choice.message)} == {name}
+
+
 def read(stream: Any) -> tuple[str, list[tuple[str, Any]], str | None]:
     """Content, calls and finish reason of a stream."""
     content, calls, finish = "", [], None
@@ -236,6 +243,12 @@ def test_responses_with_instructions_tools_and_a_schema(client: OpenAI) -> None:
     )  # fmt: skip
     [call] = [item for item in answer.output if item.type == "function_call"]
     assert json.loads(call.arguments)["state"] in ("on", "off")
+    allowed: Any = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "set_light"}]}
+    both: Any = [{**tool, "name": "set_fan"}, tool]
+    again = client.responses.create(model=MODEL, input="light", temperature=0, tools=both, tool_choice=allowed)
+    assert {item.name for item in again.output if item.type == "function_call"} == {"set_light"}
+    assert [one.name for one in again.tools if one.type == "function"] == ["set_fan", "set_light"]
+    assert again.tool_choice.model_dump(exclude_none=True) == allowed  # type: ignore[union-attr]
     shape: Any = {"format": {"type": "json_schema", "name": "n", "schema": {"enum": [17]}, "strict": True}}
     assert client.responses.create(model=MODEL, input="a number", temperature=0, text=shape).output_text == "17"
 
