@@ -54,6 +54,8 @@ class Target:
     """The list price of its answers; None: they are free."""
     routed: RouteChoice | None = None
     """None: the client named the target itself."""
+    is_strict: bool = False
+    """Its recipe wants hints that have no effect refused, not left out."""
 
     @property
     def label(self) -> str | None:

@@ -12,7 +12,7 @@ from fastapi import Request
 from pydantic import BeforeValidator
 
 from registry.base.json import NOT_JSON
-from registry.base.wording import size_words
+from registry.base.wording import quoted, size_words
 from registry.errors import BadRequest, TooLarge
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -125,3 +125,8 @@ def warn_of_fields(names: Sequence[str]) -> str:
     listed = [name if _PLAIN_NAME.fullmatch(name) else "a field of no plain name" for name in names[:MOST_NAMED]]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"left out, as they have no effect here: {', '.join(listed)}{more}" if names else ""
+
+
+def no_effect_error(name: str) -> BadRequest:
+    """Why a strict client's request is refused, where others get a warning."""
+    return BadRequest(f"{quoted(name)} has no effect here: leave it out.", param=name, code="unknown_parameter")

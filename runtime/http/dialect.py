@@ -56,6 +56,8 @@ class ParsedRequest:
     """Whether the answer is a stream of server-sent events."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Fields of the engine's request whose name is another one here."""
+    left_out: Sequence[str] = ()
+    """Fields without effect, which a warning names; a strict client or recipe has them refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from runtime.gateway.target import Lease, LoadPending, Target
 from runtime.http import errors as http_errors
 from runtime.http import hints
 from runtime.http.attempts import attempts
-from runtime.http.bodies import parse_object
+from runtime.http.bodies import no_effect_error, parse_object
 from runtime.http.dialect import (
     EVENT_STREAM,
     JSON,
@@ -116,6 +116,8 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
     if kind.check is not None:
         kind.check(request.calls, gateway.services.settings.bounds)
     target = await gateway.choose(request)
+    if parsed.left_out and (request.context.preference.strict or target.is_strict):
+        raise no_effect_error(parsed.left_out[0])
     gateway.admit(request)
     fallbacks = _fallbacks(target)
     if fallbacks or gateway.retry(target) is not None:

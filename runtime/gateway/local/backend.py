@@ -109,6 +109,7 @@ class LocalBackend:
             NAME,
             abilities=facts.abilities,
             price=facts.price,
+            is_strict=entry.recipe.strict,
         )
 
     def load_progress(self, target: Target) -> LoadProgress | None:

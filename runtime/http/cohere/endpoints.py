@@ -42,7 +42,8 @@ WITHOUT_EFFECT = ("citation_options", "safety_mode")
 def _parse_chat(data: dict[str, Any]) -> ParsedRequest:
     body = convert({name: value for name, value in data.items() if value is not None}, CohereChatBody)
     without_effect = [name for name in WITHOUT_EFFECT if getattr(body, name) is not None]
-    left_out = warn_of_fields([*unknown_fields(data, CohereChatBody), *without_effect])
+    names = [*unknown_fields(data, CohereChatBody), *without_effect]
+    left_out = warn_of_fields(names)
     call = ChatPayload("/v1/chat/completions", translation.chat(body))
     return ParsedRequest(
         ModelRef(Task.CHAT, body.model),
@@ -50,6 +51,7 @@ def _parse_chat(data: dict[str, Any]) -> ParsedRequest:
         render=lambda _, events: _stream(events, left_out) if body.stream else _whole(events, left_out),
         dialect=Dialect.COHERE,
         stream=bool(body.stream),
+        left_out=names,
     )
 
 
@@ -94,7 +96,8 @@ def _written(events: Sequence[dict[str, Any]]) -> bytes:
 def _parse_embed(data: dict[str, Any]) -> ParsedRequest:
     body = convert({name: value for name, value in data.items() if value is not None}, CohereEmbedBody)
     request, types = body.request(), list(dict.fromkeys(body.embedding_types or ["float"]))
-    left_out = warn_of_fields(unknown_fields(data, CohereEmbedBody))
+    names = unknown_fields(data, CohereEmbedBody)
+    left_out = warn_of_fields(names)
 
     async def render(_: Target, events: AsyncIterator[Event]) -> Parts:
         results = [event async for event in events if isinstance(event, EmbedResult)]
@@ -107,7 +110,14 @@ def _parse_embed(data: dict[str, Any]) -> ParsedRequest:
             yield part
 
     renamed = {"input": "texts", "prompt_name": "input_type", "dimensions": "output_dimension"}
-    return ParsedRequest(ModelRef(Task.EMBED, body.model), lambda _: [request], render, Dialect.COHERE, renamed=renamed)
+    return ParsedRequest(
+        ModelRef(Task.EMBED, body.model),
+        lambda _: [request],
+        render,
+        Dialect.COHERE,
+        renamed=renamed,
+        left_out=names,
+    )
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------
@@ -118,7 +128,8 @@ ENDPOINTS = [
         Endpoint("/v2/chat", lambda body, _query: _parse_chat(parse_object(body)), Dialect.COHERE, _parse_chat),
         id="chatCohere",
         summary="Chat (Cohere v2)",
-        description="Documents and logprobs are refused; fields without effect are left out, and a header names them.",
+        description="Documents and logprobs are refused; fields without effect are left out, and a header names them"
+        "; a strict client has them refused.",
         answer={JSON: CohereChat, **STREAM},
         body=CohereChatBody,
         parameters=("Prefer", "Progress"),

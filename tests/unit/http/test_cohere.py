@@ -25,10 +25,10 @@ SCHEMA = {"type": "object"}
 EMBED = {"model": "embed", "texts": ["a", "b"], "input_type": "search_document"}
 
 
-async def post(gateway: FakeGateway, path: str, body: Any) -> httpx.Response:
+async def post(gateway: FakeGateway, path: str, body: Any, **headers: str) -> httpx.Response:
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        return await client.post(path, json=body)
+        return await client.post(path, json=body, headers=headers)
 
 
 def answers(gateway: FakeGateway, message: dict[str, Any], finish: str = "stop", **more: Any) -> None:
@@ -133,6 +133,24 @@ async def test_fields_without_effect_are_named(gateway: FakeGateway) -> None:
     for word in ("safety_mode", "citation_options", "raw_prompting", "a field of no plain name"):
         assert word in warning
     assert sent(gateway) == SENT
+
+
+@pytest.mark.parametrize("by_recipe", [False, True])
+async def test_a_strict_client_or_recipe_has_them_refused(gateway: FakeGateway, by_recipe: bool) -> None:
+    answers(gateway, {"content": "a"})
+    gateway.links["embed"].script = lambda _: [
+        EmbedResult(vectors=np.ones((2, 2), "f4").tobytes(), dimensions=2, tokens=[1, 1])
+    ]
+    headers = {} if by_recipe else {"Prefer": "handling=strict"}
+    if by_recipe:
+        for entry in gateway.entries.values():
+            entry.recipe = entry.recipe.model_copy(update={"strict": True})
+    for path, body in (("/v2/chat", REQUEST), ("/v2/embed", EMBED)):
+        assert (await post(gateway, path, body, **headers)).status_code == 200
+        refused = await post(gateway, path, {**body, "odd": 1}, **headers)
+        assert (refused.status_code, refused.json()["message"]) == (400, "'odd' has no effect here: leave it out.")
+    hint = await post(gateway, "/v2/chat", {**REQUEST, "safety_mode": "STRICT"}, **headers)
+    assert "safety_mode" in hint.json()["message"]
 
 
 @pytest.mark.parametrize(
