@@ -12,7 +12,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.tables import adapters, api, bounds, cli, errors, figures, flags, gpu, metrics, recipe, schemas, translation
+from docs.tables import (
+    adapters,
+    api,
+    bounds,
+    cli,
+    errors,
+    figures,
+    flags,
+    gpu,
+    hints,
+    metrics,
+    recipe,
+    schemas,
+    translation,
+)
 
 DOCS = Path(__file__).parent
 TABLES: dict[str, Callable[[], str]] = {
@@ -33,6 +47,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "chatfields": translation.chat,
     "messagefields": translation.messages,
     "responsefields": translation.responses,
+    "withouteffect": hints.without_effect,
+    "silent": hints.silent,
+    "hosted": hints.hosted,
     "schemas": schemas.enforced,
     "refusedkeywords": schemas.refused,
     "figures": figures.every,

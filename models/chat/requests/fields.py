@@ -49,6 +49,24 @@ HINTS = frozenset(
     }
 )  # fmt: skip
 """Fields of one dialect that ask, in another, for something optional."""
+LEFT_OUT: Mapping[str, Mapping[str, str]] = {
+    CHAT: {"reasoning_effort": "where the model knows no effort"},
+    RESPONSES: {
+        "truncation": "unless `disabled`",
+        "reasoning.effort": "where the model knows no effort",
+        "reasoning.summary": "unless `auto`",
+        "reasoning.generate_summary": "unless `auto`",
+        "text.verbosity": "unless `medium`",
+    },
+    MESSAGES: {"output_config.effort": "where the model knows no effort"},
+}
+"""Fields that a dialect's class has and that are left out all the same, and when."""
+INNER: Mapping[str, tuple[str, ...]] = {
+    CHAT: ("response_format", "response_format.json_schema", "stream_options"),
+    COMPLETIONS: ("response_format", "response_format.json_schema", "stream_options"),
+    RESPONSES: ("text", "text.format"),
+}
+"""Objects whose unknown fields are left out, too."""
 HOSTED = re.compile(
     r"(web_search|web_fetch|file_search|code_interpreter|code_execution|image_generation|computer|mcp|tool_search"
     r"|advisor|programmatic)"

@@ -1,5 +1,6 @@
 """Which fields of a chat request are left out or refused, because the engine would drop them."""
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
+from docs.tables import hints
 from models.chat.requests import fields as chat_fields
 from models.chat.requests import template
 from models.chat.requests.request import NOT_STORED, ChatRequest
@@ -370,3 +372,61 @@ def test_typical_decoding_is_refused(share: str) -> None:
     with pytest.raises(BadRequest, match="set it to null") as refused:
         chat_fields.check({}, ChatRequest(CHAT, b'{"vllm_xargs": {"typical_p": %s}}' % share.encode()))
     assert (refused.value.param, refused.value.code) == ("typical_p", "unsupported_value")
+
+
+# --- the documentation's table -------------------------------------------------------------------------------------
+SAMPLES: dict[str, Any] = {
+    "reasoning_effort": "high", "truncation": "auto", "reasoning.effort": "high", "reasoning.summary": "detailed",
+    "reasoning.generate_summary": "detailed", "text.verbosity": "low", "output_config.effort": "low",
+    "stream_options": {"include_usage": True}, "thinking": {"type": "enabled"}, "reasoning": {"effort": "low"},
+}  # fmt: skip
+"""A value that is left out, by field; else 'x'."""
+
+
+def known_by_vllm() -> chat_fields.Fields:
+    """As for a model that knows no effort."""
+    found = {path: hints.known(path) for path in hints.CLASSES}
+    return {**found, CHAT: found[CHAT] - {"reasoning_effort"}}
+
+
+@pytest.mark.parametrize(("path", "name"), [(path, name) for path in hints.CLASSES for name in hints.left_out(path)])
+def test_what_the_table_says_is_left_out_is(path: str, name: str) -> None:
+    outer, _, inner = name.partition(".")
+    value = SAMPLES.get(name, "x")
+    body = {"model": "m", outer: {inner: value} if inner else value}
+    request = ChatRequest(path, json.dumps(body).encode())
+    assert chat_fields.check(known_by_vllm(), request).endswith(f": {name}")
+    assert json.loads(request.body).get(outer) in (None, {})
+    with pytest.raises(BadRequest):
+        chat_fields.check(known_by_vllm(), ChatRequest(path, json.dumps(body).encode()), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [(path, name) for path, names in chat_fields.INNER.items() for name in names]
+)
+def test_unknown_fields_of_an_object_too(path: str, name: str) -> None:
+    kind = "json_schema" if name.endswith("json_schema") else "text"
+    body: dict[str, Any] = {"odd": 1}
+    for outer in reversed(name.split(".")):
+        body = {outer: {"type": kind, **body} if outer in ("response_format", "format") else body}
+    request = ChatRequest(path, json.dumps({"model": "m", **body}).encode())
+    assert f"{name}.odd" in chat_fields.check(known_by_vllm(), request)
+
+
+def test_nothing_is_left_out_that_the_table_does_not_say() -> None:
+    names = {name for path in hints.CLASSES for name in hints.left_out(path)}
+    calls = [
+        node
+        for node in ast.walk(ast.parse(Path(chat_fields.__file__).read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "leave_out"
+    ]
+    literal = [[part.value for part in call.args[1:] if isinstance(part, ast.Constant)] for call in calls]
+    written = {".".join(map(str, parts)) for parts in literal if parts}
+    assert len(written) >= 4
+    assert {name for name in written if name != "reasoning"} <= names, "`reasoning.` and a word of a loop aside"
+
+
+def test_hosted_tools_are_by_the_table() -> None:
+    for word in hints.hosted().replace("`", "").replace("…", "").split(", "):
+        body = json.dumps({"model": "m", "tools": [{"type": f"{word}_2030"}]}).encode()
+        assert chat_fields.check(known_by_vllm(), ChatRequest(RESPONSES, body)).endswith(f"tools of type {word}_2030")
