@@ -23,7 +23,8 @@ REMOVED_PATHS = {
     f"{PROJECT}/rate_limits", f"{PROJECT}/rate_limits/{{rate_limit}}",
     f"{PROJECT}/spend_alerts", f"{PROJECT}/spend_alerts/{{alert}}",
 }  # fmt: skip
-ADDED_PATHS = {"/v2/chat", "/v2/embed", "/v1/providers/{provider}"}
+STORED = "/v1/responses/{response_id}"
+ADDED_PATHS = {STORED, f"{STORED}/input_items", f"{STORED}/cancel", "/v2/chat", "/v2/embed", "/v1/providers/{provider}"}
 ADDED_ANSWERS = {"/v1/route": "429"}
 CHANGED_PROPERTIES = {"AddModelBody": "source", "RegisterRequest": "source"}
 """They take a text or an object."""

@@ -35,7 +35,7 @@ SECRET = "seven small boats"
 END = ResponseEnd(usage=Usage(prompt_tokens=7, completion_tokens=3))
 
 
-def said(text: str, status: str = "completed") -> dict[str, Any]:
+def engine_answer(text: str, status: str = "completed") -> dict[str, Any]:
     """An answer as the engine gives it."""
     part = {"type": "output_text", "text": text, "annotations": []}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
@@ -49,7 +49,7 @@ def said(text: str, status: str = "completed") -> dict[str, Any]:
 def script(request: Any) -> list[Event | RoundhouseError]:
     """Says how many items it was given."""
     body = json.loads(request.body)
-    answer = said(f"{len(body['input'])} {SECRET}")
+    answer = engine_answer(f"{len(body['input'])} {SECRET}")
     if not body.get("stream"):
         return [
             ResponseStart(status=200, content_type="application/json"),
@@ -122,7 +122,7 @@ async def test_a_team_without_it_reaches_the_engine_as_it_is(rig: Rig) -> None:
     more = {"store": True, "previous_response_id": "resp_1", "background": True}
     answer = await rig.respond(Caller("plain"), **more)
     assert rig.given() == {"model": "chat", "input": "hello", **more}
-    assert answer.json() == said(f"5 {SECRET}")
+    assert answer.json() == engine_answer(f"5 {SECRET}")
     missing = await rig.get(answer.json()["id"], caller=Caller("plain"))
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "response_not_found")
     assert "docs/chat.md" in missing.json()["error"]["message"]
@@ -132,7 +132,7 @@ async def test_an_answer_is_found_again_as_it_was_given(rig: Rig) -> None:
     given = (await rig.respond(store=True)).json()
     assert rig.given() == {"model": "chat", "input": "hello"}, "the engine stores nothing"
     assert given["id"].startswith("resp_")
-    assert given == {**said(f"5 {SECRET}"), "id": given["id"], "store": True}
+    assert given == {**engine_answer(f"5 {SECRET}"), "id": given["id"], "store": True}
     assert (await rig.get(given["id"])).json() == given
     usual = (await rig.respond()).json()
     assert usual["store"], "as OpenAI does where the field is left out"
@@ -262,7 +262,7 @@ async def test_a_background_response_until_its_end(rig: Rig) -> None:
     link.gate.set()
     ended = await rig.ended(begun["id"])
     assert (ended["id"], ended["status"], ended["background"]) == (begun["id"], "completed", True)
-    assert ended["output"] == said(f"5 {SECRET}")["output"]
+    assert ended["output"] == engine_answer(f"5 {SECRET}")["output"]
     assert "background" not in rig.given()
     await rig.ledger.flush()
     (row,) = rig.rows()
