@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,6 +20,10 @@ from registry.errors import LimitExceeded, RoundhouseError, Unfit, Unreachable, 
 LONGEST = 3 * 1024
 """Bytes of a message, and of a refused adapter's faults: a whole error stays under 4 KiB, its faults under 8."""
 LONGEST_PARAM = 256
+
+
+REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request that this task answers: Anthropic's errors hold it, in streams too."""
 
 
 class Dialect(StrEnum):
@@ -66,7 +71,7 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
     match dialect:
         case Dialect.ANTHROPIC:
             kind = _ANTHROPIC.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-            return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
+            return {"type": "error", "error": {"type": kind, "message": message}, "request_id": REQUEST_ID.get()}
         case Dialect.COHERE:
             return {"message": message}
         case Dialect.TEI:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from registry.errors import BadRequest, RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
-from runtime.http.errors import Dialect, error_response
+from runtime.http.errors import REQUEST_ID, Dialect, error_response
 from runtime.http.hints import context_of_headers, with_caller
 from tenants.caller import Caller
 
@@ -93,6 +93,7 @@ class ContextMiddleware:
         if scope["method"] == "HEAD":  # it is answered as GET is, and uvicorn sends no body
             scope = {**scope, "method": "GET"}
         request_id = _request_id(scope)
+        REQUEST_ID.set(request_id)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

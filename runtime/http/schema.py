@@ -100,7 +100,7 @@ ERROR_SCHEMAS: dict[Dialect, tuple[str, Json]] = {
             {
                 "type": {"const": "error"},
                 "error": record({"type": STRING, "message": STRING}),
-                "request_id": {"type": "null", "description": "It stands in the header X-Request-Id."},
+                "request_id": {**nullable(STRING), "description": "As in the header X-Request-Id."},
             }
         ),
     ),

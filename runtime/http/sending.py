@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from fastapi import Request
 from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from models import sse
 from registry.errors import RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http.bodies import read_body
-from runtime.http.dialect import Endpoint, Head, Parts
-from runtime.http.errors import error_response
+from runtime.http.dialect import EVENT_STREAM, Endpoint, Head, Parts
+from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import body_sender, context_of, gateway_of
 from runtime.http.serving import serve
 from tenants.caller import Caller
@@ -41,7 +42,9 @@ def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None, serve: Serve 
             body = await read_body(request, gateway.services.settings.max_json)
             query = request.query_params if request.scope["query_string"] else {}
             parts = serve(gateway, context, endpoint, body, query)
-            return Answer(parts if wrap is None else wrap(endpoint.path, gateway, context.caller, body, parts))
+            if wrap is not None:
+                parts = wrap(endpoint.path, gateway, context.caller, body, parts)
+            return Answer(parts, endpoint.dialect)
         except RoundhouseError as error:
             with gateway.record(context, endpoint.path) as record:
                 record.failed(error)
@@ -67,12 +70,24 @@ def as_asgi(handle: Handler) -> ASGIApp:
     return app
 
 
-class Answer(Response):
-    """Sends parts as they come. A disconnect cancels the work behind them."""
+SILENCE_SECONDS = 7.5
+"""A stream says something at least every 15 seconds, also while a long call is written, which is sent in one piece:
+clients and proxies give up on a connection that is silent for longer."""
+ENDS = (b"\n\n", b"\r\n\r\n")
+COMMENT = b": keep-alive\n\n"
+PING = sse.event({"type": "ping"}, "ping")
 
-    def __init__(self, parts: Parts) -> None:
+
+class Answer(Response):
+    """Sends parts as they come. A disconnect cancels the work behind them.
+
+    While a stream of events is silent, it sends what keeps the connection: Anthropic's ping, else a comment.
+    """
+
+    def __init__(self, parts: Parts, dialect: Dialect = Dialect.OPENAI) -> None:
         super().__init__()
-        self._parts = parts
+        self._parts, self._keep_alive = parts, PING if dialect is Dialect.ANTHROPIC else COMMENT
+        self._is_silent, self._is_between = False, True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.current_task()
@@ -87,16 +102,35 @@ class Answer(Response):
             watcher.cancel()
 
     async def _send(self, start: Send, more: Send) -> None:
+        pinging: asyncio.Task[None] | None = None
         try:
             async with aclosing(self._parts) as parts:
                 async for part in parts:
+                    self._is_silent = False
                     if isinstance(part, Head):
                         await start(_start(part))
+                        if part.content_type.startswith(EVENT_STREAM):
+                            pinging = asyncio.create_task(self._ping(more))
                     else:
+                        self._is_between = part.endswith(ENDS)
                         await more({"type": "http.response.body", "body": part, "more_body": True})
+                if pinging is not None:
+                    pinging.cancel()
                 await more({"type": "http.response.body", "body": b"", "more_body": False})
         except OSError:  # the client left while we were sending
             return
+        finally:
+            if pinging is not None:
+                pinging.cancel()
+
+    async def _ping(self, more: Send) -> None:
+        """Never inside an event: a provider's parts may be cut anywhere."""
+        with suppress(OSError):
+            while True:
+                await asyncio.sleep(SILENCE_SECONDS)
+                if self._is_silent and self._is_between:
+                    await more({"type": "http.response.body", "body": self._keep_alive, "more_body": True})
+                self._is_silent = True
 
 
 def _start(head: Head) -> dict[str, object]:

@@ -36,7 +36,18 @@ async def test_vllms_errors_are_anthropics_on_its_paths(
         response = await client.post(path, json=REQUEST)
         assert response.status_code == status
         error = {"type": kind, "message": "too big"}
-        assert response.json() == {"type": "error", "error": error, "request_id": None}
+        assert response.json() == {"type": "error", "error": error, "request_id": response.headers["request-id"]}
+
+
+async def test_anthropics_errors_hold_the_requests_id(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """Also as the last event of a stream, and where nothing was understood."""
+    opened = ResponseStart(status=200, content_type="text/event-stream")
+    gateway.links["chat"].script = lambda _: [opened, _chunk(b"event: ping\ndata: {}\n\n"), EngineFailed("it broke")]
+    streamed = await client.post("/v1/messages", json=REQUEST, headers={"X-Request-Id": "mine-1"})
+    event = streamed.text.rpartition("data: ")[2]
+    assert json.loads(event)["request_id"] == "mine-1"
+    broken = await client.post("/v1/messages", content=b"{", headers={"X-Request-Id": "mine-2"})
+    assert (broken.json()["request_id"], broken.headers["request-id"]) == ("mine-2", "mine-2")
 
 
 async def test_errors_of_messages_have_anthropics_types(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
