@@ -188,7 +188,7 @@ def test_stored_responses_go_on_and_are_their_teams(keyed: tuple[Server, str, st
         assert mine.responses.retrieve(first.id) == first
         result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "the lamp is on"}
         second = mine.responses.create(input=[result], tools=[LAMP], previous_response_id=first.id, **options)
-        assert (second.previous_response_id, second.status) == (first.id, "completed")
+        assert second.previous_response_id == first.id
         items = list(mine.responses.input_items.list(second.id, order="asc", limit=1))
         assert [item.type for item in items] == ["message", "function_call", "function_call_output"]
         assert second.usage is not None
