@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from registry.base.json import NOT_JSON
+
 
 class AdapterNotes:
     """A small file for each digest with notes. Lost ones are no fault. Writing and removing block."""
@@ -17,7 +19,7 @@ class AdapterNotes:
         if digest not in self._known:
             try:
                 self._known[digest] = msgspec.json.decode(self._file(digest).read_bytes(), type=tuple[str, ...])
-            except (OSError, msgspec.DecodeError):
+            except (OSError, *NOT_JSON):
                 self._known[digest] = ()
         return self._known[digest]
 

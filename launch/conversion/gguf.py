@@ -19,7 +19,7 @@ from launch.files.listing import Listing
 from models.process_control import die_with_parent
 from registry.base.packages import PACKAGES, with_our_packages
 from registry.base.wording import size_words
-from registry.errors import EngineFailed, Unavailable, Unfit
+from registry.errors import DoesNotFit, EngineFailed, Unfit
 
 BYTES = 2
 """Of a value of bfloat16."""
@@ -96,7 +96,7 @@ def listing_of(file: Path, description: GgufDescription) -> Listing:
 
 
 def convert(file: Path, out: Path) -> None:
-    """Write the model that a GGUF holds, dequantized to bfloat16. Raises Unfit, Unavailable, a library's errors."""
+    """Write the model that a GGUF holds, dequantized to bfloat16. Raises Unfit, DoesNotFit, a library's errors."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -105,10 +105,9 @@ def convert(file: Path, out: Path) -> None:
         raise Unfit(f"{file}: {description.fault}", code="gguf_not_served")
     needed, free = description.parameters * WORKING_BYTES, psutil.virtual_memory().available
     if needed > free:
-        raise Unavailable(
+        raise DoesNotFit(
             f"Converting {file} takes {size_words(needed)} of memory, and {size_words(free)} are free. Convert it on a "
-            "larger machine, or add the original as safetensors.",
-            code="conversion_failed",
+            "larger machine, or add the original as safetensors."
         )
     plain = {"quantization_config": GgufConfig(dequantize=True)}
     named = {"gguf_file": file.name, "local_files_only": True}
