@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from models import sse
+from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, NotFound, RoundhouseError
 from registry.recipes.definition import Task
 from runtime.gateway.context import Preference, RequestContext
@@ -163,5 +164,5 @@ async def _work(
     kept = {name: given[name] for name in ("id", "created_at", "background", "store", "previous_response_id")}
     try:
         return edit(bytes(data), kept)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return edit(answer, failure(*error_of(500, b"")))
