@@ -35,9 +35,10 @@ class Models:
         cards = [adapter_card(a, catalog.spelled(a.key), e) for e in entries for a in catalog.adapters(e.id)]
         return [*(_redacted(self._view(entry, catalog), caller) for entry in entries), *cards]
 
-    def views(self) -> list[ModelView]:
-        """As the server's operator sees them: with the adapters of all teams."""
-        return [self._view(entry) for entry in self._residency.entries.values()]
+    def views(self, caller: Caller | None = None) -> list[ModelView]:
+        """All models, with the adapters that the caller may use; None: the operator, who sees those of all teams."""
+        catalog = None if caller is None else self._names.visible_to(caller)
+        return [self._view(entry, catalog) for entry in self._residency.entries.values()]
 
     def show(self, name: str, caller: Caller = EVERYBODY) -> ModelView | AdapterCardView:
         """A model or adapter, with the progress of a load. Raises NotFound, Forbidden."""

@@ -162,7 +162,7 @@ def test_an_invalid_adapter_is_explained(server: Server, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("/srv/x", '{"path": "/a/folder"}'), ({}, '"hub"'), ({"path": "~/x"}, "whole path"), ({"path": "x"}, "absolute")],
+    [(7, '{"path": "/a/folder"}'), ({}, '"hub"'), ({"path": "~/x"}, "whole path"), ({"path": "x"}, "absolute")],
 )
 def test_an_invalid_source_gets_advice(server: Server, source: Any, words: str) -> None:
     body = {"name": "x", "base": "starter-chat", "source": source}

@@ -29,6 +29,7 @@ from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.pool import SlotPool
+from tenants.caller import Caller
 
 IN_MEMORY = (Tier.DEVICE, Tier.HOST)
 
@@ -102,7 +103,8 @@ class Overview:
         """The queue of each model."""
         return {model: entry.queue for model, entry in self._residency.entries.items()}
 
-    def status(self) -> StatusView:
+    def status(self, caller: Caller | None = None) -> StatusView:
+        """caller: who may not see other teams' adapters; None: the operator."""
         device, pool = self._device, self._pool
         used_bytes = self._residency.table.used_bytes()
         return StatusView(
@@ -125,7 +127,7 @@ class Overview:
             waiting=self._bounds.waiting,
             pid=os.getpid(),
             uptime_seconds=round(time.monotonic() - self._began, 1),
-            models=self._models.views(),
+            models=self._models.views(caller),
             recipe_faults=list(self._recipe_faults()),
         )
 

@@ -85,9 +85,13 @@ async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include
 
 
 @route("GET", "/v1/status", scope=Scope.MODELS, answer=StatusView, errors=())
-async def status(gateway: CurrentGateway) -> Response:
-    """What is resident where, with bytes and last use."""
-    return json_answer(gateway.services.overview.status())
+async def status(gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """What is resident where, with bytes and last use.
+
+    Names of other teams' adapters are shown to keys with the scope 'admin' only.
+    """
+    operator = Scope.ADMIN in context.caller.scopes
+    return json_answer(gateway.services.overview.status(None if operator else context.caller))
 
 
 @route("GET", "/v1/requests/{request_id:path}", scope=SCOPES, answer=RequestView)

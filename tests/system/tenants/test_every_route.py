@@ -1,0 +1,226 @@
+"""Two teams and every route of the route table: no way to write a name leads to the other team's things.
+
+What is sent are the fuzzer's seeds, of which every route has one. Each name in each of them, in path, query, form and
+body, is replaced by each spelling of what team `search` owns, and team `speech` sends it. A new route is covered by the
+seed that it has to have.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from runtime.http.route import ROUTES, Route
+from tests.eventually import eventually
+from tests.fuzz.corpus import SEEDS, Raw, read
+from tests.system.serving import STARTER, Server
+from tests.system.tenants.test_keys import keys
+from tests.system.test_adapters import new_content
+
+pytestmark = pytest.mark.real
+SCOPES = "infer,models,adapters,paths,usage"
+OWN, ALIAS = "privy", "closed-alias"
+CANARY = "nightingale"
+"""A word of the owner's requests."""
+WORDS = {
+    *("content", "text", "prompt", "input", "inputs", "query", "queries", "texts", "documents", "instructions"),
+    "system",
+}
+"""Fields with words for a model: they name nothing."""
+NAME = re.compile(r"(starter-|fuzz-|req-|uppercase|rot13|acronym|iso-date|auto|default).*|")
+"""What the seeds name, or a name that is left out; of calls that run a model, only these are replaced."""
+LEFT_OUT = {
+    "/v1/recipes/reload": "what all teams share changes",
+    "/metrics": "the operator's: its labels name what every team has",
+}
+"""What the scopes of a team allow on purpose."""
+STEP = 1 if os.environ.get("ROUTE_SPELLINGS") == "all" else 7
+"""Each place gets every seventh spelling, the next place the ones after these; in the long form each gets all."""
+
+
+class Owned(NamedTuple):
+    """What team `search` has, and what tells of it."""
+
+    digest: str
+    request: str
+    key: str
+
+    def spellings(self) -> list[str]:
+        """Ways to write the adapter's name, its team, key and request."""
+        hexadecimal = self.digest.removeprefix("sha256:")
+        plain = [
+            OWN, f"search/{OWN}", f"{OWN}@v1", f"search/{OWN}@v1", f"{OWN}@{ALIAS}", f"search/{OWN}@{ALIAS}",
+            f"starter-chat:{OWN}", f"starter-chat:search/{OWN}", f"starter-chat:search/{OWN}@v1",
+            f"starter-chat:search/{OWN}@{ALIAS}", f"search/{OWN}:latest", f"starter-chat/search/{OWN}",
+        ]  # fmt: skip
+        by_digest = [
+            self.digest, hexadecimal, f"{OWN}@{self.digest}", f"search/{OWN}@{self.digest}",
+            f"starter-chat:search/{OWN}@{self.digest}", f"starter-chat@{self.digest}", f"store/{hexadecimal}",
+        ]  # fmt: skip
+        odd = [
+            f"SEARCH/{OWN.upper()}", f"Search/{OWN}", f"search%2F{OWN}", f"search%252F{OWN}", f"./search/{OWN}",
+            f"speech/../search/{OWN}", f"../search/{OWN}", f"search//{OWN}", f"/search/{OWN}", f"search/{OWN}/",
+            f"search/{OWN} ", f" search/{OWN}", f"search/{OWN}\u200b", f"search/{OWN}\x00", f"search\\{OWN}",
+            f"search\uff0f{OWN}", f"\uff53earch/{OWN}", "search/pri\u0475y", f"search/{OWN}.", f"search;/{OWN}",
+        ]  # fmt: skip
+        return [*plain, *by_digest, *odd, "search", self.request, self.key]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("routes") / "a" / "data", [STARTER / "starter-chat.yaml"]) as found:
+        yield found.wait_ready()
+
+
+def _client(server: Server, team: str) -> httpx.Client:
+    keys(server, "teams", "create", team)
+    value = keys(server, "keys", "create", "--team", team, "--scopes", SCOPES)["value"]
+    client = httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {value}"}, timeout=600)
+    eventually(lambda: client.get("/v1/models").status_code == 200)
+    return client
+
+
+def _owned(owner: httpx.Client, folder: Path) -> Owned:
+    """Its content is nobody else's: that of the starter pack is for all."""
+    body = {"name": OWN, "base": "starter-chat", "source": {"path": str(new_content(folder, 1.25))}}
+    assert owner.post("/v1/adapters", json=body).status_code == 201
+    assert owner.put(f"/v1/adapters/{OWN}/aliases/{ALIAS}", json={"version": "v1"}).status_code == 200
+    answer = _chat(owner)
+    row = owner.get(f"/v1/requests/{answer.headers['x-request-id']}").json()["ledger"][0]
+    return Owned(owner.get(f"/v1/adapters/{OWN}").json()["digest"], answer.headers["x-request-id"], row["key"])
+
+
+def _chat(owner: httpx.Client) -> httpx.Response:
+    messages = [{"role": "user", "content": CANARY}]
+    answer = owner.post("/v1/chat/completions", json={"model": OWN, "messages": messages, "temperature": 0})
+    assert answer.json()["choices"][0]["message"]["content"] == CANARY.upper(), answer.text
+    return answer
+
+
+def _state(owner: httpx.Client) -> Any:
+    """What the owner sees of its own, without counts of use."""
+    adapter = owner.get(f"/v1/adapters/{OWN}").json()
+    visible = {name: adapter.get(name) for name in ("digest", "version", "versions", "aliases", "shared", "pinned")}
+    return visible, sorted(a["name"] for a in owner.get("/v1/adapters").json()["data"]), _names(owner)
+
+
+def _names(owner: httpx.Client) -> list[str]:
+    return [name for name in (m["id"] for m in owner.get("/v1/models").json()["data"]) if OWN in name]
+
+
+# --- every name of a seed, replaced ----------------------------------------------------------------------------------
+def _matches(route: Route, seed: Raw) -> "re.Match[str] | None":
+    path = re.escape(route.path)
+    path = re.sub(r"\\\{(\w+)(:path)?\\\}", lambda m: f"(?P<{m[1]}>{'.+' if m[2] else '[^/]+'})", path)
+    return re.fullmatch(path, seed.target.partition("?")[0]) if route.method == seed.method else None
+
+
+def _leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _leaves(one, (*where, name))
+    elif isinstance(value, list):
+        for place, one in enumerate(value):
+            yield from _leaves(one, (*where, place))
+    elif isinstance(value, str) and not WORDS & set(where):
+        yield where
+
+
+def _replaced(value: Any, where: tuple[Any, ...], by: str) -> Any:
+    if not where:
+        return by
+    copy = value.copy()
+    copy[where[0]] = _replaced(value[where[0]], where[1:], by)
+    return copy
+
+
+def _variants(route: Route, seed: Raw, match: "re.Match[str]") -> Iterator[tuple[str, Callable[[str], Raw]]]:
+    """Each place of a name in a seed, and what makes a request with another name there."""
+    path, _, query = seed.target.partition("?")
+    for name in match.groupdict():
+        begin, end = match.span(name)
+        for kind, escape in (("encoded", lambda text: quote(text, safe="")), ("path", lambda text: quote(text, "/@:"))):
+            yield (
+                f"{name} {kind}",
+                lambda text, b=begin, e=end, escape=escape: Raw(
+                    seed.method, f"{path[:b]}{escape(text)}{path[e:]}?{query}".rstrip("?"), seed.headers, seed.body
+                ),
+            )
+    for name in ("model", "team_id", "adapter", "adapter_id", "base", *(p.partition("=")[0] for p in query.split("&"))):
+        if name:
+            yield (
+                f"?{name}",
+                lambda text, name=name: Raw(
+                    seed.method, f"{path}?{name}={quote(text, safe='')}", seed.headers, seed.body
+                ),
+            )
+    kind = dict(seed.headers).get("Content-Type", "")
+    if kind == "application/json":
+        body = json.loads(seed.body)
+        for where in _leaves({"adapter_id": "", "cache_salt": "", **body} if route.is_inference else body):
+            value: Any = {"adapter_id": "", "cache_salt": "", **body}
+            for step in where:
+                value = value[step]
+            if route.is_inference and not NAME.fullmatch(value):
+                continue
+            yield ".".join(map(str, where)), lambda text, where=where: Raw(
+                seed.method, seed.target, seed.headers,
+                json.dumps(_replaced(body, where, text) if where[0] in body else {**body, where[0]: text}),
+            )  # fmt: skip
+    elif kind.startswith("multipart/"):
+        for field in re.finditer(r'name="(\w+)"\r\n\r\n([^\r]*)', seed.body):
+            begin, end = field.span(2)
+            yield field[1], lambda text, b=begin, e=end: Raw(
+                seed.method, seed.target, seed.headers,
+                seed.body[:b] + text.encode().decode("latin-1") + seed.body[e:],
+            )  # fmt: skip
+
+
+def _send(client: httpx.Client, raw: Raw) -> httpx.Response | None:
+    """None: no HTTP client could send it."""
+    try:
+        return client.request(raw.method, raw.target, content=raw.body.encode("latin-1"), headers=dict(raw.headers))
+    except (httpx.InvalidURL, UnicodeEncodeError):
+        return None
+
+
+def test_no_route_leads_a_team_to_what_another_owns(server: Server) -> None:
+    owner, other = _client(server, "search"), _client(server, "speech")
+    owned, covered, seeds_there = _owned(owner, server.data.parent / "own"), set[str](), read(SEEDS)
+    marks = {owned.digest[7:], ALIAS, CANARY, CANARY.upper(), owned.request, owned.key, f"search/{OWN}"}
+    before, spellings, number = _state(owner), owned.spellings(), 0
+    for route in ROUTES:
+        seeds = [(seed, match) for seed in seeds_there if (match := _matches(route, seed)) is not None]
+        assert seeds, f"{route.method} {route.path} has no seed in tests/fuzz/corpus/seeds.jsonl"
+        covered.add(f"{route.method} {route.path}")
+        if route.path in LEFT_OUT:
+            continue
+        places = dict[str, Callable[[str], Raw]]()
+        for seed, match in seeds:
+            for place, make in _variants(route, seed, match):
+                places.setdefault(place, make)
+        for place, make in places.items():
+            number += 1
+            for spelling in spellings[number % STEP :: STEP]:
+                raw = make(spelling)
+                answer = _send(other, raw)
+                if answer is None:
+                    continue
+                seen = f"{answer.headers} {answer.text}"
+                sent = f"{raw.target} {raw.body} {spelling}"
+                leaked = [mark for mark in marks if mark in seen and mark not in sent]
+                what = f"{route.method} {route.path}, {place} = {spelling!r}: {answer.status_code} {seen[:600]}"
+                assert answer.status_code != 500, what
+                assert not leaked, f"{leaked} in {what}"
+                assert owned.digest[7:] in sent or owned.digest[7:] not in str(answer.headers), what
+        assert _state(owner) == before, f"{route.method} {route.path} changed what another team owns"
+    _chat(owner)
+    rows = owner.get("/v1/usage", params={"group_by": "team", "from": "2026-01-01"}).json()["data"]
+    assert [(row["team_id"], row["requests"]) for row in rows] == [("search", 2)]
+    assert covered == {f"{route.method} {route.path}" for route in ROUTES}
