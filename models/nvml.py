@@ -30,7 +30,7 @@ class NoGpu(RuntimeError):
 
 
 class GpuLost(NoGpu):
-    """It was there, and the driver reaches it no more: it fell off the bus, or its part was taken away."""
+    """The driver no longer reaches it: it fell off the bus, or the part was removed."""
 
 
 class NoDriver(NoGpu):
@@ -49,7 +49,7 @@ def gpu(device: str) -> Gpu:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """All that CUDA_VISIBLE_DEVICES leaves, in CUDA's order; of a GPU that is cut into parts, these.
+    """All that CUDA_VISIBLE_DEVICES leaves, in CUDA's order; the parts of a GPU that is divided (MIG).
 
     As CUDA does, the list ends where it names none. Raises NoGpu where it is empty.
     """
@@ -169,7 +169,7 @@ def _named(nvml: Any, word: str) -> Any:
 
 
 def _mig_parts(nvml: Any, handle: Any) -> list[Any]:
-    """Parts that a GPU is cut into; none: it is whole, or cannot be cut."""
+    """The parts of a GPU; empty: it is not divided, or cannot be."""
     try:
         if not nvml.nvmlDeviceGetMigMode(handle)[0]:
             return []

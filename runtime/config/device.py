@@ -203,7 +203,7 @@ def _each(given: Sequence[int], usual: list[int], count: int) -> list[int]:
 
 
 def _gpus(requested: str, uuids: Sequence[str]) -> tuple[nvml.Gpu, ...]:
-    """The GPUs to use; none: no usable one, and the log says why."""
+    """The GPUs to use; empty: none can be used, and the log says why."""
     nvml.in_order_of_the_bus()
     try:
         found = nvml.gpus()
@@ -240,8 +240,8 @@ def _claim(budget: DeviceBudget, stack: ExitStack) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = stack.enter_context(os.fdopen(os.open(LOCKS / f"roundhouse-{uuid}.lock", flags, 0o666), "r+"))
-    except OSError as error:  # another user's, which this one may not open: then nobody can say
-        log.warning("whether another server uses a GPU is not known", extra={"gpu": uuid, "cause": str(error)})
+    except OSError as error:  # another user's file, which this one may not open
+        log.warning("cannot tell whether another server uses this GPU", extra={"gpu": uuid, "cause": str(error)})
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -151,7 +151,8 @@ class Settings(BaseSettings):
     )
     device_memory: Annotated[tuple[ByteSize, ...], NoDecode, DETECTED] = Field(
         default=(),
-        description="Budget for models, such as 20GiB: of each GPU, or one each by commas. A CPU has one.",
+        description="Budget for models, such as 20GiB: of each GPU, or a size for each, with commas between. "
+        "A CPU has one.",
     )
     host_memory: Annotated[ByteSize | None, DETECTED] = Field(
         default=None, description="Beside a GPU: budget in host memory, for sleeping models too."
@@ -160,7 +161,11 @@ class Settings(BaseSettings):
         default=ByteSize(WORKING_MARGIN), description="Extra memory a CPU model may use beyond its size after loading."
     )
     slots: Annotated[int, MEMORY] = Field(
-        default=6, ge=1, le=64, description="How many models can be in memory at once; by itself two more than exist."
+        default=6,
+        ge=1,
+        le=64,
+        description="How many models can be in memory at once; unless set, two more than there are models, "
+        "if memory allows.",
     )
     prewarm: Annotated[bool, MEMORY] = Field(
         default=True, description="Import engine libraries ahead of need, for faster loads."

@@ -21,7 +21,17 @@ PAGES = [page for page in FILE_PAGES if page.name not in (CLI, MIGRATE)]
 _COMMANDS = dict(walk(typer.main.get_command(app), "roundhouse"))
 COMMANDS = {tuple(name.split()[1:]) for name in _COMMANDS}
 OPTIONS = {o for command in _COMMANDS.values() for p in parameters(command) for o in (*p.opts, *p.secondary_opts)}
-OTHERS = {"--gpus", "--stop-timeout", "--minutes", "--shape", "--seconds", "--budget", "--parts", "--stock"}
+OTHERS = {
+    "--gpus",
+    "--stop-timeout",
+    "--minutes",
+    "--shape",
+    "--seconds",
+    "--budget",
+    "--parts",
+    "--stock",
+    "--no-deps",
+}
 """Of Docker, and of this repository's own benchmarks and load tests."""
 ROUTES = [(re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)), path, methods) for path, _, methods in routes()]
 BASES = ("/v1", "/v1/")

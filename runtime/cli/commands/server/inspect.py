@@ -70,7 +70,7 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         f"{slots['total'] - slots['free']} of {slots['total']} slots; {result['waiting']} requests waiting; "
         f"up for {result['uptime_seconds']:.0f} s"
     )
-    devices = result.get("devices", [])  # a server of before has none
+    devices = result.get("devices", [])  # an older server sends none
     for part in devices if len(devices) > 1 else ():
         gone = f"; gone: {part['fault']}" if part["fault"] else ""
         print(
