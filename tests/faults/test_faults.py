@@ -126,7 +126,7 @@ def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Se
     assert server.process.wait(PATIENCE) == 0, server.tail()
     eventually(lambda: not alive(family))
     assert not sockets.exists()
-    lines = [json.loads(line) for line in server.log.read_text().splitlines() if '"roundhouse.server"' in line]
+    lines = [json.loads(line) for line in server.log.read_text().splitlines() if '"message": "stop' in line]
     reported = [(line["message"], line.get("running"), line.get("models"), line.get("finished")) for line in lines]
     left = lines[0]["running"]
     assert 1 <= left <= 3

@@ -64,9 +64,13 @@ def model_for(path: str) -> str:
     return next((model for word, model in MODELS.items() if word in path), "starter-chat")
 
 
+BY_ID = [route.split() for route, scopes in ROUTES.items() if scopes == INFER and "{response_id}" in route]
+"""Method and path of each route that takes an id and no body."""
+
+
 def test_every_path_that_takes_what_clients_say_is_tried() -> None:
     requested = {route.removeprefix("POST ") for route, scopes in ROUTES.items() if scopes == INFER}
-    assert requested == BODIES.keys() | FORMS
+    assert requested - {f"{method} {path}".removeprefix("POST ") for method, path in BY_ID} == BODIES.keys() | FORMS
 
 
 def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
@@ -88,6 +92,8 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
         ):
             received = server.http.post(path, data=form, files={"file": (name, content)}, headers=HEADERS)
             assert received.status_code == status, received.text
+    for method, path in BY_ID:
+        assert server.http.request(method, path.format(response_id=SECRET), headers=HEADERS).status_code == 404
     stated = server.http.post(
         "/v1/chat/completions", json={"model": "uppercase", "messages": [{"role": "user", "content": "the red bird"}]}
     ).json()["choices"][0]["message"]["content"]

@@ -139,7 +139,7 @@ def widen_dense(folder: Path) -> None:
 
 EMBEDDING = [
     (lambda folder: shutil.rmtree(folder / "2_Dense"), "names the step 2_Dense (Dense), whose folder is missing"),
-    (widen_dense, "Step 2 takes vectors of 64 values, and those before it give 32"),
+    (widen_dense, "Step 2 takes vectors of 64 values, those before it give 32"),
     (lambda folder: (folder / "adapter_config.json").write_text("{}"), "An adapter (adapter_config.json) lies beside"),
     (rename_tensors(lambda name: f"encoder.{name}"), "lack"),
     (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer"),
