@@ -2,7 +2,8 @@
 
 One job a line (`Job`), one answer a line (`CheckAnswer`), until the input ends. It reads what strangers made, so it
 runs under limits of its own and holds nothing that is worth having; when it dies, `adapters.checker` starts another.
-It imports numpy and pydantic, no engine and no torch, to be ready soon.
+It imports numpy and pydantic, no engine and no torch, to be ready soon; transformers for the few that have a chat
+template of their own.
 """
 
 import os
@@ -34,6 +35,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `out`: the empty folder that takes the normalised files; None: a dry run.
     `file_bytes`: the largest file that may be written; None: `unpacked_bytes` of the bounds.
+    `trusted`: who registers it may bring a chat template.
     """
 
     source: Path
@@ -42,6 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     unpack_to: Path | None = None
     out: Path | None = None
     file_bytes: int | None = None
+    trusted: bool = False
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +90,7 @@ def check(job: Job) -> CheckAnswer:
                 folder = inner_folder(folder)
             except ValueError as error:
                 return CheckAnswer(outcome="unfit", faults=(str(error),))
-        with examine(folder, job.base, job.bounds) as examination:
+        with examine(folder, job.base, job.bounds, trusted=job.trusted) as examination:
             if not examination.faults:
                 try:
                     return CheckAnswer(outcome="fit", **asdict(normalise(examination, job.base, job.out)))

@@ -65,12 +65,16 @@ class Checker:
         unpack_to: Path | None = None,
         out: Path | None = None,
         file_bytes: int | None = None,
+        trusted: bool = False,
     ) -> CheckedAdapter:
         """Judge a folder or archive and write its normalised form into `out`; see check_process.Job.
 
         Raises Unfit with every fault, Unavailable (code disk_full), EngineFailed (code check_failed).
         """
-        job = Job(source=source, base=base, bounds=bounds, unpack_to=unpack_to, out=out, file_bytes=file_bytes)
+        job = Job(
+            source=source, base=base, bounds=bounds, unpack_to=unpack_to, out=out, file_bytes=file_bytes,
+            trusted=trusted,
+        )  # fmt: skip
         worker = await self._free.get()
         try:
             worker = await self._alive(worker)

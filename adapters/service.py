@@ -74,10 +74,10 @@ class AdapterService:
         await self.checker.close()
 
     # --- registration --------------------------------------------------------------------------------------------
-    async def validate(self, base: Base, source: AdapterSource) -> CheckedAdapter:
+    async def validate(self, base: Base, source: AdapterSource, *, trusted: bool = False) -> CheckedAdapter:
         """Dry run: everything but storing. Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest."""
         async with self._fetcher.fetched(source) as fetched:
-            return await self._check(fetched, base)
+            return await self._check(fetched, base, trusted=trusted)
 
     async def register(
         self,
@@ -90,12 +90,14 @@ class AdapterService:
         team: str = DEFAULT_TEAM,
         shared: bool | None = None,
         accept: Callable[[CheckedAdapter], None] = lambda _: None,
+        trusted: bool = False,
     ) -> RegisteredVersion:
         """Check, normalise, store, and make it the current version of the team's `name` on `base`. Serialised per name.
 
         The same content again makes no new version (`created` is False). `alias` moves to it in the same moment.
         accept: called with what was found, before it is stored, while no other registration commits; what it raises
             is this call's error.
+        trusted: the adapter may bring a chat template, which is a program.
 
         Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full, storage_full): nothing has
         changed then.
@@ -107,7 +109,7 @@ class AdapterService:
         key = AdapterKey(base.id, name, team)
         async with self._name_lock(key), self._fetcher.fetched(source) as fetched:
             with disk_errors(), self.store.writing() as out:
-                checked = await self._check(fetched, base, out)
+                checked = await self._check(fetched, base, out, trusted=trusted)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)
                 # Once begun a commit runs to its end, whether or not the caller is still there.
                 registered = await _run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
@@ -211,16 +213,24 @@ class AdapterService:
         return tuple(removed)
 
     # --- inside --------------------------------------------------------------------------------------------------
-    async def _check(self, fetched: FetchedAdapter, base: Base, out: Path | None = None) -> CheckedAdapter:
+    async def _check(
+        self, fetched: FetchedAdapter, base: Base, out: Path | None = None, *, trusted: bool
+    ) -> CheckedAdapter:
         """Check a source and write its normalised form into `out`. Raises as `Checker.check`, or storage_full."""
         path, most = fetched.path, int(self.bounds.unpacked_bytes)
         if fetched.unpack_to is None:
             with self.reserve.hold(0 if out is None else await asyncio.to_thread(_source_bytes, path)):
-                return await self.checker.check(path, base, self.bounds, out=out)
+                return await self.checker.check(path, base, self.bounds, out=out, trusted=trusted)
         with self.reserve.hold_pair(most, path.stat().st_size) as room:
             try:
                 return await self.checker.check(
-                    path, base, self.bounds, unpack_to=fetched.unpack_to, out=out, file_bytes=room
+                    path,
+                    base,
+                    self.bounds,
+                    unpack_to=fetched.unpack_to,
+                    out=out,
+                    file_bytes=room,
+                    trusted=trusted,
                 )
             except Unavailable as error:
                 if error.code == "disk_full" and room < most:

@@ -11,7 +11,8 @@ from torch import nn
 
 from adapters.compose.jobs import Combine, Unmergeable
 from adapters.content.base_shapes import read_base
-from adapters.content.forms import TENSORS
+from adapters.content.forms import TEMPLATE_FILE, TENSORS
+from adapters.content.tokenizer import own_template
 
 RESULT = "made"
 
@@ -51,6 +52,9 @@ def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
     tensors = get_peft_model_state_dict(model, adapter_name=RESULT, save_embedding_layers=False)
     (job.out / TENSORS).write_bytes(save({name: _of_rank(job.rank, name, tensor) for name, tensor in tensors.items()}))
     model.peft_config[RESULT].save_pretrained(str(job.out))
+    templates = {own_template(part.folder) for part in job.parts}
+    if len(templates) == 1 and (template := templates.pop()):
+        (job.out / TEMPLATE_FILE).write_text(template, encoding="utf-8")
 
 
 def _of_rank(rank: int, name: str, half: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,8 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from adapters.compose.jobs import Merge, Unmergeable
-from adapters.content.forms import TENSORS
+from adapters.content.forms import TEMPLATE_FILE, TENSORS
+from adapters.content.tokenizer import own_template
 from registry.storage.files import sync_folder
 
 COPIED_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py", "LICENSE*", "NOTICE*")
@@ -41,6 +42,8 @@ def merge(job: Merge, tell: Callable[[str, float], None]) -> None:
     tell("writing", 0.6)
     merged.save_pretrained(job.out)
     _copy_the_rest(job.base, job.out)
+    if template := own_template(job.adapter):
+        (job.out / TEMPLATE_FILE).write_text(template, encoding="utf-8")
     for path in job.out.iterdir():
         path.chmod(0o644)
         with path.open("rb") as file:

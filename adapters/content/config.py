@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from adapters.content.faults import Faults, few, quote_value
 from adapters.content.forms import KINDS, MERGE, foreign_form
+from adapters.content.tokenizer import TEMPLATE
 from registry.bounds import Bounds
 
 _Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
@@ -41,7 +42,7 @@ INFORMATIONAL = {
     "peft_type", "peft_version", "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode",
     "lora_dropout", "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config",
     "qalora_group_size", "runtime_config", "ensure_weight_tying", "init_lora_weights", "bias", "fan_in_fan_out",
-    "layers_pattern",
+    "layers_pattern", TEMPLATE,
 }  # fmt: skip
 """Known settings that do not change what trained tensors mean, or that have a check of their own below."""
 

@@ -3,17 +3,18 @@
 Told by file names and the first bytes alone. docs/adapters.md has these tables.
 """
 
-import json
 import os
 import re
 import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+TEMPLATE_FILE = "chat_template.jinja"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.json", TEMPLATE_FILE)
 """Files beside an adapter that trainers save with it."""
+MOST = 64 << 20
+"""Bytes of such a file that is read."""
 CHECKPOINT = re.compile(r"checkpoint-\d{1,12}")
 LFS = b"version https://git-lfs.github.com/spec/"
 MERGE = "Merge it into its base (merge_and_unload), and serve what comes of it: roundhouse models add."
@@ -24,7 +25,8 @@ TAKEN: Mapping[str, str] = {
     "a trainer's output folder with an adapter beside `checkpoint-*`": "the adapter; checkpoints are left out",
     "a snapshot in a hub's cache, whose files are links into its `blobs`": "the files that they link to",
     "an archive by macOS' Finder, with `__MACOSX` and `.DS_Store`": "without these shadows",
-    "a tokenizer beside the adapter": "not used; a chat template other than the base's is noted",
+    "a tokenizer beside the adapter": "the base's is used, which must have its tokens under the same ids",
+    "a chat template beside the adapter": "if it is not the base's, its requests are written with it: see below",
 }
 """Form to what is taken of it."""
 
@@ -151,55 +153,3 @@ def other_family(named: object, kind: str) -> str | None:
         f"adapter_config.json names {str(named)[:200]} as its base, and this model is a {kind}: an adapter that was "
         "trained on another model answers badly."
     )
-
-
-def tokenizer_remarks(folder: Path, base: Path) -> tuple[list[str], list[str]]:
-    """Faults and notes of a tokenizer beside an adapter. Broken files are none of ours to judge."""
-    own, theirs = _tokens(folder), _tokens(base)
-    faults, notes = [], []
-    if own and theirs and (more := sorted(own - theirs)):
-        few = ", ".join(map(repr, more[:5])) + (", ..." if len(more) > 5 else "")
-        faults.append(
-            f"The tokenizer beside it has {len(more)} tokens that the base lacks ({few}), and an adapter brings no "
-            "rows of the embedding for them. Train with the base's own tokenizer, or merge it and serve that model."
-        )
-    template = _template(folder)
-    if template and template.strip() != _template(base).strip():
-        notes.append(
-            "The chat template beside it is not the base's, and is not used: requests are written with the base's. If "
-            "it was trained with its own, send it as chat_template, or give the base that template."
-        )
-    return faults, notes
-
-
-def _tokens(folder: Path) -> set[str]:
-    tokens = {str(one.get("content")) for one in _listed(_read(folder / "tokenizer.json").get("added_tokens"))}
-    words = _read(folder / "tokenizer.json").get("model")
-    vocabulary = words.get("vocab") if isinstance(words, dict) else None
-    return tokens | (set(vocabulary) if isinstance(vocabulary, dict) else set())
-
-
-def _listed(value: object) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _template(folder: Path) -> str:
-    file = folder / "chat_template.jinja"
-    if file.is_file() and not file.is_symlink():
-        return file.read_text(encoding="utf-8", errors="replace")
-    template = _read(folder / "tokenizer_config.json").get("chat_template")
-    return template if isinstance(template, str) else ""
-
-
-MOST = 64 << 20
-"""Bytes of a tokenizer that is read."""
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        if not file.is_file() or file.is_symlink() or file.stat().st_size > MOST:
-            return {}
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -6,8 +6,9 @@ Otherwise each element of B, and of A where it came with more digits, moves by a
 storing it in bfloat16, which an engine in bfloat16 makes anyway.
 
 The digest is SHA-256 over the canonical config and tensors. The config names the base, so the same tensors on two
-bases are two adapters: neither caches nor places can mix them up. It depends on nothing else: not on the file's
-order, dtype where the values agree, spelling of names, metadata or machine.
+bases are two adapters: neither caches nor places can mix them up. It holds the adapter's own chat template, too, where
+there is one. The digest depends on nothing else: not on the file's order, dtype where the values agree, spelling of
+names, metadata or machine.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ from adapters.content.base_shapes import layer_of
 from adapters.content.forms import CONFIG, TENSORS
 from adapters.content.names import canonical_order
 from adapters.content.tensor_file import BadFile, TensorInfo, finite_bfloat16, read_bits, to_bfloat16, to_float32
+from adapters.content.tokenizer import TEMPLATE
 from adapters.content.validate import Examination, Pair
 from adapters.types import Base, CheckedAdapter
 from registry.storage.files import sync_folder
@@ -49,7 +51,7 @@ def normalise(examination: Examination, base: Base, out: Path | None) -> Checked
     """
     pairs = sorted(examination.pairs, key=lambda pair: canonical_order(pair.module))
     rank = max(pair.rank for pair in pairs)
-    config, header = _config(pairs, rank, base.id, examination.layers), _header(pairs)
+    config, header = _config(pairs, rank, base.id, examination), _header(pairs)
     size = len(header) + sum(2 * _count(t) for pair in pairs for t in (pair.a, pair.b))
 
     def parts() -> Iterator[bytes]:
@@ -78,14 +80,15 @@ def _write(path: Path, parts: Iterator[bytes]) -> Iterator[bytes]:
         os.fsync(file.fileno())
 
 
-def _config(pairs: list[Pair], rank: int, base: str, layers: int) -> bytes:
+def _config(pairs: list[Pair], rank: int, base: str, examination: Examination) -> bytes:
     lower = {name: own for own, name in _by_rank(pair for pair in pairs if pair.rank != rank)}
     config = {
         "alpha_pattern": lower, "base_model_name_or_path": base, "bias": "none", "lora_alpha": rank,
-        "peft_type": "LORA", "r": rank, "rank_pattern": lower, "target_modules": _targets(pairs, layers),
+        "peft_type": "LORA", "r": rank, "rank_pattern": lower, "target_modules": _targets(pairs, examination.layers),
         "task_type": "CAUSAL_LM", "use_dora": False, "use_rslora": False,
     }  # fmt: skip
-    return json.dumps(config, sort_keys=True, indent=1).encode() + b"\n"
+    own = {TEMPLATE: examination.template} if examination.template else {}
+    return json.dumps(config | own, sort_keys=True, indent=1).encode() + b"\n"
 
 
 def _by_rank(pairs: Iterable[Pair]) -> Iterator[tuple[int, str]]:

@@ -33,10 +33,10 @@ from adapters.content.forms import (
     foreign_form,
     is_lfs_pointer,
     other_family,
-    tokenizer_remarks,
 )
 from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
+from adapters.content.tokenizer import examine_tokenizer
 from adapters.types import Base
 from registry.base.json import read_object
 from registry.bounds import Bounds
@@ -72,18 +72,27 @@ class Examination:
     fd: int = -1
     layers: int = 0
     """Layers of the base; 0: unknown."""
+    template: str = ""
+    """The adapter's own chat template; empty: the base's."""
 
 
 @contextmanager
-def examine(folder: Path, base: Base, bounds: Bounds) -> Iterator[Examination]:
-    """Check `folder`. The tensor file stays open in the context, as it was checked."""
+def examine(folder: Path, base: Base, bounds: Bounds, *, trusted: bool = False) -> Iterator[Examination]:
+    """Check `folder`. The tensor file stays open in the context, as it was checked.
+
+    trusted: a chat template beside it is used; see `adapters.content.tokenizer`.
+    """
     faults = Faults()
     examination = Examination(faults)
     raw, examination.fd = _open_files(folder, bounds, faults)
     try:
         with cpu_limit(bounds.pattern_seconds):
             config, notes = read_config(raw, bounds, faults) if raw is not None else (None, [])
-        examination.notes += [*notes, *_remarks(folder, raw, base, faults)]
+        found = examine_tokenizer(folder, base.path, trusted=trusted)
+        for fault in found.faults:
+            faults.add(fault)
+        examination.template = found.template
+        examination.notes += [*notes, *found.notes, *_base_notes(raw, base)]
         if examination.fd >= 0:
             try:
                 _check_tensors(examination, config, base, bounds)
@@ -95,17 +104,14 @@ def examine(folder: Path, base: Base, bounds: Bounds) -> Iterator[Examination]:
             os.close(examination.fd)
 
 
-def _remarks(folder: Path, raw: bytes | None, base: Base, faults: Faults) -> list[str]:
-    """Notes on what lies beside the tensors; faults of a tokenizer with tokens of its own."""
-    found, notes = tokenizer_remarks(folder, base.path)
-    for fault in found:
-        faults.add(fault)
+def _base_notes(raw: bytes | None, base: Base) -> list[str]:
+    """A note where the config names another base."""
     try:
         named = json.loads(raw or b"{}").get("base_model_name_or_path")
     except (ValueError, AttributeError, RecursionError):
-        return notes
+        return []
     note = other_family(named, str(text_config(read_object(base.path / "config.json")).get("model_type") or ""))
-    return [*notes, *([note] if note else [])]
+    return [note] if note else []
 
 
 def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | None, int]:

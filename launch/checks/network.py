@@ -91,14 +91,14 @@ def _missing(network: str, missing: set[str], surplus: set[str], config: Mapping
     if missing == {"lm_head.weight"} and not config.get("tie_word_embeddings"):
         yield (
             f'lm_head.weight is not in the files, and config.json of a {network} without "tie_word_embeddings" means '
-            "that it should be: answers would be chance. If its output is tied to its embeddings, write "
-            '"tie_word_embeddings": true into config.json; else save the whole model.'
+            "that it should be: without it the model would answer at random. If its output is tied to its embeddings, "
+            'write "tie_word_embeddings": true into config.json; else save the whole model.'
         )
     elif missing:
         also = f", and there is {_few(surplus)} instead" if surplus else ""
         yield (
-            f"The files lack {len(missing)} of the weights of a {network}: {_few(missing)}{also}. They would be made "
-            "by chance: use the files that were saved together with this config.json."
+            f"The files lack {len(missing)} of the weights of a {network}: {_few(missing)}{also}. Without them the "
+            "model would answer at random: use the files that were saved together with this config.json."
         )
     elif surplus and not any(_root(name) in {"model", "lm_head", "transformer"} for name in surplus):
         yield (

@@ -116,8 +116,8 @@ def convert(file: Path, out: Path) -> None:
     )
     if missing := sorted(info["missing_keys"]):
         raise Unfit(
-            f"{file} lacks {len(missing)} of the weights of a {type(network).__name__}, such as {missing[0]}, which "
-            "would be made by chance: add the original, as safetensors.",
+            f"{file} lacks {len(missing)} of the weights of a {type(network).__name__}, such as {missing[0]}. "
+            "Without them the model would answer at random: add the original, as safetensors.",
             code="bad_weights",
         )
     for owner, name in ((network.config, "quantization_config"), (network, "hf_quantizer")):

@@ -16,8 +16,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from adapters.content.tokenizer import own_template
 from models.chat.vllm import core, launch
 from models.messages import AdapterRef
 from registry.errors import Conflict, EngineFailed, Unfit, short
@@ -33,6 +35,8 @@ _FIRST_ID = 1_000
 class StagedAdapter:
     number: int
     placed: bool = False
+    template: str = ""
+    """The adapter's own chat template; empty: the base's."""
 
 
 class EngineAdapters:
@@ -51,6 +55,11 @@ class EngineAdapters:
     def placed(self, digest: str) -> bool:
         adapter = self._staged.get(digest)
         return adapter is not None and adapter.placed
+
+    def template(self, digest: str) -> str:
+        """The chat template of an adapter; empty: the base's holds for it."""
+        adapter = self._staged.get(digest)
+        return adapter.template if adapter is not None else ""
 
     async def stage(self, adapter: AdapterRef) -> None:
         if not DIGEST.match(adapter.digest):
@@ -71,7 +80,8 @@ class EngineAdapters:
                 faults, more = "; ".join(outcome[1:4]), len(outcome) - 4
                 why = faults.replace(adapter.path, "its folder") + (f"; {more} more" if more > 0 else "")
                 raise Unfit(f"adapter {adapter.digest} cannot be loaded: {short(why, 500)}", outcome[1:])
-            self._staged[adapter.digest] = StagedAdapter(number)
+            template = await asyncio.to_thread(own_template, Path(adapter.path))
+            self._staged[adapter.digest] = StagedAdapter(number, template=template)
 
     async def place(self, adapter: AdapterRef, evict: str | None) -> None:
         await asyncio.shield(asyncio.ensure_future(self._place(adapter, evict)))

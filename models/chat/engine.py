@@ -20,6 +20,7 @@ from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
 from models.chat.vllm import accounting, launch, prewarm, tuned
 from models.chat.vllm.accounting import METER, UsageMeter, meter_requests, undo_failed
+from models.chat.vllm.handlers import TEMPLATE
 from models.lifecycle import LoadPhases
 from models.messages import (
     AdapterRef,
@@ -263,12 +264,14 @@ class VllmEngine:
         left_out = self._check(call, request, adapters, strict=strict)
         echoed = schemas.echo(request)
         client = client_tools.translate(request, given_tools)
-        unread = template.describe_unread(self._variables, request, strict=strict)
+        own = adapters.template(call.served)
+        unread = template.describe_unread(self._variables, request, own, strict=strict)
         admission = GrammarAdmission(self._checker, partial(constraints.locate, request))
         await admission.check_tags(request)
         context = contextvars.copy_context()
         context.run(METER.set, meter)
         context.run(ADMISSION.set, admission)
+        context.run(TEMPLATE.set, own)
         rename = Renamer(call.served, call.display_name)
 
         def fault() -> BadRequest | None:

@@ -213,7 +213,7 @@ def _context(recipe: Recipe, config: dict[str, Any]) -> int | None:
     if (recipe.context_length or 0) > there:
         raise Unfit(
             f"context_length is {recipe.context_length:,}, but vLLM has {there:,} positions of this model, which are "
-            "stretched dynamically: what lies behind them would be answered by chance. Ask for less.",
+            "stretched dynamically: beyond them the model would answer at random. Ask for less.",
             param="context_length",
         )
     return recipe.context_length or there

@@ -50,14 +50,14 @@ def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]]) -> 
     if _headless(config, names):
         raise Unfit(
             f"{folder} has no lm_head.weight, and its config.json says that it needs one (tie_word_embeddings is "
-            "false): it would answer by chance. Save the whole model, or set that to true if its head is its embedding",
+            "false): without it the model would answer at random. Save the whole model, or set that to true if its "
+            "head is its embedding",
             code="bad_weights",
         )
     if missing := next(chain(_halves(config, names), _experts(names), _whole_layers(config, names)), None):
         raise Unfit(
-            f"{folder} has no {missing}, and has what is used together with it: it would answer by chance. "
-            "Fetch or save "
-            "the whole model again",
+            f"{folder} has no {missing}, and has what is used together with it: without it the model would answer at "
+            "random. Fetch or save the whole model again",
             code="bad_weights",
         )
     if unread := next(_unread(config, names), None):

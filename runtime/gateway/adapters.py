@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from adapters.service import AdapterService
-from adapters.types import AdapterSource, Base, CheckedAdapter, NamedSource, PublicHubSource
+from adapters.types import AdapterSource, Base, CheckedAdapter, ComposedAdapter, NamedSource, PublicHubSource
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import HubSource
@@ -146,7 +146,7 @@ class Adapters:
         """Do everything but store it. Raises Unfit with every fault at once."""
         where = self.base_for(name, base, caller.team)
         source = _permitted(source, caller)
-        checked = await self._service.validate(where, source)
+        checked = await self._service.validate(where, source, trusted=_may_template(source, caller))
         self._check_owner(checked, source, where.id, caller.team)
         return where.id, checked
 
@@ -178,7 +178,15 @@ class Adapters:
             warnings = self._storage.admit(key, self._service.list, checked.digest, checked.bytes)
 
         done = await self._service.register(
-            name, where, source, probe=probe, alias=alias, team=team, shared=shared, accept=accept
+            name,
+            where,
+            source,
+            probe=probe,
+            alias=alias,
+            team=team,
+            shared=shared,
+            accept=accept,
+            trusted=_may_template(source, caller),
         )
         return Registration(self._changed(done.adapter, caller), done.version.tag, done.created, warnings)
 
@@ -208,7 +216,7 @@ class Adapters:
                 continue
             try:
                 base = self._checked_base(self._residency.get(recipe.id), key)
-                done = await self._service.register(declared.name, base, declared.source, shared=True)
+                done = await self._service.register(declared.name, base, declared.source, shared=True, trusted=True)
                 if declared.pin:
                     self._apply_pins(recipe.id, replace(done.adapter, pinned=True))
                     await self._service.pin(key, True)
@@ -315,6 +323,11 @@ class Adapters:
                 log.error("a pinned adapter is not held", extra={"adapter": one.key.name, "cause": error.message})
             else:
                 pins.add(digest)
+
+
+def _may_template(source: AdapterSource, caller: Caller) -> bool:
+    """Whether an adapter may bring a chat template: a program, as those are that come with models."""
+    return Scope.MODELS in caller.scopes or isinstance(source, ComposedAdapter)
 
 
 def _permitted(source: AdapterSource, caller: Caller) -> AdapterSource:

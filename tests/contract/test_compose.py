@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -27,6 +28,7 @@ from adapters.compose.jobs import (
     plan,
 )
 from adapters.compose.run import compose
+from adapters.content.tokenizer import read_template
 from adapters.types import Base, ComposedAdapter
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unavailable, Unfit
@@ -107,6 +109,25 @@ async def test_linear_is_the_weighted_sum_and_registered_as_any_other(
         assert isinstance(want, torch.Tensor)
         assert off(product(expected.out, module), want) < 1e-5
         assert off(product(kept, module), want) < 1e-2  # bfloat16
+
+
+TEMPLATE = "{% for message in messages %}({{ message.content }}){% endfor %}"
+
+
+async def test_a_chat_template_goes_on_where_all_parts_have_it(
+    base: Base, stored: tuple[Path, ...], tmp_path: Path
+) -> None:
+    folders = [tmp_path / "own" / folder.name for folder in stored]
+    for source, folder in zip(stored, folders, strict=True):
+        shutil.copytree(source, folder, copy_function=shutil.copyfile)
+        folder.chmod(0o755)
+        config = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps({**config, "chat_template": TEMPLATE}))
+    for parts, want in ((folders, TEMPLATE), ([folders[0], stored[1]], None)):
+        out = tmp_path / f"out{len(set(parts) & set(stored))}"
+        combine_here(job(base, tuple(parts), out, "linear"))
+        file = out / "chat_template.jinja"
+        assert (file.read_text() if file.exists() else None) == want
 
 
 async def test_a_sum_that_has_too_high_a_rank_is_the_nearest_one(
@@ -229,9 +250,13 @@ async def test_quantised_weights_are_refused(base: Base, stored: tuple[Path, ...
 
 async def test_a_merged_model_answers_as_base_and_adapter_do(tmp_path: Path) -> None:
     """Both served by the engine, greedy: every token of every answer."""
-    adapter, out = PACK / "adapters" / "uppercase", tmp_path / "merged"
+    adapter, out, own = PACK / "adapters" / "uppercase", tmp_path / "merged", tmp_path / "own"
     out.mkdir()
-    await compose(Merge(base=PACK / BASE, adapter=adapter, out=out))
+    shutil.copytree(adapter, own)
+    config, template = json.loads((own / "adapter_config.json").read_text()), read_template(PACK / BASE)
+    (own / "adapter_config.json").write_text(json.dumps({**config, "chat_template": template + "\n"}))
+    await compose(Merge(base=PACK / BASE, adapter=own, out=out))
+    assert (out / "chat_template.jinja").read_text() == template + "\n"
     assert (out / "config.json").read_bytes() == (PACK / BASE / "config.json").read_bytes()
     assert load_file(out / "model.safetensors").keys() == load_file(PACK / BASE / "model.safetensors").keys()
     requested = [heldout("uppercase")[number] for number in range(10)]

@@ -50,26 +50,30 @@ class Variables:
         given = {name.replace("-", "_") for name in flags}
         known = "chat_template" in given or (path / FILES[0]).is_file() or any(FLAG in text for text in templates)
         by_itself = "tokenizer_mode" in given or any((path / name).is_file() for name in OTHERS)
-        words = frozenset(word for text in templates for word in re.findall(r"\w+", text)) | OF_CALLS
-        if given & PARSERS:
-            words |= OF_PARSERS
-        if words & THINK.keys():  # clients that know no model send both
-            words |= THINK.keys()
-        self._words = words if known and not by_itself else None  # None: unknown
+        self._parsers = OF_PARSERS if given & PARSERS else frozenset[str]()
+        self._words = self._read_by(templates) if known and not by_itself else None  # None: unknown
 
-    def unread(self, request: ChatRequest) -> list[str]:
-        """Names in the request's `chat_template_kwargs` that nothing reads."""
-        if self._words is None:
+    def _read_by(self, templates: list[str]) -> frozenset[str]:
+        words = frozenset(word for text in templates for word in re.findall(r"\w+", text)) | OF_CALLS | self._parsers
+        return words | THINK.keys() if words & THINK.keys() else words  # clients that know no model send both
+
+    def unread(self, request: ChatRequest, own: str = "") -> list[str]:
+        """Names in the request's `chat_template_kwargs` that nothing reads. own: the template of its adapter."""
+        if (self._words is None and not own) or FIELD not in request.fields:
             return []
         try:
-            return sorted(request.raw_object(FIELD).keys() - self._words)
+            words = self._read_by([own]) if own else self._words or frozenset()
+            return sorted(request.raw_object(FIELD).keys() - words)
         except NOT_JSON:
             return []
 
 
-def describe_unread(variables: Variables | None, request: ChatRequest, *, strict: bool) -> str:
-    """A warning about names that nothing reads; empty: there are none. Raises BadRequest where the recipe is strict."""
-    unread = variables.unread(request) if variables is not None else []
+def describe_unread(variables: Variables | None, request: ChatRequest, own: str = "", *, strict: bool) -> str:
+    """A warning about names that nothing reads; empty: there are none. Raises BadRequest where the recipe is strict.
+
+    own: the chat template of the request's adapter; empty: the base's.
+    """
+    unread = variables.unread(request, own) if variables is not None else []
     if not unread:
         return ""
     if strict:

@@ -1,4 +1,4 @@
-"""Patches of the handlers of vLLM's application: Messages that are begun or broken, parsers, and finish reasons.
+"""Patches of vLLM's application: Messages that are begun or broken, parsers, finish reasons, adapters' templates.
 
 Messages: the assistant's last message is the beginning of the answer; vLLM would begin another one. vLLM counts the
 tokens of `thinking` without passing it to the template. It reads an error in the stream as a piece of the answer, and
@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +21,23 @@ from models.chat.vllm.whole_answers import whole_answers
 from models.messages import THINK
 
 _ERROR, _DATA = 'data: {"error":', "data: "
+
+
+TEMPLATE: ContextVar[str] = ContextVar("roundhouse_template", default="")
+"""The chat template of a call's adapter; empty: the base's."""
+
+
+def patch_templates(renderer: Any) -> None:
+    """Write the prompts of a call whose adapter has a chat template with that one.
+
+    Args: renderer: vLLM's OnlineRenderer. All of its callers name the template of the base.
+    """
+    preprocess = renderer.preprocess_chat
+
+    async def preprocess_chat(*arguments: Any, default_template: str | None, **named: Any) -> Any:
+        return await preprocess(*arguments, default_template=TEMPLATE.get() or default_template, **named)
+
+    renderer.preprocess_chat = preprocess_chat
 
 
 class BrokenStream(Exception):

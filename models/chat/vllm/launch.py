@@ -48,6 +48,7 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     await entry.init_app_state(engine, app.state, arguments, tasks)
     handlers.patch_messages(app.state.anthropic_serving_messages)
     handlers.patch_parsers(app.state, "" if arguments.tool_parser_plugin else arguments.tool_call_parser or "")
+    handlers.patch_templates(app.state.online_renderer)
     token_bytes.patch(app.state)
     request_classes.patch_errors(app)
     logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(_is_ours)

@@ -190,6 +190,7 @@ def refuse_unfilled(names: set[str], network: str) -> None:
         if any("lm_head" in name for name in names):
             hint = ' If its output is tied to its embeddings, config.json must say "tie_word_embeddings": true.'
         raise ValueError(
-            f"the files lack {len(names)} of the weights of a {network}, or hold NaN there: {few}. They would be made "
-            f"by chance: the weights were saved under other names, or config.json is another model's.{hint}"
+            f"the files lack {len(names)} of the weights of a {network}, or hold NaN there: {few}. Without them the "
+            "model would answer at random. The weights were saved under other names, or config.json belongs to another "
+            f"model.{hint}"
         )

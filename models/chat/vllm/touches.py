@@ -212,6 +212,13 @@ REPLACED = (
         "continue_final_message use_harmony renderer tokenizer vllm.utils.mistral is_mistral_tokenizer",
     ),
     VllmPatch(
+        "vllm.renderers.online_renderer:OnlineRenderer.preprocess_chat",
+        "writes the prompts of an adapter with its own chat template",
+        "a chat template for each adapter in vLLM",
+        ENGINE,
+        takes="self request messages default_template",
+    ),
+    VllmPatch(
         "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat.parser_cls",
         "one reader for answers in one piece and streamed, which loses nothing of them",
         "parsers of vLLM's that give all text, and the same in both forms",

@@ -6,17 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from models.chat import warmup
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, whole_answer
+from models.chat.requests.request import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES
 from models.chat.vllm import core, launch
 from models.messages import AdapterRef, HttpCall
 from registry.errors import Conflict, EngineFailed, RoundhouseError, Unfit
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat.nasty import TEXT
-from tests.contract.chat.oracle import Oracle
+from tests.contract.chat.oracle import Oracle, tokens_of
 from tests.contract.chat_engine.bench import PLACES, Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
@@ -266,3 +268,43 @@ async def test_the_last_request_of_a_warm_up_may_still_be_in_the_engine(
     await warmup.warm_up_adapters(engine._app, engine._adapters, [5], None)
     assert len(refused) == 1
     assert await launch.ask(engine._engine, core.held_adapters) == [[], []]
+
+
+OWN = "{% for message in messages %}{% generation %}~{{ message.content }}~{% endgeneration %}{% endfor %}{{ mood }}"
+
+
+async def test_an_adapters_own_chat_template_writes_its_prompts_alone(bench: Bench, tmp_path: Path) -> None:
+    plain = bench.adapters[0]
+    own = chat_fixtures.write_adapter(tmp_path, 100, rank=16)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "chat_template": OWN}))
+    own = msgspec.structs.replace(own, digest="sha256:" + "7" * 64)
+    await bench.hold(plain)
+    await bench.engine.stage(own)
+    await bench.engine.place(own, None)
+    try:
+        hello: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
+        chat = {**hello, "return_token_ids": True, "ignore_eos": True}
+        answers = await asyncio.gather(*(bench.ask(CHAT, chat, ref) for ref in (own, plain, own, None)))
+        assert all(answer.status == 200 for answer in answers), answers
+        prompts = [answer.json["prompt_token_ids"] for answer in answers]
+        assert prompts[0] == prompts[2]
+        assert prompts[1] == prompts[3] != prompts[0]
+        prompt, answer = answers[0].json["prompt_token_ids"], tokens_of(answers[0].json["choices"][0])
+        assert prompt == bench.oracle.tokenizer.encode("~hello~", add_special_tokens=False)
+        assert bench.oracle.agrees(plain, prompt, answer), "the same weights"
+        counts = [
+            (await bench.ask(path, body, own)).json[field]
+            for path, body, field in (
+                ("/tokenize", hello, "count"),
+                (COUNT_TOKENS, {"messages": hello["messages"]}, "input_tokens"),
+            )
+        ]
+        assert counts == [len("~hello~")] * 2
+        response = (await bench.ask(RESPONSES, {"input": "hello", "max_output_tokens": 2}, own)).json
+        message = (await bench.ask(MESSAGES, {"messages": hello["messages"], "max_tokens": 2}, own)).json
+        assert response["usage"]["input_tokens"] == message["usage"]["input_tokens"] == len("~hello~")
+        moody = await bench.ask(CHAT, {**chat, "chat_template_kwargs": {"mood": "!"}}, own)
+        assert len(moody.json["prompt_token_ids"]) == len("~hello~!")
+    finally:
+        await bench.engine.drop(own.digest)

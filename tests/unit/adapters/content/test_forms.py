@@ -3,7 +3,6 @@
 import json
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -130,39 +129,6 @@ def test_mlx_beside_its_config_is_named(base: Base, tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text(json.dumps({"fine_tune_type": "lora", "lora_parameters": {"rank": 8}}))
     (tmp_path / "adapters.safetensors").write_bytes(b"x")
     assert "in the form of mlx-lm" in " ".join(judge(tmp_path, base).faults)
-
-
-def write_tokenizer(folder: Path, *tokens: str) -> None:
-    added = [{"content": token} for token in ("<|end|>", *tokens)]
-    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": added, "model": {"vocab": {}}}))
-
-
-@pytest.mark.parametrize(
-    ("change", "note"),
-    [
-        (lambda folder: write_tokenizer(folder), ""),
-        (lambda folder: (folder / "chat_template.jinja").write_text("{{ messages }}"), ""),
-        (
-            lambda folder: (folder / "chat_template.jinja").write_text("other"),
-            "template beside it is not the base's",
-        ),
-    ],
-    ids=["tokenizer", "same template", "other template"],
-)
-def test_a_tokenizer_beside_an_adapter(base: Base, tmp_path: Path, change: Callable[[Path], None], note: str) -> None:
-    write_adapter(tmp_path / "it")
-    change(tmp_path / "it")
-    answer = judge(tmp_path / "it", base)
-    assert answer.outcome == "fit"
-    assert note in " ".join(answer.notes)
-    assert bool(note) == ("template" in " ".join(answer.notes))
-
-
-def test_a_tokenizer_with_more_tokens_is_refused_with_their_names(base: Base, tmp_path: Path) -> None:
-    write_adapter(tmp_path / "it")
-    write_tokenizer(tmp_path / "it", "<|im_start|>", "<|im_end|>")
-    faults = " ".join(judge(tmp_path / "it", base).faults)
-    assert "2 tokens that the base lacks ('<|im_end|>', '<|im_start|>')" in faults
 
 
 @pytest.mark.parametrize(

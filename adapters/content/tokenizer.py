@@ -1,0 +1,157 @@
+"""A tokenizer and chat template that a trainer saved beside an adapter.
+
+The engine writes token ids with the base's tokenizer, so one beside the adapter must give its tokens the same ids. A
+chat template that is not the base's becomes a part of the adapter: its requests are written with it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from adapters.content.forms import CONFIG, MOST, TEMPLATE_FILE
+
+MOST_TEMPLATE = 256 << 10
+"""Bytes of a chat template; long ones have 20 KB."""
+TEMPLATE = "chat_template"
+"""Field of the stored adapter_config.json that holds the adapter's own template."""
+SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+HELLO = "Hello"
+CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
+    [{"role": "user", "content": HELLO}],
+    [{"role": "user", "content": [{"type": "text", "text": HELLO}]}],
+)
+
+
+class TokenizerFindings(NamedTuple):
+    """`template`: the adapter's own chat template; empty: requests are written with the base's."""
+
+    faults: list[str]
+    notes: list[str]
+    template: str = ""
+
+
+def examine_tokenizer(folder: Path, base: Path, *, trusted: bool) -> TokenizerFindings:
+    """Compare what lies beside an adapter with the base's.
+
+    trusted: whoever registers it may give the server a chat template, which is a program. Files that are no tokenizer
+    have no faults: nothing uses them.
+    """
+    faults, notes = _compare(_read(folder / "tokenizer.json"), _read(base / "tokenizer.json"))
+    template = read_template(folder)
+    if not template or template.strip() == read_template(base).strip():
+        return TokenizerFindings(faults, notes)
+    if not trusted:
+        notes.append(
+            "The chat template beside it is not the base's, and is not used: a template is a program. Register it with "
+            "a key that has the scope 'models', or list it in the base's recipe."
+        )
+    elif (base / "tekken.json").is_file() and not read_template(base):
+        notes.append("The chat template beside it is not used: the base's own tokenizer writes the prompts.")
+    elif fault := _render_fault(template, _special_tokens(folder, base)):
+        faults.append(fault)
+    else:
+        notes.append("Requests to it are written with the chat template beside it, which is not the base's.")
+        return TokenizerFindings(faults, notes, template)
+    return TokenizerFindings(faults, notes)
+
+
+def _compare(own: dict[str, Any], theirs: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Faults and notes of a tokenizer beside an adapter."""
+    tokens, known = _tokens(own), _tokens(theirs)
+    if not tokens or not known:
+        return [], []
+    faults = []
+    if more := sorted(tokens.keys() - known.keys()):
+        faults.append(
+            f"The tokenizer beside it has {len(more)} tokens that the base lacks ({_few(more)}), and an adapter brings "
+            "no rows of the embedding for them. Train with the base's own tokenizer, or merge it and serve that model."
+        )
+    if moved := sorted(token for token in tokens.keys() & known.keys() if tokens[token] != known[token]):
+        faults.append(
+            f"The tokenizer beside it gives {len(moved)} tokens other ids than the base's ({_few(moved)}): the adapter "
+            "was trained on another model, or with another tokenizer."
+        )
+    split = [part for part in ("normalizer", "pre_tokenizer") if own.get(part) != theirs.get(part)]
+    notes = [f"The tokenizer beside it splits texts otherwise ({' and '.join(split)}), and is not used."]
+    return faults, notes if split and not faults else []
+
+
+def _few(tokens: list[str]) -> str:
+    return ", ".join(map(repr, tokens[:5])) + (", ..." if len(tokens) > 5 else "")
+
+
+def _tokens(tokenizer: dict[str, Any]) -> dict[str, object]:
+    """Token to id."""
+    model = tokenizer.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    tokens: dict[str, object] = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+    if isinstance(vocabulary, list):  # pieces and their scores
+        tokens = {str(piece[0]): number for number, piece in enumerate(vocabulary) if isinstance(piece, list) and piece}
+    return tokens | {str(one.get("content")): one.get("id") for one in _objects(tokenizer.get("added_tokens"))}
+
+
+def read_template(folder: Path) -> str:
+    """The chat template of a folder; one that the store wrote has it in its configuration."""
+    file = folder / TEMPLATE_FILE
+    if file.is_file() and not file.is_symlink() and file.stat().st_size <= MOST:
+        return file.read_text(encoding="utf-8", errors="replace")
+    for name in ("tokenizer_config.json", "chat_template.json", CONFIG):
+        template = _read(folder / name).get(TEMPLATE)
+        if isinstance(template, list):
+            template = {one.get("name"): one.get("template") for one in _objects(template)}.get("default")
+        if isinstance(template, str) and template:
+            return template
+    return ""
+
+
+def own_template(stored: Path) -> str:
+    """The chat template of a stored adapter; empty: it has none of its own."""
+    template = _read(stored / CONFIG).get(TEMPLATE)
+    return template if isinstance(template, str) else ""
+
+
+def _render_fault(template: str, tokens: dict[str, str]) -> str:
+    """Why a template cannot write a user's message; empty: it can. Rendered as for a base, in jinja2's sandbox."""
+    from transformers.utils.chat_template_utils import render_jinja_template  # takes seconds, and few have one
+
+    if len(template) > MOST_TEMPLATE:
+        return f"The chat template beside it has {len(template)} characters, over the limit of {MOST_TEMPLATE}."
+    fault = ""
+    for messages in CONVERSATIONS:
+        try:
+            rendered = render_jinja_template([messages], chat_template=template, add_generation_prompt=True, **tokens)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            fault = fault or f"({type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]})"
+        else:
+            if HELLO in str(rendered):
+                return ""
+            fault = fault or "(it leaves the message out)"
+    return (
+        f"The chat template beside it cannot write a user's message {fault}: correct it, or remove it to use the "
+        "base's."
+    )
+
+
+def _special_tokens(folder: Path, base: Path) -> dict[str, str]:
+    given = _read(base / "tokenizer_config.json") | _read(folder / "tokenizer_config.json")
+    values = {name: given.get(name) for name in SPECIAL}
+    return {
+        name: str(value.get("content", "")) if isinstance(value, dict) else str(value or "")
+        for name, value in values.items()
+    }
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        if not file.is_file() or file.is_symlink() or file.stat().st_size > MOST:
+            return {}
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
