@@ -149,7 +149,7 @@ async def test_what_another_team_owns_is_taken_from_an_upload_alone(
         for number, owner in enumerate(owners)
     ]
 
-    async def validate(*_: Any) -> CheckedAdapter:
+    async def validate(*_: Any, **__: Any) -> CheckedAdapter:
         return CheckedAdapter(digest(1), 8, 100)
 
     async def register(*_: Any, accept: Any, **__: Any) -> RegisteredVersion:
@@ -188,6 +188,32 @@ async def test_what_another_team_owns_is_taken_from_an_upload_alone(
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "upload_needed"), answer.text
         assert "legal" not in answer.text
         assert not registered
+
+
+@pytest.mark.parametrize("scopes", [SCOPES, SCOPES - {Scope.MODELS}], ids=["all", "no models"])
+async def test_who_may_add_no_models_brings_no_chat_template(
+    scopes: frozenset[Scope], places: SimpleNamespace, tmp_path: Path
+) -> None:
+    """A template is a program, as a model's own is."""
+    seen: list[bool] = []
+
+    async def registered(*_: Any, trusted: bool, **__: Any) -> Any:
+        seen.append(trusted)
+        raise BadRequest("it was seen", code="seen")
+
+    service = SimpleNamespace(
+        validate=registered,
+        register=registered,
+        list=lambda _=None: [],
+        incoming=tmp_path / "incoming",
+        bounds=Bounds(),
+    )
+    gateway = FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], service=service, adapter_roots=(places.inside,))
+    async with asking_as(gateway, Caller("search", "key00001", scopes)) as client:
+        for path in ("/v1/adapters", "/v1/adapters?dry_run=true"):
+            answer = await client.post(path, content=NAME + BASE + FILE + END, headers=HEADERS)
+            assert answer.json()["error"]["code"] == "seen", answer.text
+    assert seen == [Scope.MODELS in scopes] * 2
 
 
 async def test_both_calls_look_at_the_roots_first(places: SimpleNamespace, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Service:
     def list(self, base: str | None = None) -> "list[Adapter]":
         return []
 
-    async def validate(self, base: Base, source: UploadedArchive) -> CheckedAdapter:
+    async def validate(self, base: Base, source: UploadedArchive, *, trusted: bool) -> CheckedAdapter:
         assert source.path.parent == self.incoming
         self.seen.append(source.path.read_bytes())
         return CheckedAdapter("sha256:" + "0" * 64, 8, 100)
@@ -94,7 +94,7 @@ async def test_alias_and_probe_come_as_fields(client: httpx.AsyncClient, gateway
     fields += part("probe_prompt", b"hello") + part("probe_expected", "HÉ".encode())
     answer = await client.post("/v1/adapters", content=NAME + BASE + fields + FILE + END, headers=HEADERS)
     assert answer.status_code == 201, answer.text
-    assert requested == [("tune", "chat", b"an archive", "hello", "HÉ", "prod", "default", True)]
+    assert requested == [("tune", "chat", b"an archive", "hello", "HÉ", "prod", "default", True, True)]
 
 
 def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE) -> Limit:

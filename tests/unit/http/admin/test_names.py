@@ -37,7 +37,7 @@ class Service:
     def list(self, base: str) -> "list[Adapter]":
         return [adapter for adapter in self.state.adapters.all() if adapter.key.base == base]
 
-    async def validate(self, base: Base, source: AdapterSource) -> CheckedAdapter:
+    async def validate(self, base: Base, source: AdapterSource, **_: Any) -> CheckedAdapter:
         self.checked.append(source)
         return CheckedAdapter(digest(1), 8, 100)
 
