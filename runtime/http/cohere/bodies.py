@@ -74,6 +74,8 @@ class CohereTool(msgspec.Struct, kw_only=True):
 class CohereResponseFormat(msgspec.Struct, kw_only=True):
     type: Literal["text", "json_object"]
     json_schema: dict[str, Any] | None = None
+    schema: dict[str, Any] | None = None
+    """The name that version 1 has for it."""
 
 
 class CohereThinking(msgspec.Struct, kw_only=True):

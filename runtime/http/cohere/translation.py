@@ -36,8 +36,8 @@ def chat(body: CohereChatBody) -> Json:
         result["stream_options"] = {"include_usage": True}
     if (form := body.response_format) is not None and form.type == "json_object":
         shape: Json = {"type": "json_object"}
-        if form.json_schema is not None:
-            shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.json_schema}}
+        if (schema := form.json_schema if form.json_schema is not None else form.schema) is not None:
+            shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
         result["response_format"] = shape
     if (thinking := body.thinking) is not None:
         result |= {"reasoning_effort": "none"} if thinking.type == "disabled" else {"chat_template_kwargs": THINK}

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,11 @@ JAVASCRIPT = (
     "openai", "openai responses", "@anthropic-ai/sdk", "ollama", "@ai-sdk/openai", "@ai-sdk/anthropic",
     "@ai-sdk/openai-compatible",
 )  # fmt: skip
-PYTHON = ("litellm", "pydantic-ai", "openai-agents", "openai-agents chat", "llama-index", "llm")
+OTHERS = ("litellm", "pydantic-ai", "openai-agents", "openai-agents chat", "llama-index", "instructor", "llm")
+OWN = (
+    "openai in Python", "openai responses in Python", "anthropic in Python", "ollama in Python", "cohere",
+    "huggingface_hub", "langchain",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +150,8 @@ def answers(scripted: Server) -> dict[str, dict[str, Any]]:
     """What each client got, by case."""
     commands = (
         ["node", HERE / "clients.mjs", agents(), scripted.url],
-        [interpreter("others"), HERE / "clients.py", scripted.url],
+        [interpreter("others"), "-m", "tests.system.agents.other_clients", scripted.url],
+        [sys.executable, "-m", "tests.system.agents.own_clients", scripted.url],
     )
     found: dict[str, dict[str, Any]] = {}
     for command in commands:
@@ -155,7 +161,7 @@ def answers(scripted: Server) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("client", [*JAVASCRIPT, *PYTHON])
+@pytest.mark.parametrize("client", [*JAVASCRIPT, *OTHERS, *OWN])
 def test_a_client_works_as_it_is(client: str, answers: dict[str, dict[str, Any]]) -> None:
     found = answers[client]
     assert (found["text"], found["stream"]) == ("HELLO WORLD", "HELLO WORLD")

@@ -87,6 +87,10 @@ def events_of(response: httpx.Response) -> list[Any]:
             {"response_format": {"type": "json_object", "json_schema": SCHEMA}},
             {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}},
         ),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}},
+        ),
         ({"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}),
         (
             {"thinking": {"type": "enabled", "token_budget": 9}},

@@ -1,50 +1,35 @@
 """Runs Python's clients through the same cases against a server, and prints what each got as JSON.
 
-Run in the environment of `scripts/install-clients others`. usage: clients.py URL
+Run in the environment of `scripts/install-clients others`. usage: python -m tests.system.agents.other_clients URL
 """
 
 import asyncio
 import json
-import logging
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import create_model
 
-URL = sys.argv[1]
-V1 = f"{URL}/v1"
-os.environ.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=V1, OPENAI_AGENTS_DISABLE_TRACING="1")
-logging.disable(logging.CRITICAL)
-HELLO, LIGHT, LIGHT_IS_ON = "hello world", "Light, please.", "The lamp glows."
-ALICE = "alice is 30 years old and lives in paris"
-LONG = "many words " * 900
-STATE = {"type": "object", "properties": {"state": {"type": "string"}}, "required": ["state"]}
-Cases = dict[str, Callable[[], Any]]
+from tests.system.agents.cases import (
+    ALICE,
+    HELLO,
+    LIGHT,
+    LIGHT_IS_ON,
+    LONG,
+    SET_LIGHT,
+    Cases,
+    Person,
+    failure,
+    run,
+    user,
+)
 
-
-class Person(BaseModel):
-    """Somebody."""
-
-    name: str
-    age: int
-    city: str
-
-
-def failure(work: Callable[[], Any]) -> dict[str, Any]:
-    """Status and text of the error that a call raises, also where a library wraps it."""
-    try:
-        work()
-    except Exception as error:
-        inner: BaseException | None = error
-        while inner is not None and not isinstance(getattr(inner, "status_code", None), int):
-            inner = inner.__cause__ or inner.__context__
-        return {"status": getattr(inner, "status_code", None), "text": str(error)}
-    return {"status": 200, "text": ""}
+V1 = f"{sys.argv[1]}/v1"
 
 
 def litellm() -> Cases:
@@ -55,11 +40,8 @@ def litellm() -> Cases:
             f"openai/{model}", messages, api_base=V1, api_key="none", temperature=0, max_retries=0, **more
         )
 
-    def user(text: str) -> list[dict[str, Any]]:
-        return [{"role": "user", "content": text}]
-
     def tools() -> list[Any]:
-        offered = [{"type": "function", "function": {"name": "set_light", "parameters": STATE}}]
+        offered = [{"type": "function", "function": SET_LIGHT}]
         first = ask("scripted", user(LIGHT), tools=offered).choices[0].message
         (call,) = first.tool_calls
         result = {"role": "tool", "tool_call_id": call.id, "content": LIGHT_IS_ON}
@@ -215,6 +197,46 @@ def llama_index() -> Cases:
     }
 
 
+def instructor() -> Cases:
+    import instructor
+    from openai import OpenAI
+
+    client = OpenAI(base_url=V1, api_key="none", max_retries=0)
+    by_schema = instructor.from_openai(client, mode=instructor.Mode.JSON_SCHEMA)
+    by_tools = instructor.from_openai(client, mode=instructor.Mode.PARALLEL_TOOLS)
+    set_light = create_model("set_light", state=(str, ...))
+
+    def ask(model: str, text: str, form: Any = None, **more: Any) -> Any:
+        return by_schema.create(form, model=model, messages=user(text), temperature=0, max_retries=0, **more)
+
+    def tools() -> list[Any]:
+        """It reads calls into objects; the second turn is the user's own."""
+        (called,) = by_tools.create(
+            Iterable[set_light],  # type: ignore[valid-type]
+            model="scripted",
+            messages=user(LIGHT),
+            temperature=0,
+            max_retries=0,
+        )
+        last = ask("scripted", LIGHT_IS_ON)
+        return [type(called).__name__, called.model_dump(), last.choices[0].message.content]
+
+    def stop() -> None:
+        stream = ask("starter-chat", HELLO, stream=True, max_tokens=400)
+        next(iter(stream))
+        stream.close()
+
+    return {
+        "text": lambda: ask("uppercase", HELLO).choices[0].message.content,
+        "stream": lambda: "".join(part.choices[0].delta.content or "" for part in ask("uppercase", HELLO, stream=True)),
+        "tools": tools,
+        "schema": lambda: ask("extract-json", ALICE, Person).model_dump(),
+        "error": lambda: failure(lambda: ask("nobody", HELLO, Person)),
+        "tooLong": lambda: failure(lambda: ask("starter-chat", LONG, Person)),
+        "stop": stop,
+    }
+
+
 def llm() -> Cases:
     """Simon Willison's command line tool, by its configuration for servers of OpenAI's kind."""
     home = Path(tempfile.mkdtemp())
@@ -227,7 +249,7 @@ def llm() -> Cases:
     os.environ["LLM_USER_PATH"] = str(home)
     program = str(Path(sys.executable).with_name("llm"))
 
-    def run(model: str, text: str, *options: str) -> str:
+    def ask(model: str, text: str, *options: str) -> str:
         command = [program, "-m", model, "--no-log", "-o", "temperature", "0", text, *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if done.returncode:
@@ -236,7 +258,7 @@ def llm() -> Cases:
 
     def refused(model: str, text: str) -> dict[str, Any]:
         try:
-            run(model, text)
+            ask(model, text)
         except RuntimeError as error:
             text = str(error)
             code = text.partition("Error code: ")[2][:3]
@@ -244,7 +266,7 @@ def llm() -> Cases:
         return {"status": 200, "text": ""}
 
     def tools() -> list[Any]:
-        answer = run("scripted", LIGHT, "--functions", str(home / "tools.py"))
+        answer = ask("scripted", LIGHT, "--functions", str(home / "tools.py"))
         return ["set_light", {"state": "on"}, answer]
 
     def stop() -> None:
@@ -256,34 +278,26 @@ def llm() -> Cases:
         process.wait()
 
     return {
-        "text": lambda: run("uppercase", HELLO, "--no-stream"),
-        "stream": lambda: run("uppercase", HELLO),
+        "text": lambda: ask("uppercase", HELLO, "--no-stream"),
+        "stream": lambda: ask("uppercase", HELLO),
         "tools": tools,
-        "schema": lambda: json.loads(run("extract-json", ALICE, "--schema", "name, age int, city")),
+        "schema": lambda: json.loads(ask("extract-json", ALICE, "--schema", "name, age int, city")),
         "error": lambda: refused("nobody", HELLO),
         "tooLong": lambda: refused("starter-chat", LONG),
         "stop": stop,
     }
 
 
-def main() -> None:
-    clients = {
+def clients(_: str) -> Mapping[str, Cases]:
+    return {
         "litellm": litellm(),
         "pydantic-ai": pydantic_ai(),
         "openai-agents": openai_agents("responses"),
         "openai-agents chat": openai_agents("chat_completions"),
         "llama-index": llama_index(),
+        "instructor": instructor(),
         "llm": llm(),
     }
-    answers: dict[str, dict[str, Any]] = {}
-    for name, cases in clients.items():
-        answers[name] = {}
-        for title, run in cases.items():
-            try:
-                answers[name][title] = run()
-            except Exception as error:
-                answers[name][title] = {"failed": f"{type(error).__name__}: {error}"[:1500]}
-    print(json.dumps(answers))
 
 
-main()
+run(clients)
