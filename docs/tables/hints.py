@@ -1,10 +1,15 @@
 """What becomes of fields that have no effect, by dialect."""
 
+from collections.abc import Collection
+
 from docs.tables.markdown import code, table
 from models.chat.requests import fields
 from models.chat.requests.request import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from runtime.http.audio import fields as audio
 from runtime.http.chat.routes import VLLM
 from runtime.http.cohere.endpoints import WITHOUT_EFFECT
+from runtime.http.embeddings import bodies as embeddings
+from runtime.http.rerank import bodies as rerank
 
 CLASSES = {
     CHAT: "ChatCompletionRequest",
@@ -13,6 +18,13 @@ CLASSES = {
     MESSAGES: "AnthropicRequest",
 }
 COHERE = "/v2/chat"
+OLLAMA = ("/api/chat", "/api/generate", "/api/embed")
+OTHERS: tuple[tuple[tuple[str, ...], Collection[str]], ...] = (
+    (("/v1/embeddings", "/embed"), embeddings.CHANGING),
+    (("/v1/rerank", "/v2/rerank", "/rerank", "/score"), rerank.CHANGING),
+    (("/v1/audio/transcriptions", "/v1/audio/translations"), audio.CHANGING),
+    (("/generate", "/v2/embed"), ()),
+)
 HEAD = ("call", "left out with a warning")
 
 
@@ -38,7 +50,14 @@ def without_effect() -> str:
         rows.append((code(path), "; ".join([*words, "unknown fields"])))
     cohere = "; ".join([*map(code, WITHOUT_EFFECT), "unknown fields"])
     rows.append((code(COHERE), cohere))
+    rows.append((", ".join(map(code, OLLAMA)), f"unknown fields; unknown {code('options')}"))
+    rows += [(", ".join(map(code, paths)), _but(changing)) for paths, changing in OTHERS]
     return table(HEAD, rows)
+
+
+def _but(changing: Collection[str]) -> str:
+    """Unknown fields, and those of other servers that would change the answer."""
+    return "unknown fields" + (f"; refused: {', '.join(map(code, sorted(changing)))}" if changing else "")
 
 
 def silent() -> str:

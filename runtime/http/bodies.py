@@ -4,7 +4,7 @@ A struct is the one definition of a body: it decodes, checks, and shows in the O
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +18,8 @@ from registry.errors import BadRequest, TooLarge
 T = TypeVar("T", bound=msgspec.Struct)
 
 # msgspec gives the place of a fault only inside its message; it is read for `param` and for nothing else.
+_NULL = msgspec.Raw(b"null")
+_KEYS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_MODEL = "Object missing required field `model`"
 _WHOLE_FLOAT = re.compile(rb"\d(?:\.0+(?!\d)|[eE])")
 """What a body has that was refused for a whole float."""
@@ -115,9 +117,26 @@ def validation_error(error: msgspec.ValidationError) -> BadRequest:
     return BadRequest(f"{text}.", param=".".join(dict.fromkeys(p for p in reversed(paths) if p)) or None)
 
 
-def unknown_fields(data: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
-    """The keys of `data` that `kind` does not have."""
-    return [key for key in data if key not in kind.__struct_fields__]
+def decode_known(body: bytes, kind: type[T]) -> tuple[T, list[str]]:
+    """As `decode`, with the names of the fields that `kind` does not have."""
+    return decode(body, kind), unknown_fields(_KEYS.decode(body), kind)
+
+
+def refuse_fields(names: Sequence[str], changing: Collection[str]) -> Sequence[str]:
+    """Raise BadRequest if a field that is left out would have changed the answer; else return the names."""
+    for name in names:
+        if name in changing:
+            raise BadRequest(
+                f"'{name}' would change the answer, and no model here can do it: leave it out.",
+                param=name,
+                code="unknown_parameter",
+            )
+    return names
+
+
+def unknown_fields(data: Mapping[str, Any], kind: type[msgspec.Struct]) -> list[str]:
+    """The keys of `data` that `kind` does not have; null says nothing."""
+    return [key for key, value in data.items() if key not in kind.__struct_fields__ and value not in (None, _NULL)]
 
 
 def warn_of_fields(names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from runtime.http.errors import Dialect
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 NDJSON = "application/x-ndjson"
+WARNING = "X-Roundhouse-Warning"
 NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -120,9 +121,10 @@ async def whole_answer(data: bytes, content_type: str = JSON, headers: Mapping[s
     yield data
 
 
-def warning(started: ResponseStart) -> dict[str, str]:
-    """What the engine did otherwise than it was asked to, as a header."""
-    return {"X-Roundhouse-Warning": started.warning} if started.warning else {}
+def warning(*texts: str) -> dict[str, str]:
+    """What was done otherwise than it was asked for, as a header; empty texts say nothing."""
+    text = "; ".join(filter(None, texts))
+    return {WARNING: text} if text else {}
 
 
 async def read_engine_answer(events: AsyncIterator[Event]) -> tuple[ResponseStart, bytes]:

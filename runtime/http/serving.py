@@ -24,10 +24,11 @@ from runtime.gateway.target import Lease, LoadPending, Target
 from runtime.http import errors as http_errors
 from runtime.http import hints
 from runtime.http.attempts import attempts
-from runtime.http.bodies import no_effect_error, parse_object
+from runtime.http.bodies import no_effect_error, parse_object, warn_of_fields
 from runtime.http.dialect import (
     EVENT_STREAM,
     JSON,
+    WARNING,
     Endpoint,
     Head,
     ParsedRequest,
@@ -128,7 +129,11 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
         parts = with_model_used(request, parts)
     load_progress = partial(gateway.load_progress, target)
     if parsed.stream and request.context.preference.progress and load_progress() is not None:
-        headers = {**request.warnings(), **limit_headers(gateway.levels(request), parsed.dialect)}
+        headers = {
+            **warning(warn_of_fields(parsed.left_out)),
+            **request.warnings(),
+            **limit_headers(gateway.levels(request), parsed.dialect),
+        }
         parts = with_progress(target.model, load_progress, parts, headers, parsed.dialect)
     return parts
 
@@ -176,7 +181,9 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
                     request.done()
                     await gateway.flush()
                 limits = limit_headers(gateway.levels(request), parsed.dialect)
-                yield Head(part.status, part.content_type, {**warned, **part.headers, **request.headers(), **limits})
+                texts = (warn_of_fields(parsed.left_out), part.headers.get(WARNING, ""), warned.get(WARNING, ""))
+                headers = {**part.headers, **warning(*texts), **request.headers(), **limits}
+                yield Head(part.status, part.content_type, headers)
                 continue
             assert head is not None
             if request.attempt.entry is None or is_whole:
@@ -204,13 +211,13 @@ async def _events(gateway: Gateway, request: Request, warned: dict[str, str]) ->
         if len(calls) == 1:
             async for event in lease.run(calls[0]):
                 if isinstance(event, ResponseStart):
-                    warned |= warning(event)
+                    warned |= warning(event.warning)
                 yield event
             return
         for events in await _together(lease, calls):
             for event in events:
                 if isinstance(event, ResponseStart):
-                    warned |= warning(event)
+                    warned |= warning(event.warning)
                 yield event
 
 

@@ -190,7 +190,6 @@ NOT_PROVOKED: dict[tuple[int, str], str] = {
     (409, "no_schema"): "the start's, where PostgreSQL lets it make none",
     (422, "bad_config"): "the load's, of a config.json that lacks a size",
     (422, "source_not_found"): "the start's, of a recipe whose package has no such folder",
-    (422, "unknown_field"): "Cohere's errors have no code",
     (429, "grammar_queue_full"): "needs more grammars at once than a test has time for",
     (500, "ended"): "a kernel that does not tell any more how a process ended",
     (500, "exited"): "an engine's process ends by itself only for a fault that nobody knows",

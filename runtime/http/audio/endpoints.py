@@ -44,7 +44,9 @@ def _parsed(options: TranscriptionOptions, request: TranscribeRequest, model_ref
     def rendered(_: Target, events: AsyncIterator[Event]) -> Parts:
         return _stream(events, options.task) if options.stream else _whole(events, options)
 
-    return ParsedRequest(model_ref, lambda _: [request], rendered, Dialect.OPENAI, options.stream)
+    return ParsedRequest(
+        model_ref, lambda _: [request], rendered, Dialect.OPENAI, options.stream, left_out=options.left_out
+    )
 
 
 async def _whole(events: AsyncIterator[Event], options: TranscriptionOptions) -> Parts:

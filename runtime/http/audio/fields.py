@@ -1,6 +1,7 @@
 """Form fields of the audio endpoints: OpenAI's, and faster-whisper servers'."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -9,6 +10,7 @@ import msgspec
 from models.messages import TranscribeRequest
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
+from runtime.http.bodies import refuse_fields
 
 _TABLE = """
 af afrikaans|am amharic|ar arabic|as assamese|az azerbaijani|ba bashkir|be belarusian|bg bulgarian|bn bengali|bo tibetan
@@ -67,6 +69,15 @@ SINGLE = (
 LISTS = ("timestamp_granularities", "include", "keywords", "languages")
 """Also with '[]' behind the name, as OpenAI's clients write lists in forms."""
 
+CHANGING = frozenset((
+    "beam_size", "best_of", "clip_timestamps", "compression_ratio_threshold", "condition_on_previous_text", "diarize",
+    "frequency_penalty", "initial_prompt", "known_speaker_names", "lang", "length_penalty", "log_prob_threshold",
+    "logprob_threshold", "max_speakers", "min_p", "min_speakers", "no_repeat_ngram_size", "no_speech_threshold",
+    "num_speakers", "patience", "presence_penalty", "repetition_penalty", "suppress_tokens", "task", "to_language",
+    "top_k", "top_p", "word_timestamps",
+))  # fmt: skip
+"""Fields of other servers' that change a transcript."""
+
 TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 """What no temperature, or 0, means to Whisper, OpenAI's and others': where a window is badly heard, the next one."""
 
@@ -89,6 +100,7 @@ class TranscriptionOptions:
     hotwords: str | None
     temperature: float | None
     vad: bool | None
+    left_out: Sequence[str]
 
     def request(self, path: str, max_seconds: float) -> TranscribeRequest:
         """The engine's request for the recording at `path`."""
@@ -106,7 +118,7 @@ class TranscriptionOptions:
 
 
 def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
-    """Raises BadRequest that names the field. Unknown fields are refused."""
+    """Raises BadRequest that names the field. Unknown ones are left out, unless they would change the text."""
     form = _Form(fields)
     format_ = form.one_of("response_format", FORMATS) or "json"
     granularities = form.granularities()
@@ -137,6 +149,7 @@ def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
         hotwords=form.hotwords(),
         temperature=form.temperature(),
         vad=form.vad(),
+        left_out=form.left_out,
     )
 
 
@@ -154,12 +167,12 @@ def _gather_objects(fields: dict[str, list[str]]) -> dict[str, list[str]]:
 class _Form:
     def __init__(self, fields: dict[str, list[str]]) -> None:
         self._fields: dict[str, list[str]] = {}
+        self.left_out: list[str] = []
         for name, values in _gather_objects(fields).items():
             bare = name.removesuffix("[]")
             if bare not in LISTS and name not in SINGLE:
-                raise BadRequest(
-                    f"Unrecognized request argument supplied: {name[:64]}.", param=name[:64], code="unknown_parameter"
-                )
+                self.left_out += refuse_fields([bare], CHANGING)
+                continue
             if name in SINGLE and len(values) > 1:
                 raise BadRequest(f"'{name}' was sent {len(values)} times.", param=name)
             self._fields.setdefault(bare, []).extend(values)

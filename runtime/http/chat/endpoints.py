@@ -49,7 +49,7 @@ async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
 
 def head(started: ResponseStart) -> Head:
     """The status line and headers of the engine's answer."""
-    found = Head(started.status, started.content_type, warning(started))
+    found = Head(started.status, started.content_type, warning(started.warning))
     return Head(found.status, found.content_type, {**NO_BUFFERING, **found.headers}) if found.is_stream else found
 
 

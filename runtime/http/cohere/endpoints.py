@@ -1,6 +1,6 @@
 """Cohere's v2 chat, over vLLM's chat completions, and its embeddings."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,7 +13,7 @@ from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
-from runtime.http.bodies import convert, parse_object, unknown_fields, warn_of_fields
+from runtime.http.bodies import convert, parse_object, unknown_fields
 from runtime.http.cohere import translation
 from runtime.http.cohere.answers import CohereChat, CohereVectors, CohereWriter, vectors_json
 from runtime.http.cohere.bodies import CohereChatBody, CohereEmbedBody
@@ -43,43 +43,35 @@ def _parse_chat(data: dict[str, Any]) -> ParsedRequest:
     body = convert({name: value for name, value in data.items() if value is not None}, CohereChatBody)
     without_effect = [name for name in WITHOUT_EFFECT if getattr(body, name) is not None]
     names = [*unknown_fields(data, CohereChatBody), *without_effect]
-    left_out = warn_of_fields(names)
     call = ChatPayload("/v1/chat/completions", translation.chat(body))
     return ParsedRequest(
         ModelRef(Task.CHAT, body.model),
         calls=lambda _: [call],
-        render=lambda _, events: _stream(events, left_out) if body.stream else _whole(events, left_out),
+        render=lambda _, events: _stream(events) if body.stream else _whole(events),
         dialect=Dialect.COHERE,
         stream=bool(body.stream),
         left_out=names,
     )
 
 
-def _headers(started: ResponseStart, left_out: str) -> Mapping[str, str]:
-    warnings = [text for text in (left_out, started.warning) if text]
-    return {"X-Roundhouse-Warning": "; ".join(warnings)} if warnings else {}
-
-
-async def _whole(events: AsyncIterator[Event], left_out: str) -> Parts:
+async def _whole(events: AsyncIterator[Event]) -> Parts:
     started, data = await read_engine_answer(events)
     if started.status >= 400:
         read(data, started.status)
     answer = CohereWriter().whole(data)
-    async for part in whole_answer(msgspec.json.encode(answer), headers=_headers(started, left_out)):
+    async for part in whole_answer(msgspec.json.encode(answer)):
         yield part
 
 
-async def _stream(events: AsyncIterator[Event], left_out: str) -> Parts:
+async def _stream(events: AsyncIterator[Event]) -> Parts:
     """The head waits for the engine's first event, so that an error before it keeps its status."""
-    opened, started, writer = False, ResponseStart(status=200, content_type=""), CohereWriter()
+    opened, writer = False, CohereWriter()
     async with aclosing(read_engine_events(events, lambda status, data: read(data, status))) as lines:
         async for line in lines:
-            if isinstance(line, ResponseStart):
-                started = line
-            elif line != sse.DONE:
+            if not isinstance(line, ResponseStart) and line != sse.DONE:
                 found = list(writer.events(line))
                 if not opened:
-                    yield Head(200, f"{EVENT_STREAM}; charset=utf-8", {**NO_BUFFERING, **_headers(started, left_out)})
+                    yield Head(200, f"{EVENT_STREAM}; charset=utf-8", NO_BUFFERING)
                     found.insert(0, writer.start())
                     opened = True
                 if found:
@@ -96,8 +88,6 @@ def _written(events: Sequence[dict[str, Any]]) -> bytes:
 def _parse_embed(data: dict[str, Any]) -> ParsedRequest:
     body = convert({name: value for name, value in data.items() if value is not None}, CohereEmbedBody)
     request, types = body.request(), list(dict.fromkeys(body.embedding_types or ["float"]))
-    names = unknown_fields(data, CohereEmbedBody)
-    left_out = warn_of_fields(names)
 
     async def render(_: Target, events: AsyncIterator[Event]) -> Parts:
         results = [event async for event in events if isinstance(event, EmbedResult)]
@@ -105,8 +95,7 @@ def _parse_embed(data: dict[str, Any]) -> ParsedRequest:
             raise EngineFailed("The engine answered with something other than one embedding.")
         vectors = matrix(results[0], len(request.inputs))
         answer = await vectors_json(vectors, types, body.all_texts, sum(results[0].tokens))
-        headers = {"X-Roundhouse-Warning": left_out} if left_out else {}
-        async for part in whole_answer(answer, headers=headers):
+        async for part in whole_answer(answer):
             yield part
 
     renamed = {"input": "texts", "prompt_name": "input_type", "dimensions": "output_dimension"}
@@ -116,7 +105,7 @@ def _parse_embed(data: dict[str, Any]) -> ParsedRequest:
         render,
         Dialect.COHERE,
         renamed=renamed,
-        left_out=names,
+        left_out=unknown_fields(data, CohereEmbedBody),
     )
 
 

@@ -36,10 +36,15 @@ PROMPTS = {
     "passage": ["passage", "document", "corpus", "search_document"],
 }
 """`input_type` as several vendors write it, and the names that models have for the prompt that it means."""
+CHANGING = frozenset((
+    "add_special_tokens", "bits", "embedding_type", "embedding_types", "instruction", "late_chunking", "normalize",
+    "normalized", "output_dimension", "output_dtype", "prompt", "return_multivector", "task",
+))  # fmt: skip
+"""Fields of other servers' that change vectors, and that `EmbeddingsBody` does not have."""
 
 
-class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's embedding request. Unknown fields are refused, as OpenAI's server does."""
+class EmbeddingsBody(msgspec.Struct, kw_only=True):
+    """OpenAI's embedding request."""
 
     model: Annotated[str, Meta(description="Id or alias of an embedding model.", examples=["starter-embed"])]
     input: Inputs
@@ -80,7 +85,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class EmbedBody(msgspec.Struct, kw_only=True):
-    """The request of Text Embeddings Inference. Unknown fields are ignored, as TEI does."""
+    """The request of Text Embeddings Inference."""
 
     inputs: Inputs
     model: Annotated[str | None, Meta(description="Ours: needed where there are several embedding models.")] = None

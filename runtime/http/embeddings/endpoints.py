@@ -1,22 +1,24 @@
 """Embeddings: OpenAI's /v1/embeddings and /embed of Text Embeddings Inference.
 
-| vendor | unknown fields | errors                  | no model named            |
-|--------|----------------|-------------------------|---------------------------|
-| OpenAI | refused (400)  | OpenAI's                | refused (400)             |
-| TEI    | ignored        | `error`, `error_type`   | the only embedding model  |
+| vendor | errors                  | no model named            |
+|--------|-------------------------|---------------------------|
+| OpenAI | OpenAI's                | refused (400)             |
+| TEI    | `error`, `error_type`   | the only embedding model  |
+
+Unknown fields are left out with a warning, unless they would have changed the vectors.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from models.messages import EmbedRequest, EmbedResult, Event
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
-from runtime.http.bodies import decode
+from runtime.http.bodies import decode_known, refuse_fields
 from runtime.http.dialect import Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.embeddings.answers import EMBEDDINGS, VECTORS, Matrix, matrix, openai_json, tei_json
-from runtime.http.embeddings.bodies import EmbedBody, EmbeddingsBody
+from runtime.http.embeddings.bodies import CHANGING, EmbedBody, EmbeddingsBody
 from runtime.http.errors import Dialect
 from runtime.http.route import RouteGroup
 
@@ -25,8 +27,15 @@ Write = Callable[[Matrix, str, int], Awaitable[bytes]]
 
 
 def _parsed_request(
-    request: EmbedRequest, write: Write, model_ref: ModelRef, dialect: Dialect, renamed: Mapping[str, str]
+    request: EmbedRequest,
+    write: Write,
+    model_ref: ModelRef,
+    dialect: Dialect,
+    renamed: Mapping[str, str],
+    unknown: Sequence[str],
 ) -> ParsedRequest:
+    left_out = refuse_fields(unknown, CHANGING)
+
     async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
         results = [event async for event in events if isinstance(event, EmbedResult)]
         if len(results) != 1:
@@ -35,27 +44,27 @@ def _parsed_request(
         async for part in whole_answer(await write(vectors, target.requested, sum(results[0].tokens))):
             yield part
 
-    return ParsedRequest(model_ref, lambda _: [request], render, dialect, renamed=renamed)
+    return ParsedRequest(model_ref, lambda _: [request], render, dialect, renamed=renamed, left_out=left_out)
 
 
 def _parse_openai(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    body = decode(data, EmbeddingsBody)
+    body, unknown = decode_known(data, EmbeddingsBody)
 
     async def write(vectors: Matrix, model: str, tokens: int) -> bytes:
         return await openai_json(vectors, model, tokens, as_base64=body.encoding_format == "base64")
 
     model_ref = ModelRef(Task.EMBED, body.model)
-    return _parsed_request(body.request(), write, model_ref, Dialect.OPENAI, {"prompt_name": "input_type"})
+    return _parsed_request(body.request(), write, model_ref, Dialect.OPENAI, {"prompt_name": "input_type"}, unknown)
 
 
 def _parse_tei(data: bytes, query: Mapping[str, str]) -> ParsedRequest:
-    body = decode(data, EmbedBody)
+    body, unknown = decode_known(data, EmbedBody)
 
     async def write(vectors: Matrix, _model: str, _tokens: int) -> bytes:
         return await tei_json(vectors)
 
     model_ref = ModelRef(Task.EMBED, body.model or query.get("model"), optional=True)
-    return _parsed_request(body.request(), write, model_ref, Dialect.TEI, {"input": "inputs"})
+    return _parsed_request(body.request(), write, model_ref, Dialect.TEI, {"input": "inputs"}, unknown)
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------

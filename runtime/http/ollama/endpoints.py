@@ -28,7 +28,7 @@ from registry.files.context import Ability
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
-from runtime.http.bodies import decode
+from runtime.http.bodies import decode_known
 from runtime.http.dialect import (
     JSON,
     NDJSON,
@@ -39,6 +39,7 @@ from runtime.http.dialect import (
     Parts,
     read_engine_answer,
     read_engine_events,
+    warning,
     whole_answer,
 )
 from runtime.http.embeddings.answers import matrix, tei_json
@@ -70,8 +71,7 @@ class OllamaRequest:
     body: Mapping[str, Any] | None  # vLLM's; None: only load the model
     needs: Mapping[Ability, str]  # abilities that the model must have, and the fields that need them
     timings: Timings = field(default_factory=Timings)
-    warnings: Sequence[str] = ()
-    context_warnings: Sequence[str] = ()  # the last target's context is shorter than requested
+    context_warning: str = ""  # the last target's context is shorter than requested
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
         self.timings.turn = self.timings.clock()
@@ -79,7 +79,7 @@ class OllamaRequest:
             return []
         context = translation.read(self.ollama_body.options).num_ctx
         is_short = context is not None and context_length is not None and context > context_length
-        self.context_warnings = [f"num_ctx: the model's context has {context_length} tokens"] if is_short else []
+        self.context_warning = f"num_ctx: the model's context has {context_length} tokens" if is_short else ""
         if "prompt" not in self.body:
             return [ChatPayload("/v1/chat/completions", self.body, continues=translation.is_begun(self.ollama_body))]
         if "max_tokens" in self.body:
@@ -100,40 +100,31 @@ class OllamaRequest:
             async for part in parts:
                 yield part
 
-    def _headers(self, started: ResponseStart) -> dict[str, str]:
-        warnings = [*self.warnings, *self.context_warnings, *([started.warning] if started.warning else [])]
-        return {"X-Roundhouse-Warning": "; ".join(warnings)} if warnings else {}
-
     async def _whole(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
         started, data = await read_engine_answer(events)
         if started.status >= 400:
             read(data, started.status)
         answer = writer.only("load") if self.body is None else writer.whole_answer(data)
-        async for part in whole_answer(msgspec.json.encode(answer), headers=self._headers(started)):
+        async for part in whole_answer(msgspec.json.encode(answer), headers=warning(self.context_warning)):
             yield part
 
     async def _lines(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
         """The head waits for the first line, so that an error before it keeps its status."""
-        opened, started = False, ResponseStart(status=200, content_type="")
+        opened = False
         async with aclosing(self._answers(writer, events)) as lines:
             async for line in lines:
-                if isinstance(line, ResponseStart):
-                    started = line
-                    continue
                 if not opened:
                     kind = JSON if self.body is None else NDJSON  # Ollama's answer to a load is no stream
-                    yield Head(200, kind, {**NO_BUFFERING, **self._headers(started)})
+                    yield Head(200, kind, {**NO_BUFFERING, **warning(self.context_warning)})
                     opened = True
                 yield msgspec.json.encode(line) + b"\n"
 
-    async def _answers(
-        self, writer: Writer, events: AsyncIterator[Event]
-    ) -> AsyncGenerator[ResponseStart | Answer, None]:
+    async def _answers(self, writer: Writer, events: AsyncIterator[Event]) -> AsyncGenerator[Answer, None]:
         async with aclosing(read_engine_events(events, lambda status, data: read(data, status))) as lines:
             async for line in lines:
-                if isinstance(line, ResponseStart):
-                    yield line
-                elif line != sse.DONE and (answer := writer.line(line)) is not None:
+                if isinstance(line, ResponseStart) or line == sse.DONE:
+                    continue
+                if (answer := writer.line(line)) is not None:
                     yield answer
         if self.body is None:
             yield writer.only("load")
@@ -153,7 +144,13 @@ CANNOT: Mapping[Ability, str] = {
 
 
 def _parsed_request(
-    path: str, ollama_body: OllamaBody, body: Mapping[str, Any] | None, *, has_images: bool, has_tools: bool
+    path: str,
+    ollama_body: OllamaBody,
+    body: Mapping[str, Any] | None,
+    unknown: Sequence[str],
+    *,
+    has_images: bool,
+    has_tools: bool,
 ) -> ParsedRequest:
     unloads(ollama_body.keep_alive)  # a bad value is refused before the model is loaded
     thinks = ollama_body.think not in (None, False)
@@ -166,23 +163,30 @@ def _parsed_request(
         )
         if is_needed
     }
-    warnings = [f"{name}: not an option here" for name in translation.unused(ollama_body.options)]
-    request = OllamaRequest(path, ollama_body, body, needs, warnings=warnings)
+    request = OllamaRequest(path, ollama_body, body, needs)
     # its lines are no server-sent events: `stream` stays False
-    return ParsedRequest(ModelRef(Task.CHAT, ollama_body.model), request.calls, request.render, Dialect.OLLAMA)
+    return ParsedRequest(
+        ModelRef(Task.CHAT, ollama_body.model),
+        request.calls,
+        request.render,
+        Dialect.OLLAMA,
+        left_out=[*unknown, *translation.unused(ollama_body.options)],
+    )
 
 
 def _parse_chat(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    ollama_body = decode(data, OllamaChatBody)
+    ollama_body, unknown = decode_known(data, OllamaChatBody)
     has_images = any(message.images for message in ollama_body.messages or ())
     body = translation.chat(ollama_body) if ollama_body.messages else None
-    return _parsed_request(CHAT, ollama_body, body, has_images=has_images, has_tools=bool(ollama_body.tools))
+    has_tools = bool(ollama_body.tools)
+    return _parsed_request(CHAT, ollama_body, body, unknown, has_images=has_images, has_tools=has_tools)
 
 
 def _parse_generate(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    ollama_body = decode(data, OllamaGenerateBody)
+    ollama_body, unknown = decode_known(data, OllamaGenerateBody)
     body = translation.generation(ollama_body) if ollama_body.prompt else None
-    return _parsed_request(GENERATE, ollama_body, body, has_images=bool(ollama_body.images), has_tools=False)
+    has_images = bool(ollama_body.images)
+    return _parsed_request(GENERATE, ollama_body, body, unknown, has_images=has_images, has_tools=False)
 
 
 # --- embeddings ------------------------------------------------------------------------------------------------------
@@ -203,7 +207,10 @@ class OllamaVector(msgspec.Struct):
 
 
 def _parsed_embedding(
-    body: OllamaEmbedBody | OllamaEmbeddingsBody, request: EmbedRequest, write: Callable[[bytes, int, Timings], bytes]
+    body: OllamaEmbedBody | OllamaEmbeddingsBody,
+    unknown: Sequence[str],
+    request: EmbedRequest,
+    write: Callable[[bytes, int, Timings], bytes],
 ) -> ParsedRequest:
     """write: makes the body from rows of JSON, tokens and timings. Without inputs the model is only loaded."""
     unloads(body.keep_alive)
@@ -223,11 +230,12 @@ def _parsed_embedding(
         async for part in whole_answer(write(rows, tokens, timings)):
             yield part
 
-    return ParsedRequest(ModelRef(Task.EMBED, body.model), calls, render, Dialect.OLLAMA)
+    left_out = [*unknown, *translation.unused(body.options)]
+    return ParsedRequest(ModelRef(Task.EMBED, body.model), calls, render, Dialect.OLLAMA, left_out=left_out)
 
 
 def _parse_embed(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    ollama_body = decode(data, OllamaEmbedBody)
+    ollama_body, unknown = decode_known(data, OllamaEmbedBody)
     texts = ollama_body.input
     inputs = input_list(texts if isinstance(texts, str) else [*texts], "input") if texts else []
     request = EmbedRequest(inputs=inputs, dimensions=ollama_body.dimensions, truncate=ollama_body.truncate is not False)
@@ -238,14 +246,14 @@ def _parse_embed(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
         shape = b'{"model":%s,"embeddings":%s,"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
         return shape % (model, rows, *times)
 
-    return _parsed_embedding(ollama_body, request, write)
+    return _parsed_embedding(ollama_body, unknown, request, write)
 
 
 def _parse_embeddings(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    ollama_body = decode(data, OllamaEmbeddingsBody)
+    ollama_body, unknown = decode_known(data, OllamaEmbeddingsBody)
     request = EmbedRequest(inputs=[ollama_body.prompt] if ollama_body.prompt else [], truncate=True)
     return _parsed_embedding(
-        ollama_body, request, lambda rows, _tokens, _timings: b'{"embedding":%s}' % (rows[1:-1] or b"[]")
+        ollama_body, unknown, request, lambda rows, _tokens, _timings: b'{"embedding":%s}' % (rows[1:-1] or b"[]")
     )
 
 

@@ -1,6 +1,5 @@
 """Translates Ollama's requests into vLLM's: messages, tools, formats and options."""
 
-import re
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -48,8 +47,6 @@ def generation(body: OllamaGenerateBody) -> dict[str, Any]:
     return {"messages": list(_messages(messages)), **shared}
 
 
-_PLAIN = re.compile(r"^[a-z0-9_]{1,40}\Z")
-MAX_NAMED = 8
 _CHAT_ONLY = ("reasoning_effort", "chat_template_kwargs", "logprobs", "top_logprobs")
 
 
@@ -81,10 +78,11 @@ def read(options: dict[str, Any] | None) -> OllamaOptions:
 
 
 def unused(options: dict[str, Any] | None) -> list[str]:
-    """Options that change an answer at Ollama but not here: the first few, short enough for a header."""
+    """Options that change an answer at Ollama but not here."""
     known = {*OllamaOptions.__struct_fields__, *LOAD_OPTIONS}
-    names = sorted(name for name, value in (options or {}).items() if value is not None and name not in known)
-    return [name if _PLAIN.match(name) else "a name of no option" for name in names[:MAX_NAMED]]
+    return sorted(
+        f"options.{name}" for name, value in (options or {}).items() if value is not None and name not in known
+    )
 
 
 def _options(options: OllamaOptions) -> dict[str, Any]:

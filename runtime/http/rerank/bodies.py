@@ -48,10 +48,12 @@ Truncate = Annotated[
 CONTEXT = Annotated[
     int, Meta(description="vLLM's field; only -1 (the model's context length, as `truncate`) can be honoured.")
 ]
+CHANGING = frozenset(("instruction", "min_score", "score_threshold", "task", "threshold", "top_k"))
+"""Fields of other servers' that change a ranking, and that no body here has."""
 
 
-class JinaBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jina's rerank request; Cohere v1's and vLLM's fit too. Unknown fields are refused, as Jina does."""
+class JinaBody(msgspec.Struct, kw_only=True):
+    """Jina's rerank request; Cohere v1's and vLLM's fit too."""
 
     model: Model
     query: Text
@@ -77,8 +79,8 @@ class JinaBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     request_id: str | None = None
 
 
-class CohereBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Cohere's v2 rerank request. Unknown fields are refused with 422, as Cohere does."""
+class CohereBody(msgspec.Struct, kw_only=True):
+    """Cohere's v2 rerank request."""
 
     model: Model
     query: _Filled
@@ -95,7 +97,7 @@ class CohereBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TeiBody(msgspec.Struct, kw_only=True):
-    """The rerank request of Text Embeddings Inference. Unknown fields are ignored, as TEI does."""
+    """The rerank request of Text Embeddings Inference."""
 
     query: _Filled
     texts: Texts
@@ -107,8 +109,7 @@ class TeiBody(msgspec.Struct, kw_only=True):
 
 
 class ScoreBody(msgspec.Struct, kw_only=True):
-    """vLLM's score request: one pair of its fields. One to one, one to many, or pair by pair. Unknown fields are
-    ignored, as vLLM does."""
+    """vLLM's score request: one pair of its fields. One to one, one to many, or pair by pair."""
 
     model: Annotated[str | None, Meta(description="Needed where there are several rerankers.")] = None
     text_1: Side | None = None

@@ -1,11 +1,13 @@
 """Rerank and scores in four dialects over one engine call.
 
-| path                | dialect                       | unknown fields | errors                 | no model named   |
-|---------------------|-------------------------------|----------------|------------------------|------------------|
-| /v1/rerank          | Jina (Cohere v1, vLLM)        | refused (400)  | `detail`, `error`      | refused          |
-| /v2/rerank          | Cohere v2                     | refused (422)  | `message`              | refused          |
-| /rerank             | TEI by `texts`, else Jina     | TEI: ignored   | `error`, `error_type`  | the only one     |
-| /score, /v1/score   | vLLM                          | ignored        | OpenAI's               | the only one     |
+| path                | dialect                       | errors                 | no model named   |
+|---------------------|-------------------------------|------------------------|------------------|
+| /v1/rerank          | Jina (Cohere v1, vLLM)        | `detail`, `error`      | refused          |
+| /v2/rerank          | Cohere v2                     | `message`              | refused          |
+| /rerank             | TEI by `texts`, else Jina     | `error`, `error_type`  | the only one     |
+| /score, /v1/score   | vLLM                          | OpenAI's               | the only one     |
+
+Unknown fields are left out with a warning, unless they would have changed the ranking.
 
 `relevance_score` is the sigmoid of the model's logit. Documents over the context length are scored in chunks and the
 best chunk counts, unless the client asks for truncation; answers say when that happened (X-Roundhouse-Chunks). Limits
@@ -18,16 +20,16 @@ import msgspec
 
 from models.messages import Event, RerankRequest, RerankResult
 from registry.base.json import NOT_JSON
-from registry.errors import BadRequest, EngineFailed, Unfit
+from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
-from runtime.http.bodies import convert, decode, parse_object, unknown_fields
+from runtime.http.bodies import convert, decode_known, parse_object, refuse_fields, unknown_fields
 from runtime.http.dialect import JSON, Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect
 from runtime.http.rerank import answers as results
 from runtime.http.rerank.answers import COHERE_RANKING, JINA_RANKING, SCORES, TEI_RANKING, Ranking
-from runtime.http.rerank.bodies import CohereBody, JinaBody, ScoreBody, TeiBody
+from runtime.http.rerank.bodies import CHANGING, CohereBody, JinaBody, ScoreBody, TeiBody
 from runtime.http.rerank.texts import SIDES, context_only, document_texts, pairs, query_text, tightest
 from runtime.http.route import RouteGroup
 from runtime.http.schema import INFERENCE, component, structs
@@ -50,22 +52,25 @@ def _parsed(
     write: Write,
     model_ref: ModelRef,
     dialect: Dialect,
+    unknown: Sequence[str],
     renamed: Mapping[str, str] | None = None,
 ) -> ParsedRequest:
+    left_out = refuse_fields(unknown, CHANGING)
+
     async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
         [ranking] = await rankings([request], events)
         async for part in whole_answer(write(ranking, target.requested), JSON, results.headers([ranking])):
             yield part
 
-    return ParsedRequest(model_ref, lambda _: [request], render, dialect, renamed=renamed or {})
+    return ParsedRequest(model_ref, lambda _: [request], render, dialect, renamed=renamed or {}, left_out=left_out)
 
 
-def _jina(body: JinaBody) -> ParsedRequest:
+def _jina(body: JinaBody, unknown: Sequence[str]) -> ParsedRequest:
     def write(ranking: Ranking, model: str) -> bytes:
         documents = None if body.return_documents is False else body.documents
         return results.jina(ranking, model, body.top_n, documents, raw=bool(body.raw_scores))
 
-    return _parsed(_rerank_request(body), write, ModelRef(Task.RERANK, body.model), Dialect.JINA)
+    return _parsed(_rerank_request(body), write, ModelRef(Task.RERANK, body.model), Dialect.JINA, unknown)
 
 
 def _rerank_request(body: JinaBody) -> RerankRequest:
@@ -79,7 +84,7 @@ def _rerank_request(body: JinaBody) -> RerankRequest:
     )
 
 
-def _cohere(body: CohereBody) -> ParsedRequest:
+def _cohere(body: CohereBody, unknown: Sequence[str]) -> ParsedRequest:
     if body.relevant_spans is not None and body.relevant_spans.get("mode") != "disabled":
         raise BadRequest(
             "Relevant spans cannot be had from this model. Leave 'relevant_spans' out.",
@@ -96,10 +101,10 @@ def _cohere(body: CohereBody) -> ParsedRequest:
     def write(ranking: Ranking, _model: str) -> bytes:
         return results.cohere(ranking, body.top_n, body.documents if body.return_documents else None)
 
-    return _parsed(request, write, ModelRef(Task.RERANK, body.model), Dialect.COHERE)
+    return _parsed(request, write, ModelRef(Task.RERANK, body.model), Dialect.COHERE, unknown)
 
 
-def _tei(body: TeiBody, named: str | None) -> ParsedRequest:
+def _tei(body: TeiBody, unknown: Sequence[str], named: str | None) -> ParsedRequest:
     if body.truncate and body.truncation_direction in ("Left", "left"):
         raise BadRequest(
             "Texts can be cut on the right only. Leave 'truncation_direction' out.",
@@ -112,12 +117,14 @@ def _tei(body: TeiBody, named: str | None) -> ParsedRequest:
     def write(ranking: Ranking, _model: str) -> bytes:
         return results.tei(ranking, body.texts if body.return_text else None, raw=bool(body.raw_scores))
 
-    return _parsed(request, write, ModelRef(Task.RERANK, body.model or named, optional=True), Dialect.TEI, TEXTS)
+    model_ref = ModelRef(Task.RERANK, body.model or named, optional=True)
+    return _parsed(request, write, model_ref, Dialect.TEI, unknown, TEXTS)
 
 
 def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
     """Pairs of texts: one call for each query among them."""
-    body = decode(data, ScoreBody)
+    body, unknown = decode_known(data, ScoreBody)
+    left_out = refuse_fields(unknown, CHANGING)
     score_pairs = pairs(body)
     truncate = context_only(body.truncate_prompt_tokens)
     requests = [
@@ -142,25 +149,24 @@ def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
         async for part in whole_answer(scores, JSON, results.headers(ranked)):
             yield part
 
-    return ParsedRequest(model_ref, lambda _: requests, render, Dialect.OPENAI, renamed=renamed)
+    return ParsedRequest(model_ref, lambda _: requests, render, Dialect.OPENAI, renamed=renamed, left_out=left_out)
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------
 def _parse_jina(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    return _jina(decode(body, JinaBody))
+    return _jina(*decode_known(body, JinaBody))
 
 
 def _parse_cohere(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    data = parse_object(body)
-    if unknown := unknown_fields(data, CohereBody):
-        raise Unfit(f"unknown field: '{unknown[0]}' is not a field of this request.", code="unknown_field")
-    return _cohere(convert(data, CohereBody))
+    return _cohere(*decode_known(body, CohereBody))
 
 
 def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
     """The field `texts` tells TEI's clients from Jina's."""
     data = parse_object(body)
-    return _tei(convert(data, TeiBody), query.get("model")) if "texts" in data else _jina(convert(data, JinaBody))
+    if "texts" in data:
+        return _tei(convert(data, TeiBody), unknown_fields(data, TeiBody), query.get("model"))
+    return _jina(convert(data, JinaBody), unknown_fields(data, JinaBody))
 
 
 class _TextsOrNot(msgspec.Struct):

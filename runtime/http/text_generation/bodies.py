@@ -84,7 +84,7 @@ class GenerateParameters(msgspec.Struct, kw_only=True):
 
 
 class GenerateBody(msgspec.Struct, kw_only=True):
-    """The request of Text Generation Inference and LoRAX. Unknown fields are ignored, as they do."""
+    """The request of Text Generation Inference and LoRAX. Unknown fields are left out with a warning."""
 
     inputs: Annotated[
         str, Meta(description="The prompt as the model gets it: no chat template.", extra_json_schema={"minLength": 1})

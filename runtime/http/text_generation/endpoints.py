@@ -8,7 +8,7 @@
 
 The model is `?model=` or `model` in the body, else the only chat model. `parameters.adapter_id` names an adapter of it,
 or, where no model is named and there are several, an adapter by itself. Errors are `error` and `error_type`, with 422
-for what is wrong in a request; unknown fields are ignored.
+for what is wrong in a request; unknown fields are left out with a warning.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +25,7 @@ from registry.base.json import NOT_JSON
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
-from runtime.http.bodies import decode
+from runtime.http.bodies import decode_known
 from runtime.http.dialect import (
     EVENT_STREAM,
     NO_BUFFERING,
@@ -35,7 +35,6 @@ from runtime.http.dialect import (
     Parts,
     read_engine_answer,
     read_engine_events,
-    warning,
     whole_answer,
 )
 from runtime.http.errors import Dialect
@@ -54,7 +53,7 @@ async def _whole(path: str, request: Generation, events: AsyncIterator[Event]) -
         _refuse(started.status, data)
     found = answers.whole_answer(request, data)
     answer = msgspec.json.encode([found] if path == "/" else found)
-    async for part in whole_answer(answer, headers=warning(started)):
+    async for part in whole_answer(answer):
         yield part
 
 
@@ -63,13 +62,10 @@ async def _stream(request: Generation, events: AsyncIterator[Event]) -> Parts:
     opened, stream = False, answers.Stream(request)
     async with aclosing(read_engine_events(events, _refuse)) as lines:
         async for line in lines:
-            if isinstance(line, ResponseStart):
-                started = line
-                continue
-            if line == sse.DONE or not (stream_events := stream.feed(line)):
+            if isinstance(line, ResponseStart) or line == sse.DONE or not (stream_events := stream.feed(line)):
                 continue
             if not opened:
-                yield Head(200, EVENT_STREAM, {**NO_BUFFERING, **warning(started)})
+                yield Head(200, EVENT_STREAM, NO_BUFFERING)
                 opened = True
             yield b"".join(b"data:%s\n\n" % msgspec.json.encode(event) for event in stream_events)
     if not stream.finished:
@@ -86,7 +82,7 @@ def _refuse(status: int, data: bytes) -> NoReturn:
 
 def _endpoint(path: str) -> Endpoint:
     def parse(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
-        found = decode(body, GenerateBody)
+        found, left_out = decode_known(body, GenerateBody)
         streams = path == "/generate_stream" or bool(found.stream)
         request = generation(found, stream=streams, full_text=path == "/")
         name, adapter = found.model or query.get("model"), request.parameters.adapter_id
@@ -97,6 +93,7 @@ def _endpoint(path: str) -> Endpoint:
             render=lambda _, events: _stream(request, events) if streams else _whole(path, request, events),
             dialect=Dialect.TGI,
             stream=streams,
+            left_out=left_out,
         )
 
     return Endpoint(path, parse, Dialect.TGI)

@@ -72,7 +72,7 @@ async def test_rerank(gateway: FakeGateway) -> None:
     [
         ("/v1/chat/completions", {"model": "nobody"}, 404, {"error": {"code": "model_not_found"}}),
         ("/v1/messages", {"model": "embed"}, 400, {"type": "error"}),
-        ("/v2/rerank", {"colour": "red"}, 422, {"message": "unknown field: 'colour' is not a field of this request."}),
+        ("/v2/rerank", {"query": 3}, 400, {"message": "Expected `str`, got `int` - at `$.query`."}),
         ("/rerank", {"texts": 3}, 400, {"error_type": "Validation"}),
         ("/generate", {"inputs": ""}, 422, {"error_type": "validation"}),
     ],

@@ -233,7 +233,7 @@ async def test_segments_are_joined_as_the_language_is_written(
         ({"chunking_strategy[type]": ["server_vad", "server_vad"]}, "chunking_strategy"),
         ({"chunking_strategy[type]": "server_vad", "chunking_strategy": "auto"}, "chunking_strategy"),
         ({"chunking_strategy": "auto", "vad_filter": "false"}, "vad_filter"),
-        ({"known_speaker_names[]": "Ann"}, "known_speaker_names[]"),
+        ({"known_speaker_names[]": "Ann"}, "known_speaker_names"),
         ({"prompt": ["a", "b"]}, "prompt"),
         ({"best_of": "5"}, "best_of"),
         ({"kwargs": '{"beam_size": 5}'}, "kwargs"),

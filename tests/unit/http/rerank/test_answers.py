@@ -5,7 +5,7 @@ from typing import Any
 import cohere
 import httpx
 import pytest
-from cohere.errors import BadRequestError, UnprocessableEntityError
+from cohere.errors import BadRequestError
 from fastapi import FastAPI
 
 from runtime.http.rerank.answers import sigmoid
@@ -152,7 +152,7 @@ async def test_coheres_answer(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("more", "status"),
     [
-        ({"top_k": 3}, 422),
+        ({"top_k": 3}, 400),
         ({"top_n": 0}, 400),
         ({"documents": []}, 400),
         ({"relevant_spans": {"mode": "enabled"}}, 400),
@@ -174,7 +174,7 @@ async def test_coheres_client(cohere_client: cohere.AsyncClientV2) -> None:
     assert found.meta.billed_units.search_units == 1
     with pytest.raises(BadRequestError, match="empty"):
         await cohere_client.rerank(model="rerank", query="", documents=DOCUMENTS)
-    with pytest.raises(UnprocessableEntityError, match="top_k"):
+    with pytest.raises(BadRequestError, match="top_k"):
         await cohere_client.rerank(
             model="rerank",
             query="q",
