@@ -1,4 +1,4 @@
-"""Notes that a check made of an adapter, kept beside the store by its digest."""
+"""What the check of an adapter's files noticed, kept beside the store by the adapter's digest."""
 
 import contextlib
 from pathlib import Path
@@ -9,7 +9,7 @@ from registry.base.json import NOT_JSON
 
 
 class AdapterNotes:
-    """A small file for each digest with notes. Lost ones are no fault. Writing and removing block."""
+    """One small file per digest that has notes; a missing file means no notes. Writing and removing block."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -26,12 +26,12 @@ class AdapterNotes:
     def write(self, digest: str, notes: tuple[str, ...]) -> None:
         """Replace the notes of a digest."""
         self._known[digest] = notes
-        if not notes:
-            self._file(digest).unlink(missing_ok=True)
-            return
-        with contextlib.suppress(OSError):  # the adapter counts, not what is said of it
-            self._root.mkdir(exist_ok=True)
-            self._file(digest).write_bytes(msgspec.json.encode(notes))
+        with contextlib.suppress(OSError):  # an adapter is registered even if its notes cannot be kept
+            if notes:
+                self._root.mkdir(exist_ok=True)
+                self._file(digest).write_bytes(msgspec.json.encode(notes))
+            else:
+                self._file(digest).unlink(missing_ok=True)
 
     def remove(self, digest: str) -> None:
         self._known.pop(digest, None)
