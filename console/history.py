@@ -89,6 +89,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     provider: str = ""
     """The provider that answered; '' is this machine."""
+    replica: int = 0
+    """Number of the model's replica that answered; 0: it has one only."""
     route: RequestRoute | None = None
     """None: no router was asked."""
     service_class: str

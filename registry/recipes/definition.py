@@ -13,6 +13,8 @@ from pydantic_core import PydanticCustomError
 from registry.names import AdapterName, ModelId, RecipeId
 from registry.recipes.fields import AnySource, Flag, Money, PoolName, Seconds, Size, Strict
 
+MOST_REPLICAS = 16
+
 
 # What a model is made for. `models.tasks` has one object for each.
 class Task(StrEnum):
@@ -207,6 +209,34 @@ class Residency(Strict):
     )
 
 
+class Replicas(Strict):
+    """How many engines serve the model, each with weights and adapter places of its own."""
+
+    least: int = Field(default=1, ge=1, le=MOST_REPLICAS, description="loaded as the model is")
+    most: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_REPLICAS,
+        description="beyond `least` they come while requests wait longer than their goal and memory is free, and leave "
+        "before any model does",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _most_is_least(cls, value: object) -> object:
+        if isinstance(value, dict) and value.keys() == {"least"}:
+            least = value["least"]
+            if isinstance(least, int) and 1 <= least <= MOST_REPLICAS:  # else it is one fault, and not two
+                return {"least": least, "most": least}
+        return value
+
+    @model_validator(mode="after")
+    def _most_holds_least(self) -> Self:
+        if self.most < self.least:
+            raise PydanticCustomError("replicas_most", "most must be at least `least`")
+        return self
+
+
 class Expected(Strict):
     """Costs of a load and an answer where the recipe was measured, to compare with."""
 
@@ -265,6 +295,7 @@ class Recipe(Strict):
     queue: QueueSpec = QueueSpec()
     pools: dict[PoolName, PoolSpec] = Field(default_factory=dict, max_length=16)
     residency: Residency = Residency()
+    replicas: Replicas = Replicas()
     aliases: tuple[ModelId, ...] = ()
     adapters: tuple[RecipeAdapter, ...] = ()
     expected: Expected = Expected()

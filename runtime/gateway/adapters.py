@@ -255,7 +255,8 @@ class Adapters:
         self._names.refresh()
         if entry := self._residency.entries.get(key.base):  # its recipe may be gone
             for digest in gone:
-                entry.queue.forget_adapter(digest)
+                for one in entry.replicas:
+                    one.queue.forget_adapter(digest)
         self._apply_pins(key.base)
         try:
             await self._service.collect()
@@ -305,7 +306,10 @@ class Adapters:
         entry = self._residency.entries.get(base)
         if entry is None:  # its recipe is gone
             return
-        queue = entry.queue
+        for one in entry.replicas:
+            self._apply_pins_to(one.queue, base, changed)
+
+    def _apply_pins_to(self, queue: ModelQueue, base: str, changed: Adapter | None) -> None:
         pins = self._pinned.setdefault(queue, set())
         adapters = [changed if changed and one.key == changed.key else one for one in self._service.list(base)]
         pinned = {one.current.digest: one for one in adapters if one.pinned}

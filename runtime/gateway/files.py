@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from packaging.specifiers import SpecifierSet
 
@@ -44,6 +45,12 @@ class FilesInUse:
     """What their engines read."""
 
 
+class QueueMaker(Protocol):
+    """Makes the queue of a model or, given that of the first one, of a further replica."""
+
+    def __call__(self, recipe: Recipe, first: ModelQueue | None = None, number: int = 1) -> ModelQueue: ...
+
+
 class ModelFiles:
     """Reads, fetches and deletes models' files.
 
@@ -68,8 +75,11 @@ class ModelFiles:
         """At the start: what a server that was killed had not finished. Blocks."""
         self._conversions.tidy()
 
-    def entry(self, recipe: Recipe, queue: ModelQueue) -> ModelEntry:
-        """A row of the table. A model without files is listed, and says what it lacks."""
+    def entry(self, recipe: Recipe, make_queue: QueueMaker) -> ModelEntry:
+        """A row of the table, with those of further replicas.
+
+        A model without files is listed, and says what it lacks.
+        """
         entry = ModelEntry(
             recipe=recipe,
             path=None,
@@ -77,10 +87,11 @@ class ModelFiles:
             needed=0,
             needed_detail="",
             load_seconds=10.0,
-            queue=queue,
+            queue=make_queue(recipe),
             pinned=self._state.models.pins().get(recipe.id, recipe.residency.pin),
         )
         self.read_files(recipe)(entry)
+        add_replicas(entry, make_queue)
         return entry
 
     def read_files(self, recipe: Recipe) -> Callable[[ModelEntry], None]:
@@ -136,8 +147,9 @@ class ModelFiles:
     async def forget_estimate(self, entry: ModelEntry) -> None:
         """Plan with what its files tell again, and not with what was measured."""
         files = await asyncio.to_thread(self._files, entry.recipe, entry.path) if entry.path is not None else None
-        await asyncio.to_thread(self._state.models.forget, entry.id)
-        forget(entry, files)
+        await asyncio.to_thread(self._state.models.forget, entry.model)
+        for one in entry.replicas:
+            forget(one, files)
 
     def _files(self, recipe: Recipe, path: Path) -> FileEstimates:
         """What a model's files tell. Raises Unfit for what cannot be loaded here."""
@@ -157,6 +169,20 @@ def _readable() -> Iterator[None]:
         yield
     except OSError as error:
         raise Unavailable(unusable(error)) from error
+
+
+def add_replicas(entry: ModelEntry, make_queue: QueueMaker) -> list[ModelEntry]:
+    """Add the rows of a model's further replicas, as many as its recipe has at most."""
+    added = []
+    for number in range(len(entry.replicas) + 1, entry.recipe.replicas.most + 1):
+        queue = make_queue(entry.recipe, entry.queue, number)
+        more = ModelEntry(
+            entry.recipe, entry.path, entry.revision, entry.needed, entry.needed_detail, entry.load_seconds, queue,
+            number, entry.replicas, clock=entry.clock, pinned=entry.pinned and number <= entry.recipe.replicas.least,
+        )  # fmt: skip
+        more.take_files(entry)
+        added.append(more)
+    return added
 
 
 def _leave_as_is(_entry: ModelEntry) -> None: ...

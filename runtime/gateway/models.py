@@ -61,7 +61,7 @@ class Models:
     def _view(self, entry: ModelEntry, catalog: Catalog | None = None) -> ModelView:
         catalog = catalog or self._names.everything
         adapters = [catalog.spelled(adapter.key) for adapter in catalog.adapters(entry.id)]
-        return model_view(entry, self._tier(entry), catalog.aliases, adapters)
+        return model_view(entry, self._tier(entry.lead), catalog.aliases, adapters)
 
     def _tier(self, entry: ModelEntry) -> Tier:
         """Where the model is, pre-warmed slots counted."""
@@ -135,4 +135,4 @@ def _redacted(view: ModelView, caller: Caller) -> ModelView:
     """The view without figures of other teams' use, for those who manage nothing."""
     if caller.scopes & {Scope.MODELS, Scope.ADMIN}:
         return view
-    return replaced(view, running=None, waiting=None, last_used=None)
+    return replaced(view, running=None, waiting=None, last_used=None, replicas=[])

@@ -48,7 +48,7 @@ from runtime.gateway.views.adapter_facts import AdapterFacts
 from runtime.gateway.views.overview import LiveSampler, Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.policy import NO_LIMIT
+from runtime.residency.policy import NO_LIMIT, replica_id
 from runtime.residency.table import Table
 from runtime.residency.watcher import engines_at_start, keep_warm
 from runtime.scheduling.admission import WaitingBound
@@ -139,7 +139,7 @@ class _Rooms:
         await asyncio.to_thread(self.files.tidy)
         await asyncio.to_thread(tidy_merged, settings.data_dir / MERGED)
         self.entries = [
-            await asyncio.to_thread(self.files.entry, recipe, self._queue_of(recipe)) for recipe in arranged.recipes
+            await asyncio.to_thread(self.files.entry, recipe, self._queue_of) for recipe in arranged.recipes
         ]
         self.pool = SlotPool(
             unix_links(str(settings.run_dir)),
@@ -151,8 +151,9 @@ class _Rooms:
         self.figures = ResidencyRecord(metrics, state, device, self.console.decisions)
         on_cpu = device.kind == "cpu"
         host_budget = NO_LIMIT if on_cpu else device.host_budget
+        rows = [one for entry in self.entries for one in entry.replicas]
         table = Table(
-            self.entries, self.pool, device.budgets, self.figures, memories_of(device), host_budget,
+            rows, self.pool, device.budgets, self.figures, memories_of(device), host_budget,
             counts_processes=on_cpu,
         )  # fmt: skip
         self.residency = ResidencyManager(table, settings.patience, self._fetch, settings.working_margin)
@@ -252,9 +253,11 @@ class _Rooms:
         shutil.rmtree(self.settings.run_dir, ignore_errors=True)
 
     # --- calls from below -------------------------------------------------------------------------------------------
-    def _queue_of(self, recipe: Recipe) -> ModelQueue:
+    def _queue_of(self, recipe: Recipe, first: ModelQueue | None = None, number: int = 1) -> ModelQueue:
+        id_ = replica_id(recipe.id, number)
+
         def entry() -> ModelEntry:
-            return self.residency.get(recipe.id)
+            return self.residency.table.entries.get(id_) or self.residency.get(recipe.id)
 
         return ModelQueue(
             recipe,
@@ -262,6 +265,8 @@ class _Rooms:
             request_load=lambda: self.residency.request_load(entry()),
             released=lambda: self.residency.released(entry()),
             registry=AdapterFacts(self.names, self.service, self.metrics, self.console, recipe.id),
+            first=first,
+            number=number,
         )
 
     async def _teams_changed(self, database: "Database") -> None:
@@ -277,7 +282,7 @@ class _Rooms:
         self.names.refresh()
 
     def _is_leased(self, digest: str) -> bool:
-        return any(entry.queue.holds(digest) for entry in self.residency.entries.values())
+        return any(entry.queue.holds(digest) for entry in self.residency.table.entries.values())
 
     def _slot_died(self, link: SlotLink) -> None:
         self.residency.watcher.died(link)

@@ -76,6 +76,8 @@ class RequestRecord:
     """Their list price, in millionths of the currency."""
     pool: str = ""
     """The recipe's pool that it ran in; '': none, or it never ran."""
+    replica: int = 0
+    """Number of the replica that answered; 0: the model has one only, or it never ran."""
     first_goal: float | None = None
     """Seconds within which it was to begin."""
     is_stream: bool = False

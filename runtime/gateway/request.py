@@ -175,13 +175,16 @@ class Request:
         return limit_warning(() if self.attempt.admission is None else self.attempt.admission.warnings)
 
     def _class_headers(self) -> dict[str, str]:
-        """The request's class, a higher one that it requested, and its pool."""
+        """The request's class, a higher one that it requested, its pool and its replica."""
         granted, requested = self.context.service_class, self.context.hints.service_class
         headers = {"X-Roundhouse-Class": granted.label}
         if requested is not None and requested < granted:
             headers["X-Roundhouse-Class-Asked"] = requested.label
-        if self.attempt.lease is not None and (pool := self.attempt.lease.pool):
-            headers["X-Roundhouse-Pool"] = pool
+        if (lease := self.attempt.lease) is not None:
+            if lease.pool:
+                headers["X-Roundhouse-Pool"] = lease.pool
+            if lease.replica:
+                headers["X-Roundhouse-Replica"] = str(lease.replica)
         return headers
 
     # --- its end ----------------------------------------------------------------------------------------------------
@@ -259,6 +262,7 @@ class Request:
             routing_tokens=routing_tokens,
             routing_cost=routing_cost,
             pool="" if lease is None else lease.pool,
+            replica=0 if lease is None else lease.replica,
             first_goal=None if lease is None else lease.first_goal,
             is_stream=attempt.is_stream,
             transcript=self.transcript,

@@ -104,6 +104,11 @@ class Lease(Protocol):
         ...
 
     @property
+    def replica(self) -> int:
+        """Number of the replica that answers; 0: the model has one only."""
+        ...
+
+    @property
     def pool(self) -> str:
         """The recipe's pool that the turn belongs to; '': there are none."""
         ...

@@ -8,16 +8,23 @@ from pathlib import Path
 from models.messages import LoadResult, MemoryFootprint, Progress
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe, Tier
-from runtime.residency.policy import MIN_SAVING, Resident
+from runtime.residency.policy import MIN_SAVING, Resident, replica_id
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.link import SlotLink
 
+CRASH_LOOP = 3
+"""Deaths in ten minutes after which a model is no longer brought back without a request for it."""
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 WAKE_SECONDS, WAKE_BYTES = 0.3, 30 * 2**30
 """A wake, before one was measured: this long, and a second for each so many bytes (PCIe; 28 GB took 0.7 s)."""
 SLEEP_BYTES = 1.7 * 2**30
 """Bytes per second of the first sleep of a process, which pins what it keeps in host memory."""
+
+_OF_FILES = (
+    "path", "revision", "broken", "needed", "needed_detail", "load_seconds", "host_needed", "host_adapters",
+    "after_load", "margin", "slept", "measured_first_sleep", "measured_sleep", "measured_wake",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,12 @@ class ModelEntry:
     load_seconds: float
     """Expected seconds of a load."""
     queue: ModelQueue
+    number: int = 1
+    """Among the model's replicas."""
+    replicas: "list[ModelEntry]" = field(default_factory=list, repr=False)
+    """All of the model by number, itself among them; one list for all."""
+    is_leaving: bool = False
+    """It is removed for good."""
     clock: Callable[[], float] = time.monotonic
     state: ModelState = ModelState.ABSENT
     link: SlotLink | None = None
@@ -97,9 +110,41 @@ class ModelEntry:
     broken: RoundhouseError | None = None
     """Set when the model's files cannot be found or read at all: every request gets this."""
 
+    def __post_init__(self) -> None:
+        self.replicas.append(self)
+
     @property
     def id(self) -> str:
+        """The model's, for its first replica; of others with their number behind it."""
+        return replica_id(self.recipe.id, self.number)
+
+    @property
+    def model(self) -> str:
         return self.recipe.id
+
+    @property
+    def is_extra(self) -> bool:
+        """It comes only while the others are not enough."""
+        return self.number > self.recipe.replicas.least
+
+    @property
+    def lead(self) -> "ModelEntry":
+        """The replica that shows how the model fares: the first that is ready, else the first."""
+        if len(self.replicas) == 1:
+            return self
+        return next((one for one in self.replicas if one.state is ModelState.READY), self.replicas[0])
+
+    @property
+    def has_others(self) -> bool:
+        """Whether another replica serves the model, or is about to."""
+        return len(self.replicas) > 1 and any(
+            one is not self and one.state in (ModelState.READY, ModelState.LOADING) for one in self.replicas
+        )
+
+    def take_files(self, other: "ModelEntry") -> None:
+        """What is known of the model's files and loads, from another replica."""
+        for name in _OF_FILES:
+            setattr(self, name, getattr(other, name))
 
     @property
     def tier(self) -> Tier:
@@ -230,4 +275,5 @@ class ModelEntry:
             sleep_seconds=self.sleep_seconds,
             falling_asleep=self.falling_asleep,
             device=self.device,
+            is_extra=self.is_extra,
         )

@@ -15,6 +15,8 @@ from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
 from runtime.residency.loader import Loader
+from runtime.residency.replicas import ReplicaScaler, need_of
+from runtime.residency.states import HOLDS_MEMORY
 from runtime.residency.table import S, Table
 from runtime.residency.updates import Fetch, ModelFetcher, RecipeExchanger
 from runtime.residency.watcher import Watcher
@@ -54,7 +56,8 @@ class ResidencyManager:
         self.drainer = Drainer(self.table, self.decide)
         self.loader = Loader(self.table, self.drainer, self.decide)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)
-        self.watcher = Watcher(self.table, self.drainer, self.decide, working_margin)
+        self.scaler = ReplicaScaler(self.table, self.loader, self.decide)
+        self.watcher = Watcher(self.table, self.drainer, self.decide, working_margin, self.scaler.look)
         self.exchanger = RecipeExchanger(self.table, self.drainer)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -62,7 +65,8 @@ class ResidencyManager:
     # --- what is there --------------------------------------------------------------------------------------------
     @property
     def entries(self) -> Mapping[str, ModelEntry]:
-        return self.table.entries
+        """The models, by the first replica of each."""
+        return self.table.models
 
     def get(self, model: str) -> ModelEntry:
         return self.table.get(model)
@@ -70,7 +74,7 @@ class ResidencyManager:
     def plan(self, entry: ModelEntry) -> policy.Plan:
         """What a load of this model would do now. Changes nothing."""
         since = entry.clock() if entry.requested_since is None else entry.requested_since
-        return policy.plan(self.table.snapshot(), self._need(entry, since))
+        return policy.plan(self.table.snapshot(), need_of(entry, since, self.patience))
 
     def expected_wait(self, entry: ModelEntry) -> float:
         """Predict the seconds until a model is ready for a request that comes now."""
@@ -91,8 +95,8 @@ class ResidencyManager:
 
     # --- models that come and go ----------------------------------------------------------------------------------
     def add(self, entry: ModelEntry) -> None:
-        """Add a model that may be requested from now on."""
-        self.table.entries[entry.id] = entry
+        """Add a model, or one of its replicas, that may be requested from now on."""
+        self.table.add(entry)
         self.table.note_change()
 
     async def remove(self, entry: ModelEntry, error: RoundhouseError) -> None:
@@ -100,15 +104,23 @@ class ResidencyManager:
 
         Running requests finish, those that wait get `error`, no new ones come.
         """
+        await asyncio.gather(*(self.remove_replica(one, error) for one in list(entry.replicas)))
+
+    async def remove_replica(self, entry: ModelEntry, error: RoundhouseError) -> None:
+        """Remove one replica for good; as `remove`."""
+        entry.is_leaving = True
         self.exchanger.forget(entry.id)
         while entry.state not in (S.ABSENT, S.FAILED) or entry.queue.waiting:
             entry.queue.refuse(error)
             entry.requested_since = None  # else the next decision may bring it
             self.fetcher.cancel(entry)
-            await self.unload(entry, force=True)
+            await self._unload(entry)
             await asyncio.sleep(0)  # those who were refused leave the queue
         entry.requested_since = None
-        self.table.entries.pop(entry.id, None)
+        self.table.remove(entry)
+        if entry.number > 1:
+            entry.replicas[:] = [one for one in entry.replicas if one is not entry]
+            entry.queue.leave()
         self.table.note_change()
 
     def begin_fetch(self, entry: ModelEntry) -> None:
@@ -129,9 +141,9 @@ class ResidencyManager:
         """A request waits for this model. Raises what makes waiting pointless."""
         if entry.broken is not None and self.fetcher.fetch is None:
             raise entry.broken
-        if entry.state is S.READY:
+        if entry.lead.state is S.READY:
             return
-        if entry.state is S.FAILED:
+        if entry.state is S.FAILED and not entry.has_others:
             failure = entry.failure
             if failure is not None and entry.clock() < failure.until:
                 wait = failure.until - entry.clock()
@@ -140,8 +152,9 @@ class ResidencyManager:
                     code="model_failed",
                     retry_after=wait,
                 )
-        if entry.requested_since is None:
-            entry.requested_since = entry.clock()
+        for one in entry.replicas if len(entry.replicas) > 1 else (entry,):
+            if one.requested_since is None and (one is entry or not one.is_extra):
+                one.requested_since = entry.clock()
         self.decide()
 
     async def load(self, entry: ModelEntry) -> None:
@@ -149,7 +162,7 @@ class ResidencyManager:
         if entry.state is S.FAILED:
             entry.failures.clear()
         self.request_load(entry)
-        while entry.state is not S.READY:
+        while entry.lead.state is not S.READY:
             if entry.requested_since is None:  # it was given up, perhaps at once
                 if entry.state is S.FAILED and entry.failure is not None:
                     raise entry.failure.cause
@@ -165,6 +178,14 @@ class ResidencyManager:
             raise Conflict(
                 f"Model '{entry.id}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
             )
+        while True:
+            for one in entry.replicas[1:]:
+                one.requested_since = None  # else it comes as soon as another one has
+            await asyncio.gather(*(self._unload(one) for one in entry.replicas))
+            if len(entry.replicas) == 1 or all(one.state not in HOLDS_MEMORY for one in entry.replicas):
+                return
+
+    async def _unload(self, entry: ModelEntry) -> None:
         while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING):
             await self.table.change()
         if entry.state in (S.READY, S.ASLEEP):
@@ -172,7 +193,8 @@ class ResidencyManager:
 
     def pin(self, entry: ModelEntry, pinned: bool) -> None:
         """Keep it in memory once loaded, or allow its eviction again; does not load it."""
-        entry.pinned = pinned
+        for one in entry.replicas:
+            one.pinned = pinned and not one.is_extra
         self.decide()
 
     # --- news -----------------------------------------------------------------------------------------------------
@@ -184,17 +206,6 @@ class ResidencyManager:
             self.decide()
 
     # --- decisions ------------------------------------------------------------------------------------------------
-    def _need(self, entry: ModelEntry, since: float) -> policy.Need:
-        return policy.Need(
-            entry.id,
-            entry.needed,
-            entry.return_seconds,
-            since,
-            self.patience,
-            detail=entry.needed_detail,
-            host=entry.host_bytes + entry.host_adapters if entry.sleeps else entry.host_needed,
-        )
-
     def decide(self) -> None:
         """Serve the models in line, oldest claim first; the head is never overtaken."""
         if self._timer is not None:
@@ -203,14 +214,19 @@ class ResidencyManager:
         if self._closed:
             return
         self._relieve()
-        line = [e for e in self.entries.values() if e.requested_since is not None and e.state in NOT_RESIDENT]
+        self.scaler.forget()
+        line = [
+            e
+            for e in self.table.entries.values()
+            if e.requested_since is not None and e.state in NOT_RESIDENT and not e.has_others
+        ]
         for entry in sorted(line, key=lambda e: e.requested_since or 0.0):
             assert entry.requested_since is not None
-            if entry.state not in NOT_RESIDENT or self.fetcher.start(
-                entry
-            ):  # asleep before, and ended for one ahead of it
+            if entry.state not in NOT_RESIDENT or entry.has_others:  # asleep before, and ended for one ahead of it
                 continue
-            plan = policy.plan(self.table.snapshot(), self._need(entry, entry.requested_since))
+            if self.fetcher.start(entry):
+                continue
+            plan = policy.plan(self.table.snapshot(), need_of(entry, entry.requested_since, self.patience))
             if plan.verdict == "impossible":
                 self._give_up(entry, plan)
                 continue
@@ -218,6 +234,7 @@ class ResidencyManager:
                 self._decide_later(plan.retry_at, entry.clock())
                 return
             self.loader.start(entry, plan)
+        self.scaler.start()
 
     def _decide_later(self, at: float | None, now: float) -> None:
         """Decide again at `at`, or earlier if that is planned."""

@@ -39,6 +39,8 @@ from runtime.residency.states import ModelState
 
 Action = Literal["sleep", "evict"]
 NO_LIMIT = 1 << 62
+REPLICA_MARK = "#"
+"""In the id of a replica, between its model's and its number. No model's id has it."""
 MIN_SAVING = 2
 """A model sleeps only if that divides its device bytes by this or more (unless its recipe says `always`)."""
 
@@ -69,6 +71,8 @@ class Resident:
     """It drains in order to sleep."""
     device: str = ""
     """Where its bytes are."""
+    is_extra: bool = False
+    """A replica beyond those that the recipe wants at least: it leaves before all others."""
 
     def seen_from(self, device: str) -> "Resident":
         """View this resident as a model for `device` does.
@@ -298,7 +302,9 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
     lacks = shortage.words(snapshot.slots_free + sum(r.settled()[2] for r in others))
 
     may_leave = [  # 4
-        r for r in others if r.id != need.id and not r.pinned and r.state in (ModelState.READY, ModelState.ASLEEP)
+        r
+        for r in others
+        if _model(r.id) != _model(need.id) and not r.pinned and r.state in (ModelState.READY, ModelState.ASLEEP)
     ]
     ripe = sorted((r for r in may_leave if _ripe_at(r) <= snapshot.now), key=_score)
     idle = [r for r in ripe if not r.leases]
@@ -365,8 +371,17 @@ def _ripe_at(r: Resident) -> float:
     return float("-inf") if r.is_asleep else r.loaded_at + r.min_resident
 
 
-def _score(r: Resident) -> float:
-    return r.last_used + COST_WEIGHT * r.cost
+def _score(r: Resident) -> tuple[bool, float]:
+    return not r.is_extra, r.last_used + COST_WEIGHT * r.cost
+
+
+def replica_id(model: str, number: int) -> str:
+    return model if number == 1 else f"{model}{REPLICA_MARK}{number}"
+
+
+def _model(resident: str) -> str:
+    """Replicas of one model make no room for each other."""
+    return resident.partition(REPLICA_MARK)[0]
 
 
 def _impossible(budget: int, host_budget: int, residents: Sequence[Resident], need: Need) -> str:

@@ -66,6 +66,9 @@ class Table:
         counts_processes: bool = False,
     ) -> None:
         self.entries = {entry.id: entry for entry in entries}
+        """All replicas of all models."""
+        self.models = {entry.id: entry for entry in self.entries.values() if entry.number == 1}
+        """The first replica of each."""
         self.pool, self.budgets, self.host_budget = pool, tuple(budgets), host_budget
         self.observer, self.memories, self.counts_processes = observer, memories, counts_processes
         self.claims: set[str] = set()
@@ -77,10 +80,20 @@ class Table:
 
     # --- models ---------------------------------------------------------------------------------------------------
     def get(self, model: str) -> ModelEntry:
-        entry = self.entries.get(model)
+        entry = self.models.get(model)
         if entry is None:
-            raise NotFound(f"There is no model '{model}'. There are: {', '.join(sorted(self.entries))}.")
+            raise NotFound(f"There is no model '{model}'. There are: {', '.join(sorted(self.models))}.")
         return entry
+
+    def add(self, entry: ModelEntry) -> None:
+        self.entries[entry.id] = entry
+        if entry.number == 1:
+            self.models[entry.id] = entry
+
+    def remove(self, entry: ModelEntry) -> None:
+        self.entries.pop(entry.id, None)
+        if entry.number == 1:
+            self.models.pop(entry.id, None)
 
     def budget_of(self, device: str) -> DeviceBudget:
         return next(budget for budget in self.budgets if budget.device == device)

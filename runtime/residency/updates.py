@@ -86,7 +86,7 @@ class ModelFetcher:
         entry.queue.refuse(Unavailable(error.message, code=error.code, retry_after=wait))
 
 
-FIELDS_WITHOUT_RELOAD = ("version", "price", "description", "owned_by", "aliases", "adapters")
+FIELDS_WITHOUT_RELOAD = ("version", "price", "description", "owned_by", "aliases", "adapters", "replicas")
 """Recipe fields that change without a reload of the engine."""
 PATIENCE = 600.0
 """Seconds that a model may go on being used before it drains for its new recipe. Who comes meanwhile waits for that."""

@@ -13,7 +13,7 @@ from runtime.config.device import Device
 from runtime.config.settings import Settings
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
-from runtime.residency.entry import ModelEntry
+from runtime.residency.entry import CRASH_LOOP, ModelEntry
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.residency.table import S, Table, log
 from runtime.slots import frames
@@ -22,8 +22,6 @@ from runtime.slots.pool import SlotPool
 
 STATES_WITH_HEARTBEAT = frozenset({S.READY, S.LOADING, S.DRAINING, S.ASLEEP})
 OVERDRAWN = "memory_overdrawn"
-CRASH_LOOP = 3
-"""Deaths in ten minutes after which a model is no longer brought back without a request for it."""
 
 
 class Watcher:
@@ -48,9 +46,18 @@ class Watcher:
     Args:
         decide: called when a model may come back, or another one has to leave.
         working_margin: see `registry.learning.most`.
+        look_at_replicas: called with each heartbeat.
     """
 
-    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None], working_margin: int) -> None:
+    def __init__(
+        self,
+        table: Table,
+        drainer: Drainer,
+        decide: Callable[[], None],
+        working_margin: int,
+        look_at_replicas: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._look_at_replicas = look_at_replicas
         self._table, self._drainer, self._decide, self._working_margin = table, drainer, decide, working_margin
 
     async def watch(self, heartbeat: float, hung_after: float) -> NoReturn:
@@ -58,6 +65,7 @@ class Watcher:
         while True:
             await asyncio.sleep(heartbeat)
             await self.look_at_devices()
+            self._look_at_replicas()
             for entry in self._table.entries.values():
                 if self._is_idle(entry):
                     self._retire(entry)
@@ -183,7 +191,8 @@ class Watcher:
         residency, asleep = entry.recipe.residency, entry.state is S.ASLEEP
         timeout = residency.sleep_timeout if asleep else residency.idle_timeout
         busy = entry.pinned or entry.leases or entry.requested_since is not None
-        since = entry.asleep_since if asleep else entry.last_used
+        used = (one.last_used for one in entry.replicas if not one.is_extra)  # they go together
+        since = entry.asleep_since if asleep else entry.last_used if entry.is_extra else max(used)
         return bool(timeout) and entry.state in (S.READY, S.ASLEEP) and not busy and entry.clock() - since > timeout
 
     def _retire(self, entry: ModelEntry) -> None:

@@ -34,6 +34,8 @@ class QueueEntry:
     """Its adapter was in no place when it came."""
     swap_seconds: float = 0.0
     """The part of its wait that its adapter's swap took."""
+    replica: int = 1
+    """In whose line it waits, or where it runs."""
 
 
 class SlotLease:
@@ -58,6 +60,10 @@ class SlotLease:
     @property
     def pool(self) -> str:
         return self.ticket.claim.pool
+
+    @property
+    def replica(self) -> int:
+        return self.ticket.replica
 
     def progress(self, work: float) -> None:
         """Report the work done for it so far."""
@@ -117,27 +123,32 @@ class QueueAdmission:
                 retry_after=self.predicted_wait(claim),
             )
         self._check_deadline(recipe, claim)
-        if waits and self._policy.waiting >= recipe.queue.max_waiting and not make_room(claim):
+        if waits and self._policy.waiting_for_model >= recipe.queue.max_waiting and not make_room(claim):
             raise self.full(recipe, claim)
 
     def full(self, recipe: Recipe, claim: QueueRequest) -> QueueFull:
         return QueueFull(
-            f"{self._policy.waiting} requests wait for model '{recipe.id}' already. Try again later.",
+            f"{self._policy.waiting_for_model} requests wait for model '{recipe.id}' already. Try again later.",
             retry_after=self.predicted_wait(claim),
         )
 
     def predicted_wait(self, claim: QueueRequest) -> float:
         """Seconds until a new request would start, from 1 to MAX_RETRY_AFTER."""
-        return min(
-            MAX_RETRY_AFTER, max(1.0, self._pace.seconds(self._policy.work_before(claim), self._policy.max_requests))
-        )
+        return min(MAX_RETRY_AFTER, max(1.0, self._pace.seconds(self._policy.work_before(claim), self._policy.turns)))
 
-    def _start_in(self, claim: QueueRequest, *, exactly: bool = False) -> float:
+    def start_in(self, claim: QueueRequest, *, exactly: bool = False) -> float:
         """Seconds until a new request would start; 0: at once, or nothing measured yet."""
         policy = self._policy
-        if not self._pace.is_known or (not policy.waiting and policy.running < policy.max_requests):
+        if not self._pace.is_known or (not policy.waiting_for_model and policy.running < policy.max_requests):
             return 0.0
-        return self._pace.seconds(policy.work_before(claim, exactly=exactly), policy.max_requests)
+        return self._pace.seconds(policy.work_before(claim, exactly=exactly), policy.turns)
+
+    def start_here(self) -> float:
+        """Seconds until a new request would start on this replica behind all of its own line; 0: as above."""
+        policy = self._policy
+        if not self._pace.is_known or (not policy.waiting and not policy.is_full):
+            return 0.0
+        return self._pace.seconds(policy.waiting_work, policy.max_requests)
 
     def _check_deadline(self, recipe: Recipe, claim: QueueRequest) -> None:
         """Raises Unreachable.
@@ -147,7 +158,7 @@ class QueueAdmission:
         if claim.due is None:
             return
         remaining = claim.due - self._clock()
-        if self._start_in(claim) > remaining and (wait := self._start_in(claim, exactly=True)) > remaining:
+        if self.start_in(claim) > remaining and (wait := self.start_in(claim, exactly=True)) > remaining:
             raise unreachable(recipe.id, wait, remaining)
 
 

@@ -399,6 +399,10 @@ class Pace:
         """Seconds until that much waiting work has begun and one more request can."""
         return self._seconds * (1 + work / self._work) / max(1, at_once)
 
+    def seconds_of(self, work: float) -> float:
+        """The same the other way round."""
+        return self._seconds * work / self._work if self.is_known and self._work else 0.0
+
     def work(self, seconds: float) -> float:
         """That an engine with one request does in so long; 0 before anything was measured."""
         return self._work * seconds / self._seconds if self.is_known and self._seconds else 0.0

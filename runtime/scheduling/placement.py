@@ -26,6 +26,9 @@ Rules; the same numbers stand at the code that carries them out:
  8. A forgotten or failed adapter leaves as soon as nothing holds it.
  9. A swap is charged to the team of the first request that waits for the adapter. Each class that waits gets its
     floor of the work (`runtime.scheduling.fair`).
+10. Among the replicas of a model, one with a free turn starts the first in rank of all their lines that it has at hand.
+    With turns to spare for its own line, it takes over the first request of the longest line whose replica has none
+    that is free, or is away, and brings the adapter in.
 
 The bound on waiting, for requests of one key, whose ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D. W
 is max_overtake, R max_requests, S, P and D the longest staging, placing (with its probe) and run; Q requests were
@@ -47,11 +50,12 @@ from typing import Literal
 
 from registry.errors import Conflict
 from runtime.scheduling.fair import DEFAULT_REQUEST, Pool, QueueRequest, WaitingRequest
-from runtime.scheduling.requests import RunningRequests, WaitingRequests
+from runtime.scheduling.requests import LaneHead, ModelAccounts, RunningRequests, WaitingRequests
 from runtime.scheduling.tiers import DeviceTier, HostTier, Move, Moves, Pins
 from tenants.caller import ServiceClass
 
 Tier = Literal["device", "host", "staging", "disk"]
+TIERS: tuple[Tier, ...] = ("device", "host", "staging", "disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class PlacementPlan:
 
     place: (digest, digest whose place it takes, or None for a free place).
     start: request ids, in order; each has its lease.
+    adopt: request ids that wait in this replica's line from now on, those that start among them.
     wake_at: call `decide` again at this time, if nothing happens before; None: only when something happens.
     """
 
@@ -71,6 +76,7 @@ class PlacementPlan:
     drop: tuple[str, ...] = ()
     start: tuple[str, ...] = ()
     wake_at: float | None = None
+    adopt: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,7 @@ class Placement:
         max_overtake: seconds after which a blocked request may close a place. 0: strict order of rank.
         floor: the least part of the work of a class that waits.
         pools: parts of `max_requests`.
+        accounts: those of the model, which its replicas share.
     """
 
     def __init__(
@@ -125,6 +132,7 @@ class Placement:
         spare: int = 0,
         floor: float = 0.05,
         pools: Mapping[str, Pool] | None = None,
+        accounts: ModelAccounts | None = None,
     ) -> None:
         if min(max_requests, staging_at_once) < 1:
             raise ValueError("max_requests and staging_at_once must be at least 1")
@@ -132,7 +140,12 @@ class Placement:
             raise ValueError("places, max_overtake and spare must be at least 0")
         self.places, self.max_requests, self.max_overtake = places, max_requests, max_overtake
         self._spare = spare
-        self._waiting = WaitingRequests(floor)
+        self._waiting = WaitingRequests(ModelAccounts(floor) if accounts is None else accounts)
+        self.others: tuple[Placement, ...] = ()
+        """The policies of the model's other replicas."""
+        self.is_away = False
+        """It starts nothing now: others may take over what waits here."""
+        self._adopted: list[str] = []
         self._running = RunningRequests(self._waiting, pools or {})
         self._pins = Pins()
         self._make_tiers(host, staging_at_once)
@@ -177,6 +190,13 @@ class Placement:
         If it runs, abort it and call `finish` then.
         """
         return self._waiting.remove(request_id) is not None
+
+    def hand_over(self, request_id: str, other: "Placement") -> bool:
+        """Let a request wait for another replica; False: it does not wait here."""
+        if request_id not in self._waiting:
+            return False
+        self._waiting.move(request_id, other._waiting)
+        return True
 
     def progress(self, request_id: str, work: float) -> None:
         """A started request has had so much work already. Unknown ids are ignored."""
@@ -260,7 +280,10 @@ class Placement:
     # --- what to do ----------------------------------------------------------------------------------------------
     def decide(self, now: float) -> PlacementPlan:
         """The next steps, in O(waiting adapters + places²): after events and at `wake_at`."""
-        if not (self._waiting or self._failed or self._forgotten or self._pins):
+        self._adopted.clear()
+        if self.others and not self.is_away:
+            self._take_over()
+        if not (self._waiting or self._failed or self._forgotten or self._pins or any(o._waiting for o in self.others)):
             self._device.closing.clear()
             return _NOTHING
         drop = self._leave()
@@ -275,7 +298,9 @@ class Placement:
         stage, dropped = self._host.begin(needed, self._pins.needed(), self._device.touched())  # rules 3 and 4
         overtakes = [head.request.since + self.max_overtake for head in blocked]
         wake_at = min((at for at in overtakes if at > now), default=None)
-        return PlacementPlan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), wake_at)
+        return PlacementPlan(
+            tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), wake_at, tuple(self._adopted)
+        )
 
     def _leave(self) -> list[str]:
         """Rule 8."""
@@ -294,9 +319,9 @@ class Placement:
         """Rules 1 and 2."""
         started: list[str] = []
         ready: list[str | None] = [None, *self._device.open()]
-        while len(self._running) < self.max_requests + self._spare and self._waiting:
+        while len(self._running) < self.max_requests + self._spare and (self._waiting or self.others):
             if len(self._running) < self.max_requests:
-                request = self._waiting.first(ready, self._running.closed(self.max_requests))
+                request = self._first(ready)
             else:
                 request = self._first_with_less(ready)
             if request is None:
@@ -308,10 +333,43 @@ class Placement:
             started.append(request.id)
         return started
 
+    def _first(self, ready: list[str | None]) -> WaitingRequest | None:
+        """Rules 2 and 10: of one's own line or, where its rank is better, of another replica's."""
+        first = self._waiting.first(ready, self._running.closed(self.max_requests))
+        if self.others and (other := self._first_of_others(ready)) is not None:
+            head, line = other
+            if first is None or head.rank < first.rank:
+                self._adopt(head.request, line)
+                return head.request
+        return None if first is None else first.request
+
+    def _first_of_others(self, ready: list[str | None]) -> tuple[LaneHead, WaitingRequests] | None:
+        lines = (other._waiting for other in self.others if other._waiting)
+        heads = ((line.first(ready, self._running.closed_of(line, self.max_requests)), line) for line in lines)
+        return min(((head, line) for head, line in heads if head is not None), key=lambda one: one[0], default=None)
+
+    def _take_over(self) -> None:
+        """Rule 10, before there is anything at hand for it."""
+        while len(self._running) + len(self._waiting) < self.max_requests:
+            lines = [one._waiting for one in self.others if one._waiting and (one.is_away or one.is_full)]
+            line = max(lines, key=len, default=None)
+            if line is None:
+                return
+            closed = self._running.closed_of(line, self.max_requests)
+            head = line.first_of_all(closed) if self.places else line.first([None], closed)
+            if head is None:
+                return
+            self._adopt(head.request, line)
+
+    def _adopt(self, request: WaitingRequest, line: WaitingRequests) -> None:
+        line.move(request.id, self._waiting)
+        self._adopted.append(request.id)
+
     def _first_with_less(self, ready: list[str | None]) -> WaitingRequest | None:
         """Rule 1, of a full engine."""
         closed = self._running.closed(self.max_requests + self._spare)
-        first, has_less = self._waiting.first(ready, closed), self._running.with_less(self.max_requests)
+        head, has_less = self._waiting.first(ready, closed), self._running.with_less(self.max_requests)
+        first = None if head is None else head.request
         if first is None or has_less(first.claim):
             return first
         own = first.claim.service_class
@@ -336,8 +394,39 @@ class Placement:
         self._host.used(digest)
 
     @property
+    def is_full(self) -> bool:
+        """It has no turn that is free."""
+        return len(self._running) >= self.max_requests
+
+    @property
     def waiting(self) -> int:
+        """Requests in its own line."""
         return len(self._waiting)
+
+    @property
+    def accounts(self) -> ModelAccounts:
+        return self._waiting.accounts
+
+    @property
+    def waiting_for_model(self) -> int:
+        """Requests in the lines of all replicas."""
+        return self._waiting.accounts.waiting
+
+    @property
+    def turns(self) -> int:
+        """Requests that run at once on the replicas that are there; on one, if none is."""
+        there = [one.max_requests for one in (self, *self.others) if not one.is_away]
+        return sum(there) or self.max_requests
+
+    @property
+    def waiting_work(self) -> float:
+        """In its own line."""
+        return self._waiting.work
+
+    @property
+    def work(self) -> float:
+        """In its own line, and that runs."""
+        return self._waiting.work + self._running.work
 
     def waiting_by_class(self) -> dict[ServiceClass, int]:
         return {one: self._waiting.classes[one] for one in ServiceClass}
@@ -354,11 +443,12 @@ class Placement:
         return self._waiting.make_room(claim)
 
     def starts_at_once(self, claim: QueueRequest) -> bool:
-        """Nobody waits, and its pool has a place that is free."""
-        return not self._waiting and not self._running.pools.closed([claim.pool], self.max_requests)
+        """Nobody waits for the model, and its pool has a place that is free."""
+        return not self.waiting_for_model and not self._running.pools.closed([claim.pool], self.max_requests)
 
     def waiting_in(self, pool: str) -> int:
-        return self._waiting.pools[pool]
+        """For the model."""
+        return self._waiting.accounts.pools[pool]
 
     def work_before(self, claim: QueueRequest, *, exactly: bool = False) -> float:
         """See `WaitingRequests.work_before`."""
@@ -371,6 +461,10 @@ class Placement:
     def leased(self, digest: str) -> bool:
         """A request runs with it or waits for it."""
         return self._waiting.count(digest) > 0 or self._device.leases(digest) > 0
+
+    def has_place(self, digest: str) -> bool:
+        """It is in one, or on its way there."""
+        return digest in self._device or self._device.moving(digest) or self._host.staging(digest)
 
     def resident(self) -> tuple[str, ...]:
         return tuple(self._device)

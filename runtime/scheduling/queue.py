@@ -1,4 +1,4 @@
-"""The requests of one model: a bounded queue, leases, and adapters in place.
+"""The requests of one replica of a model: a bounded queue, leases, and adapters in place.
 
 The order is decided by `runtime.scheduling.placement` (pure), by rank; this file starts requests as its plans say, and
 `runtime.scheduling.effects` brings adapters in and out. For models without adapters the same policy sees requests of
@@ -14,6 +14,10 @@ the base only.
 
 An engine that sleeps is away: residency closes the queue, waits until it is settled, and opens it after the wake with
 all adapters unplaced, as after a load.
+
+Most models have one replica. Where there are several, `runtime.scheduling.replicas` chooses the queue of a request, all
+share accounts and bounds, and a request may move to the queue of another one: when its own goes away, or when the other
+can start it sooner (rule 10 of the policy).
 """
 
 import asyncio
@@ -28,13 +32,18 @@ from registry.records import Probe
 from runtime.scheduling.admission import QueueAdmission, QueueEntry, SlotLease, WaitingBound
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
 from runtime.scheduling.fair import DEFAULT_REQUEST, Pace, Pool, QueueRequest
-from runtime.scheduling.placement import Placement
+from runtime.scheduling.placement import TIERS, AdapterStatus, Placement, PlacementPlan
+from runtime.scheduling.probes import ProbeResult
+from runtime.scheduling.replicas import ReplicaState
 from runtime.slots.link import SlotLink
 from tenants.caller import ServiceClass
 
+SWAP_SECONDS = 0.2
+"""To bring an adapter into a place, before that was measured."""
+
 
 class ModelQueue:
-    """The queue of one model.
+    """The queue of one replica of a model.
 
     Args:
         recipe: bounds (`queue`), how many run at once (`batching.max_requests`), adapter places.
@@ -42,6 +51,8 @@ class ModelQueue:
         want: asks residency for the model; raises what makes waiting pointless.
         released: reports to residency that a lease ended or a waiting request is gone.
         registry: probes and stored files of adapters; receives their events.
+        first: the queue of the model's first replica; None: this is it.
+        number: of this replica.
     """
 
     def __init__(
@@ -52,6 +63,9 @@ class ModelQueue:
         released: Callable[[], None],
         registry: AdapterRegistry | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        first: "ModelQueue | None" = None,
+        number: int = 1,
     ) -> None:
         self.recipe, self._bounds, self._request_load, self._released, self._clock = (
             recipe,
@@ -60,15 +74,29 @@ class ModelQueue:
             released,
             clock,
         )
-        self.policy = Placement(*_sizes(recipe), spare=_spare(recipe), floor=recipe.queue.floor, pools=_pools(recipe))
+        self.number = number
+        self.policy: Placement = Placement(
+            *_sizes(recipe), spare=_spare(recipe), floor=recipe.queue.floor, pools=_pools(recipe),
+            accounts=None if first is None else first.policy.accounts,
+        )  # fmt: skip
+        self.policy.is_away = True
+        self.replicas: tuple[ModelQueue, ...] = (self,)
+        """All queues of the model."""
         self._link: SlotLink | None = None
-        self._ids = itertools.count(1)
+        self._ids: itertools.count[int] = itertools.count(1) if first is None else first._ids
         self._waiting: dict[str, QueueEntry] = {}
         self._running: dict[str, QueueEntry] = {}
         self.effects = AdapterEffects(self, registry, clock)
         self._timer: asyncio.TimerHandle | None = None
-        self._pace = Pace()
-        self._admission = QueueAdmission(self.policy, bounds, self._pace, clock)
+        self._pace: Pace = Pace() if first is None else first._pace
+        self.admission = QueueAdmission(self.policy, bounds, self._pace, clock)
+        if first is not None:
+            _join((*first.replicas, self))
+
+    def leave(self) -> None:
+        """The model has this replica no more. Nothing waits or runs here."""
+        _join(tuple(one for one in self.replicas if one is not self))
+        _join((self,))
 
     # --- what residency sees ----------------------------------------------------------------------------------------
     @property
@@ -84,6 +112,38 @@ class ModelQueue:
         """Arrival of the longest waiting request; None: none waits."""
         first = next(iter(self._waiting.values()), None)
         return None if first is None else first.arrived
+
+    def state(self, digest: str | None) -> ReplicaState:
+        """As a request for this adapter finds the replica."""
+        policy = self.policy
+        seconds = 0.0
+        if digest is not None and not policy.has_place(digest):
+            stats = self.effects.stats.get(digest)
+            seconds = SWAP_SECONDS if stats is None else stats.stage_seconds + stats.place_seconds or SWAP_SECONDS
+        return ReplicaState(self.number, self.admission.start_here(), policy.work, seconds)
+
+    def seconds_of(self, work: float) -> float:
+        """That an engine takes for so much work of one request; 0 before anything was measured."""
+        return self._pace.seconds_of(work)
+
+    def adapter_status(self, digest: str) -> AdapterStatus:
+        """How an adapter fares on the model: its best tier, and sums over the replicas."""
+        all_ = [one.policy.status(digest) for one in self.replicas]
+        if len(all_) == 1:
+            return all_[0]
+        sums = (sum(column) for column in zip(*((s.running, s.waiting, s.hits, s.misses, s.placements, s.evictions)
+                                                for s in all_), strict=True))  # fmt: skip
+        return AdapterStatus(min((s.tier for s in all_), key=TIERS.index), any(s.pinned for s in all_), *sums)
+
+    def adapter_stats(self, digest: str) -> AdapterStats | None:
+        """Those of the replica that used the adapter last; None: it was on none."""
+        stats = [found for one in self.replicas if (found := one.effects.stats.get(digest)) is not None]
+        return max(stats, key=lambda one: one.last_used, default=None)
+
+    def probe_result(self, digest: str, probe: Probe) -> ProbeResult | None:
+        """Of any replica; a failed one comes first."""
+        results = [found for one in self.replicas if (found := one.effects.probes.result(digest, probe)) is not None]
+        return min(results, key=lambda one: one.passed, default=None)
 
     def holds(self, digest: str) -> bool:
         """Whether a running or waiting request needs this adapter."""
@@ -101,23 +161,54 @@ class ModelQueue:
         self._link = link
         self.effects.probes.clear()
         self.policy.reset()
+        self.policy.is_away = False
         self.pump()
 
     def close(self) -> None:
         """No further request starts; running ones go on (drain)."""
-        self._link = None
+        self._link, self.policy.is_away = None, True
+        self._hand_over()
 
     async def wait_until_settled(self) -> None:
         """Return when, after `close`, nothing is on its way to the engine any more."""
         await self.effects.wait_until_settled()
 
     def engine_gone(self) -> None:
-        """The engine ended or sleeps, its adapters are gone; waiting requests stay."""
-        self._link = None
+        """The engine ended or sleeps, its adapters are gone.
+
+        Waiting requests go to other replicas if there are any, else they stay.
+        """
+        self._link, self.policy.is_away = None, True
         self.policy.reset()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        there = [one for one in self.replicas if one is not self and one._link is not None]
+        if not there:
+            return
+        for ticket in list(self._waiting.values()):
+            other = min(there, key=lambda one: one.policy.waiting_work)
+            if self.policy.hand_over(ticket.id, other.policy):
+                other._adopt(ticket.id)
+        for one in there:
+            one.pump()
+
+    def _adopt(self, request: str) -> None:
+        """A request has come from the queue of another replica."""
+        owner = next(one for one in self.replicas if request in one._waiting)
+        ticket = self._waiting[request] = owner._waiting.pop(request)
+        ticket.replica = self.number
+        if ticket.adapter is not None:
+            self.effects.know(ticket.adapter)
+
+    def _queue_of(self, ticket: QueueEntry) -> "ModelQueue":
+        if ticket.replica == self.number:
+            return self
+        return next((one for one in self.replicas if one.number == ticket.replica), self)
 
     def refuse(self, error: RoundhouseError) -> None:
-        """All waiting requests get this error."""
+        """All waiting requests get this error, but for those that another replica can serve."""
+        self._hand_over()
         for ticket in list(self._waiting.values()):
             if not ticket.turn.done():
                 ticket.turn.set_exception(error)
@@ -147,13 +238,15 @@ class ModelQueue:
             self.policy.check_places()
             if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
                 raise refusal
-        self._admission.check(self.recipe, claim, self._make_room)
+        self.admission.check(self.recipe, claim, self._make_room)
         if adapter is not None:
             self.effects.know(adapter)
         loop = asyncio.get_running_loop()
         now = self._clock()
         turn, aborted = loop.create_future(), loop.create_future()
-        ticket = QueueEntry(str(next(self._ids)), adapter, probe, now, turn, claim, aborted=aborted)
+        ticket = QueueEntry(
+            str(next(self._ids)), adapter, probe, now, turn, claim, aborted=aborted, replica=self.number
+        )
         ticket.missed = adapter is not None and self.policy.status(adapter.digest).tier != "device"
         self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, claim)  # first: it may refuse
         self._waiting[ticket.id] = ticket
@@ -166,35 +259,44 @@ class ModelQueue:
                 async with asyncio.timeout(limit):
                     await ticket.turn
             link = ticket.turn.result()
-            await self._confirm(ticket, link)
+            await self._queue_of(ticket)._confirm(ticket, link)
             leased = True
             return SlotLease(ticket, link, self.release, self._progress)
         except TimeoutError:
             raise Unavailable(
                 f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",
                 code="queue_timeout",
-                retry_after=self._admission.predicted_wait(claim),
+                retry_after=self.admission.predicted_wait(claim),
             ) from None
         finally:
-            if self._waiting.pop(ticket.id, None) is not None:  # refused, timed out or the client left
-                self._bounds.waiting -= 1
-                self.policy.cancel(ticket.id)
-                self.pump()
-                self._released()
-            elif not leased:  # it started in the moment in which the client left, or its probe failed
+            has_waited = self._queue_of(ticket)._remove(ticket)  # refused, timed out or the client left
+            if not has_waited and not leased:  # it started in the moment in which the client left, or its probe failed
                 self.release(ticket)
+
+    def _remove(self, ticket: QueueEntry) -> bool:
+        """It waits no more, though it never started. False: it did start."""
+        if self._waiting.pop(ticket.id, None) is None:
+            return False
+        self._bounds.waiting -= 1
+        self.policy.cancel(ticket.id)
+        self.pump()
+        self._released()
+        return True
 
     def _make_room(self, claim: QueueRequest) -> bool:
         """Refuse the newest request of the team that fills the queue."""
         result = self.policy.make_room(claim)
         if result is None:
             return False
-        ticket = self._waiting[result]
+        ticket = next(one._waiting[result] for one in self.replicas if result in one._waiting)
         if not ticket.turn.done():
-            ticket.turn.set_exception(self._admission.full(self.recipe, ticket.claim))
+            ticket.turn.set_exception(self.admission.full(self.recipe, ticket.claim))
         return True
 
     def release(self, ticket: QueueEntry) -> None:
+        self._queue_of(ticket)._release(ticket)
+
+    def _release(self, ticket: QueueEntry) -> None:
         if self._running.pop(ticket.id, None) is None:
             return
         now = self._clock()
@@ -204,17 +306,32 @@ class ModelQueue:
         self._released()
 
     def _progress(self, ticket: QueueEntry, work: float) -> None:
-        self.policy.progress(ticket.id, work)
+        self._queue_of(ticket).policy.progress(ticket.id, work)
 
     def pump(self) -> None:
-        """Carry out what the policy decides, until it has nothing more to say."""
-        while self._link is not None and self._carry_out(self._link):
-            pass
+        """Carry out what the policy decides, also for replicas with free turns, until nothing more can start."""
+        self._pump_own()
+        while len(self.replicas) > 1 and self.policy.waiting_for_model:
+            free = [one for one in self.replicas if one._link is not None and not one.policy.is_full]
+            if not any(one._pump_own() for one in free):
+                return
 
-    def _carry_out(self, link: SlotLink) -> bool:
-        """True if a started request was gone already, so that its turn is free."""
+    def _pump_own(self) -> bool:
+        """Whether requests started or came from other replicas."""
+        changed = False
+        while self._link is not None:
+            plan, is_done = self._carry_out(self._link)
+            changed = changed or bool(plan.start or plan.adopt)
+            if is_done:
+                return changed
+        return changed
+
+    def _carry_out(self, link: SlotLink) -> tuple[PlacementPlan, bool]:
+        """The plan; False: a started request was gone already, so that its turn is free."""
         now = self._clock()
         plan = self.policy.decide(now)
+        for request in plan.adopt:
+            self._adopt(request)
         self.effects.carry_out(link, plan)
         gone = [request for request in plan.start if not self._start(request, link, now)]
         for request in gone:
@@ -224,7 +341,7 @@ class ModelQueue:
             self._timer = None
         if plan.wake_at is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.001, plan.wake_at - now), self.pump)
-        return bool(gone)
+        return plan, not gone
 
     def _start(self, request: str, link: SlotLink, now: float) -> bool:
         """False: the request is gone."""
@@ -308,6 +425,12 @@ class ModelQueue:
             if not ticket.turn.done():
                 ticket.turn.set_exception(self.effects.probes.refusal(digest, ticket.probe) or error)
         self.pump()
+
+
+def _join(queues: tuple[ModelQueue, ...]) -> None:
+    for one in queues:
+        one.replicas = queues
+        one.policy.others = tuple(other.policy for other in queues if other is not one)
 
 
 def _pools(recipe: Recipe) -> dict[str, Pool]:

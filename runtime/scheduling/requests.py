@@ -33,22 +33,39 @@ class LaneHead(NamedTuple):
     request: WaitingRequest
 
 
-class WaitingRequests:
-    """Waiting requests: O(log n) to add or remove, heads in O(1) per lane."""
+class ModelAccounts:
+    """What all replicas of a model share: its teams' accounts, the floors of its classes, who waits in which line."""
 
     def __init__(self, floor: float = 0.05) -> None:
+        self.teams = {one: ShareGroup() for one in ServiceClass}
+        self.floors = Floors(floor)
+        self.classes: Counter[ServiceClass] = Counter()
+        """How many wait, by class."""
+        self.pools: Counter[str] = Counter()
+        """How many wait, by pool."""
+        self.of_team: dict[ShareAccount, dict[str, WaitingRequests]] = {}
+        """The requests of each and their lines, the newest last."""
+        self.arrivals = 0
+
+    @property
+    def waiting(self) -> int:
+        return self.classes.total()
+
+
+class WaitingRequests:
+    """Requests that wait for one replica: O(log n) to add or remove, heads in O(1) per lane."""
+
+    def __init__(self, accounts: ModelAccounts | None = None) -> None:
+        self.accounts = accounts if accounts is not None else ModelAccounts()
+        self.classes = self.accounts.classes
+        """How many wait for the model, by class."""
+        self.floors, self._teams = self.accounts.floors, self.accounts.teams
         self._by_id: dict[str, WaitingRequest] = {}
         self._lanes: dict[str | None, dict[ServiceClass, dict[str, Lane]]] = {}
         self._counts: Counter[str | None] = Counter()
-        self.classes: Counter[ServiceClass] = Counter()
-        """How many wait, by class."""
-        self._teams = {one: ShareGroup() for one in ServiceClass}
-        self.floors = Floors(floor)
         self.pools: Counter[str] = Counter()
-        """How many wait, by pool."""
-        self._of_team: dict[ShareAccount, dict[str, None]] = {}
-        """The requests of each, the newest last."""
-        self._arrivals = 0
+        """How many wait here, by pool."""
+        self.work = 0.0
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -60,26 +77,51 @@ class WaitingRequests:
         """Raises ValueError when the id waits already."""
         if request_id in self._by_id:
             raise ValueError(f"request {request_id} waits already")
-        self._arrivals += 1
+        accounts = self.accounts
+        accounts.arrivals += 1
         team = self._teams[claim.service_class].join(claim.team, claim.weight, claim.work)
         ties = ShareAccounts(team, team.keys.join(claim.key, 1.0, claim.work))
         latest = now + DEFAULT_DUE_SECONDS
         due = latest if claim.due is None else min(claim.due, latest)
-        request = WaitingRequest(request_id, digest, now, self._arrivals, claim, ties, due)
-        self._by_id[request_id] = request
-        self._of_team.setdefault(team, {})[request_id] = None
+        accounts.classes[claim.service_class] += 1
+        accounts.pools[claim.pool] += 1
+        self._put(WaitingRequest(request_id, digest, now, accounts.arrivals, claim, ties, due))
+
+    def remove(self, request_id: str) -> WaitingRequest | None:
+        if request_id not in self._by_id:
+            return None
+        request = self._take(request_id)
+        claim, accounts = request.claim, self.accounts
+        mine = accounts.of_team[request.ties.team]
+        del mine[request_id]
+        if not mine:
+            del accounts.of_team[request.ties.team]
+        _decrement(accounts.classes, claim.service_class)
+        _decrement(accounts.pools, claim.pool)
+        request.ties.team.keys.leave(request.ties.key, claim.work)
+        self._teams[claim.service_class].leave(request.ties.team, claim.work)
+        if claim.service_class not in accounts.classes:
+            self.floors.clear_credit(claim.service_class)
+        return request
+
+    def move(self, request_id: str, line: "WaitingRequests") -> None:
+        """Let a request wait in the line of another replica. It keeps its rank, and its accounts see nothing of it."""
+        line._put(self._take(request_id))
+
+    def _put(self, request: WaitingRequest) -> None:
+        claim, digest = request.claim, request.digest
+        self._by_id[request.id] = request
+        self.accounts.of_team.setdefault(request.ties.team, {})[request.id] = self
         lanes = self._lanes.setdefault(digest, {}).setdefault(claim.service_class, {})
         if claim.pool not in lanes:
             lanes[claim.pool] = Lane()
         lanes[claim.pool].add(request)
         self._counts[digest] += 1
-        self.classes[claim.service_class] += 1
         self.pools[claim.pool] += 1
+        self.work += claim.work
 
-    def remove(self, request_id: str) -> WaitingRequest | None:
-        request = self._by_id.pop(request_id, None)
-        if request is None:
-            return None
+    def _take(self, request_id: str) -> WaitingRequest:
+        request = self._by_id.pop(request_id)
         claim, digest = request.claim, request.digest
         lanes = self._lanes[digest][claim.service_class]
         lanes[claim.pool].remove(request)
@@ -89,17 +131,9 @@ class WaitingRequests:
                 del self._lanes[digest][claim.service_class]
                 if not self._lanes[digest]:
                     del self._lanes[digest]
-        mine = self._of_team[request.ties.team]
-        del mine[request_id]
-        if not mine:
-            del self._of_team[request.ties.team]
         _decrement(self._counts, digest)
-        _decrement(self.classes, claim.service_class)
         _decrement(self.pools, claim.pool)
-        request.ties.team.keys.leave(request.ties.key, claim.work)
-        self._teams[claim.service_class].leave(request.ties.team, claim.work)
-        if claim.service_class not in self.classes:
-            self.floors.clear_credit(claim.service_class)
+        self.work = self.work - claim.work if self._by_id else 0.0  # nothing is left of sums of fractions
         return request
 
     def remove_all(self, digest: str) -> list[str]:
@@ -129,9 +163,13 @@ class WaitingRequests:
         result.sort()
         return {digest: head for head, digest in result}
 
-    def first(self, digests: Iterable[str | None], closed: frozenset[str]) -> WaitingRequest | None:
+    def first(self, digests: Iterable[str | None], closed: frozenset[str]) -> LaneHead | None:
         """The first request of these digests."""
         return self._first(digests, closed, self._order(), None)
+
+    def first_of_all(self, closed: frozenset[str]) -> LaneHead | None:
+        """The first request, whatever adapter it needs."""
+        return self._first(self._lanes, closed, self._order(), None)
 
     def first_that(
         self,
@@ -141,7 +179,8 @@ class WaitingRequests:
         fits: Callable[[QueueRequest], bool],
     ) -> WaitingRequest | None:
         """The first of a class whose team's claim fits. O(teams that wait)."""
-        return self._first(digests, closed, [service_class], fits)
+        head = self._first(digests, closed, [service_class], fits)
+        return None if head is None else head.request
 
     def _first(
         self,
@@ -149,14 +188,14 @@ class WaitingRequests:
         closed: frozenset[str],
         order: list[ServiceClass],
         fits: Callable[[QueueRequest], bool] | None,
-    ) -> WaitingRequest | None:
+    ) -> LaneHead | None:
         best: LaneHead | None = None
         for digest in digests:
             lanes = self._lanes.get(digest)
             head = None if lanes is None else self._head(lanes, order, closed, fits)
             if head is not None and (best is None or head.rank < best.rank):
                 best = head
-        return None if best is None else best.request
+        return best
 
     def make_room(self, claim: QueueRequest) -> str | None:
         """Remove the newest request of the team with most waiting for its weight; its id.
@@ -173,8 +212,8 @@ class WaitingRequests:
                 continue
             largest = max(group, key=lambda team: team.waiting / team.weight)
             if service_class > claim.service_class or (largest is not mine and largest.waiting / largest.weight > own):
-                newest = next(reversed(self._of_team[largest]))
-                self.remove(newest)
+                newest, line = next(reversed(self.accounts.of_team[largest].items()))
+                line.remove(newest)
                 return newest
         return None
 
@@ -196,7 +235,7 @@ class WaitingRequests:
         return above + level - claim.work
 
     def _due_before(self, team: ShareAccount, claim: QueueRequest) -> float:
-        of_team = (self._by_id[one] for one in self._of_team.get(team, ()))
+        of_team = (line._by_id[one] for one, line in self.accounts.of_team.get(team, {}).items())
         due = inf if claim.due is None else claim.due
         return sum(one.claim.work for one in of_team if one.claim.key == claim.key and one.due <= due)
 
@@ -261,6 +300,8 @@ class RunningRequests:
         self._of_team: dict[str, tuple[float, Counter[ServiceClass]]] = {}
         """Teams with running requests: weight, and number by class."""
         self.pools = Pools(pools)
+        self.work = 0.0
+        """Foreseen, of all that run."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -273,7 +314,11 @@ class RunningRequests:
 
     def closed(self, places: int) -> frozenset[str]:
         """The pools with requests that wait of which none may start now."""
-        return self.pools.closed(self._waiting.pools, places)
+        return self.closed_of(self._waiting, places)
+
+    def closed_of(self, line: WaitingRequests, places: int) -> frozenset[str]:
+        """The same of the line of another replica, if its requests ran here."""
+        return self.pools.closed(line.pools, places)
 
     def full(self, places: int) -> frozenset[str]:
         """Pools whose places are all taken while requests wait: no adapter comes for them."""
@@ -305,6 +350,7 @@ class RunningRequests:
         _, mine = self._of_team.get(claim.team, (0.0, Counter[ServiceClass]()))
         mine[claim.service_class] += 1
         self._of_team[claim.team] = claim.weight, mine
+        self.work += claim.work
         self._charge(run, claim.work)
 
     def progress(self, request_id: str, work: float) -> None:
@@ -324,6 +370,7 @@ class RunningRequests:
         mine[claim.service_class] -= 1
         if not mine.total():
             del self._of_team[claim.team]
+        self.work = self.work - claim.work if self._runs else 0.0
         if work is not None:
             self._charge(run, work - run.charged)
         return run.request
@@ -340,6 +387,7 @@ class RunningRequests:
             self._charge(run, -run.charged)
         self._runs.clear()
         self._of_team.clear()
+        self.work = 0.0
         self.pools.clear()
 
     def _charge(self, run: _Run, work: float) -> None:

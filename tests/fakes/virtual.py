@@ -92,7 +92,7 @@ class VirtualLink:
         """A sleep or a wake."""
         frame = make(0)
         assert isinstance(frame, frames.Wake if self.sleeps else frames.Sleep)
-        assert not self.world.queues[self.model].running
+        assert not self.entry.queue.running
         await asyncio.sleep(self.world.wake_seconds if self.sleeps or self.slept else self.world.first_sleep_seconds)
         self.sleeps = not self.sleeps
         self.slept = True
@@ -102,6 +102,12 @@ class VirtualLink:
             if self.sleeps
             else MemoryFootprint(device_bytes=self.world.bytes[self.model], host_bytes=host)
         )
+
+    @property
+    def entry(self) -> ModelEntry:
+        """The replica that it is."""
+        entries: Any = self.world.manager.table.entries.values()
+        return next(entry for entry in entries if entry.link is self)
 
     async def end(self, grace: float = 0.0, cause: object = None) -> None:
         await asyncio.sleep(0.05)
@@ -132,36 +138,50 @@ class VirtualWorld:
     """Of a wake, and of a sleep."""
     first_sleep_seconds: float = 0.5
     host_budget: int = NO_LIMIT
+    replicas: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The block `replicas` of recipes that have one."""
+    at_once: int = 1000
 
     def __post_init__(self) -> None:
         self.free = self.slots
         self.queues: dict[str, ModelQueue] = {}
         clock = asyncio.get_running_loop().time
-        self.clock, entries, bounds = clock, [], WaitingBound(100_000)
+        self.clock, entries, self.bounds = clock, [], WaitingBound(100_000)
         for name, size in self.bytes.items():
             recipe = Recipe.model_validate(
                 {
                     "id": name, "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
                     "residency": self.residency, "queue": {"max_waiting": 100_000, "max_wait": "10h"},
-                    "batching": {"max_requests": 1000},
+                    "batching": {"max_requests": self.at_once, "spare": 0},
+                    "replicas": self.replicas.get(name, {}),
                 }
             )  # fmt: skip
-            entry = ModelEntry(
-                recipe=recipe, path=None, revision="r", needed=size, needed_detail="", load_seconds=self.seconds[name],
-                queue=None, clock=clock,  # type: ignore[arg-type]
-            )  # fmt: skip
-            entry.queue = self.queues[name] = ModelQueue(
-                recipe,
-                bounds,
-                request_load=lambda entry=entry: self.manager.request_load(entry),
-                released=lambda entry=entry: self.manager.released(entry),
-                clock=clock,
-            )
-            entries.append(entry)
+            of_model: list[ModelEntry] = []
+            for number in range(1, recipe.replicas.most + 1):
+                entry = ModelEntry(
+                    recipe=recipe, path=None, revision="r", needed=size, needed_detail="",
+                    load_seconds=self.seconds[name], queue=None, number=number, replicas=of_model,  # type: ignore[arg-type]
+                    clock=clock,
+                )  # fmt: skip
+                entry.queue = self.make_queue(recipe, self.queues.get(name), number)
+                entries.append(entry)
 
         budgets = [DeviceBudget("cpu", self.budget)]
         table = Table(entries, self, budgets, self, {"cpu": HostMemory()}, self.host_budget)  # type: ignore[arg-type]
         self.manager = ResidencyManager(table, self.patience)
+
+    def make_queue(self, recipe: Recipe, first: ModelQueue | None = None, number: int = 1) -> ModelQueue:
+        id_ = recipe.id if number == 1 else f"{recipe.id}#{number}"
+        self.queues[id_] = queue = ModelQueue(
+            recipe,
+            self.bounds,
+            request_load=lambda: self.manager.request_load(self.manager.table.entries[id_]),
+            released=lambda: self.manager.released(self.manager.table.entries[id_]),
+            clock=self.clock,
+            first=first,
+            number=number,
+        )
+        return queue
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
         assert self.free > 0, "a load was started without a slot for it"
@@ -172,7 +192,7 @@ class VirtualWorld:
         """No slot is pre-warmed here."""
 
     def held(self) -> int:
-        return sum(entry.bytes for entry in self.manager.entries.values() if entry.link is not None)
+        return sum(entry.bytes for entry in self.manager.table.entries.values() if entry.link is not None)
 
     # --- what the manager tells ------------------------------------------------------------------------------------
     def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None:

@@ -251,7 +251,7 @@ $("ask")?.addEventListener("click", async () => {
   try {
     const response = await fetch(api("v1/chat/completions"), {
       method: "POST", headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ model: `${found.model}:${found.name}`, messages: [{ role: "user", content: text }], max_tokens: 48, temperature: 0 }),
+      body: JSON.stringify({ model: `${found.model.split("#")[0]}:${found.name}`, messages: [{ role: "user", content: text }], max_tokens: 48, temperature: 0 }),
     });
     if (!response.ok) throw await failure(response);
     const answer = await response.json();

@@ -6,16 +6,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 
 from launch.recipe_store import Arrangement, RecipeStore, StoredRecipes, arrange
-from registry.errors import NotFound, RoundhouseError
+from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe
 from registry.state.database import State
-from runtime.gateway.files import ModelFiles
+from runtime.gateway.files import ModelFiles, QueueMaker, add_replicas
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.updates import RecipeExchange
-from runtime.scheduling.queue import ModelQueue
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -43,7 +42,7 @@ class ModelSet:
         shelved: StoredRecipes,
         names: Names,
         residency: ResidencyManager,
-        make_queue: Callable[[Recipe], ModelQueue],
+        make_queue: QueueMaker,
         files: ModelFiles,
         state: State,
         metrics: Metrics,
@@ -126,10 +125,13 @@ class ModelSet:
             return
         if entry is not None:
             fill = await asyncio.to_thread(self._files.read_files, recipe)
-            self._residency.exchanger.start(entry, RecipeExchange(recipe, fill, partial(self._counts, entry)))
+            for one in list(entry.replicas):
+                done = partial(self._counts, entry) if one is entry else _nothing_more
+                self._residency.exchanger.start(one, RecipeExchange(recipe, fill, done))
             return
-        entry = await asyncio.to_thread(self._files.entry, recipe, self._make_queue(recipe))
-        self._residency.add(entry)  # from here to the names nothing is awaited: all of it is there, or none
+        entry = await asyncio.to_thread(self._files.entry, recipe, self._make_queue)
+        for one in entry.replicas:
+            self._residency.add(one)  # from here to the names nothing is awaited: all of it is there, or none
         self._name(recipe)
         log.info("a model was added", extra={"model": recipe.id, "version": recipe.version})
         self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # they may come from a hub
@@ -137,8 +139,13 @@ class ModelSet:
     def _counts(self, entry: ModelEntry) -> None:
         """Note that a new recipe counts: it may name other adapters, and pin the model."""
         self._name(entry.recipe)
+        for more in add_replicas(entry, self._make_queue):
+            self._residency.add(more)
+        for extra in entry.replicas[entry.recipe.replicas.most :]:
+            gone = Unavailable(f"A replica of '{entry.id}' was removed. Send the request again.", retry_after=1.0)
+            self._residency.table.spawn(self._residency.remove_replica(extra, gone), f"leave-{extra.id}")
         pinned = self._state.models.pins().get(entry.id, entry.recipe.residency.pin)
-        if pinned != entry.pinned:
+        if pinned != entry.pinned or len(entry.replicas) > 1:
             self._residency.pin(entry, pinned)
         self._residency.table.spawn(self._bring_adapters(entry), f"adapters-{entry.id}")
 
@@ -162,7 +169,8 @@ class ModelSet:
 
     def _drop(self, model: str) -> "asyncio.Task[None]":
         """Hide a model and let it leave. A recipe it was to get would name it again."""
-        self._residency.exchanger.forget(model)
+        for one in self._residency.entries[model].replicas:
+            self._residency.exchanger.forget(one.id)
         self._names.serve([recipe for recipe in self._names.recipes if recipe.id != model])
         self._leaving[model] = task = asyncio.create_task(self._leave(model), name=f"leave-{model}")
         return task
@@ -178,6 +186,9 @@ class ModelSet:
         if model in self._to_readd:
             self._to_readd.discard(model)
             await self.reload()
+
+
+def _nothing_more() -> None: ...
 
 
 async def wait_for_all(leaving: Collection[asyncio.Task[None]]) -> None:

@@ -30,6 +30,7 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import SlotLease, unreachable
 from runtime.scheduling.fair import QueueRequest
+from runtime.scheduling.replicas import choose, keys_of
 from runtime.slots import frames
 from runtime.slots.link import FrameCall
 from tenants.caller import Caller, ServiceClass
@@ -113,26 +114,26 @@ class LocalBackend:
         )
 
     def load_progress(self, target: Target) -> LoadProgress | None:
-        entry = self._residency.get(target.model)
+        entry = self._residency.get(target.model).lead
         if entry.is_ready:
             return None
         progress = entry.progress
         return LoadProgress(progress.phase, progress.fraction) if progress else LoadProgress(entry.state.value, 0.0)
 
     def context_length(self, target: Target) -> int | None:
-        return context_length(self._residency.get(target.model))
+        return context_length(self._residency.get(target.model).lead)
 
     def state_of(self, target: Target) -> TargetState:
         entry = self._residency.entries.get(target.model)
         if entry is None:
             return TargetState(is_local=True, is_resident=True, waiting=0)
-        return TargetState(is_local=True, is_resident=entry.is_ready, waiting=entry.queue.waiting)
+        return TargetState(is_local=True, is_resident=entry.lead.is_ready, waiting=entry.queue.policy.waiting_for_model)
 
     # --- a turn -----------------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def lease(self, request: Request, target: Target) -> "AsyncIterator[LocalLease]":
         context, entry = request.context, self._residency.get(target.model)
-        loads, is_cold = not entry.is_ready, False
+        loads, is_cold = not entry.lead.is_ready, False
         if loads:
             is_cold = entry.progress is None and entry.state in NOT_LOADING and entry.requested_since is None
             self._metrics.cold.labels(entry.id).inc()
@@ -152,8 +153,12 @@ class LocalBackend:
             due=context.begin_by,
             pool=entry.recipe.pool_of(context.service_class.label, estimator.prompt(size)),
         )
+        if not loads and len(entry.replicas) > 1:
+            entry = self._choose(request, entry, adapter, estimator.prompt(size))
         async with await self._turn(request, target, entry, adapter, queue_request) as turn:
             calls = AsyncExitStack()
+            if turn.replica != entry.number:  # it waited for one, and another one was free before
+                entry = next((one for one in entry.replicas if one.number == turn.replica), entry)
             lease = LocalLease(request, target, entry, adapter, turn, calls)
             lease.load_seconds, lease.is_cold = turn.queued_seconds if loads else 0.0, is_cold
             try:
@@ -162,6 +167,20 @@ class LocalBackend:
                 estimator.learn(size, target.label or "", lease.usage)  # not from what ended before its time
             finally:
                 turn.set_work(work_of(lease.usage))
+
+    def _choose(
+        self, request: Request, entry: ModelEntry, adapter: AdapterRef | None, prompt_work: float
+    ) -> ModelEntry:
+        """The replica for a request; there is one that is ready."""
+        ready = [one for one in entry.replicas if one.is_ready]
+        if len(ready) == 1:
+            return ready[0]
+        digest = None if adapter is None else adapter.digest
+        first = next(iter(request.calls), None)
+        body = first.body if isinstance(first, ChatPayload) else None
+        keys = keys_of(body, request.context.caller.salt or "", digest)
+        states = [one.queue.state(digest) for one in ready]
+        return ready[choose(states, keys, entry.queue.seconds_of(prompt_work))]
 
     async def _turn(
         self,
@@ -183,13 +202,13 @@ class LocalBackend:
             expected = 0.0 if left is None or entry.is_ready else self._residency.expected_wait(entry)
             if left is not None and expected > left:
                 self._residency.request_load(entry)  # else no client with a short deadline would ever load it
-                raise unreachable(entry.id, expected, left)
+                raise unreachable(entry.model, expected, left)
             return await entry.queue.acquire(adapter, wait, version.probe if version else None, claim=queue_request)
         except Unavailable as error:
             if error.code == "adapter_probe_failed" and version and version.key.team != queue_request.team:
                 raise Unavailable(PROBE_FAILED, code=error.code, retry_after=error.retry_after) from None
             if context.seconds_left() == 0.0:
-                raise too_late(entry.id) from None
+                raise too_late(entry.model) from None
             if error.code == "queue_timeout" and not entry.is_ready:
                 error.retry_after = max(error.retry_after or 1.0, self._residency.expected_wait(entry))
             raise
@@ -219,6 +238,10 @@ class LocalLease:
     @property
     def revision(self) -> str:
         return self.entry.revision
+
+    @property
+    def replica(self) -> int:
+        return self.entry.number if len(self.entry.replicas) > 1 else 0
 
     @property
     def pool(self) -> str:
@@ -260,7 +283,7 @@ class LocalLease:
         if not isinstance(call, ChatPayload):
             return call
         context, trace = self.request.context, self.request.trace
-        served = self._adapter.digest if self._adapter else self.entry.id
+        served = self._adapter.digest if self._adapter else self.entry.model
         tier = TIERS[context.service_class] if context.hints.echoes_class else ""
         repeated = {"service_tier": tier} if tier and call.path == "/v1/responses" else {}
         begun = CONTINUED if call.continues else {}
@@ -318,7 +341,7 @@ class LocalEvents:
             async with asyncio.timeout(until - time.monotonic()):
                 return await frame_call.next()
         except TimeoutError:
-            raise too_late(self._lease.entry.id) from None
+            raise too_late(self._lease.entry.model) from None
 
 
 def too_late(model: str) -> DeadlineExceeded:

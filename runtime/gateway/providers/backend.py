@@ -76,6 +76,7 @@ class ProviderLease:
     is_cold = uses_device = False
     revision = first_goal = None
     pool = ""
+    replica = 0
 
     def __init__(self, request: Request, target: Target, entry: ProvidedModel) -> None:
         self._request, self._target, self._entry = request, target, entry

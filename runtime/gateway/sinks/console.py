@@ -31,6 +31,7 @@ class ConsoleSink:
                 adapter=(target.adapter or "") if target else "",
                 digest=target.version.digest if target and target.version else "",
                 provider=target.provider if target else "",
+                replica=record.replica,
                 route=_route(target),
                 service_class=context.service_class.label,
                 source=context.source,

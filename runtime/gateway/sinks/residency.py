@@ -36,12 +36,12 @@ class ResidencyRecord:
         self._writer.shutdown()
 
     def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None:
-        self._metrics.load.labels(entry.id).observe(seconds)
+        self._metrics.load.labels(entry.model).observe(seconds)
         record_load(self._decisions, entry.id, seconds, expected, loaded.resident_bytes, needed)
         if expected:
-            self._metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
+            self._metrics.load_error.labels(entry.model, "seconds").set((seconds - expected) / expected)
         if needed:
-            self._metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
+            self._metrics.load_error.labels(entry.model, "bytes").set((loaded.resident_bytes - needed) / needed)
         keep = self._state.models.record_load
         self._store(entry, lambda key: keep(key, loaded.resident_bytes, loaded.seconds, loaded.host_bytes))
         log.info(
@@ -53,11 +53,11 @@ class ResidencyRecord:
         )  # fmt: skip
 
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        self._metrics.load_failures.labels(entry.id).inc()
-        self._decisions.record("fail", entry.id, entry.id, "could not be loaded", more=error.message)
+        self._metrics.load_failures.labels(entry.model).inc()
+        self._decisions.record("fail", entry.model, entry.id, "could not be loaded", more=error.message)
 
     def retried(self, entry: ModelEntry, reason: str) -> None:
-        self._metrics.load_retries.labels(entry.id, reason).inc()
+        self._metrics.load_retries.labels(entry.model, reason).inc()
 
     def grew(self, entry: ModelEntry) -> None:
         keep, margin = self._state.models.record_margin, entry.margin
@@ -65,14 +65,16 @@ class ResidencyRecord:
         log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
-        self._metrics.evictions.labels(entry.id, reason.split()[0]).inc()
-        self._decisions.record("leave", entry.id, entry.id, "leaves the memory", more=reason)
+        self._metrics.evictions.labels(entry.model, reason.split()[0]).inc()
+        self._decisions.record("leave", entry.model, entry.id, "leaves the memory", more=reason)
         log.info("evicted", extra={"model": entry.id, "reason": reason})
 
     def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
-        self._metrics.sleep.labels(entry.id, reason.split()[0]).observe(seconds)
+        self._metrics.sleep.labels(entry.model, reason.split()[0]).observe(seconds)
         freed_words = f"{reason}; {freed / 2**20:,.0f} MiB are free again"
-        self._decisions.record("sleep", entry.id, entry.id, "sleeps in host memory", more=freed_words, seconds=seconds)
+        self._decisions.record(
+            "sleep", entry.model, entry.id, "sleeps in host memory", more=freed_words, seconds=seconds
+        )
         keep, sizes, first = self._state.models.record_sleep, (entry.bytes, entry.host_bytes), entry.naps <= 1
         self._store(entry, lambda key: keep(key, *sizes, seconds, first=first))
         log.info(
@@ -84,19 +86,21 @@ class ResidencyRecord:
         )  # fmt: skip
 
     def woke(self, entry: ModelEntry, seconds: float) -> None:
-        self._metrics.wake.labels(entry.id).observe(seconds)
-        self._decisions.record("wake", entry.id, entry.id, "is awake", more=f"after {seconds:.2f} s", seconds=seconds)
+        self._metrics.wake.labels(entry.model).observe(seconds)
+        self._decisions.record(
+            "wake", entry.model, entry.id, "is awake", more=f"after {seconds:.2f} s", seconds=seconds
+        )
         if (measured := entry.measured_wake) is not None:
             keep = self._state.models.record_wake
             self._store(entry, lambda key: keep(key, measured))
         log.info("awake", extra={"model": entry.id, "seconds": round(seconds, 3), "host_bytes": entry.host_bytes})
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
-        self._metrics.sleep_failures.labels(entry.id, step).inc()
+        self._metrics.sleep_failures.labels(entry.model, step).inc()
 
     def died(self, entry: ModelEntry, reason: str) -> None:
-        self._metrics.deaths.labels(entry.id, reason).inc()
-        self._decisions.record("died", entry.id, entry.id, "died and will come back", more=reason)
+        self._metrics.deaths.labels(entry.model, reason).inc()
+        self._decisions.record("died", entry.model, entry.id, "died and will come back", more=reason)
 
     def _store(self, entry: ModelEntry, write: Callable[[LoadKey], object]) -> None:
         key = load_key(entry.recipe, self._labels.get(entry.device, self._device.label))

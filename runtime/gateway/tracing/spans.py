@@ -56,6 +56,7 @@ ROUTER = "roundhouse.router"
 ATTEMPT = "roundhouse.attempt"
 AUDIO_SECONDS = "roundhouse.audio.seconds"
 BATCH = "roundhouse.batch.size"
+REPLICA = "roundhouse.replica"
 
 SYSTEM = "roundhouse"
 """`gen_ai.provider.name` of what this server answers by itself."""
@@ -213,6 +214,7 @@ def attributes_of(record: RequestRecord) -> Attributes:
         CACHED_TOKENS: usage.cached_tokens or None,
         AUDIO_SECONDS: usage.audio_seconds or None,
         BATCH: usage.batch or None,
+        REPLICA: record.replica or None,
     }
     if target is not None:
         attributes |= {

@@ -97,8 +97,8 @@ class AdapterRow:
 def row(adapter: Adapter, queue: ModelQueue) -> AdapterRow:
     """The figures of an adapter's current version. O(1)."""
     current = adapter.current
-    status = queue.policy.status(current.digest)
-    stats = queue.effects.stats.get(current.digest)
+    status = queue.adapter_status(current.digest)
+    stats = queue.adapter_stats(current.digest)
     return AdapterRow(
         labels=(adapter.key.base, adapter.key.label),
         tier="disk" if status.tier == "staging" else status.tier,

@@ -11,6 +11,7 @@ no more than it has room for.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from registry.recipes.definition import Task
@@ -30,17 +31,20 @@ HEADS = {
 
 
 async def engine_series(entries: Iterable[ModelEntry]) -> bytes:
-    """Prometheus text; empty without a chat model."""
+    """Prometheus text; empty without a chat model. Replicas have `engine` numbers, as vLLM's own have."""
     chat = [entry for entry in entries if entry.recipe.task is Task.CHAT]
     texts = await asyncio.gather(*(_series_of(entry) for entry in chat))
-    waiting = {entry.id: entry.queue.waiting for entry in chat}
+    waiting = Counter[str]()
+    for entry in chat:
+        waiting[entry.model] += entry.queue.waiting
     return merged(texts, waiting) if chat else b""
 
 
 async def _series_of(entry: ModelEntry) -> str:
     if entry.link is None or entry.state not in LOADED:
         return ""
-    return (await entry.link.counted(TIMEOUT)).decode()
+    text = (await entry.link.counted(TIMEOUT)).decode()
+    return text if entry.number == 1 else text.replace('engine="0"', f'engine="{entry.number - 1}"')
 
 
 def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
@@ -62,7 +66,9 @@ def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
                 samples[family].append(line)
     for model, count in waiting.items():
         label = f'model_name="{model}"'
-        samples[WAITING] = [_add_to_sample(line, count) if label in line else line for line in samples[WAITING]]
+        at = next((i for i, line in enumerate(samples[WAITING]) if label in line), None)
+        if at is not None:
+            samples[WAITING][at] = _add_to_sample(samples[WAITING][at], count)
         for name, value in ((RUNNING, 0), (WAITING, count)):
             if not any(label in line for line in samples[name]):
                 samples[name].append(f'{name}{{engine="0",{label}}} {float(value)}')

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace as replaced
 from prometheus_client import Counter
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -24,8 +25,10 @@ from runtime.gateway.names import Names
 from runtime.gateway.views.adapter_facts import AdapterRow, fill, row
 from runtime.gateway.views.engine_series import add_families, engine_series
 from runtime.gateway.views.values import Count, ModelView
+from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.states import ModelState
+from runtime.residency.policy import replica_id
+from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.pool import SlotPool
@@ -100,8 +103,11 @@ class Overview:
 
     @property
     def queues(self) -> Mapping[str, ModelQueue]:
-        """The queue of each model."""
-        return {model: entry.queue for model, entry in self._residency.entries.items()}
+        """The queue of each replica."""
+        return {entry.id: entry.queue for entry in self._replicas()}
+
+    def _replicas(self) -> list[ModelEntry]:
+        return [one for entry in self._residency.entries.values() for one in entry.replicas]
 
     def status(self, caller: Caller | None = None) -> StatusView:
         """caller: who may not see other teams' adapters; None: the operator."""
@@ -172,7 +178,7 @@ class Overview:
 
     def remaining_work(self) -> tuple[int, int, int]:
         """Requests in engines, requests that wait, models in memory."""
-        models = sum(entry.tier is not Tier.DISK for entry in self._residency.entries.values())
+        models = sum(entry.tier is not Tier.DISK for entry in self._replicas())
         return sum(q.running for q in self.queues.values()), sum(q.waiting for q in self.queues.values()), models
 
     async def metrics(self, accept: str = "") -> tuple[bytes, str]:
@@ -182,24 +188,26 @@ class Overview:
         m = self._metrics
         rows: list[AdapterRow] = []
         for entry in self._residency.entries.values():
-            m.resident.labels(entry.id, "device").set(entry.bytes if entry.tier in IN_MEMORY else 0)
-            m.resident.labels(entry.id, "host").set(entry.host_bytes if entry.tier in IN_MEMORY else 0)
+            there = [one for one in entry.replicas if one.tier in IN_MEMORY]
+            m.resident.labels(entry.id, "device").set(sum(one.bytes for one in there))
+            m.resident.labels(entry.id, "host").set(sum(one.host_bytes for one in there))
             for state in ModelState:
-                m.state.labels(entry.id, state.value).set(entry.state is state)
+                m.state.labels(entry.id, state.value).set(entry.lead.state is state)
             queue = entry.queue
-            m.running.labels(entry.id).set(queue.running)
-            m.waiting.labels(entry.id).set(queue.waiting)
+            m.running.labels(entry.id).set(sum(one.queue.running for one in entry.replicas))
+            m.waiting.labels(entry.id).set(sum(one.queue.waiting for one in entry.replicas))
             for service_class, count in queue.policy.waiting_by_class().items():
                 m.class_waiting.labels(entry.id, service_class.label).set(count)
             for pool in entry.recipe.pools:
-                m.pool_running.labels(entry.id, pool).set(queue.policy.running_in(pool))
+                running = sum(one.queue.policy.running_in(pool) for one in entry.replicas)
+                m.pool_running.labels(entry.id, pool).set(running)
                 m.pool_waiting.labels(entry.id, pool).set(queue.policy.waiting_in(pool))
             rows += [row(adapter, queue) for adapter in self._names.everything.adapters(entry.id)]
         for budget in self._device.budgets:
             m.device_budget.labels(budget.device).set(budget.bytes)
             m.device_resident.labels(budget.device).set(self._residency.table.used_bytes(device=budget.device))
         m.restarts.set(self._pool.restarts)
-        info = self._lora_info() + await engine_series(list(self._residency.entries.values()))
+        info = self._lora_info() + await engine_series(self._replicas())
         async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
             text = await asyncio.to_thread(_render, m, rows, self._device, encode)
         return (add_families(text, info) if is_open else text + info), content_type
@@ -218,7 +226,7 @@ class Overview:
             queue = entry.queue
             running, waiting = [], []
             for adapter in self._names.everything.adapters(entry.id):
-                statuses = [queue.policy.status(digest) for digest in {v.digest for v in adapter.versions}]
+                statuses = [queue.adapter_status(digest) for digest in {v.digest for v in adapter.versions}]
                 running += [adapter.key.label] if any(status.running for status in statuses) else []
                 waiting += [adapter.key.label] if any(status.waiting for status in statuses) else []
             labels = (
@@ -277,8 +285,13 @@ class LiveSampler:
             device=_use(status.device),
             devices=[_use(device) for device in status.devices],
             host=host,
-            models=[_part(model) for model in status.models],
-            rings=[self._ring(model, queues[model.id]) for model in status.models if queues[model.id].policy.places],
+            models=[part for model in status.models for part in _parts(model)],
+            rings=[
+                self._ring(model, part, queues[part.id])
+                for model in status.models
+                for part in _parts(model)
+                if queues[part.id].policy.places
+            ],
             running=sum(queue.running for queue in queues.values()),
             waiting=sum(queue.waiting for queue in queues.values()),
             longest_wait=round(max(waits, default=0.0), 3),
@@ -291,10 +304,10 @@ class LiveSampler:
             requests=self._console.last(),
         )
 
-    def _ring(self, model: ModelView, queue: ModelQueue) -> Ring:
+    def _ring(self, model: ModelView, part: ModelPart, queue: ModelQueue) -> Ring:
         policy = queue.policy
         placed, moving = policy.resident(), policy.moving()
-        at = self._stalls.setdefault(model.id, Stalls()).assign(policy.places, placed, moving)
+        at = self._stalls.setdefault(part.id, Stalls()).assign(policy.places, placed, moving)
         stalls = []
         for digest, number in at.items():
             status = policy.status(digest)
@@ -307,14 +320,30 @@ class LiveSampler:
         placed_names = {stall.adapter for stall in stalls}
         used, places = policy.host_use
         return Ring(
-            model=model.id, state=model.state.value, places=policy.places, stalls=stalls, host_used=used,
-            host_places=places, running=model.running or 0, waiting=model.waiting or 0, adapters=len(model.adapters),
+            model=part.id, state=part.state, places=policy.places, stalls=stalls, host_used=used,
+            host_places=places, running=part.running, waiting=part.waiting, adapters=len(model.adapters),
             away=[name for name in model.adapters if name not in placed_names][:MAX_AWAY],
         )  # fmt: skip
 
 
 def _use(device: DeviceView) -> MemoryUse:
     return MemoryUse(device.label, device.budget_bytes, device.resident_bytes, device.name, device.fault)
+
+
+def _parts(model: ModelView) -> list[ModelPart]:
+    """One for each replica that is there or comes; for the first at least."""
+    if not model.replicas:
+        return [_part(model)]
+    there = [one for one in model.replicas if one.number == 1 or one.state in HOLDS_MEMORY]
+    return [
+        _part(
+            replaced(
+                model, id=replica_id(model.id, one.number), state=one.state,
+                bytes=one.bytes, host_bytes=one.host_bytes, device=one.device, running=one.running, waiting=one.waiting,
+            )
+        )
+        for one in there
+    ]  # fmt: skip
 
 
 def _part(model: ModelView) -> ModelPart:

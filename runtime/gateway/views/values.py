@@ -17,7 +17,6 @@ from runtime.gateway.local.backend import context_length
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import NO_LIMIT, Plan
 from runtime.residency.states import ModelState
-from runtime.scheduling.probes import Probes
 from runtime.scheduling.queue import ModelQueue
 
 Count = Annotated[int, Meta(ge=0)]
@@ -36,6 +35,18 @@ class ProgressView(msgspec.Struct, frozen=True):
 class FailureView(msgspec.Struct, frozen=True):
     message: str
     code: str
+
+
+class ReplicaView(msgspec.Struct, frozen=True):
+    number: Annotated[int, Meta(ge=1)]
+    state: ModelState
+    device: str | None
+    bytes: Count
+    host_bytes: Count
+    pid: int | None
+    running: Count
+    waiting: Count
+    deaths: Count
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +87,9 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None
     adapters: list[str]
     description: str
+    replicas: Annotated[
+        list[ReplicaView], Meta(description="Where the recipe has several; the rest of the model is about all of them.")
+    ] = []
     max_model_len: Annotated[Count | None, Meta(description="vLLM's word for `context_length`.")]
     model_name: Annotated[str, Meta(description="Xinference's words, by which its clients choose their calls.")]
     model_type: Literal["LLM", "embedding", "rerank", "audio"]
@@ -126,9 +140,11 @@ def _foreign_fields(entry: ModelEntry, name: str) -> dict[str, Any]:
 
 def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapters: list[str]) -> ModelView:
     """aliases: alias to model id, of all models."""
+    replicas, entry = entry.replicas, entry.lead
+    last_used = max(one.last_used for one in replicas)
     recipe, loaded, failure, progress = entry.recipe, entry.loaded, entry.failure, entry.progress
     return ModelView(
-        id=entry.id,
+        id=entry.model,
         created=int(entry.created),
         owned_by=recipe.owned_by,
         task=recipe.task,
@@ -138,12 +154,12 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         revision=entry.revision,
         recipe_version=recipe.version,
         engine=recipe.engine.name,
-        aliases=sorted(alias for alias, model in aliases.items() if model == entry.id),
+        aliases=sorted(alias for alias, model in aliases.items() if model == entry.model),
         context_length=context_length(entry),
         pinned=entry.pinned,
         device=(entry.device or None) if entry.bytes else None,
-        bytes=entry.bytes,
-        host_bytes=entry.host_bytes,
+        bytes=sum(one.bytes for one in replicas),
+        host_bytes=sum(one.host_bytes for one in replicas),
         expected_bytes=entry.needed,
         weights_bytes=loaded.weights_bytes if loaded else None,
         kv_cache_bytes=loaded.kv_cache_bytes if loaded else None,
@@ -151,19 +167,27 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         can_sleep=entry.asleep is not None,
         expected_wake_seconds=round(entry.wake_seconds, 3) if entry.asleep is not None else None,
         last_load_seconds={k: round(v, 3) for k, v in loaded.seconds.items()} if loaded else None,
-        last_used=round(time.time() - (entry.clock() - entry.last_used), 3) if entry.last_used else None,
-        running=entry.queue.running,
-        waiting=entry.queue.waiting,
-        loads=entry.loads,
-        wakes=entry.wakes,
-        deaths=entry.deaths,
+        last_used=round(time.time() - (entry.clock() - last_used), 3) if last_used else None,
+        running=sum(one.queue.running for one in replicas),
+        waiting=sum(one.queue.waiting for one in replicas),
+        loads=sum(one.loads for one in replicas),
+        wakes=sum(one.wakes for one in replicas),
+        deaths=sum(one.deaths for one in replicas),
+        replicas=[_replica_view(one) for one in replicas] if len(replicas) > 1 else [],
         progress=ProgressView(progress.phase, round(progress.fraction * 100, 1), progress.detail) if progress else None,
         failure=FailureView(failure.cause.message, failure.cause.code) if failure else None,
         problem=entry.broken.message if entry.broken else None,
         adapters=adapters,
         description=recipe.description,
-        **_foreign_fields(entry, entry.id),
+        **_foreign_fields(entry, entry.model),
     )
+
+
+def _replica_view(entry: ModelEntry) -> ReplicaView:
+    return ReplicaView(
+        entry.number, entry.state, (entry.device or None) if entry.bytes else None, entry.bytes, entry.host_bytes,
+        entry.link.pid if entry.link else None, entry.queue.running, entry.queue.waiting, entry.deaths,
+    )  # fmt: skip
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
@@ -288,8 +312,8 @@ def version_view(version: Version) -> VersionView:
 def adapter_view(adapter: Adapter, name: str, queue: ModelQueue, notes: Sequence[str] = ()) -> AdapterView:
     """name: as the caller writes it."""
     current = adapter.current
-    status = queue.policy.status(current.digest)
-    stats = queue.effects.stats.get(current.digest)
+    status = queue.adapter_status(current.digest)
+    stats = queue.adapter_stats(current.digest)
     return AdapterView(
         name=name,
         base=adapter.key.base,
@@ -314,15 +338,15 @@ def adapter_view(adapter: Adapter, name: str, queue: ModelQueue, notes: Sequence
         last_stage_seconds=round(stats.stage_seconds, 4) if stats else None,
         last_place_seconds=round(stats.place_seconds, 4) if stats else None,
         last_used=stats.last_used or None if stats else None,
-        probe=_probe_view(current, queue.effects.probes),
+        probe=_probe_view(current, queue),
     )
 
 
-def _probe_view(version: Version, probes: Probes) -> ProbeView | None:
+def _probe_view(version: Version, queue: ModelQueue) -> ProbeView | None:
     probe = version.probe
     if probe is None:
         return None
-    result = probes.result(version.digest, probe)
+    result = queue.probe_result(version.digest, probe)
     if result is None:
         return ProbeView(probe.prompt, probe.expected, "unchecked", None, None)
     state: Literal["passed", "failed"] = "passed" if result.passed else "failed"

@@ -167,10 +167,16 @@ def test_status_of_several_devices_has_a_line_for_each(server: FakeServer, run: 
     slots = {"total": 6, "free": 5, "restarts": 0, "prewarmed": []}
     reported = {
         "device": {"name": "cuda:0", "label": "2 × GPU", **sizes}, "devices": cards, "slots": slots, "waiting": 0,
-        "uptime_seconds": 5.0, "models": [model("m", device="cuda:1")],
+        "uptime_seconds": 5.0,
+        "models": [model("m", device="cuda:1", replicas=[
+            {"number": 1, "state": "ready", "device": "cuda:1", "bytes": 2**30, "running": 2, "waiting": 1},
+            {"number": 2, "state": "absent", "device": None, "bytes": 0, "running": 0, "waiting": 0},
+        ])],
     }  # fmt: skip
     server.on("GET", "/v1/status", reported)
     lines = run("status").stdout.splitlines()
     assert lines[1] == "  cuda:0 GPU GPU-a: 1.0 GiB of 32.0 GiB used"
     assert lines[2] == "  cuda:1 GPU GPU-b: 1.0 GiB of 32.0 GiB used; gone: GPU is lost"
     assert lines[4].split()[:3] == ["m", "ready", "cuda:1"]
+    assert lines[5].split() == ["replica", "1", "ready", "cuda:1", "1.0", "GiB", "2/1"]
+    assert lines[6].split()[:4] == ["replica", "2", "absent", "-"]

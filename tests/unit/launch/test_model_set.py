@@ -67,7 +67,9 @@ def made(tmp_path: Path) -> tuple[ModelSet, Leaving]:
 
     def entry(recipe: Recipe, _queue: object) -> Any:
         path = tmp_path if recipe.adapters else None
-        return SimpleNamespace(id=recipe.id, recipe=recipe, path=path, pinned=False)
+        result = SimpleNamespace(id=recipe.id, recipe=recipe, path=path, pinned=False)
+        result.replicas = [result]
+        return result
 
     files: Any = SimpleNamespace(entry=entry, read_files=lambda _recipe: lambda _entry: None)
     make_queue: Callable[[Recipe], Any] = lambda _recipe: object()  # noqa: E731

@@ -61,16 +61,16 @@ class MortalLink(VirtualLink):
         frame = make(0)
         falls = isinstance(frame, frames.Sleep)
         assert self.alive is False or self.sleeps is not falls, "a sleeping engine was told to sleep, or the reverse"
-        assert not self.world.queues[self.model].running or not falls, "requests run on an engine that falls asleep"
-        failed = self.storm.sleepless
-        assert not falls or failed[self.model] < MOST_FAILED_SLEEPS, "a sleep is tried again after those that failed"
+        assert not self.entry.queue.running or not falls, "requests run on an engine that falls asleep"
+        failed, name = self.storm.sleepless, self.entry.id
+        assert not falls or failed[name] < MOST_FAILED_SLEEPS, "a sleep is tried again after those that failed"
         self.changing = True
         try:
             await self.work(self.world.wake_seconds)
         finally:
             self.changing = False
         if self.model in self.storm.insomniacs:
-            failed[self.model] += 1 if falls else MOST_FAILED_SLEEPS
+            failed[name] += 1 if falls else MOST_FAILED_SLEEPS
             raise EngineFailed("it does not sleep or wake well")
         self.sleeps = falls
         asleep = self.world.asleep[self.model]
@@ -136,12 +136,13 @@ class Storm(VirtualWorld):
         def in_order(entry: ModelEntry, plan: policy.Plan) -> None:
             for other in self.manager.entries.values():
                 waits = other.state in NOT_RESIDENT and other is not entry and other.requested_since is not None
+                waits = waits and not other.has_others
                 if waits and (other.requested_since or 0.0) < (entry.requested_since or 0.0):
                     self.faults.append(f"{entry.id} comes before {other.id}, which was wanted first")
             start(entry, plan)
 
         self.manager.loader.start = in_order  # type: ignore[method-assign]
-        for entry in self.manager.entries.values():
+        for entry in self.manager.table.entries.values():
             entry.host_needed = AWAKE
 
     def slot_is_back(self) -> None:
@@ -206,11 +207,11 @@ class Storm(VirtualWorld):
         assert 0 <= self.free <= self.slots
         alive = [link for link in self.links if link.alive]
         assert self.free + len(alive) <= self.slots
-        holders = [entry.link for entry in manager.entries.values() if entry.link is not None]
+        holders = [entry.link for entry in manager.table.entries.values() if entry.link is not None]
         assert len(set(map(id, holders))) == len(holders), "two models in one slot"
         bounds = next(iter(self.queues.values()))._bounds
         assert bounds.waiting == sum(queue.waiting for queue in self.queues.values())
-        for entry in manager.entries.values():
+        for entry in manager.table.entries.values():
             if entry.state in (S.READY, S.ASLEEP):
                 link: Any = entry.link
                 assert link is not None
@@ -224,17 +225,20 @@ class Storm(VirtualWorld):
             if entry.state in (S.ABSENT, S.ASLEEP) and entry.queue.oldest is not None:
                 assert entry.requested_since is not None, f"{entry.id} is waited for, and nobody brings it"
                 assert entry.requested_since <= entry.queue.oldest, f"{entry.id} lost its place in the line"
+            policy = entry.queue.policy
+            if entry.state is S.READY and policy.waiting_for_model:
+                assert policy.is_full, f"{entry.id} could run what waits"
             if entry.state not in HOLDS_MEMORY:
                 assert (entry.link, entry.bytes, entry.host_bytes, entry.claim) == (None, 0, 0, 0), entry.id
 
     def check_rest(self) -> None:
         """When nothing goes on any more."""
         self.check()
-        for entry in self.manager.entries.values():
+        for entry in self.manager.table.entries.values():
             assert entry.state in (S.READY, S.ASLEEP, S.ABSENT, S.FAILED), (entry.id, entry.state)
             assert (entry.queue.running, entry.queue.waiting) == (0, 0)
             assert entry.link is None or entry.link.alive  # type: ignore[attr-defined]
-        residents = sum(entry.link is not None for entry in self.manager.entries.values())
+        residents = sum(entry.link is not None for entry in self.manager.table.entries.values())
         assert self.free + residents == self.slots, "a slot was lost"
         assert sum(link.alive for link in self.links) == residents, "a process that nobody knows"
         assert not self.manager.table.claims

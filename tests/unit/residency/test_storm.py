@@ -6,6 +6,7 @@ On a virtual clock, with the real manager and queues. STORMS=3000 runs more of t
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,12 +35,16 @@ ACTIONS = st.one_of(
 )
 
 
-async def storm(actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int) -> None:
+Actions = list[tuple[tuple[str, str, float], float]]
+
+
+async def storm(actions: Actions, sleepers: set[str], host: int, slots: int, **more: Any) -> None:
     world = Storm(
         bytes=BYTES, seconds=LOADS, budget=250, slots=slots, host_budget=host,
         residency={"min_resident": 0.5, "drain_deadline": DRAIN, "idle_timeout": 40, "sleep_timeout": 40},
         wake_seconds=0.4,
         asleep={name: MemoryFootprint(device_bytes=10, host_bytes=100) for name in sleepers},
+        **more,
     )  # fmt: skip
     unmapped = Unmapped(world.faults)
     log.addHandler(unmapped)
@@ -50,12 +55,13 @@ async def storm(actions: list[tuple[tuple[str, str, float], float]], sleepers: s
         log.removeHandler(unmapped)
 
 
-async def weather(world: Storm, actions: list[tuple[tuple[str, str, float], float]]) -> None:
+async def weather(world: Storm, actions: Actions) -> None:
     watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=7.0, hung_after=30.0))
     world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]  # nothing hangs here
     tasks: list[asyncio.Task[None]] = []
     for (what, model, seconds), gap in actions:
-        entry = world.manager.entries[model]
+        replicas = world.manager.entries[model].replicas
+        entry = next((one for one in reversed(replicas) if one.link is not None), replicas[0])
         match what:
             case "ask":
                 tasks.append(asyncio.create_task(world.ask(model, seconds)))
@@ -103,9 +109,23 @@ async def _no_ping(*_: object) -> None:
 )
 @pytest.mark.long
 def test_nothing_is_lost_and_no_request_waits_for_ever(
-    actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int
+    actions: Actions, sleepers: set[str], host: int, slots: int
 ) -> None:
     run(storm(actions, sleepers, host, slots))
+
+
+@settings(max_examples=STORMS, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    actions=st.lists(st.tuples(ACTIONS, GAPS), min_size=15, max_size=40),
+    sleepers=st.sets(MODELS),
+    host=st.sampled_from([130, 1000]),
+    slots=st.integers(2, 5),
+)
+@pytest.mark.long
+def test_the_same_holds_for_models_with_replicas(actions: Actions, sleepers: set[str], host: int, slots: int) -> None:
+    """Two requests fill one of them, so that more of them come while requests take their 30 s."""
+    replicas = {"b": {"least": 2}, "c": {"least": 1, "most": 3}, "d": {"most": 2}}
+    run(storm(actions, sleepers, host, slots, replicas=replicas, at_once=2))
 
 
 def test_who_waits_for_a_slot_is_served_when_it_is_back() -> None:

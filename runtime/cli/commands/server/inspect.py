@@ -89,6 +89,10 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         where = model["device"] if len(devices) > 1 and model["device"] else model["tier"]
         row = [model["id"], state(model), where, held, pinned, busy, ago(model["last_used"])]
         rows.append([*row[:4], size(model["host_bytes"]) if model["host_bytes"] else "-", *row[4:]] if host else row)
+        for one in model.get("replicas", []):
+            cells = [f"  replica {one['number']}", one["state"], one["device"] or "-", size(one["bytes"])]
+            on_host = [size(one["host_bytes"])] if host else []
+            rows.append([*cells, *on_host, "", f"{one['running']}/{one['waiting']}", ""])
     heads = ["MODEL", "STATE", "WHERE", "BYTES", *(["ON HOST"] if host else []), "PINNED", "RUN/WAIT", "LAST USED"]
     table(heads, rows, right=[head for head in ("BYTES", "ON HOST", "RUN/WAIT") if head in heads])
 

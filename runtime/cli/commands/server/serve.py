@@ -95,13 +95,14 @@ def _run(settings: "Settings", as_json: bool) -> int:
 
 
 def _slots(settings: "Settings", read: "Documents", data_dir: Path) -> int:
-    """As set; else two more than there are models, if each has a GiB of free memory, and at least the default."""
+    """As set; else two more than there are models with their replicas, if each has a GiB of free memory."""
     if "slots" in settings.model_fields_set:
         return settings.slots
     import psutil
 
     added = sum(1 for _ in (data_dir / "recipes").glob("*.yaml"))
-    slots = min(len(read.models) + added + 2, psutil.virtual_memory().available >> 30, 64)
+    replicas = sum(recipe.replicas.most for recipe in read.models)
+    slots = min(replicas + added + 2, psutil.virtual_memory().available >> 30, 64)
     return max(settings.slots, slots)
 
 

@@ -105,6 +105,27 @@ def test_only_speech_has_windows(write: Write) -> None:
     assert faults(write(text + "window: {seconds: 12}")) == [f"r.yaml:6: {stated}"]
 
 
+def test_most_replicas_are_as_many_as_at_least_unless_stated(write: Write) -> None:
+    text = f"{GOOD.format('a')}replicas: {{least: 2}}\n---\n{GOOD.format('b')}replicas: {{most: 3}}\n"
+    recipes = load_recipes(write(text))
+    assert [(one.replicas.least, one.replicas.most) for one in recipes] == [(2, 2), (1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "stated"),
+    [
+        ("{least: 3, most: 2}", "'replicas': most must be at least `least`"),
+        ("{most: 17}", "'replicas.most' cannot be 17; write 16 or less"),
+        ("{least: 0}", "'replicas.least' cannot be 0; write 1 or more"),
+        ("{least: two}", "'replicas.least' cannot be 'two'; write a whole number"),
+        ("{lest: 2}", "unknown key 'replicas.lest'; write 'least'"),
+        ("2", "'replicas' cannot be 2; write its keys below it, or leave 'replicas' out"),
+    ],
+)
+def test_replicas_that_cannot_be(write: Write, replicas: str, stated: str) -> None:
+    assert faults(write(f"{GOOD.format('a')}replicas: {replicas}")) == [f"r.yaml:6: {stated}"]
+
+
 @pytest.mark.parametrize("name", ["load_seconds", "tokens_per_second"])
 def test_no_figure_is_without_end(write: Write, name: str) -> None:
     """A wait that is counted with it could not be told."""

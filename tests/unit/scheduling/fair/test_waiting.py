@@ -69,4 +69,6 @@ def test_what_left_is_forgotten() -> None:
         assert waiting.remove(str(number)) is not None
     assert waiting.remove("0") is None
     assert len(waiting) == 0
-    assert [len(table) for table in (waiting._lanes, waiting._of_team, waiting.classes, waiting.pools)] == [0] * 4
+    assert [len(table) for table in (waiting._lanes, waiting.accounts.of_team, waiting.classes, waiting.pools)] == [
+        0
+    ] * 4

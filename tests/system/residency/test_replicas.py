@@ -1,0 +1,98 @@
+"""Two replicas of a chat model on the halves of a CPU, with twenty adapters: right answers, also when one is killed."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+import yaml
+
+from tests.eventually import PATIENCE, eventually
+from tests.system.serving import STARTER, Server
+
+pytestmark = pytest.mark.real
+CHAT = "starter-chat"
+DEVICES = ("cpu:0", "cpu:1")
+HELLO: Any = {"messages": [{"role": "user", "content": "hello world"}], "temperature": 0, "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("replicas")
+    recipe = yaml.safe_load((STARTER / f"{CHAT}.yaml").read_text())
+    recipe["replicas"] = {"least": 2}
+    path = folder / f"{CHAT}.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    with Server(folder / "data", [path], device="cpu:2").wait_ready() as server:
+        wait_for_both(server)
+        yield server
+
+
+def wait_for_both(server: Server) -> list[dict[str, Any]]:
+    def are_there() -> bool:
+        return [one["state"] for one in server.model(CHAT)["replicas"]] == ["ready", "ready"]
+
+    eventually(are_there, server.tail, PATIENCE)
+    found: list[dict[str, Any]] = server.model(CHAT)["replicas"]
+    return found
+
+
+def say(client: openai.OpenAI, model: str) -> tuple[str, str]:
+    """The answer, and the replica that gave it."""
+    raw = client.chat.completions.with_raw_response.create(model=model, **HELLO)
+    return raw.parse().choices[0].message.content or "", raw.headers["X-Roundhouse-Replica"]
+
+
+def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> None:
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=PATIENCE)
+    names = [CHAT, *(adapter["name"] for adapter in server.http.get("/v1/adapters").json()["data"])]
+    assert len(names) == 21
+    first = {name: say(client, name) for name in names}
+    right = {name: answer for name, (answer, _) in first.items()}
+    assert right["uppercase"] == "HELLO WORLD"
+    assert {replica for _, replica in first.values()} == {"1", "2"}, "all adapters have one home"
+    again = {name: say(client, name) for name in names}
+    assert again == first  # the place of its adapter is where a request goes
+
+    before = wait_for_both(server)
+    assert {one["device"] for one in before} == set(DEVICES)
+    assert before[0]["pid"] != before[1]["pid"]
+    lost = next(one for one in before if one["number"] == 2)
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(server.http.post, "/v1/chat/completions", json={**HELLO, "model": name})
+                  for name in names * 3]  # fmt: skip
+        os.killpg(lost["pid"], signal.SIGKILL)
+        answers = [one.result() for one in asking]
+    for name, answer in zip(names * 3, answers, strict=True):
+        if answer.status_code == 200:
+            assert answer.json()["choices"][0]["message"]["content"] == right[name]
+        else:  # it ran there
+            assert (answer.status_code, answer.json()["error"]["code"]) in [(502, "engine_died"), (503, "engine_died")]
+    assert sum(answer.status_code == 200 for answer in answers) >= len(answers) // 2
+    goes_on = {name: say(client, name)[0] for name in names}
+    assert goes_on == right
+
+    after = wait_for_both(server)
+    assert [one["pid"] for one in after if one["number"] == 1] == [before[0]["pid"]]
+    assert [one["deaths"] for one in after] == [0, 1]
+    assert {name: say(client, name)[0] for name in names} == right
+    held = {one["device"]: one["bytes"] for one in after}
+    for device in server.http.get("/v1/status").json()["devices"]:
+        assert device["resident_bytes"] == held[device["name"]] <= device["budget_bytes"]
+    series = [
+        line for line in server.http.get("/metrics").text.splitlines() if line.startswith("vllm:num_requests_runn")
+    ]
+    assert [line.partition('engine="')[2][0] for line in series] == ["0", "1"]
+
+
+def test_an_unload_ends_both_and_a_request_brings_both_back(server: Server) -> None:
+    assert server.http.post(f"/v1/models/{CHAT}/unload").status_code == 200
+    model = server.model(CHAT)
+    assert {one["state"] for one in model["replicas"]} == {"absent"}
+    assert (model["state"], model["bytes"]) == ("absent", 0)
+    answer = server.http.post("/v1/chat/completions", json={**HELLO, "model": "uppercase"})
+    assert answer.json()["choices"][0]["message"]["content"] == "HELLO WORLD"
+    wait_for_both(server)

@@ -1,0 +1,196 @@
+"""Replicas of a model come and go: the table of `runtime.residency.replicas`, on a virtual clock."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from registry.errors import NotFound, RoundhouseError
+from runtime.gateway.files import add_replicas
+from runtime.residency.states import ModelState as S
+from tests.fakes.virtual import run
+from tests.unit.residency.storm import Storm
+
+Scene = Callable[[Storm], Awaitable[None]]
+
+
+def play(scene: Scene, budget: int = 250, slots: int = 4, **replicas: dict[str, int]) -> None:
+    """Models of 100 bytes, two requests at once on each replica."""
+
+    async def work() -> None:
+        models = dict.fromkeys("abc", 100)
+        world = Storm(
+            bytes=models, seconds=dict.fromkeys(models, 1.0), budget=budget, slots=slots, at_once=2,
+            residency={"min_resident": 0, "drain_deadline": 5.0}, replicas=replicas,
+        )  # fmt: skip
+        watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=1.0, hung_after=1e9))
+        world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]
+        await scene(world)
+        world.check()
+        watching.cancel()
+        await world.manager.close()
+
+    run(work())
+
+
+async def _no_ping(*_: object) -> None:
+    return None
+
+
+def there(world: Storm) -> set[str]:
+    return {id_ for id_, entry in world.manager.table.entries.items() if entry.state is S.READY}
+
+
+async def ask(world: Storm, model: str, seconds: float = 1.0, count: int = 1) -> None:
+    await asyncio.gather(*(world.ask(model, seconds) for _ in range(count)))
+
+
+def test_a_model_loads_with_all_replicas_that_it_has_at_least() -> None:
+    async def scene(world: Storm) -> None:
+        await ask(world, "a")
+        await asyncio.sleep(5)
+        assert there(world) == {"a", "a#2"}
+        assert list(world.manager.entries) == ["a", "b", "c"]
+
+    play(scene, a={"least": 2, "most": 4})
+
+
+def test_no_request_waits_beside_an_idle_replica() -> None:
+    async def scene(world: Storm) -> None:
+        await world.manager.load(world.manager.get("a"))
+        await asyncio.sleep(5)
+        began = world.clock()
+        await ask(world, "a", 10.0, count=4)  # all of them to the first one, which runs two at once
+        assert world.clock() - began < 11
+
+    play(scene, a={"least": 2})
+
+
+def test_a_replica_that_has_no_room_holds_up_no_other_model() -> None:
+    async def scene(world: Storm) -> None:
+        await ask(world, "a")
+        await asyncio.sleep(5)
+        assert there(world) == {"a"}
+        await ask(world, "b")
+        assert there(world) == {"b"}  # a's second one has not made room for itself in turn
+        await asyncio.sleep(60)
+        assert there(world) == {"b"}
+
+    play(scene, budget=150, a={"least": 2})
+
+
+def test_one_more_comes_under_pressure_and_leaves_before_any_model() -> None:
+    async def scene(world: Storm) -> None:
+        await ask(world, "b")
+        for _ in range(3):  # until the pace of the requests is known
+            await ask(world, "a", 4.0)
+        began = asyncio.create_task(ask(world, "a", 4.0, count=40))
+        await asyncio.sleep(9)
+        assert there(world) == {"a", "b"}
+        await asyncio.sleep(6)
+        assert there(world) == {"a", "b", "a#2"}
+        await began
+        await asyncio.sleep(30)
+        assert world.evictions == []
+        await ask(world, "a", count=4)  # so the model used longest ago is b
+        await ask(world, "c")
+        assert there(world) == {"a", "b", "c"}
+
+    play(scene, budget=300, a={"least": 1, "most": 2})
+
+
+def test_one_more_evicts_nothing() -> None:
+    async def scene(world: Storm) -> None:
+        await ask(world, "b")
+        await ask(world, "a", 4.0)
+        await ask(world, "a", 4.0, count=40)
+        assert there(world) == {"a", "b"}
+
+    play(scene, budget=250, a={"least": 1, "most": 2})
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_death_of_one_leaves_the_others_serving(number: int) -> None:
+    async def scene(world: Storm) -> None:
+        await ask(world, "a")
+        await asyncio.sleep(5)
+        asking = [asyncio.create_task(world.ask("a", 10.0)) for _ in range(6)]
+        await asyncio.sleep(0.1)
+        link = world.manager.get("a").replicas[number - 1].link
+        await link.die()  # type: ignore[union-attr]
+        await asyncio.sleep(0.01)
+        assert world.manager.get("a").lead.state is S.READY
+        await asyncio.gather(*asking)
+        assert world.refused == ["engine_died", "engine_died"]
+        await asyncio.sleep(30)
+        assert there(world) == {"a", "a#2"}
+
+    play(scene, a={"least": 2})
+
+
+def test_an_unload_by_hand_ends_all() -> None:
+    async def scene(world: Storm) -> None:
+        entry = world.manager.get("a")
+        await world.manager.load(entry)
+        await asyncio.sleep(5)
+        await world.manager.unload(entry)
+        assert there(world) == set()
+        await asyncio.sleep(30)
+        assert there(world) == set()
+        assert world.free == 4
+        await ask(world, "a")
+        await asyncio.sleep(5)
+        assert there(world) == {"a", "a#2"}
+
+    play(scene, a={"least": 2, "most": 3})
+
+
+def test_a_model_that_is_removed_leaves_with_all_and_serves_who_runs() -> None:
+    async def scene(world: Storm) -> None:
+        entry = world.manager.get("a")
+        await world.manager.load(entry)
+        await asyncio.sleep(5)
+        asking = [asyncio.create_task(world.ask("a", 3.0)) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        await world.manager.remove(entry, NotFound("gone"))
+        await asyncio.gather(*asking)
+        assert set(world.manager.table.entries) == {"b", "c"}
+        assert (world.answered, world.refused) == (4, ["model_not_found"])
+
+    play(scene, a={"least": 2})
+
+
+def test_pins_hold_those_that_it_has_at_least() -> None:
+    async def scene(world: Storm) -> None:
+        entry = world.manager.get("a")
+        world.manager.pin(entry, True)
+        assert [one.pinned for one in entry.replicas] == [True, True, False]
+        with suppress(RoundhouseError):
+            await world.manager.unload(entry)
+        world.manager.pin(entry, False)
+        assert not any(one.pinned for one in entry.replicas)
+
+    play(scene, a={"least": 2, "most": 3})
+
+
+def test_a_recipe_with_more_replicas_adds_their_rows_and_one_with_fewer_removes_them() -> None:
+    async def scene(world: Storm) -> None:
+        entry = world.manager.get("a")
+        await ask(world, "a")
+        recipe = entry.recipe
+        entry.recipe = recipe.model_copy(
+            update={"replicas": recipe.replicas.model_copy(update={"least": 2, "most": 2})}
+        )
+        assert add_replicas(entry, world.make_queue) == entry.replicas[1:]
+        world.manager.add(entry.replicas[1])
+        await asyncio.sleep(5)
+        assert there(world) == {"a", "a#2"}
+        entry.recipe = recipe
+        await world.manager.remove_replica(entry.replicas[1], NotFound("gone"))
+        assert there(world) == {"a"}
+        assert (len(entry.replicas), len(entry.queue.replicas)) == (1, 1)
+        await ask(world, "a", count=5)
+        assert world.refused == []
+
+    play(scene)

@@ -1,0 +1,149 @@
+"""Which replica gets a request: the table of `runtime.scheduling.replicas`, and properties."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.scheduling.replicas import (
+    PREFIX_BYTES,
+    HomeKeys,
+    ReplicaState,
+    choose,
+    keys_of,
+    prefix_of,
+)
+
+
+def idle(count: int) -> list[ReplicaState]:
+    return [ReplicaState(number, 0.0, 0.0) for number in range(1, count + 1)]
+
+
+def home(replicas: list[ReplicaState], keys: HomeKeys) -> int:
+    """Where a request goes while nothing runs anywhere."""
+    return choose(
+        [one._replace(start=0.0, work=0.0, adapter=1.0 if keys.adapter else 0.0) for one in replicas], keys, 0.0
+    )
+
+
+def key(number: int) -> HomeKeys:
+    return keys_of(None, "", f"adapter {number}")
+
+
+ADAPTER = key(7)
+PROMPT = HomeKeys(prompt=ADAPTER.adapter)
+
+
+def test_one_replica_gets_everything() -> None:
+    assert choose([ReplicaState(3, 9.0, 1e9, 9.0)], HomeKeys(PROMPT.prompt, ADAPTER.adapter), 5.0) == 0
+
+
+def test_without_keys_the_least_cost_counts_then_the_least_work() -> None:
+    replicas = [ReplicaState(1, 0.2, 5.0), ReplicaState(2, 0.1, 9.0), ReplicaState(3, 0.1, 8.0)]
+    assert choose(replicas, HomeKeys(), 0.3) == 2
+
+
+def test_an_adapter_in_a_place_on_another_replica_is_not_brought_home() -> None:
+    replicas = idle(2)
+    at = home(replicas, ADAPTER)
+    states = [one._replace(adapter=0.5 if i == at else 0.0) for i, one in enumerate(replicas)]
+    assert choose(states, ADAPTER, 0.0) == 1 - at
+
+
+def test_a_home_is_kept_until_it_costs_more_than_what_is_lost() -> None:
+    replicas = idle(2)
+    at = home(replicas, PROMPT)
+    for start, expected in ((0.55, at), (0.65, 1 - at)):  # the other reads the prompt in 0.3 s, which counts twice
+        states = [one._replace(start=start if i == at else 0.0, work=1.0) for i, one in enumerate(replicas)]
+        assert choose(states, PROMPT, 0.3) == expected
+
+
+def test_a_home_over_the_mean_is_left_once_it_makes_requests_wait() -> None:
+    replicas = idle(4)
+    at = home(replicas, PROMPT)
+    for start, work, stays in ((0.0, 9.0, True), (0.1, 9.0, False), (0.1, 1.3, True)):
+        states = [one._replace(work=work if i == at else 1.0, start=start) for i, one in enumerate(replicas)]
+        assert (choose(states, PROMPT, 0.3) == at) is stays
+
+
+def test_of_two_homes_the_one_that_costs_less_counts() -> None:
+    replicas = idle(8)
+    for prompt in range(100):
+        keys = HomeKeys(key(prompt).adapter, ADAPTER.adapter)
+        a, p = home(replicas, ADAPTER), home(replicas, HomeKeys(keys.prompt))
+        if a != p:
+            break
+    there = [one._replace(adapter=0.0 if i == a else 0.5) for i, one in enumerate(replicas)]
+    assert choose(there, keys, 0.1) == a  # the adapter costs more than the prompt
+    assert choose(there, keys, 0.9) == p
+
+
+@given(
+    st.lists(
+        st.builds(
+            ReplicaState,
+            st.integers(1, 16),
+            st.sampled_from([0.0, 0.1, 1.0, 30.0]),
+            st.floats(0, 1e6),
+            st.sampled_from([0.0, 0.2, 2.0]),
+        ),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda one: one.number,
+    ),
+    st.builds(HomeKeys, *[st.none() | st.lists(st.integers(0, 65535), min_size=17, max_size=17).map(tuple)] * 2),
+    st.sampled_from([0.0, 0.05, 3.0]),
+)
+def test_never_worse_than_twice_what_is_lost(replicas: list[ReplicaState], keys: HomeKeys, prefill: float) -> None:
+    """The request waits no longer than it would elsewhere, but for an adapter and a prompt that the home has."""
+    one = replicas[choose(replicas, keys, prefill)]
+    best = min(other.start + other.adapter for other in replicas)
+    assert one.start + one.adapter <= best + 2 * (prefill + max(other.adapter for other in replicas)) + 1e-9
+
+
+@given(st.integers(2, 16), st.integers())
+def test_a_replica_that_goes_moves_only_its_own_keys(count: int, number: int) -> None:
+    replicas, keys = idle(count), key(number)
+    before = replicas[home(replicas, keys)]
+    for gone in replicas:
+        left = [one for one in replicas if one is not gone]
+        if gone is not before:
+            assert left[home(left, keys)] is before
+
+
+def test_homes_are_spread_evenly_and_the_same_in_every_process() -> None:
+    script = (
+        "from runtime.scheduling.replicas import *\n"
+        "states = [ReplicaState(n, 0.0, 0.0, 1.0) for n in range(1, 5)]\n"
+        "print(*(choose(states, keys_of(None, '', f'sha256:{n:064x}'), 0.0) for n in range(400)))"
+    )
+    outputs = {
+        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+        for _ in range(2)
+    }
+    assert len(outputs) == 1
+    places = outputs.pop().split()
+    assert all(60 <= places.count(str(place)) <= 140 for place in range(4))
+
+
+def test_a_key_has_the_team_the_adapter_and_the_beginning_of_the_prompt() -> None:
+    long = {"messages": [{"role": "system", "content": "x" * 2000}, {"role": "user", "content": "one"}]}
+    other = {"messages": [{"role": "system", "content": "x" * 2000}, {"role": "user", "content": "two"}]}
+    mine = keys_of(long, "a", "d")
+    assert mine == keys_of(other, "a", "d")
+    assert mine.prompt not in (
+        keys_of(long, "b", "d").prompt,
+        keys_of(long, "a", "e").prompt,
+        keys_of({}, "a", "d").prompt,
+    )
+    assert keys_of(None, "a", None) == HomeKeys()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"prompt": "a"}, {"prompt": [1, 2, 3] * 900}, {"input": [["b"], "c"]}, {"messages": {"x": 1}, "system": "s"}],
+)
+def test_a_prefix_is_short_whatever_the_body(body: dict[str, object]) -> None:
+    assert len(prefix_of(body)) <= PREFIX_BYTES or not isinstance(body.get("prompt"), list)
