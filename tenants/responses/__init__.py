@@ -1,12 +1,12 @@
-"""Stored answers of OpenAI's Responses: asked for again, gone on from, or made while nobody waits.
+"""Stored responses of OpenAI's Responses API: fetched by id, continued from, or computed in the background.
 
-    (begin) ──> running ──> ended ──(life over, deleted, no room, team archived or switched off)──> gone
+    (begin) ──> running ──> ended ──(expired, deleted, no room, team archived, storing switched off)──> gone
                    └──(its server stopped or died; found at the next start)──> ended, status `failed`
 
-Only background responses are stored while they run; others are stored once, whole. A row holds all that the model was
-given, so none needs another one. Nothing of it stands in a log.
+Only background responses are stored while they run; the others are stored once they are complete. A row holds
+everything that the model was given, so no row depends on another. Nothing of it is ever logged.
 
-rows.py    a response as it is stored
-table.py   the table
-store.py   who stores for how long; background work
+rows.py    one stored response
+table.py   the database table
+store.py   which teams store, and for how long; background work
 """

@@ -1,4 +1,4 @@
-"""A stored response, and JSON with some fields changed; free of the database."""
+"""A stored response, and how its JSON is edited. Knows nothing of the database."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ class StoredResponse:
     id: str
     team: str
     server: str
-    """Which server runs it."""
+    """The server that runs it."""
     created: float
     expires: float
     running: bool
     input: bytes
-    """JSON list of all items that the model was given."""
+    """JSON list of every item that the model was given."""
     answer: bytes
-    """The response as JSON."""
+    """The response object as JSON."""
 
 
 def edit(answer: bytes, changes: Mapping[str, Any]) -> bytes:
-    """A JSON object with other values for some of its fields."""
+    """Replace some fields of a JSON object."""
     return msgspec.json.encode({**_OBJECT.decode(answer), **changes})
 
 
 def failure(code: str, message: str) -> Mapping[str, Any]:
-    """What a response that failed says instead. code: one of OpenAI's `ResponseError`."""
+    """The fields of a failed response. code: one of OpenAI's `ResponseError` codes."""
     return {"status": "failed", "error": {"code": code, "message": message}}
 
 

@@ -1,4 +1,4 @@
-"""Stored responses of a running server: who has them, and the work of those that run in the background."""
+"""A running server's stored responses: which teams store them, and the background work behind them."""
 
 import asyncio
 import logging
@@ -23,7 +23,9 @@ SWEEP_SECONDS = 600.0
 
 
 class ResponseStore:
-    """open_hours: for requests without a key, beside what the team `default` has.
+    """Stores, finds and deletes responses, and runs those in the background.
+
+    open_hours: how long responses to requests without a key are stored, where team `default` sets nothing.
 
     | call         | a team that stores | another team, or unknown id | no database yet |
     |--------------|--------------------|-----------------------------|-----------------|
@@ -41,14 +43,16 @@ class ResponseStore:
         self._sweeping: asyncio.Task[None] | None = None
 
     async def read(self, database: "Database") -> None:
-        """Once it returns, what teams were given before counts; at first, what the last run left is ended."""
+        """Read the teams' settings again; the first call also ends what the previous run left running."""
         from tenants.responses.table import ResponseTable
 
         if self._table is None:
             server = await asyncio.to_thread(server_id, self._data_dir)
             table = ResponseTable(database, server, self._bounds.responses_bytes)
             if interrupted := await asyncio.to_thread(table.interrupt):
-                log.warning("background responses that the last run did not end", extra={"responses": interrupted})
+                log.warning(
+                    "background responses of the previous run were marked as failed", extra={"responses": interrupted}
+                )
             self._table = table
             self._sweeping = asyncio.create_task(self._sweep(table), name="sweep-responses")
         hours = await asyncio.to_thread(self._table.hours)
@@ -57,20 +61,20 @@ class ResponseStore:
         self._hours = hours
 
     def hours(self, team: str) -> int:
-        """How long a team's responses are stored; 0: they are not."""
+        """Hours for which a team's responses are stored; 0: not at all."""
         return self._hours.get(team, 0) if self._table is not None else 0
 
     async def get(self, team: str, id_: str) -> StoredResponse:
-        """Raises NotFound, also for another team's; Unavailable, QueueFull."""
+        """Fetch a response. Raises NotFound, also for another team's; Unavailable, QueueFull."""
         if self._table is None or (row := await self._threads.run(self._table.get, team, id_)) is None:
             raise self._missing(team, id_)
-        if self._table.is_lost(row) and id_ not in self._running:  # its end could not be written
+        if self._table.is_lost(row) and id_ not in self._running:  # storing its end failed
             await self._threads.run(self._table.interrupt, id_)
             return await self.get(team, id_)
         return row
 
     async def put(self, id_: str, team: str, input_: bytes, answer: bytes, *, running: bool = False) -> bool:
-        """Store one. False: too large, or the team is archived. Raises QueueFull, Unavailable."""
+        """Store a response. False if it is too large or its team is archived. Raises QueueFull, Unavailable."""
         assert self._table is not None
         if len(input_) + len(answer) > self._bounds.response_bytes:
             return False
@@ -80,17 +84,18 @@ class ResponseStore:
         )
 
     def check_size(self, size: int) -> None:
-        """Raises TooLarge for input that leaves no room for an answer."""
+        """Raise TooLarge if the input leaves no room for an answer."""
         if size >= self._bounds.response_bytes:
             raise TooLarge(
-                f"With what came before, the input has {size} bytes, and a stored response may have "
-                f"{self._bounds.response_bytes} (see --bounds-factor). Send `store: false`, or begin anew.",
+                f"With the earlier turns the input has {size} bytes; a stored response may have at most "
+                f"{self._bounds.response_bytes} (see --bounds-factor). Send `store: false`, or start a new "
+                "conversation.",
                 code="response_too_large",
                 param="input",
             )
 
     async def delete(self, team: str, id_: str) -> None:
-        """Work for it ends. Raises NotFound, Unavailable, QueueFull."""
+        """Delete a response and end its work. Raises NotFound, Unavailable, QueueFull."""
         await self.get(team, id_)
         await self._stop(id_)
         assert self._table is not None
@@ -98,7 +103,7 @@ class ResponseStore:
 
     # --- background work --------------------------------------------------------------------------------------------
     def run(self, id_: str, work: Callable[[], Awaitable[bytes]]) -> None:
-        """Work for one that was put as running. work: returns the whole answer, whatever happens."""
+        """Run the work of a response that was stored as running. work: returns the whole answer and never raises."""
         task = self._running[id_] = asyncio.create_task(self._run(id_, work), name=f"response-{id_}")
         task.add_done_callback(lambda _: self._running.pop(id_, None))
 
@@ -114,7 +119,7 @@ class ResponseStore:
         return answer
 
     async def end(self, row: StoredResponse, answer: bytes) -> StoredResponse:
-        """Stop a running one, with this answer unless it was quicker. Returns it as it is then."""
+        """Stop a running response and store this answer, unless it ended first. Returns the row afterwards."""
         await self._stop(row.id)
         assert self._table is not None
         await self._threads.run(self._table.end, row.id, answer)
@@ -126,7 +131,7 @@ class ResponseStore:
             await asyncio.wait({task})
 
     async def close(self) -> None:
-        """End all work; each response says that the server stopped."""
+        """End all background work; each response then says that the server stopped."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         if tasks := list(self._running.values()):
@@ -136,17 +141,17 @@ class ResponseStore:
             assert self._table is not None
             try:
                 await asyncio.to_thread(self._table.interrupt)
-            except RoundhouseError as error:  # the next start does it
-                log.warning("background responses were not ended", extra={"cause": error.message})
+            except RoundhouseError as error:  # the next start ends them
+                log.warning("background responses could not be marked as failed", extra={"cause": error.message})
 
     async def _sweep(self, table: "ResponseTable") -> None:
         while True:
             try:
                 await asyncio.to_thread(table.sweep)
-            except RoundhouseError as error:  # the next one may succeed; nobody sees what has expired
+            except RoundhouseError as error:  # the next sweep may succeed; expired rows are never shown
                 log.warning("expired responses were not deleted", extra={"cause": error.message})
             await asyncio.sleep(SWEEP_SECONDS)
 
     def _missing(self, team: str, id_: str) -> NotFound:
         why = "" if self.hours(team) else " This server stores none for you: see docs/chat.md."
-        return NotFound(f"There is no response {quoted(id_)} (any more).{why}", code="response_not_found")
+        return NotFound(f"There is no response {quoted(id_)}; it may have expired.{why}", code="response_not_found")

@@ -1,4 +1,4 @@
-"""Rows of stored responses: a team sees only its own, and none that has expired."""
+"""The table of stored responses. A team sees only its own rows, and none that has expired."""
 
 import time
 from collections.abc import Callable
@@ -15,19 +15,22 @@ HOUR = 3600.0
 
 
 class ResponseTable:
-    """Every call is one transaction, and waits for the database. most: bytes of a team's rows together."""
+    """Every call is one blocking transaction. most: bytes that all rows of a team may have together."""
 
     def __init__(self, database: Database, server: str, most: int, clock: Callable[[], float] = time.time) -> None:
         self._database, self._server, self._most, self._clock = database, server, most, clock
 
     def hours(self) -> dict[str, int]:
-        """How long each team stores responses; those that store none are left out."""
+        """Hours for which each team stores responses, without those that store none."""
         query = sa.select(TEAMS.c.id, TEAMS.c.response_hours).where(TEAMS.c.response_hours > 0)
         with self._database.read() as connection:
             return {row.id: row.response_hours for row in connection.execute(query)}
 
     def put(self, id_: str, team: str, hours: int, input_: bytes, answer: bytes, *, running: bool = False) -> bool:
-        """Store one; the team's oldest make room. False: the team is archived. Raises QueueFull where all run."""
+        """Store a row, deleting the team's oldest ones for room.
+
+        False if the team is archived. Raises QueueFull if only running ones are left to delete.
+        """
         now, size = self._clock(), len(input_) + len(answer)
         with self._database.write() as connection:
             connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.expires <= now, ~RESPONSES.c.running))
@@ -53,7 +56,7 @@ class ResponseTable:
             over -= row.bytes
         if over > 0:
             raise QueueFull(
-                "The responses of your team that still run leave no room for another one: wait for one, or cancel it.",
+                "Your team's running responses leave no room for another one: wait for one to end, or cancel one.",
                 code="responses_full",
                 retry_after=5,
             )
@@ -70,7 +73,7 @@ class ResponseTable:
         return StoredResponse(**row._asdict())
 
     def end(self, id_: str, answer: bytes) -> bool:
-        """Replace the answer of one that runs. False: none does."""
+        """Store the answer of a running response. False if it is not running."""
         size = sa.func.length(RESPONSES.c.input) + len(answer)
         query = sa.update(RESPONSES).where(RESPONSES.c.id == id_, RESPONSES.c.running)
         with self._database.write() as connection:
@@ -82,17 +85,17 @@ class ResponseTable:
             return connection.execute(query).rowcount > 0
 
     def sweep(self) -> int:
-        """Delete what has expired; how many."""
+        """Delete expired rows; returns how many."""
         with self._database.write() as connection:
             old = sa.delete(RESPONSES).where(RESPONSES.c.expires <= self._clock(), ~RESPONSES.c.running)
             return connection.execute(old).rowcount
 
     def is_lost(self, row: StoredResponse) -> bool:
-        """Whether this server should be running it."""
+        """Whether the row says that this server is running it."""
         return row.running and row.server == self._server
 
     def interrupt(self, *ids: str) -> int:
-        """What this server ran has failed, or those of it that are named; how many."""
+        """Mark this server's running responses, or only those named, as failed; returns how many."""
         mine = [RESPONSES.c.server == self._server, RESPONSES.c.running]
         if ids:
             mine.append(RESPONSES.c.id.in_(ids))
