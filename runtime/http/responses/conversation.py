@@ -1,4 +1,4 @@
-"""A request to Responses and the items that it goes on from."""
+"""A request to Responses, and the stored turns that it continues from."""
 
 import secrets
 import time
@@ -30,7 +30,7 @@ class StoreRequest(msgspec.Struct):
 
     @classmethod
     def of(cls, body: bytes) -> Self:
-        """Raises BadRequest for a body that is no object, a wrong type, or what excludes each other."""
+        """Raises BadRequest for a body that is no object, and for fields of a wrong type or that exclude each other."""
         fields = parse_object(body)
         store, background = _flag(fields, "store", True), _flag(fields, "background", False)
         previous = fields.pop("previous_response_id", None)
@@ -44,14 +44,14 @@ class StoreRequest(msgspec.Struct):
             )
         if background and fields.get("stream") is True:
             raise BadRequest(
-                "A background response is no stream here: leave 'stream' out, and ask for the response by its id.",
+                "A background response cannot be streamed here: leave 'stream' out, and fetch the response by its id.",
                 param="stream",
                 code="unsupported_value",
             )
         return cls(fields, store, previous, background)
 
-    def go_on(self, row: StoredResponse | None) -> bytes:
-        """Put what came before into the input. Returns all items as JSON. Raises BadRequest."""
+    def with_history(self, row: StoredResponse | None) -> bytes:
+        """Put the earlier turns before the input. Returns all items as JSON. Raises BadRequest."""
         given = self.fields.get("input", [])
         items = [_message(given)] if isinstance(given, str) else given
         if not isinstance(items, list):
@@ -61,7 +61,7 @@ class StoreRequest(msgspec.Struct):
             answer = _ANSWER.decode(row.answer)
             if answer["status"] not in ("completed", "incomplete"):
                 raise BadRequest(
-                    f"The response {row.id} is {answer['status']}: go on from one that is completed.",
+                    f"The response {row.id} is {answer['status']}: continue from a completed one.",
                     param="previous_response_id",
                 )
             before = [*msgspec.json.decode(row.input), *answer["output"]]
@@ -70,7 +70,7 @@ class StoreRequest(msgspec.Struct):
 
     @property
     def body(self) -> bytes:
-        """What the engine gets."""
+        """The body for the engine."""
         return msgspec.json.encode(self.fields)
 
 

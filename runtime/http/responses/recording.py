@@ -1,11 +1,11 @@
-"""Answers of Responses that are stored as they are given, or made while nobody waits.
+"""Responses that are stored as they are answered, or computed in the background.
 
 | team stores | store        | background | what happens                                                           |
 |-------------|--------------|------------|------------------------------------------------------------------------|
-| no          | any          | any        | as for every path: the engine leaves it out, or refuses it             |
-| yes         | false        | no         | goes on from `previous_response_id`; nothing is stored                 |
-| yes         | true, absent | no         | stored before the client has its last event                            |
-| yes         | true, absent | yes        | stored at once as `in_progress`; the answer takes its place at its end |
+| no          | any          | any        | as on every path: the engine leaves the fields out, or refuses them    |
+| yes         | false        | no         | continues from `previous_response_id`; nothing is stored               |
+| yes         | true, absent | no         | stored before the client gets its last event                           |
+| yes         | true, absent | yes        | stored at once as `in_progress`, and replaced by the answer at its end |
 """
 
 import logging
@@ -42,7 +42,7 @@ _ENDS = _NAMED[3:]
 def serve_stored(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str] | None = None
 ) -> Parts:
-    """`serve`, with what is stored before and after it."""
+    """As `serve`, for teams that store: continues from stored responses, and stores the answer."""
     if not gateway.services.responses.hours(context.caller.team):
         return serve(gateway, context, endpoint, body, query)
     return _serve(gateway, context, endpoint, body)
@@ -51,7 +51,7 @@ def serve_stored(
 async def _serve(gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes) -> Parts:
     try:
         request = StoreRequest.of(body)
-        items = await _go_on(gateway, context, request)
+        items = await _input_items(gateway, context, request)
         if request.background:
             parts = await _begin(gateway, context, endpoint, request, items)
         else:
@@ -69,22 +69,22 @@ async def _serve(gateway: Gateway, context: RequestContext, endpoint: Endpoint, 
             yield part
 
 
-async def _go_on(gateway: Gateway, context: RequestContext, request: StoreRequest) -> bytes:
-    """All items of the input as JSON."""
+async def _input_items(gateway: Gateway, context: RequestContext, request: StoreRequest) -> bytes:
+    """Every item that the model is given, earlier turns included, as JSON."""
     store, row = gateway.services.responses, None
     if request.previous is not None:
         try:
             row = await store.get(context.caller.team, request.previous)
         except NotFound as error:
             raise BadRequest(error.message, param="previous_response_id", code="previous_response_not_found") from None
-    items = request.go_on(row)
+    items = request.with_history(row)
     if request.store:
         store.check_size(len(items))
     return items
 
 
 class _Recorder:
-    """Puts our id into one answer, and stores it."""
+    """Puts our own id into an answer and stores it."""
 
     def __init__(self, gateway: Gateway, context: RequestContext, request: StoreRequest, items: bytes) -> None:
         self._store, self._team, self._items = gateway.services.responses, context.caller.team, items
@@ -118,7 +118,7 @@ class _Recorder:
         return sse.with_data(event, msgspec.json.encode({**data, "response": msgspec.Raw(response)}))
 
     async def _end(self, response: bytes | msgspec.Raw) -> bytes:
-        """Store the whole response. One that cannot be stored says `store: false`."""
+        """Store the complete response. If that fails, the answer says `store: false`."""
         answer = edit(response, self._changes)
         if not self._stores:
             return answer
@@ -134,7 +134,7 @@ class _Recorder:
 async def _begin(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, request: StoreRequest, items: bytes
 ) -> Parts:
-    """Store a response that runs, and begin its work. Raises what refuses it."""
+    """Store a response as running, and start its work. Raises RoundhouseError if either is refused."""
     store, caller = gateway.services.responses, context.caller
     model = request.fields.get("model")
     gateway.check_name(ModelRef(Task.CHAT, model if isinstance(model, str) else None), caller)
@@ -142,15 +142,15 @@ async def _begin(
     answer = msgspec.json.encode(begun(id_, request))
     if not await store.put(id_, caller.team, items, answer, running=True):
         raise NotFound("This team stores no responses any more.", code="response_not_found")
-    patient = replace(context, first_by=None, preference=Preference(strict=context.preference.strict))
-    store.run(id_, partial(_work, gateway, patient, endpoint, request, answer))
+    without_deadline = replace(context, first_by=None, preference=Preference(strict=context.preference.strict))
+    store.run(id_, partial(_work, gateway, without_deadline, endpoint, request, answer))
     return whole_answer(answer)
 
 
 async def _work(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, request: StoreRequest, answer: bytes
 ) -> bytes:
-    """The whole response, whatever became of it."""
+    """The complete response, a failed one included."""
     status, data = 500, bytearray()
     async with aclosing(serve(gateway, context, endpoint, request.body, {})) as parts:
         async for part in parts:
