@@ -8,10 +8,13 @@
     activations      what one engine step needs at its limits
     overhead         the process itself: libraries, CUDA context, compiled code (`models.engines`)
 
+Over several devices each holds weights / (tensor x pipeline), KV cache / (heads' parts x pipeline), adapter places of
+its part of the layers, and activations and overhead of its own process; each process stages adapters for itself.
+
 An estimate decides only before the first load: the measured figure replaces it (`State.models.measured`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +24,12 @@ from registry.errors import Unfit
 from registry.files.dtypes import settle
 from registry.files.shape import DTYPE_BYTES, Shape, read_shape
 from registry.files.weights import Weights, read_weights
-from registry.recipes.definition import Recipe, Task
+from registry.recipes.definition import Parallel, Recipe, Task
 
 FULL_CONTEXTS = 8
 DEFAULT_KV_CACHE = 4 * GIB
+ONE = Parallel()
+MOST_TENSOR = 64
 SECOND_FRAMES = 50
 """Whisper's encoder turns a second of a window, padding included, into so many frames."""
 BEAMS = 5
@@ -36,7 +41,7 @@ ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes by term. On a CPU everything lies in host memory, so there `total` is `host`."""
+    """Bytes by term, on each of its devices. On a CPU everything lies in host memory, so there `total` is `host`."""
 
     kind: DeviceKind
     weights: int
@@ -45,15 +50,22 @@ class Estimate:
     activations: int
     overhead: int
     host_adapters: int
+    """This and the next one: of all devices' processes together."""
     host_overhead: int
     notes: Mapping[str, str]
     """How each term came about."""
+    devices: int = 1
+
+    @property
+    def on_each(self) -> int:
+        """Bytes on each of the model's devices."""
+        on_device = self.weights + self.kv_cache + self.adapter_places + self.activations + self.overhead
+        return on_device + (-(-self.host_adapters // self.devices) if self.kind == "cpu" else 0)
 
     @property
     def total(self) -> int:
-        """Bytes on the model's own device."""
-        on_device = self.weights + self.kv_cache + self.adapter_places + self.activations + self.overhead
-        return on_device + (self.host_adapters if self.kind == "cpu" else 0)
+        """Bytes on all of the model's devices."""
+        return self.devices * self.on_each
 
     @property
     def host(self) -> int:
@@ -65,7 +77,8 @@ class Estimate:
         terms = ["weights", "kv_cache", "adapter_places", "activations", "overhead"]
         beside = ["host_adapters", "host_overhead"]
         terms += beside if self.kind == "cpu" else []
-        lines = [*self._lines(terms), f"{_mib(self.total)}  total on the device ({self.kind})"]
+        where = "the device" if self.devices == 1 else f"each of {self.devices} devices"
+        lines = [*self._lines(terms), f"{_mib(self.on_each)}  total on {where} ({self.kind})"]
         if self.kind != "cpu":
             lines += [*self._lines(beside), f"{_mib(self.host)}  total in host memory"]
         return "\n".join(lines)
@@ -94,24 +107,28 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
     """Estimate without files. `recipe`: its dtype settled; `shape`: None for speech. Unfit for bad flags."""
     if fault := flag_fault(recipe):
         raise Unfit(f"This is not a recipe: {fault}.", code="bad_recipe", param="engine.flags")
-    cast = _float_bytes(recipe, kind)
-    notes = {"weights": f"{weights.parameters:,} parameters, {_dtype_words(recipe, cast)}"}
+    cast, parallel = _float_bytes(recipe, kind), recipe.parallel
+    parts = parallel.tensor * parallel.pipeline
+    spread = f", {parallel.words()}" if parallel.devices > 1 else ""
+    notes = {"weights": f"{weights.parameters:,} parameters, {_dtype_words(recipe, cast)}{spread}"}
     kv_cache = place = places = buffers = host_place = host_places = 0
     if shape is not None and recipe.task is Task.CHAT:
-        kv_cache = default_kv_cache(recipe, shape) if recipe.memory.kv_cache is None else int(recipe.memory.kv_cache)
-        per_token = kv_bytes_per_token(recipe, shape)
+        check_parallel(recipe, shape, kind)
+        kv_cache, per_token = kv_on_each(recipe, shape), kv_bytes_per_token(recipe, shape)
         origin = "as the recipe says" if recipe.memory.kv_cache is not None else "room for full contexts"
-        notes["kv_cache"] = f"{origin}, {kv_cache // per_token:,} tokens of {per_token:,} bytes"
+        tokens = whole_kv_cache(recipe, shape) // per_token
+        notes["kv_cache"] = f"{origin}, {tokens:,} tokens of {per_token:,} bytes{spread}"
         room = recipe.memory.adapters
         places, host_places = room.device, room.host if room.device else 0
         # on a CPU an adapter's values stay 16 bits wide beside float32: see `models.chat.settings`
         each = 2 if kind == "cpu" else DTYPE_BYTES.get(recipe.dtype, 2)
-        place = adapter_place_bytes(weights, shape, room.max_rank, each)
+        place = adapter_place_bytes(weights, shape, room.max_rank, each, parallel)
         buffers = 1 if places and kind == "cuda" else 0
         and_buffer = " and a buffer for the next adapter" if buffers else ""
         notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank}){and_buffer}"
-        # beside a GPU an adapter lies in a pinned buffer, and torch pins blocks of powers of two
-        host_place = place if kind == "cpu" else 1 << (place - 1).bit_length()
+        # beside a GPU an adapter lies in a pinned buffer, and torch pins blocks of powers of two; each process has all
+        host_place = adapter_place_bytes(weights, shape, room.max_rank, each)
+        host_place = parts * (host_place if kind == "cpu" else 1 << (host_place - 1).bit_length())
         notes["host_adapters"] = f"up to {host_places} staged adapters of {host_place:,} bytes"
     overhead, host_overhead = ENGINES[recipe.engine.name].overhead[kind]
     activations = _activations(recipe, weights, shape, cast or 4)
@@ -125,15 +142,61 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         notes["overhead"] = "as the recipe says, activations included"
     return Estimate(
         kind=kind,
-        weights=weights.loaded_bytes(cast),
+        weights=-(-weights.loaded_bytes(cast) // parts),
         kv_cache=kv_cache,
         adapter_places=(places + buffers) * place,
         activations=activations,
         overhead=overhead,
         host_adapters=host_places * host_place,
-        host_overhead=host_overhead,
+        host_overhead=parallel.devices * host_overhead,
         notes=notes,
+        devices=parallel.devices,
     )
+
+
+def check_parallel(recipe: Recipe, shape: Shape, kind: DeviceKind) -> None:
+    """Raises Unfit where the network cannot be spread as the recipe says."""
+    wrong = next(_parallel_faults(recipe.parallel, shape, kind), None)
+    if wrong is not None:
+        key, why = wrong
+        raise Unfit(f"parallel.{key} is {getattr(recipe.parallel, key)}: {why}", code="bad_recipe", param="parallel")
+
+
+def _parallel_faults(parallel: Parallel, shape: Shape, kind: DeviceKind) -> Iterator[tuple[str, str]]:
+    tensor, pipeline = parallel.tensor, parallel.pipeline
+    if parallel.devices == 1:
+        return
+    fitting = [n for n in range(1, MOST_TENSOR + 1) if shape.heads % n == 0 and _shares(shape.kv_heads, n)]
+    write = f"write one of {', '.join(map(str, fitting))}."
+    if shape.heads % tensor:
+        over = f"{shape.heads} = {tensor} x {shape.heads // tensor} + {shape.heads % tensor}"
+        yield "tensor", f"its {shape.heads} attention heads do not divide by that ({over}); {write}"
+    if not _shares(shape.kv_heads, tensor):
+        yield "tensor", f"its {shape.kv_heads} heads of keys and values cannot be shared out equally; {write}"
+    if pipeline > 1 and kind == "cpu":
+        yield "pipeline", "vLLM's CPU build ends at its start with that; write 1, and parallel.tensor."
+    if pipeline > shape.layers:
+        yield "pipeline", f"it has {shape.layers} layers; write no more than that."
+    if parallel.data > 1 and kind == "cpu":
+        yield "data", "on a CPU there is one engine; write 1, and parallel.tensor."
+    if parallel.data > 1 and not shape.experts:
+        yield "data", "it has no experts to share out; write 1, and parallel.tensor."
+
+
+def _shares(kv_heads: int, tensor: int) -> bool:
+    """Whether each device has as many heads of keys and values as another."""
+    return kv_heads % tensor == 0 or tensor % kv_heads == 0
+
+
+def whole_kv_cache(recipe: Recipe, shape: Shape) -> int:
+    """Bytes of the KV cache on all devices, keys and values that several keep counted once."""
+    return default_kv_cache(recipe, shape) if recipe.memory.kv_cache is None else int(recipe.memory.kv_cache)
+
+
+def kv_on_each(recipe: Recipe, shape: Shape) -> int:
+    """Bytes of the KV cache on each device: where there are fewer heads than devices, some keep the same ones."""
+    shares = 1 if shape.latent else min(recipe.parallel.tensor, shape.kv_heads)
+    return -(-whole_kv_cache(recipe, shape) // (shares * recipe.parallel.pipeline))
 
 
 def kv_bytes_per_token(recipe: Recipe, shape: Shape) -> int:
@@ -149,14 +212,16 @@ def default_kv_cache(recipe: Recipe, shape: Shape) -> int:
     return max(one * 5 // 4, min(one * min(FULL_CONTEXTS, recipe.batching.max_requests), DEFAULT_KV_CACHE))
 
 
-def adapter_place_bytes(weights: Weights, shape: Shape, rank: int, each: int) -> int:
+def adapter_place_bytes(weights: Weights, shape: Shape, rank: int, each: int, parallel: Parallel = ONE) -> int:
     """Bytes of one place: rank x (inputs + outputs) of every linear layer, the embedding and the head.
 
     vLLM makes room for all of them, whatever an adapter's own rank and targets are. 8B Llama: 5.5 MB per unit of rank.
+    Tensor parallel halves one side of each layer, which of them depends on the layer: the smaller one counts.
     """
-    linear = weights.linear or shape.linear
+    linear, tensor = weights.linear or shape.linear, parallel.tensor
     ends = 2 * (shape.vocabulary + shape.hidden)
-    return rank * each * (sum(inputs + outputs for inputs, outputs in linear) + ends)
+    values = sum(max(one, other) + -(-min(one, other) // tensor) for one, other in linear) + ends
+    return rank * each * -(-values // parallel.pipeline)
 
 
 def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: float) -> int:

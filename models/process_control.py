@@ -144,17 +144,17 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def keep_to(gpu: str, cores: Collection[int]) -> None:
-    """Have this process, and those it starts, see one GPU only, and run on some cores only.
+def keep_to(gpus: str, cores: Collection[int]) -> None:
+    """Have this process, and those it starts, see some GPUs only, and run on some cores only.
 
     Before the first call to CUDA, which reads the variable once.
 
     Args:
-        gpu: its UUID; empty: as it is.
+        gpus: their UUIDs, by commas; empty: as it is.
         cores: numbers of the cores; empty: as it is.
     """
-    if gpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     if cores:
         for thread in map(int, os.listdir("/proc/self/task")):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile

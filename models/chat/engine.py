@@ -132,7 +132,8 @@ class VllmEngine:
 
     def _start(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
         """Start EngineCore; runs in a thread of its own."""
-        threads, swap, critical = settings.threads(path), settings.swap_tokens(recipe), settings.critical_tokens(recipe)
+        threads = settings.threads(path, launch.workers(arguments))
+        swap, critical = settings.swap_tokens(recipe), settings.critical_tokens(recipe)
         self._engine = launch.start_engine(arguments, device, threads, self._bounds, swap, critical)
 
     async def _open(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
@@ -172,10 +173,16 @@ class VllmEngine:
             host_bytes=on_host if on_device else 0,
             asleep=asleep,
             weights_bytes=bytes_of_files(path),
-            kv_cache_bytes=self._engine.vllm_config.cache_config.kv_cache_memory_bytes or 0,
+            kv_cache_bytes=self._kv_cache_bytes(),
             seconds=seconds,
             context_length=self._engine.model_config.max_model_len,
         )
+
+    def _kv_cache_bytes(self) -> int:
+        """Of all workers."""
+        config = self._engine.vllm_config
+        workers = config.parallel_config.world_size * config.parallel_config.data_parallel_size
+        return int(config.cache_config.kv_cache_memory_bytes or 0) * int(workers)
 
     def _child_died(self, how: EngineFailed) -> None:
         self._cause = how

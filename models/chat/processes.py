@@ -105,12 +105,13 @@ async def in_new_thread(work: Callable[[], T]) -> T:
 
 
 def memory_of(processes: Sequence[BaseProcess]) -> int:
-    """Bytes of this process and EngineCore's.
+    """Bytes of this process, EngineCore's and its workers'.
 
     A fork shares most pages with its parent: the proportional set size counts each page once over both.
     """
-    own = [psutil.Process(), *(psutil.Process(process.pid) for process in processes)]
-    return sum(process.memory_full_info().pss for process in own)
+    own = [psutil.Process(process.pid) for process in processes]
+    family = [psutil.Process(), *own, *(worker for process in own for worker in process.children(recursive=True))]
+    return sum(process.memory_full_info().pss for process in family)
 
 
 class EngineProcesses:

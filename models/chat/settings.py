@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from models.estimate import default_kv_cache
+from models.estimate import kv_on_each
 from registry.base.json import read_object
 from registry.base.processor import cores
 from registry.errors import Unfit
@@ -117,6 +117,9 @@ OURS = {
     "max_lora_rank": "memory.adapters.max_rank",
     "lora_modules": "adapters",
     "enable_sleep_mode": "residency.sleep",
+    "tensor_parallel_size": "parallel.tensor",
+    "pipeline_parallel_size": "parallel.pipeline",
+    "data_parallel_size": "parallel.data",
 }
 """vLLM's flags that a recipe has words for, and those words."""
 
@@ -124,7 +127,10 @@ NEVER = {
     "host", "port", "uds", "api_key", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "middleware", "allowed_origins",
     "worker_extension_cls", "worker_cls", "distributed_executor_backend", "lora_dtype", "lora_target_modules",
     "enable_log_requests", "root_path", "headless", "api_server_count", "config", "grpc", "default_mm_loras",
-    "fully_sharded_loras", "load_format_plugin", "enable_log_outputs", "scheduling_policy",
+    "fully_sharded_loras", "load_format_plugin", "enable_log_outputs", "scheduling_policy", "nnodes", "node_rank",
+    "master_addr", "master_port", "data_parallel_rank", "data_parallel_start_rank", "data_parallel_size_local",
+    "data_parallel_address", "data_parallel_rpc_port", "data_parallel_backend", "data_parallel_hybrid_lb",
+    "data_parallel_external_lb", "prefill_context_parallel_size",
 }  # fmt: skip
 """Flags that make no sense inside a slot or would take it out of our hands."""
 
@@ -164,7 +170,10 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
         yield from ("--max-model-len", str(context))
     yield from ("--max-num-seqs", str(recipe.batching.sequences))
     yield from ("--max-num-batched-tokens", str(max(recipe.batching.max_tokens, recipe.batching.sequences)))
-    yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, read_shape(path))))
+    yield from ("--kv-cache-memory-bytes", str(kv_on_each(recipe, read_shape(path))))
+    for name, count in recipe.parallel:
+        if count > 1:
+            yield from (f"--{name}-parallel-size", str(count))
     if device == "cpu":
         yield "--enforce-eager"
         yield from cpu_flags(config)
@@ -246,9 +255,7 @@ def sleeps(recipe: Recipe) -> bool:
 
     Only with one worker: with several, adapters were seen to be lost in a sleep without a word (vLLM issue 53888).
     """
-    parallel = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
-    workers = [int(str(value)) for key, value in recipe.engine.flags.items() if key.replace("-", "_") in parallel]
-    return recipe.residency.sleep != "never" and all(count == 1 for count in workers)
+    return recipe.residency.sleep != "never" and recipe.parallel.devices == 1
 
 
 def _flags(flags: dict[str, Flag], parser: Any) -> Iterator[str]:
@@ -277,10 +284,10 @@ def _flags(flags: dict[str, Flag], parser: Any) -> Iterator[str]:
     yield from words
 
 
-def threads(path: Path) -> int:
-    """Compute threads on the CPU: one for small weights, where a second one costs more in waiting than it brings.
+def threads(path: Path, workers: int = 1) -> int:
+    """Compute threads of a worker on the CPU: one for small weights, where a second one costs more than it brings.
 
     Measured, 1.5 MB of weights, 2 cores of which one was busy otherwise: a step of 16 sequences takes 2.6 ms with one
     thread, 5.2 ms with two.
     """
-    return 1 if bytes_of_files(path) < SMALL_WEIGHTS else cores()
+    return 1 if bytes_of_files(path) < SMALL_WEIGHTS else max(1, cores() // workers)

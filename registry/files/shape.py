@@ -19,6 +19,8 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "max_position_embeddings": ("n_positions", "model_max_length", "max_seq_len", "seq_length"),
 }  # fmt: skip
 """Words of config.json and what others write in their place, such as GPT-2, DistilBERT, T5, Falcon, ChatGLM, DBRX."""
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""Words for the number of experts."""
 LISTS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
 """Keys that list the kind of each layer; their length is the number of layers of a Nemotron-H."""
 
@@ -40,6 +42,8 @@ class Shape:
     """Values per token and layer where keys and values are kept as one latent vector (DeepSeek's MLA); else 0."""
     state: int = 0
     """Values per request and layer where each layer has a state beside its attention (Falcon-H1); else 0."""
+    experts: int = 0
+    """Of each layer of a mixture; 0: it is dense."""
 
     @property
     def kv_values_per_token(self) -> int:
@@ -91,6 +95,7 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
             state=int(config["mamba_n_heads"]) * int(config["mamba_d_head"]) * int(config["mamba_d_state"])
             if config.get("model_type") == "falcon_h1"
             else 0,
+            experts=max(int(config.get(name) or 0) for name in EXPERTS),
         )
     except KeyError as error:
         raise Unfit(f"{file} does not tell {error.args[0]}", code="bad_config") from None

@@ -3,6 +3,7 @@
 `registry.recipes.loading` reads them from files and reports every fault with file and line. Here are only the types.
 """
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -88,6 +89,39 @@ class Memory(Strict):
     kv_cache: Size | None = None
     overhead: Size | None = Field(default=None, description="beside weights and KV cache; default per engine")
     adapters: AdapterPlaces = AdapterPlaces()
+
+
+class Parallel(Strict):
+    """Devices that one chat model is spread over: tensor x pipeline x data."""
+
+    tensor: int = Field(default=1, ge=1, le=64, description="parts of each layer, a device for each")
+    pipeline: int = Field(default=1, ge=1, le=64, description="groups of layers, one after the other")
+    data: int = Field(default=1, ge=1, le=64, description="copies of what is beside the experts of a mixture")
+
+    @property
+    def devices(self) -> int:
+        return self.tensor * self.pipeline * self.data
+
+    def words(self) -> str:
+        """The product, such as 'tensor 2 x pipeline 2'."""
+        return " x ".join(f"{name} {count}" for name, count in self if count > 1) or "tensor 1"
+
+
+FORMER_FLAGS = {
+    "tensor_parallel_size": "tensor",
+    "pipeline_parallel_size": "pipeline",
+    "data_parallel_size": "data",
+}
+"""vLLM's names in `engine.flags`, by which recipes said it before there was `parallel`."""
+
+
+def former_flags(recipe: object) -> Iterator[tuple[str, str]]:
+    """Each flag of a recipe, as plain values, that is a key of `parallel` now; and that key."""
+    match recipe:
+        case {"engine": {"name": "vllm", "flags": Mapping() as flags}}:
+            for flag in flags:
+                if key := FORMER_FLAGS.get(str(flag).replace("-", "_")):
+                    yield flag, key
 
 
 class Batching(Strict):
@@ -290,6 +324,7 @@ class Recipe(Strict):
         "else it is left out, with a warning header",
     )
     memory: Memory = Memory()
+    parallel: Parallel = Parallel()
     window: WindowSpec = WindowSpec()
     batching: Batching = Batching()
     queue: QueueSpec = QueueSpec()
@@ -311,6 +346,36 @@ class Recipe(Strict):
     def is_former(self) -> bool:
         """Whether it is a former version, served beside the current as `id@version`."""
         return "@" in self.id
+
+    @model_validator(mode="before")
+    @classmethod
+    def _move_former_flags(cls, data: object) -> object:
+        """Read vLLM's names for `parallel` as its keys, unless the recipe has both."""
+        moved = dict(former_flags(data))
+        if not moved or not isinstance(data, dict) or not isinstance(data.get("parallel", {}), Mapping):
+            return data
+        flags, parallel = data["engine"]["flags"], dict(data.get("parallel", {}))
+        for flag, key in moved.items():
+            if key in parallel:
+                raise PydanticCustomError("former_flag", f"write it as parallel.{key} alone: there is that key, too")
+            parallel[key] = flags[flag]
+        kept = {flag: value for flag, value in flags.items() if flag not in moved}
+        return {**data, "engine": {**data["engine"], "flags": kept}, "parallel": parallel}
+
+    @model_validator(mode="after")
+    def _is_spread_with_care(self) -> Self:
+        count, words = self.parallel.devices, self.parallel.words()
+        if count > 1 and self.task is not Task.CHAT:
+            raise PydanticCustomError("parallel_task", "only task chat runs on several devices; leave 'parallel' out")
+        if count > 1 and self.residency.sleep == "always":
+            raise PydanticCustomError(
+                "parallel_sleep", f"a model on {count} devices ({words}) cannot sleep; write auto or never"
+            )
+        if count > self.parallel.tensor and self.memory.adapters.device:
+            raise PydanticCustomError(
+                "parallel_adapters", "only tensor parallel goes with memory.adapters; leave pipeline and data out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _engine_fits_task(self) -> Self:

@@ -8,7 +8,7 @@ from pathlib import Path
 from registry.errors import Unfit
 from registry.files.sources import locate
 from registry.recipes.clashes import find_clashes
-from registry.recipes.definition import Recipe, Task
+from registry.recipes.definition import Recipe, Task, former_flags
 from registry.recipes.fields import AnySource, HubSource, PathSource, Strict
 from registry.recipes.provider import Provider
 from registry.recipes.router import RouterSpec
@@ -26,6 +26,8 @@ class Documents:
     """What recipe files hold, by kind, each in the order of the files."""
 
     models: tuple[Recipe, ...] = ()
+    notes: tuple[str, ...] = ()
+    """A sentence for each flag of a model that is a key of the recipe now."""
     providers: tuple[Provider, ...] = ()
     routers: tuple[RouterSpec, ...] = ()
 
@@ -57,6 +59,7 @@ def load_documents(
     """
     files, faults = _files([paths] if isinstance(paths, Path) else paths, may_be_empty)
     read: list[Strict] = []
+    notes: list[str] = []
     documents: list[Document] = []
     for file in files:
         parsed, wrong = read_documents(file)
@@ -66,6 +69,10 @@ def load_documents(
             faults += wrong
             documents.append(document)
             if isinstance(one, Recipe):
+                notes += [
+                    f"{one.id}: engine.flags.{flag} is read as parallel.{key}; write it as parallel.{key}"
+                    for flag, key in former_flags(document.data)
+                ]
                 adapters = tuple(a.model_copy(update={"source": _from(file, a.source)}) for a in one.adapters)
                 one = one.model_copy(update={"source": _from(file, one.source), "adapters": adapters})
                 faults += _missing(one, document, misfit) if check_sources else []
@@ -81,6 +88,7 @@ def load_documents(
         raise Unfit(f"The recipes have {count}.", [str(fault) for fault in faults], code="bad_recipe")
     return Documents(
         models=tuple(one for one in read if isinstance(one, Recipe)),
+        notes=tuple(notes),
         providers=tuple(one for one in read if isinstance(one, Provider)),
         routers=tuple(one for one in read if isinstance(one, RouterSpec)),
     )
@@ -95,10 +103,10 @@ def faults_of(text: str) -> list[str]:
 
 
 def retired_keys(documents: Documents) -> tuple[str, ...]:
-    """A sentence for each provider and router with a key that has no effect now."""
+    """A sentence for each key that has another place now, or no effect."""
     named = [f"provider '{one.id}'" for one in documents.providers if one.hedge_after is not None]
     named += [f"router '{one.id}'" for one in documents.routers if one.hedge_after is not None]
-    return tuple(f"{one}: hedge_after has no effect any more; leave it out" for one in named)
+    return (*documents.notes, *(f"{one}: hedge_after has no effect any more; leave it out" for one in named))
 
 
 def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:

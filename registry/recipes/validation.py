@@ -82,6 +82,10 @@ POINTS: Mapping[str, Loc] = {
     "adapter_places": ("memory", "adapters", "host"),
     "window_padded": ("window", "padded"),
     "window_task": ("window",),
+    "former_flag": ("engine", "flags"),
+    "parallel_task": ("parallel",),
+    "parallel_sleep": ("residency", "sleep"),
+    "parallel_adapters": ("parallel",),
     "provider_http": ("base_url",),
     "provider_models": ("models",),
     "provider_task": ("models",),
@@ -98,12 +102,13 @@ FOREIGN_KEYS: Mapping[str, str] = {
             ("max_cpu_loras", "memory.adapters.host"), ("max_lora_rank", "memory.adapters.max_rank"),
             ("enable_lora", "memory.adapters.device"), ("lora_modules", "adapters"),
             ("gpu_memory_utilization", "memory.kv_cache', in bytes: '--device-memory"),
+            ("tensor_parallel_size", "parallel.tensor"), ("pipeline_parallel_size", "parallel.pipeline"),
+            ("data_parallel_size", "parallel.data"),
         )
     },
     **{
         name: f"vLLM's '{name}' goes below 'engine.flags'"
-        for name in ("tool_call_parser", "reasoning_parser", "chat_template", "enable_auto_tool_choice", "quantization",
-                     "tensor_parallel_size")
+        for name in ("tool_call_parser", "reasoning_parser", "chat_template", "enable_auto_tool_choice", "quantization")
     },
     "num_ctx": "Ollama's 'num_ctx' is 'context_length' here",
     "device": "which device is the server's to know: roundhouse serve --device",

@@ -1,5 +1,6 @@
 """Bytes for models, device by device: what policies plan with. Imports nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -20,6 +21,11 @@ class DeviceBudget:
     """Of a part of a CPU: its own; empty: all."""
 
     @property
+    def number(self) -> int:
+        """Its position among the server's devices."""
+        return int(self.device.rpartition(":")[2]) if ":" in self.device else 0
+
+    @property
     def engine_device(self) -> str:
         """The device as engines take it: every part of a CPU is the CPU, and a GPU that is seen alone is the first."""
         if self.device.startswith("cpu:"):
@@ -30,3 +36,21 @@ class DeviceBudget:
     def driver_name(self) -> str:
         """As `models.nvml` finds it."""
         return self.uuid or self.device
+
+
+Group = tuple[DeviceBudget, ...]
+"""Devices that one model is spread over, mostly one."""
+
+
+def groups(budgets: Sequence[DeviceBudget], size: int) -> list[Group]:
+    """The sets of `size` devices that a model may be spread over: 0-1, 2-3, ... of two, 0-3, 4-7, ... of four.
+
+    Only neighbours that begin at a multiple of the size: such sets never overlap in part, and on most machines they are
+    those with the fastest links.
+    """
+    if size == 1:
+        return [(budget,) for budget in budgets]
+    by_number = {budget.number: budget for budget in budgets}
+    starts = range(0, max(by_number, default=0) + 1, size)
+    wholes = (range(start, start + size) for start in starts)
+    return [tuple(by_number[n] for n in whole) for whole in wholes if all(n in by_number for n in whole)]

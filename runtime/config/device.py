@@ -114,6 +114,25 @@ class GpuMemory:
         return used
 
 
+class GroupMemory:
+    """Of several devices that one model is spread over, together."""
+
+    def __init__(self, parts: Sequence[DeviceMemory]) -> None:
+        self._parts = parts
+
+    @property
+    def lost(self) -> str:
+        return next((part.lost for part in self._parts if part.lost), "")
+
+    async def used(self) -> int | None:
+        looks = [await part.used() for part in self._parts]
+        return None if None in looks else sum(look or 0 for look in looks)
+
+    async def back(self, held: int, before: int | None) -> None:
+        """Wait for an equal part on each device, which knows best what was in use there before."""
+        await asyncio.gather(*(part.back(held // len(self._parts), None) for part in self._parts))
+
+
 SHARE = 0.85
 """Share of the detected memory for models. The gateway, the page cache and other programs get the rest."""
 LOCKS = Path("/tmp")

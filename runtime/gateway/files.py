@@ -157,7 +157,7 @@ class ModelFiles:
         needs = estimate(recipe, path, self._device.kind)
         on_cpu = self._device.kind == "cpu"
         on_host = (0, 0) if on_cpu else (needs.host, needs.host_adapters)
-        step = 0 if on_cpu else needs.activations
+        step = 0 if on_cpu else needs.devices * needs.activations
         revision = sources.revision(recipe.source, path)
         return FileEstimates(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds, step)
 

@@ -59,10 +59,10 @@ class ModelEntry:
     state: ModelState = ModelState.ABSENT
     link: SlotLink | None = None
     loaded: LoadResult | None = None
-    device: str = ""
+    devices: tuple[str, ...] = ()
     """Where it is, or was last."""
     bytes: int = 0
-    """On its device."""
+    """On its devices together."""
     claim: int = 0
     """Device bytes that a wake will need while it waits for others to leave."""
     host_bytes: int = 0
@@ -145,6 +145,15 @@ class ModelEntry:
         """What is known of the model's files and loads, from another replica."""
         for name in _OF_FILES:
             setattr(self, name, getattr(other, name))
+
+    @property
+    def device(self) -> str:
+        """Where it is, or was last; by commas where it is on several."""
+        return ",".join(self.devices)
+
+    def on_each(self, count: int) -> int:
+        """The part of `count` bytes on each of its devices, which hold equal ones."""
+        return -(-count // self.recipe.parallel.devices)
 
     @property
     def tier(self) -> Tier:
@@ -260,7 +269,7 @@ class ModelEntry:
         return Resident(
             id=self.id,
             state=self.state,
-            bytes=max(self.bytes, self.claim),
+            bytes=self.on_each(max(self.bytes, self.claim)),
             leases=self.leases,
             last_used=self.clock() if self.requested_since is not None else self.last_used,
             loaded_at=self.loaded_at,
@@ -269,11 +278,11 @@ class ModelEntry:
             load_seconds=self.load_seconds,
             pinned=self.pinned,
             host=self.host_claim,
-            asleep_bytes=None if asleep is None else asleep.device_bytes,
+            asleep_bytes=None if asleep is None else self.on_each(asleep.device_bytes),
             asleep_host=0 if asleep is None else asleep.host_bytes,
             wake_seconds=self.wake_seconds,
             sleep_seconds=self.sleep_seconds,
             falling_asleep=self.falling_asleep,
-            device=self.device,
+            devices=self.devices,
             is_extra=self.is_extra,
         )

@@ -50,7 +50,7 @@ class Loader:
         if wakes:
             entry.claim = entry.needed
         else:
-            entry.device, entry.bytes, entry.host_bytes = plan.device, entry.needed, entry.host_needed
+            entry.devices, entry.bytes, entry.host_bytes = plan.devices, entry.needed, entry.host_needed
             self._table.claims.add(entry.id)
         victims = self._drainer.dismiss_all(plan.victims)
         come = self._wake(entry, victims) if wakes else self._load(entry, plan, victims)
@@ -97,18 +97,18 @@ class Loader:
         return self._fits(entry) and on_host <= table.host_budget
 
     def _fits(self, entry: ModelEntry) -> bool:
-        """On its device, whatever host memory has."""
-        used_bytes = self._table.used_bytes(besides=entry, device=entry.device)
-        return used_bytes + entry.needed <= self._table.budget_of(entry.device).bytes
+        """On its devices, whatever host memory has."""
+        part, group = entry.on_each(entry.needed), self._table.group_of(entry)
+        return all(self._table.used_bytes(besides=entry, device=b.device) + part <= b.bytes for b in group)
 
     def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
         """Return the sleeping model used longest ago.
 
-        Where its device lacks bytes, one on the same device.
+        Where its devices lack bytes, one on any of them.
         """
         asleep = [e for e in self._table.entries.values() if e.state is S.ASLEEP and not e.pinned and e is not entry]
         if not self._fits(entry):
-            asleep = [e for e in asleep if e.device == entry.device]
+            asleep = [e for e in asleep if set(e.devices) & set(entry.devices)]
         return min(asleep, key=lambda e: e.last_used, default=None)
 
     async def _evict_idle(self, entry: ModelEntry, reason: Cause) -> bool:
@@ -138,7 +138,7 @@ class Loader:
             self._load_failed(entry, map_error(error, "load"))
             return
         seconds = entry.clock() - started
-        self._table.observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
+        self._table.observer.loaded(entry, loaded, seconds, plan.expected_seconds, entry.needed)
         entry.load_seconds = sum(loaded.seconds.values()) or seconds
         entry.after_load = learning.after_load(entry.after_load, loaded.resident_bytes)
         entry.loaded, entry.bytes = loaded, entry.after_load + entry.margin
@@ -207,10 +207,11 @@ class Loader:
             self._table.note_change()
 
         recipe = entry.recipe.model_dump_json().encode()
-        on = self._table.budget_of(entry.device)
-        frame = partial(
-            frames.Load, recipe=recipe, path=str(entry.path), device=on.engine_device, visible=on.uuid, cores=on.cores
-        )
+        group = self._table.group_of(entry)
+        visible = ",".join(budget.uuid for budget in group if budget.uuid)
+        cores = tuple(core for budget in group for core in budget.cores)
+        device = group[0].engine_device
+        frame = partial(frames.Load, recipe=recipe, path=str(entry.path), device=device, visible=visible, cores=cores)
         async with link.call(frame) as call:
             loaded = await call.done(report)
         if loaded is None:

@@ -85,8 +85,9 @@ class ResidencyManager:
         """Plan a load of a model of this size, which may not be here yet."""
         host, now = 0 if self.table.counts_processes else estimate.host, self.table.clock()
         need = policy.Need(
-            model, estimate.total, load_seconds, now, self.patience, detail=estimate.explain(), host=host
-        )
+            model, estimate.on_each, load_seconds, now, self.patience, detail=estimate.explain(), host=host,
+            spread=estimate.devices,
+        )  # fmt: skip
         return policy.plan(self.table.snapshot(), need)
 
     def next_to_leave(self) -> tuple[policy.Victim, ...]:
@@ -251,7 +252,7 @@ class ResidencyManager:
         """Let idle models leave, since a load or a full step overdrew a budget."""
         for budget in self.table.budgets:
             snapshot = self.table.snapshot()
-            nothing = policy.Need("", 0, 0.0, snapshot.now, patience=math.inf, slot=False, device=budget.device)
+            nothing = policy.Need("", 0, 0.0, snapshot.now, patience=math.inf, slot=False, devices=(budget.device,))
             plan = policy.plan(snapshot, nothing)
             if plan.free >= 0 and plan.host_free >= 0:
                 continue

@@ -20,7 +20,8 @@ Decision tree (the numbers stand in the code):
 Each device has a budget of its own. The tree is walked for every device on which the model may be (a wake: for the one
 on which it sleeps), where a model elsewhere counts with its host memory and its slot only, so that nobody leaves it for
 bytes on another device. Of the answers the best is taken: no victims, then none that is busy, then few, then the most
-free bytes.
+free bytes. A model over several devices holds the same bytes on each: the tree is walked for each set of neighbours
+(`budgets.groups`), and every device of the set must have room.
 
 Bound: a model at the head of the line waits at most
     max(patience, the victims' min_resident) + the victims' drain_deadline + the victims' time to fall asleep or end
@@ -34,7 +35,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from registry.base.wording import size_words
-from runtime.config.budgets import DeviceBudget
+from runtime.config.budgets import DeviceBudget, Group, groups
 from runtime.residency.states import ModelState
 
 Action = Literal["sleep", "evict"]
@@ -52,6 +53,7 @@ class Resident:
     id: str
     state: ModelState
     bytes: int
+    """On each of its devices."""
     leases: int
     last_used: float
     loaded_at: float
@@ -62,24 +64,24 @@ class Resident:
     host: int = 0
     """Bytes in host memory, beside those on the device; 0 on a CPU."""
     asleep_bytes: int | None = None
-    """Device bytes that it would hold asleep; None: it cannot sleep, or shall not."""
+    """Bytes on each device that it would hold asleep; None: it cannot sleep, or shall not."""
     asleep_host: int = 0
     wake_seconds: float = 0.0
     sleep_seconds: float = 0.0
     """Expected seconds to fall asleep; of one that does so already those that are left."""
     falling_asleep: bool = False
     """It drains in order to sleep."""
-    device: str = ""
+    devices: tuple[str, ...] = ()
     """Where its bytes are."""
     is_extra: bool = False
     """A replica beyond those that the recipe wants at least: it leaves before all others."""
 
-    def seen_from(self, device: str) -> "Resident":
-        """View this resident as a model for `device` does.
+    def seen_from(self, group: Group) -> "Resident":
+        """View this resident as a model for these devices does.
 
-        On another device it holds only host memory and a slot.
+        On others it holds only host memory and a slot.
         """
-        if self.device == device:
+        if any(budget.device in self.devices for budget in group):
             return self
         return replace(self, bytes=0, asleep_bytes=None if self.asleep_bytes is None else 0)
 
@@ -123,25 +125,26 @@ class Resident:
 class Shortage:
     """What is to be freed; zero or less: nothing."""
 
-    bytes: int
+    bytes: tuple[tuple[str, int], ...]
+    """By device."""
     host: int = 0
     slots: int = 0
 
     def words(self, slots: int) -> str:
         """What is short, with its setting. slots: all there are."""
         short = {
-            "device memory (--device-memory)": self.bytes,
+            "device memory (--device-memory)": max((short for _, short in self.bytes), default=0),
             "host memory (--host-memory)": self.host,
             f"a slot, since all {slots} are taken (--slots)": self.slots,
         }
         return " and ".join(what for what, amount in short.items() if amount > 0)
 
     def met_by(self, chosen: Mapping[str, tuple[Resident, Action]]) -> bool:
-        freed = [resident.freed(action) for resident, action in chosen.values()]
+        freed = [(resident.devices, *resident.freed(action)) for resident, action in chosen.values()]
         return (
-            sum(f[0] for f in freed) >= self.bytes
-            and sum(f[1] for f in freed) >= self.host
-            and sum(f[2] for f in freed) >= self.slots
+            all(sum(f[1] for f in freed if device in f[0]) >= short for device, short in self.bytes)
+            and sum(f[2] for f in freed) >= self.host
+            and sum(f[3] for f in freed) >= self.slots
         )
 
 
@@ -203,6 +206,7 @@ class Need:
 
     id: str
     bytes: int
+    """On each of its devices."""
     load_seconds: float
     waiting_since: float
     patience: float = 1.0
@@ -211,7 +215,9 @@ class Need:
     """Bytes of host memory that it holds once it is there."""
     slot: bool = True
     """False: it needs no slot of its own."""
-    device: str | None = None
+    spread: int = 1
+    """Over so many devices."""
+    devices: tuple[str, ...] | None = None
     """None: it may come to any."""
 
 
@@ -232,6 +238,7 @@ class Plan:
     model: str
     verdict: Literal["resident", "load", "wake", "wait", "impossible"]
     needed: int
+    """Bytes on each of its devices; `free` and `budget`: of the one with the least."""
     free: int
     budget: int
     victims: tuple[Victim, ...] = ()
@@ -241,10 +248,15 @@ class Plan:
     host_needed: int = 0
     host_free: int = 0
     host_budget: int = NO_LIMIT
-    device: str = ""
+    devices: tuple[str, ...] = ()
     """Where it is to come."""
     lacks: str = ""
     """What it is short of, and the settings that give more."""
+
+    @property
+    def device(self) -> str:
+        """Where it is to come, by commas."""
+        return ",".join(self.devices)
 
 
 def plan(snapshot: Snapshot, need: Need) -> Plan:
@@ -253,10 +265,15 @@ def plan(snapshot: Snapshot, need: Need) -> Plan:
     if own is not None and own.falling_asleep:  # it comes back from there
         own = own.fallen_asleep()
         snapshot = replace(snapshot, residents=tuple(own if r.id == need.id else r for r in snapshot.residents))
-    where = own.device if own is not None and own.device else need.device  # it has none while its files come
-    plans = [_plan_on(b, snapshot, need) for b in snapshot.budgets if where in (None, b.device)]
+    where = own.devices if own is not None and own.devices else need.devices  # it has none while its files come
+    if where is None:
+        places = groups(snapshot.budgets, need.spread)
+    else:
+        there = tuple(budget for budget in snapshot.budgets if budget.device in where)
+        places = [there] if len(there) == len(where) else []
+    plans = [_plan_on(group, snapshot, need) for group in places]
     if not plans:
-        return Plan(need.id, "impossible", need.bytes, 0, 0, why="The device for it is gone: see the server's log.")
+        return Plan(need.id, "impossible", need.bytes, 0, 0, why=_too_few(snapshot, need))
     best = min(plans, key=_rank)
     if best.verdict == "wait":
         times = [p.retry_at for p in plans if p.verdict == "wait" and p.retry_at is not None]
@@ -271,31 +288,46 @@ def _rank(plan: Plan) -> tuple[int, bool, int, int]:
     return int(plan.verdict == "wait"), any(v.leases for v in plan.victims), len(plan.victims), -plan.free
 
 
-def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
-    """The tree, for one device."""
-    residents = [r.seen_from(budget.device) for r in snapshot.residents]
+def _too_few(snapshot: Snapshot, need: Need) -> str:
+    """Why there is no set of devices for it."""
+    if need.spread == 1:
+        return "The device for it is gone: see the server's log."
+    names = ", ".join(budget.device for budget in snapshot.budgets) or "none"
+    return (
+        f"{need.id} is spread over {need.spread} devices side by side (0-{need.spread - 1}, {need.spread}-"
+        f"{2 * need.spread - 1}, ...), and the server has {names}: give it more with --device, or write less "
+        "below parallel in its recipe."
+    )
+
+
+def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
+    """The tree, for one device or one set of them."""
+    residents = [r.seen_from(group) for r in snapshot.residents]
     own = next((r for r in residents if r.id == need.id), None)
     others = [r for r in residents if r is not own or not r.is_asleep]  # a wake brings its own bytes along
-    sums = [sum(column) for column in zip(*(r.settled() for r in others), strict=True)] or [0, 0, 0]
-    free, host_free = budget.bytes - sums[0], snapshot.host_budget - sums[1]
-    slots = snapshot.slots_free + sum(1 - r.settled()[2] for r in others)
+    settled = [(r.devices, *r.settled()) for r in others]
+    by_device = {b.device: b.bytes - sum(s[1] for s in settled if b.device in s[0]) for b in group}
+    free, budget = min(by_device.values()), min(b.bytes for b in group)
+    host_free = snapshot.host_budget - sum(s[2] for s in settled)
+    slots = snapshot.slots_free + sum(1 - s[3] for s in settled)
 
     def answer(verdict: Literal["resident", "load", "wake", "wait", "impossible"], why: str, **more: object) -> Plan:
         return Plan(
-            need.id, verdict, need.bytes, free, budget.bytes, why=why, host_needed=need.host, host_free=host_free,
-            host_budget=snapshot.host_budget, device=budget.device, **more,  # type: ignore[arg-type]
+            need.id, verdict, need.bytes, free, budget, why=why, host_needed=need.host, host_free=host_free,
+            host_budget=snapshot.host_budget, devices=tuple(by_device), **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
     if own is not None and own.state in (ModelState.READY, ModelState.LOADING):  # 1
         return answer("resident", f"{need.id} is {own.state.value}")
 
-    if why := _impossible(budget.bytes, snapshot.host_budget, residents, need):  # 2
+    if why := _impossible(group, snapshot.host_budget, residents, need):  # 2
         return answer("impossible", why)
 
     wakes = own is not None and own.is_asleep
     verdict: Literal["load", "wake"] = "wake" if wakes else "load"
-    shortage = Shortage(need.bytes - free, need.host - host_free, 1 - slots if need.slot and not wakes else 0)
-    crowded = need.bytes > budget.bytes - sum(r.bytes for r in others)
+    short = tuple((device, need.bytes - there) for device, there in by_device.items())
+    shortage = Shortage(short, need.host - host_free, 1 - slots if need.slot and not wakes else 0)
+    crowded = any(need.bytes > b.bytes - sum(r.bytes for r in others if b.device in r.devices) for b in group)
     dozing = max((r.sleep_seconds for r in others if crowded and r.falling_asleep and r.bytes), default=0.0)
     if shortage.met_by({}):  # 3
         return answer(verdict, "enough is free", expected_seconds=need.load_seconds + dozing)
@@ -340,8 +372,8 @@ def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
     """The victims on each device if one byte more than is free were needed."""
     result: list[Victim] = []
     for budget in snapshot.budgets:
-        held = sum(r.seen_from(budget.device).settled()[0] for r in snapshot.residents)
-        need = Need("", budget.bytes - held + 1, 0.0, snapshot.now, slot=False, device=budget.device)
+        held = sum(r.settled()[0] for r in snapshot.residents if budget.device in r.devices)
+        need = Need("", budget.bytes - held + 1, 0.0, snapshot.now, slot=False, devices=(budget.device,))
         result += plan(snapshot, need).victims
     return tuple(result)
 
@@ -356,7 +388,7 @@ def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:
         return None
     host = sum(r.settled()[1] for r in snapshot.residents) - one.freed("sleep")[1]
     older = [r for r in snapshot.residents if r.is_asleep and not r.pinned and _score(r) < _score(one)]
-    chosen = choose(sorted(older, key=_score), Shortage(0, host - snapshot.host_budget))
+    chosen = choose(sorted(older, key=_score), Shortage((), host - snapshot.host_budget))
     return None if chosen is None else tuple(Victim(r.id, r.bytes, 0, "evict") for r, _ in chosen)
 
 
@@ -384,16 +416,21 @@ def _model(resident: str) -> str:
     return resident.partition(REPLICA_MARK)[0]
 
 
-def _impossible(budget: int, host_budget: int, residents: Sequence[Resident], need: Need) -> str:
+def _impossible(group: Group, host_budget: int, residents: Sequence[Resident], need: Need) -> str:
     """Why it can never start, with the sum; empty: it can."""
     pinned = [r for r in residents if r.pinned and r.id != need.id]
-    held, held_host = sum(r.bytes for r in pinned), sum(r.host for r in pinned)
+    held_host = sum(r.host for r in pinned)
     names = ", ".join(r.id for r in pinned)
-    if need.bytes > budget - held:
+    for budget in group:
+        held = sum(r.bytes for r in pinned if budget.device in r.devices)
+        if need.bytes <= budget.bytes - held:
+            continue
         parts = f"{need.id} needs {size_words(need.bytes)}"
+        if len(group) > 1:
+            parts += f" on each of {len(group)} devices"
         if need.detail:
             parts += f" ({need.detail})"
-        parts += f", the budget is {size_words(budget)}"
+        parts += f", the budget is {size_words(budget.bytes)}"
         parts += f", of which pinned models hold {size_words(held)} ({names}): unpin one or" if held else ":"
         return parts + " raise the budget, or lower kv_cache, context_length or adapter places in its recipe."
     if need.host > host_budget - held_host:

@@ -99,11 +99,12 @@ class ReplicaScaler:
 def need_of(entry: ModelEntry, since: float, patience: float) -> policy.Need:
     return policy.Need(
         entry.id,
-        entry.needed,
+        entry.on_each(entry.needed),
         entry.return_seconds,
         since,
         patience,
         detail=entry.needed_detail,
+        spread=entry.recipe.parallel.devices,
         host=entry.host_bytes + entry.host_adapters if entry.sleeps else entry.host_needed,
     )
 

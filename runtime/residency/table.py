@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 from models.messages import LoadResult
 from registry.errors import EngineFailed, NotFound, RoundhouseError
-from runtime.config.budgets import DeviceBudget
-from runtime.config.device import DeviceMemory
+from runtime.config.budgets import DeviceBudget, Group
+from runtime.config.device import DeviceMemory, GroupMemory
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import NO_LIMIT, Snapshot
 from runtime.residency.states import HOLDS_MEMORY, ModelState
@@ -95,12 +95,14 @@ class Table:
         if entry.number == 1:
             self.models.pop(entry.id, None)
 
-    def budget_of(self, device: str) -> DeviceBudget:
-        return next(budget for budget in self.budgets if budget.device == device)
+    def group_of(self, entry: ModelEntry) -> Group:
+        """The budgets of the devices where a model is."""
+        return tuple(budget for budget in self.budgets if budget.device in entry.devices)
 
     def memory_of(self, entry: ModelEntry) -> DeviceMemory:
-        """Of the device where a model is."""
-        return self.memories[entry.device]
+        """Of the devices where a model is."""
+        memories = [self.memories[device] for device in entry.devices]
+        return memories[0] if len(memories) == 1 else GroupMemory(memories)
 
     @property
     def budget(self) -> int:
@@ -109,7 +111,8 @@ class Table:
 
     def used_bytes(self, besides: ModelEntry | None = None, device: str | None = None) -> int:
         """Bytes that models hold now on a device, or on all."""
-        return sum(e.bytes for e in self._holders(besides) if device in (None, e.device))
+        holders = self._holders(besides)
+        return sum(e.bytes if device is None else e.on_each(e.bytes) for e in holders if device in (None, *e.devices))
 
     def used_host_bytes(self, besides: ModelEntry | None = None) -> int:
         """Bytes that models hold in host memory beside the device."""

@@ -86,7 +86,7 @@ class Watcher:
                 lost[device] = memory.lost
                 log.error("a device is gone", extra={"device": device, "cause": memory.lost})
                 cause = Cause("device_lost", f"its device {device} is gone: {memory.lost}")
-                there = [entry for entry in self._table.entries.values() if entry.device == device]
+                there = [entry for entry in self._table.entries.values() if device in entry.devices]
                 await asyncio.gather(*(entry.link.end(cause=cause) for entry in there if entry.link is not None))
 
     # --- death ----------------------------------------------------------------------------------------------------

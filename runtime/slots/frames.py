@@ -43,9 +43,9 @@ class Load(Frame, frozen=True):
     path: str
     device: str
     visible: str = ""
-    """UUID of the one GPU that the engine may see; empty: whatever the server sees."""
+    """UUIDs of the GPUs that the engine may see, by commas; empty: whatever the server sees."""
     cores: tuple[int, ...] = ()
-    """Of a part of a CPU: the engine's; empty: all."""
+    """Of parts of a CPU: the engine's; empty: all."""
 
 
 class Call(Frame, frozen=True):

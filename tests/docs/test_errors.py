@@ -79,7 +79,7 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (400, "invalid_http"): "unit/guard/test_connections.py",
     (400, "too_many_entries"): "contract/chat_engine/test_grammars.py",
     (400, "unsupported_endpoint"): "unit/providers/test_responses.py",
-    (500, "device_lost"): "unit/residency/test_devices.py",
+    (500, "device_lost"): "unit/residency/devices/test_devices.py",
     (409, "last_admin_key"): "unit/http/tenants/test_administration.py",
     (404, "provider_not_found"): "unit/providers/test_views.py",
     (502, "provider_address"): "unit/providers/test_faults.py",

@@ -119,7 +119,10 @@ class VirtualLink:
 
 @dataclass
 class VirtualWorld:
-    """Models by id with bytes and load seconds, all under one budget; also what SlotPool is to the manager."""
+    """Models by id with bytes and load seconds, all under one budget; also what SlotPool is to the manager.
+
+    With `parts` there are so many devices, each with that budget, and models may be spread over several (`spread`).
+    """
 
     bytes: dict[str, int]
     seconds: dict[str, float]
@@ -141,6 +144,8 @@ class VirtualWorld:
     replicas: dict[str, dict[str, int]] = field(default_factory=dict)
     """The block `replicas` of recipes that have one."""
     at_once: int = 1000
+    parts: int = 1
+    spread: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.free = self.slots
@@ -154,6 +159,7 @@ class VirtualWorld:
                     "residency": self.residency, "queue": {"max_waiting": 100_000, "max_wait": "10h"},
                     "batching": {"max_requests": self.at_once, "spare": 0},
                     "replicas": self.replicas.get(name, {}),
+                    "parallel": {"tensor": self.spread.get(name, 1)},
                 }
             )  # fmt: skip
             of_model: list[ModelEntry] = []
@@ -166,8 +172,9 @@ class VirtualWorld:
                 entry.queue = self.make_queue(recipe, self.queues.get(name), number)
                 entries.append(entry)
 
-        budgets = [DeviceBudget("cpu", self.budget)]
-        table = Table(entries, self, budgets, self, {"cpu": HostMemory()}, self.host_budget)  # type: ignore[arg-type]
+        budgets = [DeviceBudget(f"cpu:{part}", self.budget) for part in range(self.parts)]
+        memories = {budget.device: HostMemory() for budget in budgets}
+        table = Table(entries, self, budgets, self, memories, self.host_budget)  # type: ignore[arg-type]
         self.manager = ResidencyManager(table, self.patience)
 
     def make_queue(self, recipe: Recipe, first: ModelQueue | None = None, number: int = 1) -> ModelQueue:

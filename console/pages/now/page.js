@@ -32,12 +32,16 @@ function segments(store, parts) {
   return [...held, segment("free", free / store.budget, "free", size(free))];
 }
 
-// One ruler for each device, with its name where there are several. Models keep their colours.
+// One ruler for each device, with its name where there are several. Models keep their colours; one over several devices
+// holds an equal part on each.
 function rulers(held) {
   const several = now.devices.length > 1;
   put($("rulers"), ...now.devices.flatMap((store) => {
     const words = `${store.name} · ${store.label} · ${store.fault ? `gone: ${store.fault}` : `${size(store.held)} of ${size(store.budget)}`}`;
-    const parts = held.map((model, i) => ({ model, bytes: model.bytes, colour: i })).filter(({ model }) => !several || model.device === store.name);
+    const parts = held
+      .map((model, i) => ({ model, on: model.device.split(","), colour: i }))
+      .filter(({ on }) => !several || on.includes(store.name))
+      .map((part) => ({ ...part, bytes: part.model.bytes / part.on.length }));
     return [
       several ? make("p", { class: store.fault ? "small bad" : "small dim", "data-key": `words-${store.name}` }, words) : null,
       make("div", { class: "ruler", "data-key": `ruler-${store.name}` }, ...segments(store, parts)),

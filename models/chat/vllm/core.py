@@ -48,9 +48,12 @@ def faults(fault: BaseException) -> Outcome:
     return ["failed", *(str(fault) or type(fault).__name__).split("\n")]
 
 
+WORST_FIRST = ("failed", "full", "running", "done")
+
+
 def _worst(outcomes: list[Outcome]) -> Outcome:
-    """The outcome of all workers: the first that is not 'done'."""
-    return next((outcome for outcome in outcomes if outcome[0] != "done"), outcomes[0])
+    """The outcome of all workers: a fault counts at once, since a worker tells it once; 'done' only if all have."""
+    return min(outcomes, key=lambda outcome: WORST_FIRST.index(outcome[0]))
 
 
 def _in_use(core: Any, adapter_id: int) -> bool:
@@ -151,9 +154,9 @@ def drop_adapter(self: Any, adapter_id: int) -> Outcome:
 
 
 def held_adapters(self: Any) -> list[list[int]]:
-    """[adapters in host memory, adapters in places], by id."""
-    adapters: list[list[int]] = self.collective_rpc("held_adapters")[0]
-    return adapters
+    """[adapters in host memory, adapters in places], by id: those that every worker has."""
+    workers: list[list[list[int]]] = self.collective_rpc("held_adapters")
+    return [sorted(set(kind[0]).intersection(*kind)) for kind in zip(*workers, strict=True)]
 
 
 def a_layer(self: Any) -> list[str | int]:
@@ -163,13 +166,19 @@ def a_layer(self: Any) -> list[str | int]:
 
 
 def process_facts(self: Any) -> list[int]:
-    """[compute threads, Python threads, bytes on a CUDA device] of this process.
+    """[compute threads of a worker, Python threads of this process, bytes on CUDA devices].
 
-    That it answers shows that the plug-in is at work there.
+    Of several workers each counts as the one that holds most. That it answers shows that the plug-in is at work there.
     """
+    workers: list[list[int]] = self.collective_rpc(worker_facts)
+    return [workers[0][0], threading.active_count(), len(workers) * max(on_device for _, on_device in workers)]
+
+
+def worker_facts(_worker: Any) -> list[int]:
+    """[compute threads, bytes on a CUDA device] of a worker's process."""
     import torch
 
-    return [torch.get_num_threads(), threading.active_count(), _on_device()]
+    return [torch.get_num_threads(), _on_device()]
 
 
 def _on_device() -> int:

@@ -95,6 +95,19 @@ def _know_architecture(path: Path) -> None:
             registry.register_model(architecture, getattr(import_module(module), name))
 
 
+def workers(arguments: Namespace) -> int:
+    """Processes that compute, for each EngineCore."""
+    return int(arguments.tensor_parallel_size) * int(arguments.pipeline_parallel_size)
+
+
+def cores_of_workers(count: int) -> str:
+    """An equal part of this process's cores for each worker, as `variables.CORES` says it; '': there are too few."""
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // count
+    parts = [cores[number * share : (number + 1) * share] for number in range(count)]
+    return "|".join(",".join(map(str, part)) for part in parts) if count > 1 and share else ""
+
+
 def configuration(arguments: Namespace, device: str) -> Any:
     """vLLM's configuration for the arguments; nothing is started, the device is not touched."""
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -104,7 +117,9 @@ def configuration(arguments: Namespace, device: str) -> Any:
     _know_architecture(Path(arguments.model))
     settings = AsyncEngineArgs.from_cli_args(arguments)
     settings.worker_extension_cls = "models.chat.vllm.adapters.stage.StagedAdapters" if arguments.enable_lora else ""
-    if device == "cpu" and arguments.tensor_parallel_size == 1:
+    if workers(arguments) > 1:
+        settings.distributed_executor_backend = "mp"
+    elif device == "cpu":
         # the class, not "uni": vLLM turns the word into a worker process of its own, which costs a start and a copy
         settings.distributed_executor_backend = UniProcExecutor
     config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
@@ -136,6 +151,10 @@ def start_engine(
     # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[variables.THREADS] = str(threads)
+    if device == "cpu" and workers(arguments) > 1:
+        # vLLM would bind each worker to a NUMA node of its own, and ends where there are too few
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        os.environ[variables.CORES] = cores_of_workers(workers(arguments))
     os.environ[variables.SWAP_TOKENS] = str(swap_tokens or "")
     os.environ[variables.CRITICAL_TOKENS] = str(critical_tokens or "")
     os.environ[variables.LOGPROBS_TOKENS] = str(_logprobs_tokens(config, device))
@@ -202,13 +221,13 @@ async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> A
 
 
 async def device_bytes(engine: Any) -> int:
-    """Bytes that EngineCore holds on a CUDA device; 0 on the CPU.
+    """Bytes that the engine holds on CUDA devices; 0 on the CPU.
 
     Raises EngineFailed when EngineCore runs without Roundhouse's patches: adapters would be wrong there.
     """
     try:
         facts: list[int] = await ask(engine, core.process_facts)
-        return facts[2]
+        return facts[2] * int(engine.vllm_config.parallel_config.data_parallel_size)
     except Exception as error:
         raise EngineFailed(
             "vLLM runs without Roundhouse's plug-in (entry point vllm.general_plugins): install the package again, "

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
+from multiprocessing import util
 from typing import Any
 
 from packaging.version import Version
@@ -47,6 +48,18 @@ def enter() -> None:
         _bound_threads()
 
 
+def enter_worker(_: object = None) -> None:
+    """Prepare the process of one of several workers, a fork of EngineCore, before it computes."""
+    process, core = multiprocessing.current_process(), multiprocessing.parent_process()
+    if not process.name.startswith(WORKER) or core is None:
+        return
+    die_with_parent(int(core.pid or 0))
+    if cores := os.environ.get(variables.CORES):
+        own = cores.split("|")[int(process.name.removeprefix(WORKER))]
+        os.sched_setaffinity(0, map(int, own.split(",")))
+    _bound_threads()
+
+
 def _bound_threads() -> None:
     """Set the compute threads of this process; vLLM's CPU worker makes later calls to set them do nothing."""
     if threads := os.environ.get(variables.THREADS):
@@ -55,6 +68,8 @@ def _bound_threads() -> None:
         torch.set_num_threads(int(threads))
 
 
+WORKER = "VllmWorker-"
+"""The name of a worker's process, before its rank."""
 CHECKED = {(0, 32)}
 """Releases on which the tests of these patches passed."""
 
@@ -73,6 +88,13 @@ def register() -> None:
         raise RuntimeError(f"vLLM {vllm.__version__} was not checked with Roundhouse's adapters; install {checked}")
     _patch_all()
     enter()
+
+
+class _Forks:
+    """What Python keeps to call `enter_worker` by, as long as it is referred to."""
+
+
+_FORKS = _Forks()
 
 
 @cache
@@ -94,6 +116,7 @@ def _patch_all() -> None:
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     read.patch_loader(lora_model)
     core.patch(EngineCore, enter)
+    util.register_after_fork(_FORKS, enter_worker)
     grammars.patch(StructuredOutputManager, SamplingParams)
     patch_weights(DefaultModelLoader)
     if current_platform.is_cpu():

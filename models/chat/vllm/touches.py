@@ -19,6 +19,7 @@ GRAMMARS, SLEEP = "tests/contract/chat_engine/test_grammars.py", "tests/contract
 COUNTING, NUMBERS = "tests/contract/chat_engine/test_counting.py", "tests/contract/chat_engine/test_numbers.py"
 WHOLE, BYTES = "tests/contract/vllm/answers/test_whole.py", "tests/contract/vllm/answers/test_token_bytes.py"
 PLUGIN, PREWARM = "tests/contract/vllm/test_plugin.py", "tests/contract/vllm/test_prewarm.py"
+TENSOR = "tests/system/residency/test_tensor.py"
 LIVE = "an upstream change that lets an adapter be loaded and placed while steps run"
 PIN = "an upstream fix, and the next pin"
 PUBLIC = "nothing: documented, or vLLM's own command line"
@@ -344,7 +345,8 @@ USED = (
         LIVE,
         LORA,
         takes="self index lora_a lora_b",
-        also="reset_lora lora_a_stacked lora_b_stacked tp_size max_lora_rank vllm.lora:layers "
+        also="reset_lora lora_a_stacked lora_b_stacked tp_size max_lora_rank base_layer num_kv_head_replicas "
+        "output_sizes output_size input_size vllm.lora:layers "
         "MergedColumnParallelLinearWithLoRA MergedColumnParallelLinearVariableSliceWithLoRA",
     ),
     VllmPatch(
@@ -429,7 +431,13 @@ USED = (
         takes="vllm_config",
         also="shutdown sleep wake_up is_sleeping is_paused errored reset_prefix_cache get_supported_tasks "
         "model_config max_model_len is_multimodal_model cache_config kv_cache_memory_bytes scheduler_config "
-        "max_num_seqs",
+        "max_num_seqs parallel_config world_size data_parallel_size",
+    ),
+    VllmPatch(
+        "vllm.v1.executor.multiproc_executor:WorkerProc.make_worker_process",
+        "the name of each worker's process, a fork: by its number a CPU's worker takes its cores",
+        "cores by worker for processes that are forks (vLLM binds through variables that OpenMP reads at its import)",
+        TENSOR,
     ),
     VllmPatch(
         "vllm.config.compilation:CompilationConfig.cudagraph_capture_sizes",

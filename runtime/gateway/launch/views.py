@@ -101,7 +101,7 @@ def proposal_view(preview: Preview) -> ProposalView:
         advice=advice(preview),
         plan=plan_view(plan),
         lacking_bytes=preview.short_by,
-        weights_bytes=preview.proposal.estimate.weights,
+        weights_bytes=preview.proposal.estimate.weights * preview.proposal.estimate.devices,
         fetch_bytes=preview.to_fetch,
     )
 

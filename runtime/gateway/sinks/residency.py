@@ -103,7 +103,7 @@ class ResidencyRecord:
         self._decisions.record("died", entry.model, entry.id, "died and will come back", more=reason)
 
     def _store(self, entry: ModelEntry, write: Callable[[LoadKey], object]) -> None:
-        key = load_key(entry.recipe, self._labels.get(entry.device, self._device.label))
+        key = load_key(entry.recipe, self._labels.get(next(iter(entry.devices), ""), self._device.label))
         self._writer.submit(self._write, entry.id, key, write)
 
     @staticmethod

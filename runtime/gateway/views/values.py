@@ -209,7 +209,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     verdict: Literal["resident", "load", "wake", "wait", "impossible"]
     why: str
-    device: Annotated[str, Meta(description="Where it would come, such as cuda:0.")]
+    device: Annotated[str, Meta(description="Where it would come, such as cuda:0; several by commas.")]
     bytes_needed: Count
     bytes_free: int
     budget_bytes: Count

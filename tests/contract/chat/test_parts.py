@@ -26,6 +26,7 @@ from models.estimate import estimate
 from models.messages import Usage
 from registry.bounds import Bounds
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unfit
+from registry.recipes.definition import Parallel
 from tests.contract.chat import fixtures as chat_fixtures
 
 
@@ -324,15 +325,15 @@ async def test_a_cancelled_start_still_ends_and_its_error_is_not_lost() -> None:
 def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: Path) -> None:
     base = chat_fixtures.write_base(tmp_path / "base")
 
-    def able(device: str, sleep: str = "auto", **flags: object) -> bool:
-        recipe = chat_fixtures.recipe(base, **flags)
+    def able(device: str, sleep: str = "auto", tensor: int = 1) -> bool:
+        recipe = chat_fixtures.recipe(base)
         residency = recipe.residency.model_copy(update={"sleep": sleep})
-        given = recipe.model_copy(update={"residency": residency, "dtype": "bfloat16"})
+        changes = {"residency": residency, "dtype": "bfloat16", "parallel": Parallel(tensor=tensor)}
+        given = recipe.model_copy(update=changes)
         return bool(settings.arguments(given, base, device, launch.parser()).enable_sleep_mode)
 
     assert able("cuda:0")
-    assert able("cuda:0", tensor_parallel_size=1)
-    assert not able("cuda:0", tensor_parallel_size=2)
+    assert not able("cuda:0", tensor=2)
     assert not able("cuda:0", sleep="never")
     assert not able("cpu")
     assert not launch.sleep_mode_available(), "this is the build for CPUs"

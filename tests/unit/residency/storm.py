@@ -36,6 +36,7 @@ class MortalLink(VirtualLink):
 
     def __init__(self, world: "Storm") -> None:
         super().__init__(world)
+        self.devices: tuple[str, ...] = ()
         self.ending = asyncio.get_running_loop().create_future()
         self.storm = world
         self.changing = self.ended = False
@@ -55,7 +56,9 @@ class MortalLink(VirtualLink):
             raise Unavailable("being restarted", retry_after=1.0)
         assert not self.sleeps
         assert not self.changing
-        return MortalCall(super().call(make), self)
+        call = super().call(make)
+        self.devices = self.world.manager.entries[self.model].devices
+        return MortalCall(call, self)
 
     async def command(self, make: Any, timeout: float) -> MemoryFootprint:
         frame = make(0)
@@ -189,20 +192,24 @@ class Storm(VirtualWorld):
         with suppress(RoundhouseError):
             await (self.manager.load(entry) if load else self.manager.unload(entry))
 
-    def actual_bytes(self) -> int:
-        """Bytes on the device by what the slots do, whatever the manager's table says."""
+    def actual_bytes(self, device: str) -> int:
+        """Bytes on a device by what the slots do, whatever the manager's table says."""
         return sum(
-            self.asleep[link.model].device_bytes if link.sleeps and not link.changing else self.bytes[link.model]
+            (self.asleep[link.model].device_bytes if link.sleeps and not link.changing else self.bytes[link.model])
+            // len(link.devices)
             for link in self.links
-            if link.alive and link.model
+            if link.alive and device in link.devices
         )
 
     def check(self) -> None:
         """At any moment."""
         manager = self.manager
         assert not self.faults, self.faults
-        assert self.held() <= self.budget
-        assert self.actual_bytes() <= self.budget
+        for budget in manager.table.budgets:
+            assert manager.table.used_bytes(device=budget.device) <= self.budget
+            assert self.actual_bytes(budget.device) <= self.budget
+        for entry in manager.entries.values():
+            assert entry.link is None or len(entry.devices) == self.spread.get(entry.id, 1)
         assert manager.table.used_host_bytes() <= manager.table.host_budget
         assert 0 <= self.free <= self.slots
         alive = [link for link in self.links if link.alive]

@@ -94,7 +94,7 @@ def test_the_next_plan_is_made_with_what_was_measured(state: State) -> None:
         if known:
             apply_history(one, load_history(one.recipe, state, GPU))
         one.state, one.loaded, one.bytes, one.needed = ModelState.READY, CAN_SLEEP, 100, 100
-        one.device = GPU.name
+        one.devices = (GPU.name,)
         resident = one.resident()
         assert resident is not None
         snapshot = policy.Snapshot(GPU.budgets, (resident,), 1, 100.0, 110)

@@ -20,7 +20,7 @@ def on_one(size: int) -> tuple[DeviceBudget, ...]:
 def resident(name: str, **more: object) -> Resident:
     values: dict[str, object] = {
         "id": name, "state": ModelState.READY, "bytes": 100, "leases": 0, "last_used": NOW - 50, "loaded_at": NOW - 100,
-        "min_resident": 2.0, "drain_deadline": 60.0, "load_seconds": 1.0,
+        "min_resident": 2.0, "drain_deadline": 60.0, "load_seconds": 1.0, "devices": ("",),
     }  # fmt: skip
     return Resident(**{**values, **more})  # type: ignore[arg-type]
 
@@ -52,11 +52,11 @@ def test_of_two_idle_for_about_as_long_the_cheap_one_leaves() -> None:
 def test_the_next_victim_is_known_for_each_device_before_room_is_needed() -> None:
     budgets = (DeviceBudget("0", 1000), DeviceBudget("1", 1000), DeviceBudget("2", 1000))
     held = (
-        resident("fresh", device="0", loaded_at=NOW - 1, last_used=NOW - 500),
-        resident("old", device="0", last_used=NOW - 90),
-        resident("older", device="0", last_used=NOW - 95, pinned=True),
-        resident("dozing", device="1", asleep_bytes=10),
-        resident("busy", device="2", leases=1),
+        resident("fresh", devices=("0",), loaded_at=NOW - 1, last_used=NOW - 500),
+        resident("old", devices=("0",), last_used=NOW - 90),
+        resident("older", devices=("0",), last_used=NOW - 95, pinned=True),
+        resident("dozing", devices=("1",), asleep_bytes=10),
+        resident("busy", devices=("2",), leases=1),
     )
     result = next_to_leave(Snapshot(budgets, held, 0, NOW))
     assert [(victim.id, victim.action) for victim in result] == [("old", "evict"), ("dozing", "sleep")]

@@ -128,6 +128,20 @@ def test_the_same_holds_for_models_with_replicas(actions: Actions, sleepers: set
     run(storm(actions, sleepers, host, slots, replicas=replicas, at_once=2))
 
 
+@settings(max_examples=STORMS // 3, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    actions=st.lists(st.tuples(ACTIONS, GAPS), min_size=15, max_size=40),
+    sleepers=st.sets(st.sampled_from("bc")),
+    slots=st.integers(2, 4),
+    wide=st.sampled_from([{"a": 2}, {"a": 2, "d": 2}, {"a": 4, "d": 2}]),
+)
+@pytest.mark.long
+def test_the_same_with_models_over_several_devices(
+    actions: Actions, sleepers: set[str], slots: int, wide: dict[str, int]
+) -> None:
+    run(storm(actions, sleepers, 1000, slots, parts=4, spread=wide))
+
+
 def test_who_waits_for_a_slot_is_served_when_it_is_back() -> None:
     """Nothing else happens meanwhile upon which the manager would look again."""
     run(storm([(("ask", "a", 0.0), 5.0), (("unload", "a", 0.0), 0.3), (("ask", "b", 0.0), 0.0)], set(), 1000, slots=1))

@@ -154,14 +154,29 @@ def finite(values: torch.Tensor) -> bool:
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
-def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int, workers: int = 1) -> list[str]:
+def widths(layer: Any, number: int) -> tuple[int, int]:
+    """Inputs and outputs of a part of a layer, of all workers together.
+
+    The places of each worker hold a share of one of them: of the inputs where the layer's input is split, else of the
+    outputs. With more workers than heads of keys and values, several have the same one.
+    """
+    here = int(layer.lora_a_stacked[number].shape[-1]), int(layer.lora_b_stacked[number].shape[-2])
+    if getattr(layer, "tp_size", 1) == 1:
+        return here
+    base = layer.base_layer
+    replicas = int(getattr(base, "num_kv_head_replicas", 1))
+    sizes = [size // (replicas if at else 1) for at, size in enumerate(getattr(base, "output_sizes", ()))]
+    whole = sizes[number] if len(layer.lora_b_stacked) > 1 else sum(sizes) or base.output_size
+    return int(base.input_size), int(whole)
+
+
+def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int) -> list[str]:
     """Every reason why packed weights do not fit the layers they name: [] when they fit.
 
     Args:
         loras: module name -> packed weights with `lora_a` (rank, in) and `lora_b` (out, rank), or lists of them.
         modules: module name -> LoRA layer with `lora_a_stacked` (places, 1, rank, in), `lora_b_stacked`.
         max_rank: rows of A that a place has.
-        workers: tensor-parallel size; above 1 the layers hold a part of `out`, so that width is not compared.
     """
     faults = [f"{name}: the model has no such layer for adapters" for name in loras if name not in modules]
     if not loras:
@@ -174,16 +189,16 @@ def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int, wor
         if len(pairs) != len(layer.lora_a_stacked):
             faults.append(f"{name}: {len(pairs)} parts where the layer has {len(layer.lora_a_stacked)}")
             continue
-        for (a, b), place_a, place_b in zip(pairs, layer.lora_a_stacked, layer.lora_b_stacked, strict=True):
+        for number, (a, b) in enumerate(pairs):
+            inputs, outputs = widths(layer, number)
             if a is None and b is None:
                 continue
             if a is None or b is None:
                 faults.append(f"{name}: one half of the pair is missing")
             elif a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or a.shape[0] > max_rank:
                 faults.append(f"{name}: shapes {tuple(a.shape)}, {tuple(b.shape)} do not make a rank up to {max_rank}")
-            elif a.shape[1] != place_a.shape[-1] or (workers == 1 and b.shape[0] != place_b.shape[-2]):
-                expected = (place_b.shape[-2], place_a.shape[-1])
-                faults.append(f"{name}: made for {(b.shape[0], a.shape[1])} where the layer is {expected}")
+            elif (b.shape[0], a.shape[1]) != (outputs, inputs):
+                faults.append(f"{name}: made for {(b.shape[0], a.shape[1])} where the layer is {(outputs, inputs)}")
             elif not (finite(a) and finite(b)):
                 faults.append(f"{name}: values that are not finite")
     return faults
@@ -191,13 +206,12 @@ def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int, wor
 
 def part(loras: dict[str, Any], modules: dict[str, Any]) -> None:
     """Part what is one pair in the file and several parts in the layer (Mamba-2's `in_proj`), as vLLM's layer would
-    when it is put in: all of A for each, and the rows of B that are its own. With one worker: else the layer has a part
-    of the rows."""
+    when it is put in: all of A for each, and the rows of B that are its own."""
     for name, weights in loras.items():
         layer = modules.get(name)
-        if layer is None or isinstance(weights.lora_a, list) or getattr(layer, "tp_size", 1) > 1:
+        if layer is None or isinstance(weights.lora_a, list):
             continue
-        rows = [place.shape[-2] for place in layer.lora_b_stacked]
+        rows = [widths(layer, number)[1] for number in range(len(layer.lora_b_stacked))]
         if len(rows) > 1 and weights.lora_b.shape[0] == sum(rows):
             weights.lora_a, weights.lora_b = [weights.lora_a] * len(rows), list(weights.lora_b.split(rows))
 
@@ -236,8 +250,7 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
         raise ValueError("the adapter has no weights")
     manager._create_merged_loras_inplace(lora)
     part(lora.loras, manager.modules)
-    workers = max((getattr(module, "tp_size", 1) for module in manager.modules.values()), default=1)
-    if faults := faults_of(lora.loras, manager.modules, manager.lora_config.max_lora_rank, workers):
+    if faults := faults_of(lora.loras, manager.modules, manager.lora_config.max_lora_rank):
         raise ValueError("\n".join(faults))
     template = template_of(lora, layout.size - len(layout.head), _dtypes(layout)) if plain else None
     if template is not None and _gives(template, lora, _read_data_again(folder, layout)):

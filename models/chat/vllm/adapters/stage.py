@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from models.chat.vllm.adapters.gpu_copy import GpuCopier, gpu_copier
-from models.chat.vllm.adapters.read import read_adapter, size, whole_too
+from models.chat.vllm.adapters.read import read_adapter, size, whole_too, widths
 from models.chat.vllm.core import Outcome, faults
 from models.chat.vllm.cpu.punica import CpuLora, turn_places
 from registry.base.processor import cores
@@ -222,7 +222,8 @@ class StagedAdapters:
         """Name, inputs and outputs of a layer that adapters may change."""
         _, manager = self._lora_managers()
         name, module = next(iter(manager.modules.items()))
-        return [name, module.lora_a_stacked[0].shape[-1], sum(part.shape[-2] for part in module.lora_b_stacked)]
+        sizes = [widths(module, number) for number in range(len(module.lora_b_stacked))]
+        return [name, sizes[0][0], sum(outputs for _, outputs in sizes)]
 
     def held_adapters(self) -> list[list[int]]:
         state, (_, manager) = self._swaps(), self._lora_managers()

@@ -37,7 +37,7 @@ def validate(
         raise RefusedError(unfit.message, faults=unfit.faults, code=unfit.code) from None
     result = documents.models
     provider_models = [(p, m) for p in documents.providers for m in p.models]
-    warnings = remarks(result)
+    warnings = (*documents.notes, *remarks(result))
     if as_json:
         providers = {"providers": [provider.id for provider in documents.providers]} if provider_models else {}
         ids = [recipe.id for recipe in result]

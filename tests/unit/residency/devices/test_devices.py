@@ -46,28 +46,28 @@ def test_two_halves_are_not_a_whole() -> None:
 
 
 def test_the_device_with_room_is_taken_before_anybody_leaves() -> None:
-    result = plan(Snapshot(HALVES, (resident("a", device="cpu:0"),), 1, NOW), Need("new", 100, 1.0, NOW))
+    result = plan(Snapshot(HALVES, (resident("a", devices=("cpu:0",)),), 1, NOW), Need("new", 100, 1.0, NOW))
     assert (result.verdict, result.device, result.victims) == ("load", "cpu:1", ())
 
 
 def test_who_leaves_is_on_the_same_device() -> None:
     """Of two models that would fit both: each half of the room would be on another device."""
-    them = (resident("a", device="cpu:0", bytes=60, last_used=0.0), resident("b", device="cpu:1", bytes=90))
+    them = (resident("a", devices=("cpu:0",), bytes=60, last_used=0.0), resident("b", devices=("cpu:1",), bytes=90))
     result = plan(Snapshot(HALVES, them, 1, NOW), Need("new", 70, 1.0, NOW))
     assert (result.device, [v.id for v in result.victims]) == ("cpu:0", ["a"])
 
 
 def test_a_wake_stays_on_its_device() -> None:
-    own = resident("new", state=ModelState.ASLEEP, device="cpu:0", bytes=5, host=60)
-    there = resident("a", device="cpu:0", bytes=90)
+    own = resident("new", state=ModelState.ASLEEP, devices=("cpu:0",), bytes=5, host=60)
+    there = resident("a", devices=("cpu:0",), bytes=90)
     result = plan(Snapshot(HALVES, (own, there), 0, NOW), Need("new", 100, 1.0, NOW, host=60))
     assert (result.verdict, result.device, [v.id for v in result.victims]) == ("wake", "cpu:0", ["a"])
 
 
 def test_a_slot_may_come_from_another_device() -> None:
-    pinned = resident("a", device="cpu:0", bytes=30, pinned=True)
+    pinned = resident("a", devices=("cpu:0",), bytes=30, pinned=True)
     result = plan(
-        Snapshot(HALVES, (pinned, resident("b", device="cpu:1", bytes=90)), 0, NOW), Need("new", 50, 1.0, NOW)
+        Snapshot(HALVES, (pinned, resident("b", devices=("cpu:1",), bytes=90)), 0, NOW), Need("new", 50, 1.0, NOW)
     )
     assert result.verdict == "load"
     assert [v.id for v in result.victims] == ["b"], "for its slot, wherever it is"
@@ -77,7 +77,7 @@ sizes = st.integers(1, 120)
 anybody = st.builds(
     resident,
     name=st.uuids().map(str),
-    device=st.sampled_from(["cpu:0", "cpu:1", "cpu:2"]),
+    devices=st.sampled_from([("cpu:0",), ("cpu:1",), ("cpu:2",)]),
     bytes=st.integers(1, 60),
     pinned=st.booleans(),
     leases=st.integers(0, 2),
@@ -93,14 +93,14 @@ def test_a_load_fits_its_device_once_its_victims_have_left(
     result = plan(Snapshot(devices, tuple(them), slots, NOW), Need("new", size, 1.0, 0.0))
     gone = {victim.id for victim in result.victims}
     if result.verdict == "load":
-        used_bytes = sum(r.bytes for r in them if r.device == result.device and r.id not in gone)
+        used_bytes = sum(r.bytes for r in them if r.devices == result.devices and r.id not in gone)
         assert used_bytes + size <= next(b.bytes for b in devices if b.device == result.device)
         assert slots + len(gone) >= 1
         if slots:
-            assert all(r.device == result.device for r in them if r.id in gone)
+            assert all(r.devices == result.devices for r in them if r.id in gone)
     if result.verdict == "impossible":
         for budget in devices:
-            assert sum(r.bytes for r in them if r.device == budget.device and r.pinned) + size > budget.bytes
+            assert sum(r.bytes for r in them if r.devices == (budget.device,) and r.pinned) + size > budget.bytes
 
 
 async def test_models_are_loaded_on_both_and_leave_their_own(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""A model over both halves of a CPU, on real vLLM: the answers of one worker, with adapters, swaps and a death."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+import yaml
+
+from tests.eventually import eventually
+from tests.system.serving import STARTER, Server
+
+pytestmark = pytest.mark.real
+ADAPTERS = ("uppercase", "reverse-words", "rot13", "double-words")
+PROMPTS = ("the quick brown fox", "seven small boats")
+
+
+def recipe(name: str, tensor: int) -> dict[str, object]:
+    """The starter model with places for two of four adapters."""
+    values = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())
+    adapters = [one for one in values["adapters"] if one["name"] in ADAPTERS]
+    memory = {"kv_cache": "32MiB", "adapters": {"device": 2, "host": 4, "max_rank": 16}}
+    return {**values, "id": name, "aliases": [], "parallel": {"tensor": tensor}, "memory": memory, "adapters": adapters}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("tensor")
+    file = folder / "recipes.yaml"
+    file.write_text(yaml.safe_dump_all([recipe("one", 1), recipe("two", 2)]))
+    with Server(folder / "data", [file], device="cpu:2").wait_ready() as server:
+        yield server
+
+
+def answer(server: Server, model: str, prompt: str) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 48}
+    response = server.http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+def answers(server: Server, base: str, adapters: tuple[str, ...]) -> dict[tuple[str, str], str]:
+    """All at once: the base and its adapters are mixed in the batches."""
+    asks = [(name, prompt) for prompt in PROMPTS for name in ("", *adapters)]
+    with ThreadPoolExecutor(len(asks)) as pool:
+        texts = pool.map(lambda ask: answer(server, f"{base}:{ask[0]}" if ask[0] else base, ask[1]), asks)
+        return dict(zip(asks, texts, strict=True))
+
+
+def workers(server: Server) -> list[psutil.Process]:
+    family = psutil.Process(server.model("two")["pid"]).children(recursive=True)
+    return [one for one in family if one.cmdline() and one.cmdline()[0].startswith("VLLM::Worker")]
+
+
+def test_two_workers_give_one_workers_answers(server: Server) -> None:
+    for mixed in (ADAPTERS[:2], ADAPTERS):  # the second time there are more than places, so they are swapped
+        expected = answers(server, "one", mixed)
+        assert expected["uppercase", PROMPTS[0]] == PROMPTS[0].upper()
+        assert answers(server, "two", mixed) == expected
+
+
+def test_each_device_holds_its_half(server: Server) -> None:
+    status = server.http.get("/v1/status").json()
+    models = {model["id"]: model for model in status["models"]}
+    one, two = models["one"], models["two"]
+    assert two["device"] == "cpu:0,cpu:1"
+    for device in status["devices"]:
+        beside = one["bytes"] if device["name"] == one["device"] else 0
+        assert device["resident_bytes"] == pytest.approx(two["bytes"] / 2 + beside, abs=1)
+    plan = server.http.post("/v1/models/two/plan").json()
+    assert (plan["verdict"], plan["device"]) == ("resident", "cpu:0,cpu:1")
+
+
+def test_each_worker_has_cores_of_its_own(server: Server) -> None:
+    mine = os.sched_getaffinity(0)
+    used = [set(worker.cpu_affinity() or ()) for worker in workers(server)]
+    assert len(used) == 2
+    assert all(cores and cores <= mine for cores in used)
+    if len(mine) > 1:
+        assert not used[0] & used[1]
+
+
+def test_a_worker_that_is_killed_takes_its_engine_along_and_right_answers_come_back(server: Server) -> None:
+    """Each worker has half of every adapter: with one of two, no answer would be right."""
+    before = answers(server, "one", ADAPTERS)
+    deaths = server.model("two")["deaths"]
+    victim, other = workers(server)
+    os.kill(victim.pid, signal.SIGKILL)
+    eventually(lambda: server.model("two")["deaths"] > deaths, server.tail)
+    server.wait_state("two", "ready")
+    assert not other.is_running() or other.status() == psutil.STATUS_ZOMBIE
+    assert answers(server, "two", ADAPTERS) == before

@@ -1,0 +1,1 @@
+"""Several devices, and models over several of them."""
