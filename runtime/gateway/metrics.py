@@ -205,6 +205,12 @@ class Metrics:
     class_waiting = _gauge(
         "roundhouse_class_waiting_requests", "Requests that wait for a turn, by service class.", ["model", "class"]
     )
+    predicted_wait = _gauge(
+        "roundhouse_predicted_wait_seconds",
+        "Until a new request would start, by service class; 0: at once, or nothing was measured yet.",
+        ["model", "class"],
+    )
+    replicas = _gauge("roundhouse_ready_replicas", "Engines that serve the model now.", ["model"])
     pool_running = _gauge(
         "roundhouse_pool_running_requests", "Requests in the engine, by pool of the recipe.", ["model", "pool"]
     )

@@ -28,6 +28,7 @@ from runtime.gateway.views.values import Count, ModelView
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.policy import replica_id
+from runtime.residency.replicas import predicted_wait
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
@@ -198,6 +199,8 @@ class Overview:
             m.waiting.labels(entry.id).set(sum(one.queue.waiting for one in entry.replicas))
             for service_class, count in queue.policy.waiting_by_class().items():
                 m.class_waiting.labels(entry.id, service_class.label).set(count)
+                m.predicted_wait.labels(entry.id, service_class.label).set(predicted_wait(entry, service_class))
+            m.replicas.labels(entry.id).set(sum(one.is_ready for one in entry.replicas))
             for pool in entry.recipe.pools:
                 running = sum(one.queue.policy.running_in(pool) for one in entry.replicas)
                 m.pool_running.labels(entry.id, pool).set(running)

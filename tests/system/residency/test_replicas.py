@@ -79,6 +79,7 @@ def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> Non
     assert [one["pid"] for one in after if one["number"] == 1] == [before[0]["pid"]]
     assert [one["deaths"] for one in after] == [0, 1]
     assert {name: say(client, name)[0] for name in names} == right
+    assert server.metric("roundhouse_ready_replicas", model=CHAT) == 2
     held = {one["device"]: one["bytes"] for one in after}
     for device in server.http.get("/v1/status").json()["devices"]:
         assert device["resident_bytes"] == held[device["name"]] <= device["budget_bytes"]
