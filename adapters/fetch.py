@@ -5,20 +5,24 @@ import contextlib
 import errno
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
+from adapters import remote
 from adapters.check_process import FULL
 from adapters.hub import download
-from adapters.types import AdapterSource, ComposedAdapter, UploadedArchive
+from adapters.types import AdapterSource, ComposedAdapter, UploadedArchive, UrlSource
 from registry.base.threads import Threads
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.fields import HubSource, PackageSource
 from registry.storage.reserve import DiskReserve
 
+S = TypeVar("S")
+T = TypeVar("T")
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EIO, errno.ESTALE)
 
 
@@ -46,13 +50,17 @@ class Fetcher:
     @contextlib.asynccontextmanager
     async def fetched(self, source: AdapterSource) -> AsyncIterator[FetchedAdapter]:
         """Bring the source onto this machine; what was fetched is gone after the block."""
-        if isinstance(source, UploadedArchive | HubSource):
+        if isinstance(source, UploadedArchive | HubSource | UrlSource):
             folder = self._new_folder()
             try:
                 if isinstance(source, UploadedArchive):
                     yield FetchedAdapter(source.path.absolute(), folder, "upload")
+                elif isinstance(source, HubSource):
+                    commit = await self._download(source.hub, download, source, folder)
+                    yield FetchedAdapter(folder, None, f"{source.hub}@{commit}")
                 else:
-                    yield FetchedAdapter(folder, None, f"{source.hub}@{await self._download(source, folder)}")
+                    await self._download(source.url, remote.download, source, folder)
+                    yield await asyncio.to_thread(_downloaded, source, folder)
             finally:
                 await asyncio.to_thread(shutil.rmtree, folder, True)
         elif isinstance(source, ComposedAdapter):
@@ -66,14 +74,16 @@ class Fetcher:
             real = await asyncio.to_thread(_folder, path)
             yield FetchedAdapter(real, None, str(path))
 
-    async def _download(self, source: HubSource, folder: Path) -> str:
+    async def _download(
+        self, words: str, work: Callable[[S, Path, Bounds, DiskReserve], T], source: S, folder: Path
+    ) -> T:
         try:
             with disk_errors():
                 async with asyncio.timeout(self._bounds.adapter_download_seconds):
-                    return await self._threads.run(download, source, folder, self._bounds, self._reserve)
+                    return await self._threads.run(work, source, folder, self._bounds, self._reserve)
         except TimeoutError:  # the thread ends on its own, since its folder is gone
             raise Unavailable(
-                f"'{source.hub}' was not there after {self._bounds.adapter_download_seconds:.0f} s.",
+                f"'{words}' was not there after {self._bounds.adapter_download_seconds:.0f} s.",
                 code="hub_unavailable",
             ) from None
 
@@ -81,6 +91,14 @@ class Fetcher:
         with disk_errors():  # at once, not in a thread: a caller that leaves in between would leave the folder
             self._incoming.mkdir(exist_ok=True)  # only below an existing data directory: a moved one must raise
             return Path(tempfile.mkdtemp(dir=self._incoming))
+
+
+def _downloaded(source: UrlSource, folder: Path) -> FetchedAdapter:
+    if not remote.is_archive(source.url):
+        return FetchedAdapter(folder, None, source.url)
+    (archive,) = folder.iterdir()
+    (folder / "unpacked").mkdir()
+    return FetchedAdapter(archive, folder / "unpacked", source.url)
 
 
 def _folder(path: Path) -> Path:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from registry.recipes.fields import HubSource, PackageSource, PathSource
+from registry.recipes.fields import HubSource, PackageSource, PathSource, Strict
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,12 @@ class PublicHubSource(HubSource):
     """A hub's repository that is read without the server's token."""
 
 
-NamedSource = PathSource | HubSource
+class UrlSource(Strict):
+    """A folder or archive by address: s3, gs or https."""
+
+    url: str
+
+
+NamedSource = PathSource | HubSource | UrlSource
 """What a client may name without having its bytes."""
 AdapterSource = NamedSource | PackageSource | UploadedArchive | ComposedAdapter

@@ -21,6 +21,7 @@ RECIPE: dict[str, str] = {
     "memory.adapters.device": "LoRA adapters that can answer in one batch. 0: the model takes no adapters.",
     "memory.adapters.host": "Adapters kept ready in host memory, those in places included.",
     "memory.adapters.max_rank": "Largest rank that fits into a place.",
+    "memory.adapters.on_demand": "Requests may name adapters by a hub's id or an address, which registers them.",
     "batching.max_requests": "Requests (chat: sequences) in one step of the engine.",
     "batching.max_tokens": "Tokens in one step of the engine; for speech, seconds of its windows, padding included.",
     "queue.max_waiting": "Requests that may wait for this model. One more is a 429.",

@@ -70,11 +70,15 @@ class EngineSpec(Strict):
 
 
 class AdapterPlaces(Strict):
-    """Room for LoRA adapters. `device`: places in the batch; `host`: staged ones."""
+    """Room for LoRA adapters. `device`: places in the batch; `host`: staged ones.
+
+    `on_demand`: requests may name adapters by a hub's id or an address, which registers them.
+    """
 
     device: int = Field(default=0, ge=0, le=1024)
     host: int = Field(default=0, ge=0, le=100_000)
     max_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] = 16
+    on_demand: bool = False
 
     @model_validator(mode="after")
     def _host_holds_device(self) -> Self:

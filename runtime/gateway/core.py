@@ -17,6 +17,7 @@ from routing.decision import Decision
 from routing.routers.content import Router
 from runtime.gateway.backend import Backend, LoadProgress, RetryPolicy, TargetState
 from runtime.gateway.context import RequestContext, Transcripts
+from runtime.gateway.launch.on_demand import OnDemand
 from runtime.gateway.names import ModelRef, Names
 from runtime.gateway.record import AttemptSink, Sink
 from runtime.gateway.request import Request
@@ -63,6 +64,7 @@ class Gateway:
         self._sinks: Sequence[Sink] = (ledger, limits, *sinks, *([] if tracing is None else [tracing]))
         self._transcripts, self._tracing, self._device = transcripts, tracing, DeviceTime()
         self.dispatcher = RouterDispatcher(services.routers, self, limits)
+        self.on_demand = OnDemand(names, services.adapters)
 
     # --- record -----------------------------------------------------------------------------------------------------
     @contextmanager
@@ -129,11 +131,21 @@ class Gateway:
         """Resolve the name, or have its router choose. Raises as `resolve`, or no_route."""
         router = await self.services.routers.ready(self._names.without_tag(request.model_ref))
         if router is None:
-            target = self.resolve(request.model_ref, request.context.caller)
+            target = await self._resolve_or_provide(request.model_ref, request.context.caller)
         else:
             target = await self.dispatcher.route(router, request)
         request.attempt.target = target
         return target
+
+    async def _resolve_or_provide(self, model_ref: ModelRef, caller: Caller) -> Target:
+        """As `resolve`; an adapter that is named by its source is registered first."""
+        try:
+            return self.resolve(model_ref, caller)
+        except NotFound:
+            provided = await self.on_demand.provide(model_ref, caller)
+            if provided is None:
+                raise
+        return replace(self.resolve(provided, caller), requested=str(model_ref.adapter or model_ref.name))
 
     async def explain(
         self, request: Request, router: Router, endpoint: str, calls: Sequence[Call], model_ref: ModelRef

@@ -93,6 +93,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         gateway.phase = "stopping"
         for task in background:
             task.cancel()
+        await gateway.on_demand.close()
         await rooms.close()
 
 

@@ -1,0 +1,119 @@
+"""Adapters by address: s3://, gs:// and https://, through fsspec. Credentials come from the server's environment."""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from adapters.content.forms import CONFIG, MOST, TENSORS, TOKENIZER
+from adapters.types import UrlSource
+from registry.base.wording import quoted
+from registry.bounds import Bounds
+from registry.errors import BadRequest, NotFound, TooLarge, Unavailable
+from registry.files.sources import TIMEOUT
+from registry.storage.reserve import DiskReserve
+
+SCHEMES = ("s3", "gs", "https")
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
+BLOCK = 1 << 20
+READ_TIMEOUT = 60.0
+"""Seconds without a byte."""
+
+
+def is_archive(url: str) -> bool:
+    """Whether an address names an archive, and not the folder of an adapter."""
+    return url.lower().endswith(ARCHIVES)
+
+
+def download(source: UrlSource, folder: Path, bounds: Bounds, reserve: DiskReserve) -> None:
+    """Bring an archive, or the files of an adapter's folder, into the empty `folder`. Blocks.
+
+    Raises BadRequest for a scheme that this server cannot read, NotFound, TooLarge, Unavailable (hub_unavailable,
+    storage_full), OSError for a full disk.
+    """
+    url = source.url.rstrip("/")
+    system, path = _file_system(url)
+    if is_archive(url):
+        _copy(system, path, folder / path.rpartition("/")[2], bounds.adapter_bytes, reserve)
+        return
+    for name in (CONFIG, TENSORS, *TOKENIZER):
+        most = {CONFIG: bounds.adapter_config_bytes, TENSORS: bounds.adapter_bytes}.get(name, MOST)
+        try:
+            _copy(system, f"{path}/{name}", folder / name, most, reserve)
+        except NotFound:
+            if name not in TOKENIZER:
+                raise
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    scheme = url.partition("://")[0]
+    options: dict[str, Any] = {"skip_instance_cache": True}
+    if scheme == "https":
+        from aiohttp import ClientTimeout
+
+        waits = ClientTimeout(total=None, sock_connect=TIMEOUT, sock_read=READ_TIMEOUT)
+        options |= {"ssl": ssl.create_default_context(), "client_kwargs": {"timeout": waits}}
+    try:
+        return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
+    except ImportError:
+        package = {"s3": "s3fs", "gs": "gcsfs"}.get(scheme, f"fsspec's part for {scheme}")
+        raise BadRequest(
+            f"This server cannot read {scheme}:// yet: install {package} beside it, or upload the adapter.",
+            code="source_not_supported",
+        ) from None
+
+
+def _copy(system: Any, path: str, target: Path, most: int, reserve: DiskReserve) -> None:
+    with _errors(path):
+        size = system.info(path).get("size") or 0
+    if size > most:
+        raise _too_large(path, most)
+    with reserve.hold(size or most), target.open("xb") as file:
+        for block in _blocks(system, path):
+            if file.tell() + len(block) > most:
+                raise _too_large(path, most)
+            file.write(block)
+
+
+def _blocks(system: Any, path: str) -> Iterator[bytes]:
+    streamed = {"block_size": 0} if "http" in system.protocol else {"cache_type": "none"}
+    with _errors(path):
+        source = system.open(path, "rb", **streamed)
+    with source:
+        while True:
+            with _errors(path):
+                block = source.read(BLOCK)
+            if not block:
+                return
+            yield block
+
+
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
+    """Errors of many libraries, for whatever a server elsewhere does. None of them is the disk's."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError) as error:
+        cause = error.__cause__ or error.__context__
+        if cause is not None and not 400 <= getattr(cause, "status", 404 if _is_missing(cause) else 0) < 500:
+            raise _unreadable(path, cause) from cause
+        raise NotFound(f"There is no {quoted(path)} that this server may read.", code="source_not_found") from None
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def _is_missing(error: BaseException) -> bool:
+    return isinstance(error, FileNotFoundError | PermissionError | KeyError)
+
+
+def _unreadable(path: str, error: BaseException) -> Unavailable:
+    return Unavailable(
+        f"{quoted(path)} could not be read ({type(error).__name__}): try again.", code="hub_unavailable", retry_after=10
+    )
+
+
+def _too_large(path: str, most: int) -> TooLarge:
+    return TooLarge(f"{quoted(path)} has more than {most} bytes.")

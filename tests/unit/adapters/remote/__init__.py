@@ -1,0 +1,1 @@
+"""Adapters that are somewhere else, and the requests that name them."""

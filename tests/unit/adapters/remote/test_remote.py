@@ -1,0 +1,119 @@
+"""Adapters by address: what is fetched, and what becomes of every way in which it fails."""
+
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from adapters import remote
+from adapters.content.forms import CONFIG, TENSORS
+from adapters.remote import download
+from adapters.types import UrlSource
+from registry.bounds import Bounds
+from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unavailable
+from registry.storage.reserve import DiskReserve
+from tests.unit.adapters.makers import write_adapter
+from tests.unit.adapters.rig import Rig
+
+RESERVE = DiskReserve(Path(), 0)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    """Serves `tmp_path/site`, with an adapter in legal/ and as legal.tar.gz."""
+    write_adapter(tmp_path / "site" / "legal")
+    with tarfile.open(tmp_path / "site" / "legal.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "site" / "legal", "legal")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "site"))) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def fetch(url: str, out: Path, bounds: Bounds | None = None) -> None:
+    download(UrlSource(url=url), out, bounds or Bounds(), RESERVE)
+
+
+def test_the_files_of_a_folder_are_fetched(site: str, tmp_path: Path, out: Path) -> None:
+    (tmp_path / "site" / "legal" / "chat_template.jinja").write_text("{{ messages }}")
+    (tmp_path / "site" / "legal" / "optimizer.pt").write_bytes(b"x")
+    fetch(f"{site}/legal/", out)
+    assert sorted(path.name for path in out.iterdir()) == sorted([CONFIG, TENSORS, "chat_template.jinja"])
+    for name in (CONFIG, TENSORS):
+        assert (out / name).read_bytes() == (tmp_path / "site" / "legal" / name).read_bytes()
+
+
+def test_an_archive_is_fetched_whole(site: str, tmp_path: Path, out: Path) -> None:
+    fetch(f"{site}/legal.tar.gz", out)
+    assert (out / "legal.tar.gz").read_bytes() == (tmp_path / "site" / "legal.tar.gz").read_bytes()
+
+
+def test_any_store_that_fsspec_knows_is_read_alike(tmp_path: Path, out: Path) -> None:
+    folder = write_adapter(tmp_path / "it")
+    memory = fsspec.filesystem("memory")
+    for name in (CONFIG, TENSORS):
+        memory.pipe(f"/bucket/{name}", (folder / name).read_bytes())
+    try:
+        fetch("memory://bucket", out)
+    finally:
+        memory.rm("/bucket", recursive=True)
+    assert (out / TENSORS).read_bytes() == (folder / TENSORS).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("path", "bounds", "kind"),
+    [
+        ("nowhere", {}, NotFound),
+        ("nowhere.zip", {}, NotFound),
+        ("legal", {"adapter_bytes": 1000}, TooLarge),
+        ("legal", {"adapter_config_bytes": 10}, TooLarge),
+        ("legal.tar.gz", {"adapter_bytes": 1000}, TooLarge),
+    ],
+)
+def test_what_cannot_be_taken_is_refused(
+    site: str, out: Path, path: str, bounds: dict[str, Any], kind: type[RoundhouseError]
+) -> None:
+    with pytest.raises(kind):
+        fetch(f"{site}/{path}", out, Bounds(**bounds))
+
+
+def test_a_host_that_does_not_answer_may_do_so_later(out: Path) -> None:
+    with pytest.raises(Unavailable) as error:
+        fetch("http://127.0.0.1:1/legal", out)
+    assert error.value.retry_after
+
+
+def test_a_scheme_whose_package_is_not_installed_names_it(out: Path) -> None:
+    for scheme, package in (("s3", "s3fs"), ("gs", "gcsfs")):
+        if package in fsspec.available_protocols():
+            continue
+        with pytest.raises(BadRequest, match=f"install {package}") as error:
+            fetch(f"{scheme}://bucket/legal", out)
+        assert error.value.code == "source_not_supported"
+
+
+@pytest.mark.parametrize("name", ["legal", "legal.tar.gz"])
+async def test_it_is_registered_as_any_other(site: str, rig: Rig, name: str) -> None:
+    done = await rig.service.register("legal", rig.base, UrlSource(url=f"{site}/{name}"))
+    assert done.version.source == f"{site}/{name}"
+    assert not list(rig.service.incoming.iterdir())
+    assert remote.is_archive(name) is (name != "legal")
