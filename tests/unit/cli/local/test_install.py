@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 OTHER_FOLDERS = {
     "pynvml", "langchain_cohere", "langchain_huggingface", "semantic_router", "litellm", "pydantic_ai", "agents",
-    "llama_index",
+    "llama_index", "instructor",
 }  # fmt: skip
 """Only in the CUDA build; only in the environments of scripts/install-clients."""
 FOLDERS = {
