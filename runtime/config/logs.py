@@ -84,7 +84,8 @@ def handler(stream: TextIO) -> logging.Handler:
 
 
 def configure(level: str) -> None:
-    """Route everything through one handler; libraries only from warning on."""
+    """Route everything through one handler, warnings of Python's too; libraries only from warning on."""
+    logging.captureWarnings(True)
     root = logging.getLogger()
     root.handlers[:] = [handler(sys.stderr)]
     root.setLevel(logging.WARNING)

@@ -5,6 +5,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 
 import pytest
 import uvicorn
@@ -57,6 +59,7 @@ def test_uvicorn_makes_no_line_of_each_request() -> None:
         assert not HttpToolsProtocol(config, ServerState(), {}, loop).access_log
     finally:
         loop.close()
+        logging.captureWarnings(False)
         root.handlers[:] = before
         root.setLevel(levels[0])
         own.setLevel(levels[1])
@@ -92,3 +95,11 @@ def test_what_was_left_out_is_counted() -> None:
     last = logging.makeLogRecord({"levelno": logging.WARNING, "pathname": "a", "lineno": 1})
     assert sparing.filter(last)
     assert last.__dict__["left_out"] == 10
+
+
+def test_warnings_of_python_are_lines_of_the_log() -> None:
+    code = "import warnings; from runtime.config.logs import configure; configure('info'); warnings.warn('old')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (line["logger"], line["level"]) == ("py.warnings", "warning")
+    assert "UserWarning: old" in line["message"]
