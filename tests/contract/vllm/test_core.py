@@ -208,6 +208,22 @@ def test_workers_of_other_processes_are_polled() -> None:
     assert vllm_core.stage_adapter(core, 1, "/x") == ["running"]
 
 
+@pytest.mark.parametrize(
+    ("workers", "outcome"),
+    [
+        ([["done"], ["running"]], ["running"]),
+        ([["running"], ["failed", "cut short"]], ["failed", "cut short"]),
+        ([["done", "staged"], ["full"]], ["full"]),
+        ([["done", "placed"], ["done", "placed"]], ["done", "placed"]),
+    ],
+)
+def test_an_adapter_counts_once_every_worker_has_it(workers: list[list[str]], outcome: list[str]) -> None:
+    core = _Core({})
+    core.collective_rpc = lambda method, args=(): workers  # type: ignore[method-assign]
+    assert vllm_core.poll_adapter(core, 7) == outcome
+    assert (7 in vllm_core._placed(core)) is (outcome == ["done", "placed"])
+
+
 def test_a_file_is_read_while_a_step_runs() -> None:
     """vLLM's loop takes calls out of its queue between two steps; staging is not among them, and drops are foreseen."""
     from vllm.v1.engine import EngineCoreRequestType

@@ -1,6 +1,6 @@
 """Models over several devices: which sets they may take, who leaves for them, and bytes on each device.
 
-EVENTS=100000 runs more of the random ones.
+EVENTS=100000 and --timeout 0 run more of the random ones.
 """
 
 import os
