@@ -10,7 +10,7 @@ from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.http import errors as http_errors
 from runtime.http.bodies import parse_object
-from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts, warning
+from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts
 from runtime.http.errors import Dialect
 
 PATHS: dict[str, Dialect] = {
@@ -49,8 +49,8 @@ async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
 
 def head(started: ResponseStart) -> Head:
     """The status line and headers of the engine's answer."""
-    found = Head(started.status, started.content_type, warning(started.warning))
-    return Head(found.status, found.content_type, {**NO_BUFFERING, **found.headers}) if found.is_stream else found
+    found = Head(started.status, started.content_type)
+    return Head(found.status, found.content_type, NO_BUFFERING) if found.is_stream else found
 
 
 def _endpoint(path: str, dialect: Dialect) -> Endpoint:

@@ -160,6 +160,7 @@ TABLE = [
     Advice("Leave 'images' out", "/api/chat", {**OLLAMA, "messages": [{**HELLO[0], "images": ["aaaa"]}]}, OLLAMA),
 ]  # fmt: skip
 FORMS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("would change the answer, and no model here can do it: leave it out", {"beam_size": "5"}, {}),
     ("Send what is in 'kwargs' as fields", {"kwargs": '{"prompt": "a"}'}, {"prompt": "a"}),
     ("Leave 'include' out", {"include": "logprobs"}, {}),
     ("Send it in 'language', or leave it out", {"languages": ["en", "de"]}, {"language": "en"}),

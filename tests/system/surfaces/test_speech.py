@@ -99,6 +99,7 @@ def test_fields_of_the_request(client: OpenAI, server: Server, tmp_path: Path) -
         {"extra_body": {"hotwords": "kitchen"}},
         {"extra_body": {"vad_filter": "false"}},
         {"chunking_strategy": "auto"},
+        {"extra_body": {"nonsense": "1"}},
     ):
         found = transcribe(client, path, **more).text
         assert found if "prompt" in more or "hotwords" in str(more) else found == text, more  # it learnt without these
@@ -107,7 +108,7 @@ def test_fields_of_the_request(client: OpenAI, server: Server, tmp_path: Path) -
         ({"language": "xx"}, "language"),
         ({"temperature": 2}, "temperature"),
         ({"include": ["logprobs"]}, "include"),
-        ({"extra_body": {"nonsense": "1"}}, "nonsense"),
+        ({"extra_body": {"beam_size": "5"}}, "beam_size"),
         ({"timestamp_granularities": ["word"]}, "verbose_json"),
     ):
         with pytest.raises(openai.BadRequestError, match=words):
