@@ -170,7 +170,7 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
         yield from ("--max-model-len", str(context))
     yield from ("--max-num-seqs", str(recipe.batching.sequences))
     yield from ("--max-num-batched-tokens", str(max(recipe.batching.max_tokens, recipe.batching.sequences)))
-    yield from ("--kv-cache-memory-bytes", str(kv_on_each(recipe, read_shape(path))))
+    yield from ("--kv-cache-memory-bytes", str(_kv_cache_bytes(recipe, path)))
     for name, count in recipe.parallel:
         if count > 1:
             yield from (f"--{name}-parallel-size", str(count))
@@ -248,6 +248,13 @@ def swap_tokens(recipe: Recipe) -> int | None:
 def critical_tokens(recipe: Recipe) -> int:
     """Most tokens of a step while critical requests come: at least one for each request."""
     return max(recipe.batching.critical_step, recipe.batching.sequences)
+
+
+def _kv_cache_bytes(recipe: Recipe, path: Path) -> int:
+    """Of each device. The network's shape counts only where the recipe does not tell it."""
+    if recipe.memory.kv_cache is not None and recipe.parallel.devices == 1:
+        return int(recipe.memory.kv_cache)
+    return kv_on_each(recipe, read_shape(path))
 
 
 def sleeps(recipe: Recipe) -> bool:
