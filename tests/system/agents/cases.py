@@ -14,6 +14,7 @@ ALICE = "alice is 30 years old and lives in paris"
 LONG = "many words " * 900
 STATE = {"type": "object", "properties": {"state": {"type": "string"}}, "required": ["state"]}
 SET_LIGHT = {"name": "set_light", "parameters": STATE}
+TOOL = {"type": "function", "function": SET_LIGHT}
 Cases = Mapping[str, Callable[[], Any]]
 
 
@@ -39,6 +40,43 @@ def failure(work: Callable[[], Any]) -> dict[str, Any]:
             inner = inner.__cause__ or inner.__context__
         return {"status": status(inner), "text": str(error)}
     return {"status": 200, "text": ""}
+
+
+def chat_cases(ask: Callable[..., Any], schema: Callable[[], Any], stop: Callable[[], None]) -> Cases:
+    """The cases of a client whose answers have OpenAI's form.
+
+    Args:
+        ask: takes model, messages and more fields.
+        schema: asks for a person.
+        stop: leaves a stream after its first part.
+    """
+
+    def tools() -> list[Any]:
+        first = ask("scripted", user(LIGHT), tools=[TOOL]).choices[0].message
+        (call,) = first.tool_calls
+        result = {"role": "tool", "tool_call_id": call.id, "content": LIGHT_IS_ON}
+        last = ask("scripted", [*user(LIGHT), first, result], tools=[TOOL])
+        return [call.function.name, json.loads(call.function.arguments), last.choices[0].message.content]
+
+    def stream() -> str:
+        return "".join(part.choices[0].delta.content or "" for part in ask("uppercase", user(HELLO), stream=True))
+
+    return {
+        "text": lambda: ask("uppercase", user(HELLO)).choices[0].message.content,
+        "stream": stream,
+        "tools": tools,
+        "schema": schema,
+        **failures(ask),
+        "stop": stop,
+    }
+
+
+def failures(ask: Callable[..., Any]) -> Cases:
+    """An unknown model, and a prompt that the context cannot hold."""
+    return {
+        "error": lambda: failure(lambda: ask("nobody", user(HELLO))),
+        "tooLong": lambda: failure(lambda: ask("starter-chat", user(LONG))),
+    }
 
 
 def status(error: BaseException | None) -> int | None:

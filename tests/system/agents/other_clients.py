@@ -21,9 +21,9 @@ from tests.system.agents.cases import (
     LIGHT,
     LIGHT_IS_ON,
     LONG,
-    SET_LIGHT,
     Cases,
     Person,
+    chat_cases,
     failure,
     run,
     user,
@@ -40,30 +40,13 @@ def litellm() -> Cases:
             f"openai/{model}", messages, api_base=V1, api_key="none", temperature=0, max_retries=0, **more
         )
 
-    def tools() -> list[Any]:
-        offered = [{"type": "function", "function": SET_LIGHT}]
-        first = ask("scripted", user(LIGHT), tools=offered).choices[0].message
-        (call,) = first.tool_calls
-        result = {"role": "tool", "tool_call_id": call.id, "content": LIGHT_IS_ON}
-        last = ask("scripted", [*user(LIGHT), first, result], tools=offered)
-        return [call.function.name, json.loads(call.function.arguments), last.choices[0].message.content]
+    def schema() -> Any:
+        return json.loads(ask("extract-json", user(ALICE), response_format=Person).choices[0].message.content)
 
     def stop() -> None:
         next(iter(ask("starter-chat", user(HELLO), stream=True, max_tokens=400))).choices[0]
 
-    return {
-        "text": lambda: ask("uppercase", user(HELLO)).choices[0].message.content,
-        "stream": lambda: "".join(
-            part.choices[0].delta.content or "" for part in ask("uppercase", user(HELLO), stream=True)
-        ),
-        "tools": tools,
-        "schema": lambda: json.loads(
-            ask("extract-json", user(ALICE), response_format=Person).choices[0].message.content
-        ),
-        "error": lambda: failure(lambda: ask("nobody", user(HELLO))),
-        "tooLong": lambda: failure(lambda: ask("starter-chat", user(LONG))),
-        "stop": stop,
-    }
+    return chat_cases(ask, schema, stop)
 
 
 def pydantic_ai() -> Cases:

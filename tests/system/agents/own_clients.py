@@ -15,16 +15,18 @@ from tests.system.agents.cases import (
     LONG,
     SET_LIGHT,
     STATE,
+    TOOL,
     Cases,
     Person,
+    chat_cases,
     failure,
+    failures,
     run,
     user,
 )
 
 SCHEMA = {**Person.model_json_schema(), "additionalProperties": False}
 BY_SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
-TOOL = {"type": "function", "function": SET_LIGHT}
 
 
 def openai_chat(url: str) -> Cases:
@@ -34,13 +36,6 @@ def openai_chat(url: str) -> Cases:
 
     def ask(model: str, messages: Any, **more: Any) -> Any:
         return client.chat.completions.create(model=model, messages=messages, temperature=0, **more)
-
-    def tools() -> list[Any]:
-        first = ask("scripted", user(LIGHT), tools=[TOOL]).choices[0].message
-        (call,) = first.tool_calls
-        result = {"role": "tool", "tool_call_id": call.id, "content": LIGHT_IS_ON}
-        last = ask("scripted", [*user(LIGHT), first, result], tools=[TOOL])
-        return [call.function.name, json.loads(call.function.arguments), last.choices[0].message.content]
 
     def schema() -> Any:
         answer = client.chat.completions.parse(
@@ -52,17 +47,7 @@ def openai_chat(url: str) -> Cases:
         with ask("starter-chat", user(HELLO), stream=True, max_tokens=400) as stream:
             next(iter(stream))
 
-    return {
-        "text": lambda: ask("uppercase", user(HELLO)).choices[0].message.content,
-        "stream": lambda: "".join(
-            part.choices[0].delta.content or "" for part in ask("uppercase", user(HELLO), stream=True)
-        ),
-        "tools": tools,
-        "schema": schema,
-        "error": lambda: failure(lambda: ask("nobody", user(HELLO))),
-        "tooLong": lambda: failure(lambda: ask("starter-chat", user(LONG))),
-        "stop": stop,
-    }
+    return chat_cases(ask, schema, stop)
 
 
 def openai_responses(url: str) -> Cases:
@@ -145,8 +130,7 @@ def anthropic(url: str) -> Cases:
         "stream": stream,
         "tools": tools,
         "schema": schema,
-        "error": lambda: failure(lambda: ask("nobody", user(HELLO))),
-        "tooLong": lambda: failure(lambda: ask("starter-chat", user(LONG))),
+        **failures(ask),
         "stop": stop,
     }
 
@@ -177,8 +161,7 @@ def ollama(url: str) -> Cases:
         "stream": lambda: "".join(part.message.content or "" for part in ask("uppercase", user(HELLO), stream=True)),
         "tools": tools,
         "schema": lambda: json.loads(ask("extract-json", user(ALICE), format=SCHEMA).message.content),
-        "error": lambda: failure(lambda: ask("nobody", user(HELLO))),
-        "tooLong": lambda: failure(lambda: ask("starter-chat", user(LONG))),
+        **failures(ask),
         "stop": stop,
     }
 
@@ -217,8 +200,7 @@ def cohere(url: str) -> Cases:
             .message.content[0]
             .text
         ),
-        "error": lambda: failure(lambda: ask("nobody", user(HELLO))),
-        "tooLong": lambda: failure(lambda: ask("starter-chat", user(LONG))),
+        **failures(ask),
         "stop": stop,
     }
 
@@ -231,31 +213,15 @@ def huggingface_hub(url: str) -> Cases:
     def ask(model: str, messages: Any, **more: Any) -> Any:
         return client.chat_completion(messages, model=model, temperature=0, **more)
 
-    def tools() -> list[Any]:
-        first = ask("scripted", user(LIGHT), tools=[TOOL]).choices[0].message
-        (call,) = first.tool_calls
-        result = {"role": "tool", "tool_call_id": call.id, "content": LIGHT_IS_ON}
-        last = ask("scripted", [*user(LIGHT), first, result], tools=[TOOL])
-        return [call.function.name, json.loads(call.function.arguments), last.choices[0].message.content]
+    def schema() -> Any:
+        return json.loads(ask("extract-json", user(ALICE), response_format=BY_SCHEMA).choices[0].message.content)
 
     def stop() -> None:
         stream = ask("starter-chat", user(HELLO), stream=True, max_tokens=400)
         next(stream)
         stream.close()
 
-    return {
-        "text": lambda: ask("uppercase", user(HELLO)).choices[0].message.content,
-        "stream": lambda: "".join(
-            part.choices[0].delta.content or "" for part in ask("uppercase", user(HELLO), stream=True)
-        ),
-        "tools": tools,
-        "schema": lambda: json.loads(
-            ask("extract-json", user(ALICE), response_format=BY_SCHEMA).choices[0].message.content
-        ),
-        "error": lambda: failure(lambda: ask("nobody", user(HELLO))),
-        "tooLong": lambda: failure(lambda: ask("starter-chat", user(LONG))),
-        "stop": stop,
-    }
+    return chat_cases(ask, schema, stop)
 
 
 def langchain(url: str) -> Cases:
