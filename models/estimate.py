@@ -50,7 +50,7 @@ class Estimate:
     activations: int
     overhead: int
     host_adapters: int
-    """This and the next one: of all devices' processes together."""
+    """Like the next one, for the processes of all devices together."""
     host_overhead: int
     notes: Mapping[str, str]
     """How each term came about."""

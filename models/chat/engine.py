@@ -179,7 +179,7 @@ class VllmEngine:
         )
 
     def _kv_cache_bytes(self) -> int:
-        """Of all workers."""
+        """Bytes of the KV cache of all workers together."""
         config = self._engine.vllm_config
         workers = config.parallel_config.world_size * config.parallel_config.data_parallel_size
         return int(config.cache_config.kv_cache_memory_bytes or 0) * int(workers)

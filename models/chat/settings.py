@@ -251,7 +251,7 @@ def critical_tokens(recipe: Recipe) -> int:
 
 
 def _kv_cache_bytes(recipe: Recipe, path: Path) -> int:
-    """Of each device. The network's shape counts only where the recipe does not tell it."""
+    """Bytes of the KV cache on each device. Reads the network's shape only where the recipe leaves it open."""
     if recipe.memory.kv_cache is not None and recipe.parallel.devices == 1:
         return int(recipe.memory.kv_cache)
     return kv_on_each(recipe, read_shape(path))

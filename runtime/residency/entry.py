@@ -50,11 +50,11 @@ class ModelEntry:
     """Expected seconds of a load."""
     queue: ModelQueue
     number: int = 1
-    """Among the model's replicas."""
+    """Its number among the model's replicas, from 1."""
     replicas: "list[ModelEntry]" = field(default_factory=list, repr=False)
-    """All of the model by number, itself among them; one list for all."""
+    """All replicas of the model by number, this one included; they share the list."""
     is_leaving: bool = False
-    """It is removed for good."""
+    """Whether it is being removed for good."""
     clock: Callable[[], float] = time.monotonic
     state: ModelState = ModelState.ABSENT
     link: SlotLink | None = None
@@ -62,7 +62,7 @@ class ModelEntry:
     devices: tuple[str, ...] = ()
     """Where it is, or was last."""
     bytes: int = 0
-    """On its devices together."""
+    """Bytes on all of its devices together."""
     claim: int = 0
     """Device bytes that a wake will need while it waits for others to leave."""
     host_bytes: int = 0
@@ -124,12 +124,12 @@ class ModelEntry:
 
     @property
     def is_extra(self) -> bool:
-        """It comes only while the others are not enough."""
+        """Whether it is loaded only while the others cannot keep up."""
         return self.number > self.recipe.replicas.least
 
     @property
     def lead(self) -> "ModelEntry":
-        """The replica that shows how the model fares: the first that is ready, else the first."""
+        """The replica that stands for the model: the first that is ready, else the first."""
         if len(self.replicas) == 1:
             return self
         return next((one for one in self.replicas if one.state is ModelState.READY), self.replicas[0])
@@ -142,13 +142,13 @@ class ModelEntry:
         )
 
     def take_files(self, other: "ModelEntry") -> None:
-        """What is known of the model's files and loads, from another replica."""
+        """Copy what another replica knows of the model's files and loads."""
         for name in _OF_FILES:
             setattr(self, name, getattr(other, name))
 
     @property
     def device(self) -> str:
-        """Where it is, or was last; by commas where it is on several."""
+        """The devices where it is, or was last, separated by commas."""
         return ",".join(self.devices)
 
     def on_each(self, count: int) -> int:

@@ -41,7 +41,7 @@ from runtime.residency.states import ModelState
 Action = Literal["sleep", "evict"]
 NO_LIMIT = 1 << 62
 REPLICA_MARK = "#"
-"""In the id of a replica, between its model's and its number. No model's id has it."""
+"""Stands between a model's id and a replica's number; no model's id contains it."""
 MIN_SAVING = 2
 """A model sleeps only if that divides its device bytes by this or more (unless its recipe says `always`)."""
 
@@ -289,7 +289,7 @@ def _rank(plan: Plan) -> tuple[int, bool, int, int]:
 
 
 def _too_few(snapshot: Snapshot, need: Need) -> str:
-    """Why there is no set of devices for it."""
+    """Explain why no set of devices can hold the model."""
     if need.spread == 1:
         return "The device for it is gone: see the server's log."
     names = ", ".join(budget.device for budget in snapshot.budgets) or "none"
@@ -301,7 +301,7 @@ def _too_few(snapshot: Snapshot, need: Need) -> str:
 
 
 def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
-    """The tree, for one device or one set of them."""
+    """Decide for one device, or for one set of devices."""
     residents = [r.seen_from(group) for r in snapshot.residents]
     own = next((r for r in residents if r.id == need.id), None)
     others = [r for r in residents if r is not own or not r.is_asleep]  # a wake brings its own bytes along
@@ -412,7 +412,7 @@ def replica_id(model: str, number: int) -> str:
 
 
 def _model(resident: str) -> str:
-    """Replicas of one model make no room for each other."""
+    """The model of a resident's id. Replicas of one model make no room for each other."""
     return resident.partition(REPLICA_MARK)[0]
 
 

@@ -68,7 +68,7 @@ class Table:
         self.entries = {entry.id: entry for entry in entries}
         """All replicas of all models."""
         self.models = {entry.id: entry for entry in self.entries.values() if entry.number == 1}
-        """The first replica of each."""
+        """The first replica of each model."""
         self.pool, self.budgets, self.host_budget = pool, tuple(budgets), host_budget
         self.observer, self.memories, self.counts_processes = observer, memories, counts_processes
         self.claims: set[str] = set()
@@ -100,7 +100,7 @@ class Table:
         return tuple(budget for budget in self.budgets if budget.device in entry.devices)
 
     def memory_of(self, entry: ModelEntry) -> DeviceMemory:
-        """Of the devices where a model is."""
+        """The memories of the devices where a model is."""
         memories = [self.memories[device] for device in entry.devices]
         return memories[0] if len(memories) == 1 else GroupMemory(memories)
 

@@ -35,7 +35,7 @@ class QueueEntry:
     swap_seconds: float = 0.0
     """The part of its wait that its adapter's swap took."""
     replica: int = 1
-    """In whose line it waits, or where it runs."""
+    """Number of the replica where it waits or runs."""
 
 
 class SlotLease:

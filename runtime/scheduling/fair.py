@@ -400,7 +400,7 @@ class Pace:
         return self._seconds * (1 + work / self._work) / max(1, at_once)
 
     def seconds_of(self, work: float) -> float:
-        """The same the other way round."""
+        """Expected seconds for an amount of work; 0 before anything was measured."""
         return self._seconds * work / self._work if self.is_known and self._work else 0.0
 
     def work(self, seconds: float) -> float:

@@ -144,7 +144,7 @@ class Placement:
         self.others: tuple[Placement, ...] = ()
         """The policies of the model's other replicas."""
         self.is_away = False
-        """It starts nothing now: others may take over what waits here."""
+        """Its engine is not there: other replicas may take over what waits here."""
         self._adopted: list[str] = []
         self._running = RunningRequests(self._waiting, pools or {})
         self._pins = Pins()
@@ -192,7 +192,7 @@ class Placement:
         return self._waiting.remove(request_id) is not None
 
     def hand_over(self, request_id: str, other: "Placement") -> bool:
-        """Let a request wait for another replica; False: it does not wait here."""
+        """Move a waiting request to another replica's line. False if it does not wait here."""
         if request_id not in self._waiting:
             return False
         self._waiting.move(request_id, other._waiting)
@@ -349,7 +349,7 @@ class Placement:
         return min(((head, line) for head, line in heads if head is not None), key=lambda one: one[0], default=None)
 
     def _take_over(self) -> None:
-        """Rule 10, before there is anything at hand for it."""
+        """Rule 10: take over requests whose adapter still has to be brought in."""
         while len(self._running) + len(self._waiting) < self.max_requests:
             lines = [one._waiting for one in self.others if one._waiting and (one.is_away or one.is_full)]
             line = max(lines, key=len, default=None)
@@ -395,7 +395,7 @@ class Placement:
 
     @property
     def is_full(self) -> bool:
-        """It has no turn that is free."""
+        """Whether every turn is taken."""
         return len(self._running) >= self.max_requests
 
     @property
@@ -414,18 +414,18 @@ class Placement:
 
     @property
     def turns(self) -> int:
-        """Requests that run at once on the replicas that are there; on one, if none is."""
+        """Requests that all present replicas can run at once; those of one replica if none is present."""
         there = [one.max_requests for one in (self, *self.others) if not one.is_away]
         return sum(there) or self.max_requests
 
     @property
     def waiting_work(self) -> float:
-        """In its own line."""
+        """Work that waits in its own line."""
         return self._waiting.work
 
     @property
     def work(self) -> float:
-        """In its own line, and that runs."""
+        """Work that waits in its own line or runs."""
         return self._waiting.work + self._running.work
 
     def waiting_by_class(self) -> dict[ServiceClass, int]:
@@ -463,7 +463,7 @@ class Placement:
         return self._waiting.count(digest) > 0 or self._device.leases(digest) > 0
 
     def has_place(self, digest: str) -> bool:
-        """It is in one, or on its way there."""
+        """Whether the adapter is in a place, or on its way into one."""
         return digest in self._device or self._device.moving(digest) or self._host.staging(digest)
 
     def resident(self) -> tuple[str, ...]:

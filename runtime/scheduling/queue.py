@@ -94,7 +94,7 @@ class ModelQueue:
             _join((*first.replicas, self))
 
     def leave(self) -> None:
-        """The model has this replica no more. Nothing waits or runs here."""
+        """Take this queue out of the model's replicas, once nothing waits or runs here."""
         _join(tuple(one for one in self.replicas if one is not self))
         _join((self,))
 
@@ -114,7 +114,7 @@ class ModelQueue:
         return None if first is None else first.arrived
 
     def state(self, digest: str | None) -> ReplicaState:
-        """As a request for this adapter finds the replica."""
+        """The replica's state for a request with this adapter."""
         policy = self.policy
         seconds = 0.0
         if digest is not None and not policy.has_place(digest):
@@ -123,11 +123,11 @@ class ModelQueue:
         return ReplicaState(self.number, self.admission.start_here(), policy.work, seconds)
 
     def seconds_of(self, work: float) -> float:
-        """That an engine takes for so much work of one request; 0 before anything was measured."""
+        """Expected seconds of one request's work on the engine; 0 before anything was measured."""
         return self._pace.seconds_of(work)
 
     def adapter_status(self, digest: str) -> AdapterStatus:
-        """How an adapter fares on the model: its best tier, and sums over the replicas."""
+        """An adapter's status on the model: its best tier, and its counts summed over the replicas."""
         all_ = [one.policy.status(digest) for one in self.replicas]
         if len(all_) == 1:
             return all_[0]
@@ -136,12 +136,12 @@ class ModelQueue:
         return AdapterStatus(min((s.tier for s in all_), key=TIERS.index), any(s.pinned for s in all_), *sums)
 
     def adapter_stats(self, digest: str) -> AdapterStats | None:
-        """Those of the replica that used the adapter last; None: it was on none."""
+        """The figures of the replica that used the adapter last; None if no replica has."""
         stats = [found for one in self.replicas if (found := one.effects.stats.get(digest)) is not None]
         return max(stats, key=lambda one: one.last_used, default=None)
 
     def probe_result(self, digest: str, probe: Probe) -> ProbeResult | None:
-        """Of any replica; a failed one comes first."""
+        """The result on any replica, a failed one first; None if none has tried the probe."""
         results = [found for one in self.replicas if (found := one.effects.probes.result(digest, probe)) is not None]
         return min(results, key=lambda one: one.passed, default=None)
 
@@ -194,7 +194,7 @@ class ModelQueue:
             one.pump()
 
     def _adopt(self, request: str) -> None:
-        """A request has come from the queue of another replica."""
+        """Take over a waiting request from another replica's queue."""
         owner = next(one for one in self.replicas if request in one._waiting)
         ticket = self._waiting[request] = owner._waiting.pop(request)
         ticket.replica = self.number
@@ -274,7 +274,7 @@ class ModelQueue:
                 self.release(ticket)
 
     def _remove(self, ticket: QueueEntry) -> bool:
-        """It waits no more, though it never started. False: it did start."""
+        """Take a request out of the line before it starts. False if it has started."""
         if self._waiting.pop(ticket.id, None) is None:
             return False
         self._bounds.waiting -= 1
