@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from registry.storage.files import server_id
 from tenants.ledger.rows import Entry, Settlement
@@ -14,6 +15,7 @@ if TYPE_CHECKING:  # a server without keys loads no database
     from tenants.ledger.writer import LedgerWriter
 
 log = logging.getLogger("roundhouse.tenants")
+T = TypeVar("T")
 
 
 class Ledger:
@@ -82,6 +84,14 @@ class Ledger:
         """Return once everything so far is committed, or the database did not answer."""
         if self._writer is not None:
             await self._writer.flush()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run short work that writes the ledger's database in the ledger's thread. Only while it is enabled.
+
+        Raises what the work raises, and Unavailable once the server stops.
+        """
+        assert self._writer is not None
+        return await self._writer.run(work)
 
     async def close(self) -> None:
         if self._writer is not None:

@@ -14,7 +14,9 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from registry.errors import Unavailable
 from tenants.ledger.journal import Journal
@@ -30,6 +32,15 @@ FAILING_SECONDS = 10.0
 
 
 Begun = tuple[Entry, "asyncio.Future[None]"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Work of another table in this database, between two transactions of the ledger."""
+
+    run: Callable[[], None]
+    """Runs in the thread, resolves its future and raises nothing."""
 
 
 @dataclass(slots=True)
@@ -39,6 +50,7 @@ class _Work:
     begun: list[Begun] = field(default_factory=list)
     ended: list[Settlement] = field(default_factory=list)
     flushed: "list[asyncio.Future[None]]" = field(default_factory=list)
+    jobs: list[_Job] = field(default_factory=list)
     stop: bool = False
 
 
@@ -50,7 +62,7 @@ class LedgerWriter:
         self._retry_at = 0.0
         """Monotonic time before which the table is not tried, while the journal takes all."""
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[Begun | Settlement | asyncio.Future[None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Begun | Settlement | _Job | asyncio.Future[None] | None] = queue.SimpleQueue()
         self._dropped: set[str] = set()
         """Requests whose beginning was not written: their ends are not either."""
         self._failed = -FAILING_SECONDS
@@ -87,6 +99,26 @@ class LedgerWriter:
         self._queue.put(done)
         await done
 
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run short work that writes this database, so that it never waits for the ledger, nor the ledger for it.
+
+        Raises what the work raises, and Unavailable once the server stops.
+        """
+        if self._stopping.is_set():  # nothing reads the queue any more
+            raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:  # its waiter gets it
+                self._loop.call_soon_threadsafe(_fail, done, error)
+            else:
+                self._loop.call_soon_threadsafe(_succeed, done, result)
+
+        self._queue.put(_Job(run))
+        return await done
+
     async def close(self) -> None:
         """Write what has come; what a database that does not answer keeps out is lost, and the log tells how much."""
         self._stopping.set()
@@ -112,6 +144,8 @@ class LedgerWriter:
                 self._failed = time.monotonic()
                 error, fails, pending = failure, True, self._undropped(work)
             self._loop.call_soon_threadsafe(_resolve, [done for _, done in work.begun], work.flushed, error)
+            for job in work.jobs:
+                job.run()
             if error is not None:
                 self._stopping.wait(RETRY_SECONDS)
         if pending:
@@ -147,7 +181,7 @@ class LedgerWriter:
         timeout = RETRY_SECONDS if self._journal else None
         while len(work.begun) + len(work.ended) < len(pending) + MAX_BATCH:
             try:
-                idle = not (pending or work.begun or work.ended or work.flushed)
+                idle = not (pending or work.begun or work.ended or work.flushed or work.jobs)
                 item = self._queue.get(block=idle, timeout=timeout)
             except queue.Empty:
                 break
@@ -162,6 +196,9 @@ class LedgerWriter:
                         work.ended.append(item)
                 case asyncio.Future():
                     work.flushed.append(item)
+                case _Job():
+                    work.jobs.append(item)
+                    break
                 case _:
                     work.begun.append(item)
         return work
@@ -171,6 +208,16 @@ class LedgerWriter:
         dropped = {entry.uid for entry, _ in work.begun}
         self._dropped |= dropped - {one.entry.uid for one in work.ended}
         return [one for one in work.ended if one.entry.uid not in dropped]
+
+
+def _succeed(done: "asyncio.Future[T]", result: T) -> None:
+    if not done.done():  # its waiter has left
+        done.set_result(result)
+
+
+def _fail(done: "asyncio.Future[T]", error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
 
 
 def _resolve(

@@ -27,8 +27,8 @@ OTHER_FOLDERS = {
 }  # fmt: skip
 """Only in the CUDA build; only in the environments of scripts/install-clients."""
 FOLDERS = {
-    "registry", "adapters", "models", "tenants", "routing", "launch", "console", "runtime", "tests", "benchmarks",
-    "docs", "starter-training",
+    "registry", "adapters", "models", "tenants", "routing", "batches", "launch", "console", "runtime", "tests",
+    "benchmarks", "docs", "starter-training",
 }  # fmt: skip
 OURS = FOLDERS | {"starter_training"}
 PINNED = re.compile(r"^([a-z0-9-]+)==([^ ;]+)( ; .+)?$")

@@ -1,0 +1,84 @@
+"""The table of files: what is stored of each, beside its bytes. A team sees only its own."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import sqlalchemy as sa
+
+from batches.paging import page
+from batches.records import UNFINISHED, FileRecord, FileState
+from batches.storage.tables import BATCHES, FILES
+from registry.storage.database import Database
+
+
+class FileTable:
+    """Every call is one blocking transaction. Raises Unavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, file: FileRecord) -> None:
+        """Store a file whose bytes are stored."""
+        with self._database.write() as connection:
+            connection.execute(sa.insert(FILES).values(**asdict(file)))
+
+    def get(self, id_: str, team: str | None = None, *, deleted: bool = False) -> FileRecord | None:
+        """None: unknown, or another team's. team: None for any; deleted: return deleted ones too."""
+        query = sa.select(FILES).where(FILES.c.id == id_)
+        if team is not None:
+            query = query.where(FILES.c.team == team)
+        if not deleted:
+            query = query.where(FILES.c.deleted.is_(None))
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else _file(row)
+
+    def list(
+        self, team: str, *, purpose: str | None = None, after: str | None = None, limit: int = 100, newest: bool = True
+    ) -> Sequence[FileRecord] | None:
+        """In the order of their creation. after: id of the last one of the page before; None: it is unknown."""
+        where = [FILES.c.team == team, FILES.c.deleted.is_(None)]
+        if purpose is not None:
+            where.append(FILES.c.purpose == purpose)
+        with self._database.read() as connection:
+            rows = page(connection, FILES, where, team, after, limit, newest=newest)
+        return None if rows is None else [_file(row) for row in rows]
+
+    def check(self, id_: str, state: FileState, details: str = "", lines: int | None = None) -> None:
+        """Store the result of a check."""
+        with self._database.write() as connection:
+            values = {"state": state.value, "details": details, "lines": lines}
+            connection.execute(sa.update(FILES).where(FILES.c.id == id_).values(**values))
+
+    def stored(self, team: str | None = None) -> tuple[int, int]:
+        """Files and their bytes, deleted ones included as long as their bytes are there."""
+        query = sa.select(sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(FILES.c.size), 0), sa.BigInteger))
+        if team is not None:
+            query = query.where(FILES.c.team == team)
+        with self._database.read() as connection:
+            count, size = connection.execute(query).one()
+        return int(count), int(size)
+
+    def delete(self, id_: str, team: str, now: float) -> bool:
+        """Hide a file from its team. False: there is none. `unused` then names it once no batch reads it."""
+        query = sa.update(FILES).where(FILES.c.id == id_, FILES.c.team == team, FILES.c.deleted.is_(None))
+        with self._database.write() as connection:
+            return connection.execute(query.values(deleted=now)).rowcount > 0
+
+    def unused(self, now: float, limit: int = 100) -> Sequence[FileRecord]:
+        """Files that are deleted or past their life, and that no unfinished batch reads."""
+        states = [state.value for state in UNFINISHED]
+        reads = sa.exists().where(BATCHES.c.input_file == FILES.c.id, BATCHES.c.state.in_(states))
+        query = sa.select(FILES).where(FILES.c.deleted.is_not(None) | (FILES.c.expires <= now), ~reads).limit(limit)
+        with self._database.read() as connection:
+            return [_file(row) for row in connection.execute(query)]
+
+    def remove(self, id_: str) -> None:
+        """Remove the row of a file whose bytes are gone."""
+        with self._database.write() as connection:
+            connection.execute(sa.delete(FILES).where(FILES.c.id == id_))
+
+
+def _file(row: "sa.Row[tuple[object, ...]]") -> FileRecord:
+    values = row._asdict()
+    return FileRecord(**{**values, "state": FileState(values["state"])})

@@ -1,0 +1,204 @@
+"""The table of lines: stored, claimed under an epoch, ended exactly once, read in the input's order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from batches.records import BatchState, Line, LineChange, LineEnd, LineState, NewLine
+from batches.storage.tables import BATCHES, LINES, RUNNERS
+from batches.table import close, count, remove
+from registry.storage.database import Database
+
+CHUNK = 1000
+"""Rows of one transaction: the ledger's commits wait for it."""
+_NEW = ("number", "custom_id", "model", "offset", "length")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """Lines of a batch that ask for the same name."""
+
+    batch: str
+    model: str
+    count: int
+
+
+class LineTable:
+    """Every call is one blocking transaction. Raises Unavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- while the batch is validating ------------------------------------------------------------------------------
+    def add(self, batch: str, lines: Sequence[NewLine]) -> bool:
+        """Store at most `CHUNK` lines. False: the batch has left `validating`, and nothing was stored."""
+        assert len(lines) <= CHUNK
+        with self._database.write() as connection:
+            query = sa.select(BATCHES.c.state).where(BATCHES.c.id == batch).with_for_update()
+            if connection.execute(query).scalar_one_or_none() != BatchState.VALIDATING.value:
+                return False
+            if lines:
+                new = {"batch": batch, "state": LineState.WAITING.value}
+                rows = [{**new, **{name: getattr(line, name) for name in _NEW}} for line in lines]
+                connection.execute(sa.insert(LINES), rows)
+                count(connection, batch, {"total": len(lines)})
+        return True
+
+    def remove(self, batch: str) -> int:
+        """Remove all lines of a batch that failed or was deleted, or whose validation begins again."""
+        with self._database.write() as connection:
+            removed = remove(connection, batch)
+            validating = sa.update(BATCHES).where(
+                BATCHES.c.id == batch, BATCHES.c.state.in_((BatchState.VALIDATING.value, BatchState.FAILED.value))
+            )
+            connection.execute(validating.values(total=0))
+        return removed
+
+    # --- work -------------------------------------------------------------------------------------------------------
+    def waiting(self, batches: Sequence[str], now: float) -> Sequence[WaitingGroup]:
+        """Lines that may run now, by batch and name."""
+        query = (
+            sa.select(LINES.c.batch, LINES.c.model, sa.func.count())
+            .where(LINES.c.batch.in_(batches), LINES.c.state == LineState.WAITING.value, LINES.c.ready <= now)
+            .group_by(LINES.c.batch, LINES.c.model)
+        )
+        with self._database.read() as connection:
+            return [WaitingGroup(batch, model, int(number)) for batch, model, number in connection.execute(query)]
+
+    def claim(
+        self, epoch: int, batch: str, model: str, most: int, now: float, *, suspects: bool = False
+    ) -> Sequence[Line]:
+        """Take lines that wait, in the input's order: waiting → running under an open epoch.
+
+        suspects: take lines that ran in an engine that died, in place of the others. Returns none where the epoch is
+        closed, or the batch does not run any more.
+        """
+        deaths = LINES.c.deaths > 0 if suspects else LINES.c.deaths == 0
+        chosen = (
+            sa.select(LINES.c.number)
+            .where(
+                LINES.c.batch == batch,
+                LINES.c.model == model,
+                LINES.c.state == LineState.WAITING.value,
+                LINES.c.ready <= now,
+                deaths,
+            )
+            .order_by(LINES.c.number)
+            .limit(most)
+            .with_for_update(skip_locked=True)
+        )
+        with self._database.write() as connection:
+            runs = sa.select(BATCHES.c.state).where(BATCHES.c.id == batch)
+            if connection.execute(runs).scalar_one_or_none() != BatchState.IN_PROGRESS.value:
+                return []
+            if not is_open(connection, epoch):
+                return []
+            numbers = list(connection.execute(chosen).scalars())
+            query = sa.update(LINES).where(LINES.c.batch == batch, LINES.c.number.in_(numbers)).returning(LINES)
+            rows = connection.execute(query.values(state=LineState.RUNNING.value, epoch=epoch)).all()
+        return sorted((_line(row) for row in rows), key=lambda line: line.number)
+
+    def end(self, epoch: int, line: Line, change: LineChange, now: float, uid: str | None = None) -> bool:
+        """End an attempt that has no row in the ledger. As `change_line`."""
+        with self._database.write() as connection:
+            return change_line(connection, epoch, line, change, now, uid)
+
+    def drop(self, batch: str, to: LineState, now: float) -> int:
+        """Cancel or expire at most `CHUNK` waiting lines; with the last one the batch becomes final. Returns how many.
+
+        Lines that run are left to their runner.
+        """
+        assert to in (LineState.CANCELLED, LineState.EXPIRED)
+        chosen = (
+            sa.select(LINES.c.number)
+            .where(LINES.c.batch == batch, LINES.c.state == LineState.WAITING.value)
+            .limit(CHUNK)
+            .with_for_update()
+        )
+        with self._database.write() as connection:
+            numbers = list(connection.execute(chosen).scalars())
+            query = sa.update(LINES).where(LINES.c.batch == batch, LINES.c.number.in_(numbers))
+            connection.execute(query.values(state=to.value))
+            count(connection, batch, {to.value: len(numbers)})
+            close(connection, batch, now)
+        return len(numbers)
+
+    # --- results ----------------------------------------------------------------------------------------------------
+    def results(self, batch: str, after: int = -1, limit: int = CHUNK) -> Sequence[Line]:
+        """Final lines in the input's order, with their results. after: number of the last line before."""
+        final = [state.value for state in (LineState.ENDED, LineState.CANCELLED, LineState.EXPIRED)]
+        query = sa.select(LINES).where(LINES.c.batch == batch, LINES.c.number > after, LINES.c.state.in_(final))
+        with self._database.read() as connection:
+            return [_line(row) for row in connection.execute(query.order_by(LINES.c.number).limit(limit))]
+
+    def failures(self, batch: str) -> dict[str, int]:
+        """Failed lines by the error's code."""
+        query = (
+            sa.select(LINES.c.code, sa.func.count())
+            .where(LINES.c.batch == batch, LINES.c.state == LineState.ENDED.value, LINES.c.status >= 400)
+            .group_by(LINES.c.code)
+        )
+        with self._database.read() as connection:
+            return {code: int(number) for code, number in connection.execute(query)}
+
+
+def is_open(connection: sa.Connection, epoch: int) -> bool:
+    """Whether an epoch is open; it then stays open until this transaction ends."""
+    query = sa.select(RUNNERS.c.closed).where(RUNNERS.c.epoch == epoch).with_for_update(read=True)
+    row = connection.execute(query).one_or_none()
+    return row is not None and row.closed is None
+
+
+def change_line(
+    connection: sa.Connection, epoch: int, line: Line, change: LineChange, now: float, uid: str | None
+) -> bool:
+    """End an attempt at a line that runs under an open epoch, with the counts of its batch.
+
+    False, and nothing is changed: the epoch is closed, or the line does not run under it any more.
+    """
+    if not is_open(connection, epoch):
+        return False
+    end = change.end
+    values: dict[str, Any] = {
+        "state": change.state.value,
+        "epoch": None,
+        "attempts": change.attempts,
+        "deaths": change.deaths,
+        "ready": change.ready,
+        "code": end.code,
+        "request": end.request,
+    }
+    is_final = change.state is LineState.ENDED
+    if is_final:
+        values |= {
+            "uid": uid,
+            "status": end.status,
+            "served": end.served,
+            "adapter": end.adapter,
+            "result": end.body,
+        }
+    query = sa.update(LINES).where(
+        LINES.c.batch == line.batch,
+        LINES.c.number == line.number,
+        LINES.c.state == LineState.RUNNING.value,
+        LINES.c.epoch == epoch,
+    )
+    if not connection.execute(query.values(**values)).rowcount:
+        return False
+    if is_final:
+        _count_end(connection, line.batch, end)
+        close(connection, line.batch, now)
+    return True
+
+
+def _count_end(connection: sa.Connection, batch: str, end: LineEnd) -> None:
+    answered = end.status is not None and end.status < 400
+    usage = end.usage if answered else None
+    count(connection, batch, {"completed": int(answered), "failed": int(not answered)}, usage, len(end.body))
+
+
+def _line(row: sa.Row[Any]) -> Line:
+    values = row._asdict()
+    return Line(**{**values, "state": LineState(values["state"])})

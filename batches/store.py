@@ -1,0 +1,102 @@
+"""The tables of a running server: nothing until the first file or batch, then beside the ledger."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from registry.base.threads import Threads
+from registry.storage.files import server_id
+from tenants.ledger.ledger import Ledger
+
+if TYPE_CHECKING:  # a server without batches loads no database
+    from batches.files import FileTable
+    from batches.lines import LineTable
+    from batches.runners import RunnerTable
+    from batches.table import BatchTable
+    from registry.storage.database import Database
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTables:
+    files: "FileTable"
+    batches: "BatchTable"
+    lines: "LineTable"
+    runners: "RunnerTable"
+
+
+class BatchStore:
+    """open_database: creates the database of keys and ledger where it is missing.
+
+    | call   | thread        | tables are missing |
+    |--------|---------------|--------------------|
+    | opened | any           | False              |
+    | write  | the ledger's  | creates them       |
+    | read   | one of two    | creates them       |
+    """
+
+    def __init__(self, ledger: Ledger, data_dir: Path, open_database: Callable[[], Awaitable[object]]) -> None:
+        self._ledger, self._data_dir, self._open_database = ledger, data_dir, open_database
+        self._tables: BatchTables | None = None
+        self._opening = asyncio.Lock()
+        self._threads = Threads("database of batches", count=2, waiting=256)
+
+    async def opened(self) -> bool:
+        """Whether a file or batch was ever stored. Raises Conflict for a newer version's tables, Unavailable."""
+        if self._tables is not None:
+            return True
+        database = self._ledger.database
+        if database is None:
+            return False
+        from batches.storage.opening import has_tables
+
+        if not await asyncio.to_thread(has_tables, database):
+            return False
+        await self._open()
+        return True
+
+    async def write(self, work: Callable[[BatchTables], T]) -> T:
+        """Run short transactions in the ledger's thread. Raises what the work raises, Unavailable."""
+        tables = await self._open()
+        return await self._ledger.run(lambda: work(tables))
+
+    async def read(self, work: Callable[[BatchTables], T]) -> T:
+        """Run reads, which keep no writer waiting. Raises what the work raises, Unavailable, QueueFull."""
+        return await self._threads.run(work, await self._open())
+
+    @property
+    def is_alone(self) -> bool:
+        """No other server can have this database: it is SQLite in this server's data directory."""
+        database = self._ledger.database
+        return (
+            database is not None
+            and database.is_sqlite
+            and Path(database.url.database or "").parent == self._data_dir.absolute()
+        )
+
+    async def _open(self) -> BatchTables:
+        if self._tables is not None:
+            return self._tables
+        async with self._opening:
+            if self._tables is None:
+                if self._ledger.database is None:
+                    await self._open_database()
+                database = self._ledger.database
+                assert database is not None, "the ledger is kept as soon as its database is open"
+                self._tables = await asyncio.to_thread(_open_tables, database, self._data_dir)
+        return self._tables
+
+
+def _open_tables(database: "Database", data_dir: Path) -> BatchTables:
+    from batches.files import FileTable
+    from batches.lines import LineTable
+    from batches.runners import RunnerTable
+    from batches.storage.opening import prepare
+    from batches.table import BatchTable
+
+    prepare(database)
+    runners = RunnerTable(database, server_id(data_dir))
+    return BatchTables(FileTable(database), BatchTable(database), LineTable(database), runners)

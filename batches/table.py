@@ -1,0 +1,185 @@
+"""The table of batches. A team sees only its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from batches.paging import page
+from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, LineCounts, LineUsage
+from batches.storage.tables import BATCHES, FILES, LINES
+from registry.storage.database import Database
+
+FAULTS = 100
+"""Faults of a batch that are stored; the others are counted."""
+_COUNTS = tuple(field.name for field in fields(LineCounts))
+_USAGE = {"input": "input_tokens", "cached": "cached_tokens", "output": "output_tokens",
+          "reasoning": "reasoning_tokens"}  # fmt: skip
+_LEFT = BATCHES.c.total - BATCHES.c.completed - BATCHES.c.failed - BATCHES.c.cancelled - BATCHES.c.expired
+
+
+class BatchTable:
+    """Every call is one blocking transaction. Raises Unavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, batch: BatchRecord, repeated_since: float | None = None) -> BatchRecord | None:
+        """Store a new batch in the state `validating`; None: its input file is gone, or another team's.
+
+        repeated_since: return the batch that the same Idempotency-Key of the team created since then, if there is one;
+            the caller compares the body's hash.
+        """
+        with self._database.write() as connection:
+            if batch.idempotency and repeated_since is not None:
+                same = sa.select(BATCHES).where(
+                    BATCHES.c.team == batch.team,
+                    BATCHES.c.idempotency == batch.idempotency,
+                    BATCHES.c.surface == batch.surface,
+                    BATCHES.c.created >= repeated_since,
+                )
+                if (row := connection.execute(same.limit(1)).one_or_none()) is not None:
+                    return _batch(row)
+            mine = sa.select(FILES.c.id).where(
+                FILES.c.id == batch.input_file, FILES.c.team == batch.team, FILES.c.deleted.is_(None)
+            )
+            if connection.execute(mine.with_for_update()).one_or_none() is None:
+                return None
+            connection.execute(sa.insert(BATCHES).values(**_values(batch)))
+        return batch
+
+    def get(self, id_: str, team: str | None = None) -> BatchRecord | None:
+        """None: unknown, deleted, or another team's. team: None for any."""
+        query = sa.select(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.deleted.is_(None))
+        if team is not None:
+            query = query.where(BATCHES.c.team == team)
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else _batch(row)
+
+    def list(
+        self, team: str, surface: str, *, after: str | None = None, limit: int = 20, newest: bool = True
+    ) -> Sequence[BatchRecord] | None:
+        """The newest ones first. after: id of the last one of the page before; None: it is unknown."""
+        where = [BATCHES.c.team == team, BATCHES.c.surface == surface, BATCHES.c.deleted.is_(None)]
+        with self._database.read() as connection:
+            rows = page(connection, BATCHES, where, team, after, limit, newest=newest)
+        return None if rows is None else [_batch(row) for row in rows]
+
+    def unfinished(self, team: str | None = None, limit: int = 1000) -> Sequence[BatchRecord]:
+        """Batches that are not final, the oldest first. team: None for all."""
+        query = sa.select(BATCHES).where(BATCHES.c.state.in_([state.value for state in UNFINISHED]))
+        if team is not None:
+            query = query.where(BATCHES.c.team == team)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(BATCHES.c.created, BATCHES.c.id).limit(limit))
+            return [_batch(row) for row in rows]
+
+    def start(self, id_: str, now: float, names: Mapping[str, str] | None = None) -> bool:
+        """validating → in_progress, once all of its lines are stored. False: it has left `validating`."""
+        values: dict[str, Any] = {"state": BatchState.IN_PROGRESS.value, "started": now}
+        if names is not None:
+            values["names"] = dict(names)
+        query = sa.update(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.state == BatchState.VALIDATING.value)
+        with self._database.write() as connection:
+            return connection.execute(query.values(**values)).rowcount > 0
+
+    def fail(self, id_: str, now: float, faults: Sequence[BatchFault], fault_count: int | None = None) -> bool:
+        """validating → failed. fault_count: all, where `faults` has the first ones only. False: it has left that state.
+
+        Its lines are removed by `LineTable.remove`.
+        """
+        query = sa.update(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.state == BatchState.VALIDATING.value)
+        values = {
+            "state": BatchState.FAILED.value,
+            "ended": now,
+            "faults": [asdict(fault) for fault in faults[:FAULTS]],
+            "fault_count": len(faults) if fault_count is None else fault_count,
+        }
+        with self._database.write() as connection:
+            return connection.execute(query.values(**values)).rowcount > 0
+
+    def cancel(self, id_: str, now: float, reason: BatchFault | None = None) -> bool:
+        """validating, in_progress → cancelling; cancelled at once where no line is left. False: it is final already.
+
+        Lines that wait are cancelled by `LineTable.drop`; a batch that is being cancelled stays as it is.
+        """
+        query = sa.update(BATCHES).where(
+            BATCHES.c.id == id_, BATCHES.c.state.in_((BatchState.VALIDATING.value, BatchState.IN_PROGRESS.value))
+        )
+        values: dict[str, Any] = {"state": BatchState.CANCELLING.value, "cancelling": now}
+        if reason is not None:
+            values |= {"faults": [asdict(reason)], "fault_count": 1}
+        with self._database.write() as connection:
+            changed = connection.execute(query.values(**values)).rowcount > 0
+            if changed:
+                close(connection, id_, now)
+                return True
+            state = sa.select(BATCHES.c.state).where(BATCHES.c.id == id_)
+            return connection.execute(state).scalar_one_or_none() == BatchState.CANCELLING.value
+
+    def wait(self, ids: Sequence[str], reason: str, until: float | None = None) -> None:
+        """Store why no line of these batches runs; '': they run."""
+        with self._database.write() as connection:
+            changes = sa.or_(BATCHES.c.waits != reason, BATCHES.c.waits_until.is_distinct_from(until))
+            query = sa.update(BATCHES).where(BATCHES.c.id.in_(ids), changes)
+            connection.execute(query.values(waits=reason, waits_until=until))
+
+    def delete(self, id_: str, team: str, now: float) -> bool:
+        """Hide a final batch from its team. False: there is none. `LineTable.remove` removes its results."""
+        final = [state.value for state in BatchState if state.is_final]
+        query = sa.update(BATCHES).where(
+            BATCHES.c.id == id_, BATCHES.c.team == team, BATCHES.c.deleted.is_(None), BATCHES.c.state.in_(final)
+        )
+        with self._database.write() as connection:
+            return connection.execute(query.values(deleted=now)).rowcount > 0
+
+
+def count(
+    connection: sa.Connection, id_: str, counts: Mapping[str, int], usage: LineUsage | None = None, size: int = 0
+) -> None:
+    """Add to the counts of a batch, within the transaction that changes its lines."""
+    grown = {name: BATCHES.c[name] + number for name, number in counts.items() if number}
+    if usage is not None:
+        grown |= {name: BATCHES.c[name] + getattr(usage, field) for field, name in _USAGE.items()}
+    if size:
+        grown["output_bytes"] = BATCHES.c.output_bytes + size
+    if grown:
+        connection.execute(sa.update(BATCHES).where(BATCHES.c.id == id_).values(**grown))
+
+
+def close(connection: sa.Connection, id_: str, now: float) -> bool:
+    """Give a batch whose last line has ended its final state. Returns whether it had ended."""
+    query = sa.update(BATCHES).where(
+        BATCHES.c.id == id_,
+        BATCHES.c.state.in_((BatchState.IN_PROGRESS.value, BatchState.CANCELLING.value)),
+        _LEFT == 0,
+    )
+    state = sa.case(
+        (BATCHES.c.state == BatchState.CANCELLING.value, BatchState.CANCELLED.value),
+        (BATCHES.c.expired > 0, BatchState.EXPIRED.value),
+        else_=BatchState.COMPLETED.value,
+    )
+    return connection.execute(query.values(state=state, ended=now, waits="", waits_until=None)).rowcount > 0
+
+
+def remove(connection: sa.Connection, id_: str) -> int:
+    """Remove the lines of a batch, its results among them."""
+    return connection.execute(sa.delete(LINES).where(LINES.c.batch == id_)).rowcount
+
+
+def _values(batch: BatchRecord) -> dict[str, Any]:
+    values = asdict(batch)
+    counts, usage = values.pop("counts"), values.pop("usage")
+    stored = {name: usage[field] for field, name in _USAGE.items()}
+    return {**values, **counts, **stored, "state": batch.state.value}
+
+
+def _batch(row: sa.Row[Any]) -> BatchRecord:
+    values = row._asdict()
+    counts = LineCounts(*(values.pop(name) for name in _COUNTS))
+    usage = LineUsage(**{field: values.pop(name) for field, name in _USAGE.items()})
+    faults = tuple(BatchFault(**fault) for fault in values.pop("faults"))
+    state = BatchState(values.pop("state"))
+    return BatchRecord(**values, counts=counts, usage=usage, faults=faults, state=state)

@@ -1,0 +1,59 @@
+"""The tables of batches in an empty database of each kind."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batches.files import FileTable
+from batches.lines import LineTable
+from batches.records import BatchRecord, FileRecord, NewLine
+from batches.runners import RunnerTable
+from batches.storage.opening import prepare
+from batches.store import BatchTables
+from batches.table import BatchTable
+from registry.storage.database import Database
+from tenants.storage.opening import open_tables
+from tests.unit.tenants.conftest import url
+
+__all__ = ["url"]
+
+FILE = FileRecord("file-1", "search", "in.jsonl", "batch", 100, 1.0)
+BATCH = BatchRecord("batch_1", "search", "key", "openai", "/v1/chat/completions", "file-1", 10.0, 86_400)
+_NUMBERS = itertools.count(2)
+
+
+@pytest.fixture
+def database(url: str | None, tmp_path: Path) -> Iterator[Database]:
+    database = open_tables(tmp_path, url)
+    prepare(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def tables(database: Database) -> BatchTables:
+    return BatchTables(
+        FileTable(database), BatchTable(database), LineTable(database), RunnerTable(database, "server-a")
+    )
+
+
+@pytest.fixture
+def start(tables: BatchTables) -> Callable[..., BatchRecord]:
+    """Create a batch with lines that ask for these models, and start it."""
+
+    def start(*models: str, batch: BatchRecord = BATCH) -> BatchRecord:
+        if tables.files.get(batch.input_file) is None:
+            tables.files.create(replace(FILE, id=batch.input_file, team=batch.team))
+        made = tables.batches.create(batch)
+        assert made is not None
+        lines = [NewLine(number, f"id-{number}", model, number * 10, 10) for number, model in enumerate(models)]
+        assert tables.lines.add(made.id, lines)
+        assert tables.batches.start(made.id, 11.0)
+        started = tables.batches.get(made.id)
+        assert started is not None
+        return started
+
+    return start

@@ -1,0 +1,59 @@
+"""The store of a running server: it opens the ledger's database with the first file, and writes in its thread."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from batches.store import BatchStore, BatchTables
+from registry.errors import BadRequest, Unavailable
+from registry.storage.database import Database
+from tenants.ledger.ledger import Ledger
+from tenants.storage.opening import open_tables
+from tests.unit.batches.conftest import FILE
+
+
+async def test_the_first_file_begins_the_ledger(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    opened: list[Database] = []
+
+    async def open_database() -> None:
+        opened.append(open_tables(tmp_path))
+        await ledger.enable(opened[-1])
+
+    store = BatchStore(ledger, tmp_path, open_database)
+    try:
+        assert not await store.opened()
+        await store.write(lambda tables: tables.files.create(FILE))
+        assert ledger.is_enabled
+        assert await store.opened()
+        assert store.is_alone
+        assert await store.read(lambda tables: tables.files.get("file-1", "search")) == FILE
+        assert await BatchStore(ledger, tmp_path, open_database).opened(), "another run finds them"
+        assert len(opened) == 1
+    finally:
+        await ledger.close()
+        for database in opened:
+            database.close()
+
+
+async def test_writes_run_in_the_ledgers_thread(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    database = open_tables(tmp_path)
+    await ledger.enable(database)
+
+    async def open_database() -> None:
+        raise AssertionError("it is open")
+
+    def fail(_: BatchTables) -> str:
+        raise BadRequest("no")
+
+    store = BatchStore(ledger, tmp_path, open_database)
+    assert await store.write(lambda _: threading.current_thread().name) == "ledger"
+    assert await store.read(lambda _: threading.current_thread().name) != "ledger"
+    with pytest.raises(BadRequest, match="no"):
+        await store.write(fail)
+    await ledger.close()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await store.write(fail)
+    database.close()

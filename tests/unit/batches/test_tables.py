@@ -1,0 +1,263 @@
+"""The tables of batches on SQLite and PostgreSQL: states, counts, epochs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from batches.records import (
+    BatchFault,
+    BatchRecord,
+    BatchState,
+    Line,
+    LineChange,
+    LineCounts,
+    LineEnd,
+    LineState,
+    LineUsage,
+    NewLine,
+)
+from batches.storage.opening import MIGRATIONS, prepare
+from batches.storage.tables import METADATA, VERSION_TABLE
+from batches.store import BatchTables
+from registry.storage.database import Database
+from registry.storage.migration import newest, revision
+from tests.unit.batches.conftest import BATCH, FILE
+
+Start = Callable[..., BatchRecord]
+USAGE = LineUsage(7, 2, 3, 1)
+DONE = LineEnd(200, body=b'{"a": 1}', request="req-1", served="m@1", adapter="sql@sha256:1", usage=USAGE)
+
+
+def final(line: Line, end: LineEnd = DONE) -> LineChange:
+    return LineChange(LineState.ENDED, end, line.attempts + 1, line.deaths)
+
+
+def again(line: Line, ready: float = 0.0, deaths: int = 0) -> LineChange:
+    return LineChange(LineState.WAITING, LineEnd(503, "engine_died"), line.attempts + 1, deaths, ready)
+
+
+def state(tables: BatchTables, id_: str = BATCH.id) -> tuple[BatchState, LineCounts]:
+    batch = tables.batches.get(id_)
+    assert batch is not None
+    return batch.state, batch.counts
+
+
+def test_the_migrations_make_these_tables(database: Database) -> None:
+    assert revision(database, VERSION_TABLE) == newest(MIGRATIONS)
+    prepare(database)  # again: nothing is missing
+    inspector = sa.inspect(database.engine)
+    for table in METADATA.sorted_tables:
+        columns = {column["name"]: column["nullable"] for column in inspector.get_columns(table.name)}
+        assert columns == {column.name: column.nullable for column in table.columns}
+        indexes = {index["name"] for index in inspector.get_indexes(table.name)}
+        assert indexes == {index.name for index in table.indexes}
+
+
+def test_a_file_is_seen_by_its_team_alone(tables: BatchTables) -> None:
+    tables.files.create(FILE)
+    assert tables.files.get("file-1", "search") == FILE
+    assert tables.files.get("file-1", "other") is None
+    assert tables.files.stored("search") == (1, 100)
+    assert not tables.files.delete("file-1", "other", 5.0)
+    assert tables.files.delete("file-1", "search", 5.0)
+    assert not tables.files.delete("file-1", "search", 6.0)
+    assert tables.files.get("file-1") is None
+    assert tables.files.get("file-1", deleted=True) == replace(FILE, deleted=5.0)
+    assert tables.files.list("search") == []
+
+
+def test_files_are_paged_both_ways(tables: BatchTables) -> None:
+    for number in range(5):
+        tables.files.create(replace(FILE, id=f"file-{number}", created=float(number // 2)))
+
+    def ids(**options: object) -> list[str] | None:
+        files = tables.files.list("search", **options)
+        return None if files is None else [file.id for file in files]
+
+    assert ids() == ["file-4", "file-3", "file-2", "file-1", "file-0"]
+    assert ids(after="file-3", limit=2) == ["file-2", "file-1"]
+    assert ids(after="file-1", newest=False) == ["file-2", "file-3", "file-4"]
+    assert ids(purpose="evals") == []
+    assert ids(after="file-9") is None
+
+
+def test_a_file_stays_while_a_batch_reads_it(tables: BatchTables, start: Start) -> None:
+    start("m")
+    tables.files.delete("file-1", "search", 12.0)
+    assert tables.files.unused(13.0) == []
+    assert tables.batches.cancel(BATCH.id, 14.0)
+    assert tables.lines.drop(BATCH.id, LineState.CANCELLED, 14.0) == 1
+    assert [file.id for file in tables.files.unused(15.0)] == ["file-1"]
+    tables.files.remove("file-1")
+    assert tables.files.stored() == (0, 0)
+
+
+def test_a_batch_needs_a_file_of_its_team(tables: BatchTables) -> None:
+    assert tables.batches.create(BATCH) is None
+    tables.files.create(replace(FILE, team="other"))
+    assert tables.batches.create(BATCH) is None
+
+
+def test_a_repeated_creation_returns_the_first_batch(tables: BatchTables) -> None:
+    tables.files.create(FILE)
+    first = replace(BATCH, idempotency="once", body_hash="aa")
+    assert tables.batches.create(first, 0.0) == first
+    repeated = replace(first, id="batch_2", body_hash="bb")
+    assert tables.batches.create(repeated, 0.0) == first
+    assert tables.batches.create(repeated, 11.0) == repeated, "a day later the key is free again"
+
+
+def test_a_stored_batch_is_read_as_it_was(tables: BatchTables) -> None:
+    tables.files.create(FILE)
+    batch = replace(BATCH, metadata={"a": "b"}, faults=(BatchFault("empty_file", "Empty.", 1),), usage=USAGE)
+    tables.batches.create(batch)
+    assert tables.batches.get(BATCH.id, "search") == batch
+    assert tables.batches.get(BATCH.id, "other") is None
+    assert tables.batches.list("search", "openai") == [batch]
+    assert tables.batches.list("search", "anthropic") == []
+
+
+def test_faults_fail_a_batch_that_is_validated(tables: BatchTables, start: Start) -> None:
+    tables.files.create(FILE)
+    tables.batches.create(BATCH)
+    faults = [BatchFault("duplicate_custom_id", "Twice.", number) for number in range(101)]
+    assert tables.batches.fail(BATCH.id, 20.0, faults)
+    failed = tables.batches.get(BATCH.id)
+    assert failed is not None
+    assert (failed.state, failed.ended, len(failed.faults), failed.fault_count) == (BatchState.FAILED, 20.0, 100, 101)
+    assert not tables.batches.start(BATCH.id, 21.0)
+    assert not tables.batches.cancel(BATCH.id, 21.0)
+    assert not tables.lines.add(BATCH.id, [NewLine(0, "a", "m", 0, 1)])
+
+
+def test_lines_run_and_end_once(tables: BatchTables, start: Start) -> None:
+    start("m", "n", "m")
+    epoch, _ = tables.runners.open(11.0)
+    assert {(g.model, g.count) for g in tables.lines.waiting([BATCH.id], 12.0)} == {("m", 2), ("n", 1)}
+    lines = tables.lines.claim(epoch, BATCH.id, "m", 5, 12.0)
+    assert [(line.number, line.state, line.epoch) for line in lines] == [
+        (0, LineState.RUNNING, epoch),
+        (2, LineState.RUNNING, epoch),
+    ]
+    assert tables.lines.claim(epoch, BATCH.id, "m", 5, 12.0) == []
+    assert tables.lines.end(epoch, lines[0], final(lines[0]), 13.0, "uid")
+    assert not tables.lines.end(epoch, lines[0], final(lines[0]), 13.0), "it has ended"
+    refused = replace(DONE, status=404, code="model_not_found", usage=USAGE)
+    assert tables.lines.end(epoch, lines[1], final(lines[1], refused), 14.0)
+    assert state(tables) == (BatchState.IN_PROGRESS, LineCounts(3, 1, 1))
+    [last] = tables.lines.claim(epoch, BATCH.id, "n", 1, 14.0)
+    assert tables.lines.end(epoch, last, final(last), 15.0)
+    ended = tables.batches.get(BATCH.id)
+    assert ended is not None
+    assert (ended.state, ended.ended) == (BatchState.COMPLETED, 15.0)
+    assert ended.usage == LineUsage(14, 4, 6, 2), "without what failed"
+    assert ended.output_bytes == 3 * len(DONE.body)
+    results = tables.lines.results(BATCH.id)
+    assert [(line.number, line.status, line.result) for line in results] == [
+        (0, 200, DONE.body),
+        (1, 200, DONE.body),
+        (2, 404, DONE.body),
+    ]
+    assert (results[0].uid, results[0].adapter, results[0].attempts) == ("uid", "sql@sha256:1", 1)
+    assert [line.number for line in tables.lines.results(BATCH.id, after=0, limit=1)] == [1]
+    assert tables.lines.failures(BATCH.id) == {"model_not_found": 1}
+
+
+def test_a_line_waits_again_until_it_is_ready(tables: BatchTables, start: Start) -> None:
+    start("m")
+    epoch, _ = tables.runners.open(11.0)
+    [line] = tables.lines.claim(epoch, BATCH.id, "m", 1, 12.0)
+    assert tables.lines.end(epoch, line, again(line, ready=20.0), 13.0)
+    assert tables.lines.claim(epoch, BATCH.id, "m", 1, 19.0) == []
+    [line] = tables.lines.claim(epoch, BATCH.id, "m", 1, 20.0)
+    assert (line.attempts, line.status, line.code) == (1, None, "engine_died")
+
+
+def test_suspects_are_claimed_apart(tables: BatchTables, start: Start) -> None:
+    start("m", "m")
+    epoch, _ = tables.runners.open(11.0)
+    line, _ = tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0)
+    tables.lines.end(epoch, line, again(line, deaths=1), 13.0)
+    assert tables.lines.claim(epoch, BATCH.id, "m", 2, 14.0) == []
+    assert [one.number for one in tables.lines.claim(epoch, BATCH.id, "m", 2, 14.0, suspects=True)] == [0]
+
+
+def test_a_closed_epoch_writes_nothing(tables: BatchTables, start: Start) -> None:
+    start("m", "m")
+    old, _ = tables.runners.open(11.0)
+    [line] = tables.lines.claim(old, BATCH.id, "m", 1, 12.0)
+    new, returned = tables.runners.open(13.0)
+    assert (new > old, returned) == (True, 1)
+    assert not tables.lines.end(old, line, final(line), 14.0)
+    assert tables.lines.claim(old, BATCH.id, "m", 1, 14.0) == []
+    assert state(tables) == (BatchState.IN_PROGRESS, LineCounts(2))
+    lines = tables.lines.claim(new, BATCH.id, "m", 2, 14.0)
+    assert [one.number for one in lines] == [0, 1]
+    assert not tables.lines.end(old, line, final(line), 15.0), "another run has it"
+    assert tables.runners.close(new, 16.0) == 2
+
+
+def test_epochs_of_other_servers_stay_open(database: Database, tables: BatchTables) -> None:
+    from batches.runners import RunnerTable
+
+    other, _ = RunnerTable(database, "server-b").open(11.0)
+    mine, _ = tables.runners.open(11.0)
+    with database.read() as connection:
+        from batches.lines import is_open
+
+        assert is_open(connection, other)
+        assert is_open(connection, mine)
+    tables.runners.open(12.0, alone=True)
+    with database.read() as connection:
+        assert not is_open(connection, other)
+        assert not is_open(connection, mine)
+
+
+def test_a_cancelled_batch_keeps_what_has_ended(tables: BatchTables, start: Start) -> None:
+    start("m", "m", "m")
+    epoch, _ = tables.runners.open(11.0)
+    done, runs = tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0)
+    tables.lines.end(epoch, done, final(done), 13.0)
+    assert tables.batches.cancel(BATCH.id, 14.0, BatchFault("key_revoked", "The key was revoked."))
+    assert tables.batches.cancel(BATCH.id, 14.5), "again"
+    assert tables.lines.claim(epoch, BATCH.id, "m", 1, 15.0) == []
+    assert tables.lines.drop(BATCH.id, LineState.CANCELLED, 15.0) == 1
+    assert state(tables)[0] is BatchState.CANCELLING
+    assert tables.lines.end(epoch, runs, again(runs), 16.0)
+    assert tables.lines.drop(BATCH.id, LineState.CANCELLED, 17.0) == 1
+    assert state(tables) == (BatchState.CANCELLED, LineCounts(3, 1, 0, 2))
+    assert [line.state for line in tables.lines.results(BATCH.id)] == [
+        LineState.ENDED,
+        LineState.CANCELLED,
+        LineState.CANCELLED,
+    ]
+
+
+def test_a_batch_without_lines_is_cancelled_at_once(tables: BatchTables) -> None:
+    tables.files.create(FILE)
+    tables.batches.create(BATCH)
+    assert tables.batches.cancel(BATCH.id, 14.0)
+    assert state(tables)[0] is BatchState.CANCELLED
+    assert tables.batches.delete(BATCH.id, "search", 15.0)
+    assert tables.batches.get(BATCH.id) is None
+
+
+def test_a_batch_past_its_window_expires(tables: BatchTables, start: Start) -> None:
+    start("m", "m")
+    epoch, _ = tables.runners.open(11.0)
+    [line] = tables.lines.claim(epoch, BATCH.id, "m", 1, 12.0)
+    assert tables.lines.drop(BATCH.id, LineState.EXPIRED, 90_000.0) == 1
+    tables.lines.end(epoch, line, final(line), 90_001.0)
+    assert state(tables) == (BatchState.EXPIRED, LineCounts(2, 1, 0, 0, 1))
+
+
+def test_why_a_batch_waits_is_stored(tables: BatchTables, start: Start) -> None:
+    start("m")
+    tables.batches.wait([BATCH.id], "The month's budget is spent.", 50.0)
+    batch = tables.batches.get(BATCH.id)
+    assert batch is not None
+    assert (batch.waits, batch.waits_until) == ("The month's budget is spent.", 50.0)
+    [unfinished] = tables.batches.unfinished("search")
+    assert unfinished.id == BATCH.id
+    assert tables.batches.unfinished("other") == []
