@@ -91,6 +91,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     """The provider that answered; '' is this machine."""
     replica: int = 0
     """Number of the model's replica that answered; 0: it has one only."""
+    replica_reason: str = ""
+    """Why that one: see docs/devices.md."""
     route: RequestRoute | None = None
     """None: no router was asked."""
     service_class: str

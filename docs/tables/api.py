@@ -21,6 +21,7 @@ PAGES = {
     "/v1/providers": "providers.md",
     "/v1/requests": "console.md",
     "/v1/status": "monitor.md",
+    "/v1/signal": "devices.md",
     "/health": "monitor.md",
     "/metrics": "monitor.md",
     "/ping": "monitor.md",

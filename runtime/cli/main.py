@@ -111,6 +111,7 @@ app.command(cls=ServeCommand, rich_help_panel="Server", epilog=EXIT_CODES)(serve
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.doctor)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.signal)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(top)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(logs)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.backup)

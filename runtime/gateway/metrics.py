@@ -207,8 +207,34 @@ class Metrics:
     )
     predicted_wait = _gauge(
         "roundhouse_predicted_wait_seconds",
-        "Until a new request would start, by service class; 0: at once, or nothing was measured yet.",
+        "Until a request would start behind all that wait of its class and above; 0: at once, or nothing was "
+        "measured yet.",
         ["model", "class"],
+    )
+    wait_goal = _gauge(
+        "roundhouse_wait_goal_seconds", "Seconds that a request of the class may wait for its turn.", ["model", "class"]
+    )
+    waiting_work = _gauge(
+        "roundhouse_waiting_work", "Work that waits for a turn, in prompt tokens that take as long.", ["model"]
+    )
+    arriving_work = _gauge(
+        "roundhouse_arriving_work_per_second",
+        "Work that arrives, a mean of about 30 s; refused work counts.",
+        ["model"],
+    )
+    replica_work = _gauge(
+        "roundhouse_replica_work_per_second",
+        "Work that one replica does with all its turns taken; 0: nothing was measured yet.",
+        ["model"],
+    )
+    kv_use = _gauge(
+        "roundhouse_kv_cache_use_ratio", "Use of the model's fullest KV cache, 0 to 1, of chat models.", ["model"]
+    )
+    lead = _gauge("roundhouse_lead_seconds", "Expected seconds until one more replica would serve.", ["model"])
+    needed_replicas = _gauge(
+        "roundhouse_wanted_replicas",
+        "Replicas that the model needs to meet the goals of its classes (docs/devices.md); autoscalers read it.",
+        ["model"],
     )
     replicas = _gauge("roundhouse_ready_replicas", "Engines that serve the model now.", ["model"])
     pool_running = _gauge(

@@ -13,7 +13,9 @@ from registry.recipes.definition import Tier
 from registry.state.database import State
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.names import Names, untagged
+from runtime.gateway.views.engine_series import engine_texts
 from runtime.gateway.views.model_facts import FileFacts, file_facts
+from runtime.gateway.views.signal import SignalListView, kv_use_of, signal_of
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
@@ -75,6 +77,12 @@ class Models:
         if resolved.version is not None:
             raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{resolved.adapter_name}.", code="model_not_found")
         return self._residency.get(resolved.recipe.id)
+
+    async def signals(self, name: str | None) -> SignalListView:
+        """How much work a model has, and how many replicas it needs; None: all models. Raises NotFound."""
+        entries = list(self._residency.entries.values()) if name is None else [self._entry(name)]
+        texts = await engine_texts(one for entry in entries for one in entry.replicas)
+        return SignalListView(data=[signal_of(entry, kv_use_of(texts, entry)) for entry in entries])
 
     # --- residency by hand ------------------------------------------------------------------------------------------
     async def load(self, name: str, *, wait: bool = True) -> ModelView:

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from models.messages import Usage
 from runtime.gateway.context import RequestContext, Trace, TranscriptSink
 from runtime.gateway.target import Target
+from runtime.scheduling.replicas import Reason
 from tenants.ledger.rows import Entry
 from tenants.limits.limiter import Admission
 
@@ -78,6 +79,8 @@ class RequestRecord:
     """The recipe's pool that it ran in; '': none, or it never ran."""
     replica: int = 0
     """Number of the replica that answered; 0: the model has one only, or it never ran."""
+    replica_reason: Reason | None = None
+    """Why that one."""
     first_goal: float | None = None
     """Seconds within which it was to begin."""
     is_stream: bool = False

@@ -184,7 +184,7 @@ class Request:
             if lease.pool:
                 headers["X-Roundhouse-Pool"] = lease.pool
             if lease.replica:
-                headers["X-Roundhouse-Replica"] = str(lease.replica)
+                headers["X-Roundhouse-Replica"] = f"{lease.replica} {lease.replica_reason}"
         return headers
 
     # --- its end ----------------------------------------------------------------------------------------------------
@@ -263,6 +263,7 @@ class Request:
             routing_cost=routing_cost,
             pool="" if lease is None else lease.pool,
             replica=0 if lease is None else lease.replica,
+            replica_reason=None if lease is None else lease.replica_reason,
             first_goal=None if lease is None else lease.first_goal,
             is_stream=attempt.is_stream,
             transcript=self.transcript,

@@ -11,6 +11,7 @@ from models.tasks import Call
 from registry.files.context import Ability
 from registry.records import Version
 from routing.decision import Decision
+from runtime.scheduling.replicas import Reason
 from tenants.costs.prices import PriceList
 
 _UNQUOTED = punctuation.replace("%", "")
@@ -106,6 +107,11 @@ class Lease(Protocol):
     @property
     def replica(self) -> int:
         """Number of the replica that answers; 0: the model has one only."""
+        ...
+
+    @property
+    def replica_reason(self) -> Reason | None:
+        """Why that one; None: the model has one only."""
         ...
 
     @property

@@ -145,6 +145,10 @@ HEADERS: Json = {
         "description": "Adapter that answered, where one did: `name@sha256:…`.",
         "schema": STRING,
     },
+    "X-Roundhouse-Replica": {
+        "description": "Replica that answered, and why it, where a model has several: `number reason`.",
+        "schema": STRING,
+    },
     "X-Roundhouse-Route": {
         "description": "Where a router chose: `router@version target reason score`.",
         "schema": STRING,

@@ -20,7 +20,6 @@ from runtime.residency import policy
 from runtime.residency.entry import CRASH_LOOP, ModelEntry
 from runtime.residency.loader import Loader
 from runtime.residency.table import S, Table, log
-from runtime.scheduling.fair import QueueRequest
 from tenants.caller import ServiceClass
 
 GOALS = {ServiceClass.CRITICAL: 1.0, ServiceClass.INTERACTIVE: 2.0, ServiceClass.BATCH: 60.0}
@@ -35,8 +34,8 @@ def goal_of(entry: ModelEntry, service_class: ServiceClass) -> float:
 
 
 def predicted_wait(entry: ModelEntry, service_class: ServiceClass) -> float:
-    """Seconds until a new request of a class would start; 0: at once, or nothing was measured yet."""
-    return entry.lead.queue.admission.start_in(QueueRequest(service_class=service_class))
+    """Seconds until a request behind all of its class would start; 0: at once, or nothing was measured yet."""
+    return entry.lead.queue.admission.start_of_class(service_class)
 
 
 class ReplicaScaler:

@@ -13,6 +13,7 @@ from registry.records import Probe
 from runtime.scheduling.fair import Pace, QueueRequest
 from runtime.scheduling.placement import Placement
 from runtime.slots.link import SlotLink
+from tenants.caller import ServiceClass
 
 
 @dataclass(slots=True)
@@ -142,6 +143,13 @@ class QueueAdmission:
         if not self._pace.is_known or (not policy.waiting_for_model and policy.running < policy.max_requests):
             return 0.0
         return self._pace.seconds(policy.work_before(claim, exactly=exactly), policy.turns)
+
+    def start_of_class(self, service_class: ServiceClass) -> float:
+        """Seconds until a request would start behind all that waits of its class; 0: as above."""
+        policy = self._policy
+        if not self._pace.is_known or (not policy.waiting_for_model and policy.running < policy.max_requests):
+            return 0.0
+        return self._pace.seconds(policy.work_of_class(service_class), policy.turns)
 
     def start_here(self) -> float:
         """Seconds until a new request would start on this replica behind all of its own line; 0: as above."""

@@ -454,6 +454,10 @@ class Placement:
         """See `WaitingRequests.work_before`."""
         return self._waiting.work_before(claim, exactly=exactly)
 
+    def work_of_class(self, service_class: ServiceClass) -> float:
+        """See `WaitingRequests.work_of_class`."""
+        return self._waiting.work_of_class(service_class)
+
     @property
     def running(self) -> int:
         return len(self._running)

@@ -30,6 +30,7 @@ from registry.errors import RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from runtime.scheduling.admission import QueueAdmission, QueueEntry, SlotLease, WaitingBound
+from runtime.scheduling.arrivals import ArrivalRates
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
 from runtime.scheduling.fair import DEFAULT_REQUEST, Pace, Pool, QueueRequest
 from runtime.scheduling.placement import TIERS, AdapterStatus, Placement, PlacementPlan
@@ -89,6 +90,8 @@ class ModelQueue:
         self.effects = AdapterEffects(self, registry, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._pace: Pace = Pace() if first is None else first._pace
+        self.arrivals: ArrivalRates = ArrivalRates(clock()) if first is None else first.arrivals
+        """Work that arrives at the model."""
         self.admission = QueueAdmission(self.policy, bounds, self._pace, clock)
         if first is not None:
             _join((*first.replicas, self))
@@ -125,6 +128,11 @@ class ModelQueue:
     def seconds_of(self, work: float) -> float:
         """Expected seconds of one request's work on the engine; 0 before anything was measured."""
         return self._pace.seconds_of(work)
+
+    @property
+    def rate(self) -> float:
+        """Work per second of one replica with all its turns taken; 0 before anything was measured."""
+        return self._pace.work(1.0) * self.policy.max_requests
 
     def adapter_status(self, digest: str) -> AdapterStatus:
         """An adapter's status on the model: its best tier, and its counts summed over the replicas."""
@@ -238,6 +246,7 @@ class ModelQueue:
             self.policy.check_places()
             if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
                 raise refusal
+        self.arrivals.add(claim.service_class, claim.work, self._clock())
         self.admission.check(self.recipe, claim, self._make_room)
         if adapter is not None:
             self.effects.know(adapter)

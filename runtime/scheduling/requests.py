@@ -229,10 +229,17 @@ class WaitingRequests:
             mine = claim.work + (self._due_before(team, claim) if exactly else team.keys.queued(claim.key))
             own = mine + team.keys.ahead(claim.key, 1.0, mine)
         level = own + group.ahead(claim.team, claim.weight, own)
-        above = sum(self._work(one) for one in ServiceClass if one < claim.service_class)
-        if self.floors.share:
-            above = min(above, level / self.floors.share)
-        return above + level - claim.work
+        return self._above(claim.service_class, level) + level - claim.work
+
+    def work_of_class(self, service_class: ServiceClass) -> float:
+        """The work of a class that waits, whatever its teams, and what goes before all of it."""
+        level = self._work(service_class)
+        return self._above(service_class, level) + level
+
+    def _above(self, service_class: ServiceClass, level: float) -> float:
+        """Work of higher classes that goes before `level` of this one, which earns its floor meanwhile."""
+        above = sum(self._work(one) for one in ServiceClass if one < service_class)
+        return min(above, level / self.floors.share) if self.floors.share else above
 
     def _due_before(self, team: ShareAccount, claim: QueueRequest) -> float:
         of_team = (line._by_id[one] for one, line in self.accounts.of_team.get(team, {}).items())

@@ -87,10 +87,10 @@ def test_the_log_tells_of_anyone_touches_cuda(cuda_build: Path, driver: Path, tm
 
 def test_speech_finds_its_cublas(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
     """The library that CTranslate2 opens by name is not the one that torch brings."""
-    load = "import ctypes\nfrom models.speech import cublas\ncublas.load_cublas()\nctypes.CDLL('libcublas.so.12')"
+    load = "import ctypes\nfrom models.speech import libraries\nlibraries.load_cublas()\nctypes.CDLL('libcublas.so.12')"
     env = variables(driver, tmp_path)
     subprocess.run([str(cuda_build), "-c", load], cwd=ROOT, env=env, check=True)
-    without = subprocess.run([str(cuda_build), "-c", load.replace("cublas.load_cublas()", "")], cwd=ROOT, env=env)
+    without = subprocess.run([str(cuda_build), "-c", load.replace("libraries.load_cublas()", "")], cwd=ROOT, env=env)
     assert without.returncode, "there is one in the system already: this shows nothing here"
 
 

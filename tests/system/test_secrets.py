@@ -105,3 +105,4 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
     assert stated not in log
     assert SECRET not in server.http.get("/metrics").text
     assert SECRET not in server.http.get("/v1/status").text
+    assert SECRET not in server.http.get("/v1/signal").text

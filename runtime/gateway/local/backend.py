@@ -30,7 +30,7 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import SlotLease, unreachable
 from runtime.scheduling.fair import QueueRequest
-from runtime.scheduling.replicas import choose, keys_of
+from runtime.scheduling.replicas import Reason, choose, keys_of
 from runtime.slots import frames
 from runtime.slots.link import FrameCall
 from tenants.caller import Caller, ServiceClass
@@ -153,13 +153,15 @@ class LocalBackend:
             due=context.begin_by,
             pool=entry.recipe.pool_of(context.service_class.label, estimator.prompt(size)),
         )
+        reason: Reason = "only"
         if not loads and len(entry.replicas) > 1:
-            entry = self._choose(request, entry, adapter, estimator.prompt(size))
+            entry, reason = self._choose(request, entry, adapter, estimator.prompt(size))
         async with await self._turn(request, target, entry, adapter, queue_request) as turn:
             calls = AsyncExitStack()
             if turn.replica != entry.number:  # it waited for one, and another one was free before
                 entry = next((one for one in entry.replicas if one.number == turn.replica), entry)
-            lease = LocalLease(request, target, entry, adapter, turn, calls)
+                reason = "free"
+            lease = LocalLease(request, target, entry, adapter, turn, calls, reason)
             lease.load_seconds, lease.is_cold = turn.queued_seconds if loads else 0.0, is_cold
             try:
                 async with calls:
@@ -170,17 +172,18 @@ class LocalBackend:
 
     def _choose(
         self, request: Request, entry: ModelEntry, adapter: AdapterRef | None, prompt_work: float
-    ) -> ModelEntry:
-        """The replica for a request; there is one that is ready."""
+    ) -> tuple[ModelEntry, Reason]:
+        """The replica for a request, and why it; there is one that is ready."""
         ready = [one for one in entry.replicas if one.is_ready]
         if len(ready) == 1:
-            return ready[0]
+            return ready[0], "only"
         digest = None if adapter is None else adapter.digest
         first = next(iter(request.calls), None)
         body = first.body if isinstance(first, ChatPayload) else None
         keys = keys_of(body, request.context.caller.salt or "", digest)
         states = [one.queue.state(digest) for one in ready]
-        return ready[choose(states, keys, entry.queue.seconds_of(prompt_work))]
+        position, reason = choose(states, keys, entry.queue.seconds_of(prompt_work))
+        return ready[position], reason
 
     async def _turn(
         self,
@@ -227,8 +230,9 @@ class LocalLease:
         adapter: AdapterRef | None,
         turn: SlotLease,
         calls: AsyncExitStack,
+        reason: Reason,
     ) -> None:
-        self.request, self.entry, self.turn = request, entry, turn
+        self.request, self.entry, self.turn, self._reason = request, entry, turn, reason
         self._target, self._adapter, self._stack = target, adapter, calls
         self._calls: list[FrameCall] = []
         self._tokens = 0
@@ -242,6 +246,10 @@ class LocalLease:
     @property
     def replica(self) -> int:
         return self.entry.number if len(self.entry.replicas) > 1 else 0
+
+    @property
+    def replica_reason(self) -> Reason | None:
+        return self._reason if self.replica else None
 
     @property
     def pool(self) -> str:

@@ -74,7 +74,7 @@ class ProviderLease:
 
     queued_seconds = load_seconds = swap_seconds = 0.0
     is_cold = uses_device = False
-    revision = first_goal = None
+    revision = first_goal = replica_reason = None
     pool = ""
     replica = 0
 

@@ -32,6 +32,7 @@ class ConsoleSink:
                 digest=target.version.digest if target and target.version else "",
                 provider=target.provider if target else "",
                 replica=record.replica,
+                replica_reason=record.replica_reason or "",
                 route=_route(target),
                 service_class=context.service_class.label,
                 source=context.source,

@@ -57,6 +57,7 @@ ATTEMPT = "roundhouse.attempt"
 AUDIO_SECONDS = "roundhouse.audio.seconds"
 BATCH = "roundhouse.batch.size"
 REPLICA = "roundhouse.replica"
+REPLICA_REASON = "roundhouse.replica.reason"
 
 SYSTEM = "roundhouse"
 """`gen_ai.provider.name` of what this server answers by itself."""
@@ -215,6 +216,7 @@ def attributes_of(record: RequestRecord) -> Attributes:
         AUDIO_SECONDS: usage.audio_seconds or None,
         BATCH: usage.batch or None,
         REPLICA: record.replica or None,
+        REPLICA_REASON: record.replica_reason,
     }
     if target is not None:
         attributes |= {

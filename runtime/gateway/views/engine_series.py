@@ -30,14 +30,20 @@ HEADS = {
 }
 
 
-async def engine_series(entries: Iterable[ModelEntry]) -> bytes:
-    """Prometheus text; empty without a chat model. Replicas have `engine` numbers, as vLLM's own have."""
+async def engine_texts(entries: Iterable[ModelEntry]) -> dict[str, str]:
+    """The series of each chat engine, by its replica. Replicas have `engine` numbers, as vLLM's own have."""
     chat = [entry for entry in entries if entry.recipe.task is Task.CHAT]
     texts = await asyncio.gather(*(_series_of(entry) for entry in chat))
+    return {entry.id: text for entry, text in zip(chat, texts, strict=True)}
+
+
+def engine_series(texts: Mapping[str, str], entries: Iterable[ModelEntry]) -> bytes:
+    """Prometheus text; empty without a chat model."""
     waiting = Counter[str]()
-    for entry in chat:
-        waiting[entry.model] += entry.queue.waiting
-    return merged(texts, waiting) if chat else b""
+    for entry in entries:
+        if entry.id in texts:
+            waiting[entry.model] += entry.queue.waiting
+    return merged(texts.values(), waiting) if texts else b""
 
 
 async def _series_of(entry: ModelEntry) -> str:

@@ -23,12 +23,12 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.views.adapter_facts import AdapterRow, fill, row
-from runtime.gateway.views.engine_series import add_families, engine_series
+from runtime.gateway.views.engine_series import add_families, engine_series, engine_texts
+from runtime.gateway.views.signal import export, kv_use_of, signal_of
 from runtime.gateway.views.values import Count, ModelView
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.policy import replica_id
-from runtime.residency.replicas import predicted_wait
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
@@ -199,7 +199,6 @@ class Overview:
             m.waiting.labels(entry.id).set(sum(one.queue.waiting for one in entry.replicas))
             for service_class, count in queue.policy.waiting_by_class().items():
                 m.class_waiting.labels(entry.id, service_class.label).set(count)
-                m.predicted_wait.labels(entry.id, service_class.label).set(predicted_wait(entry, service_class))
             m.replicas.labels(entry.id).set(sum(one.is_ready for one in entry.replicas))
             for pool in entry.recipe.pools:
                 running = sum(one.queue.policy.running_in(pool) for one in entry.replicas)
@@ -210,7 +209,10 @@ class Overview:
             m.device_budget.labels(budget.device).set(budget.bytes)
             m.device_resident.labels(budget.device).set(self._residency.table.used_bytes(device=budget.device))
         m.restarts.set(self._pool.restarts)
-        info = self._lora_info() + await engine_series(self._replicas())
+        replicas = self._replicas()
+        texts = await engine_texts(replicas)
+        export(m, [signal_of(entry, kv_use_of(texts, entry)) for entry in self._residency.entries.values()])
+        info = self._lora_info() + engine_series(texts, replicas)
         async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
             text = await asyncio.to_thread(_render, m, rows, self._device, encode)
         return (add_families(text, info) if is_open else text + info), content_type

@@ -6,17 +6,18 @@ from importlib.metadata import version as installed
 from typing import Annotated
 
 import msgspec
-from fastapi import Header
+from fastapi import Header, Query
 from fastapi.responses import Response
 
 from console.history import LAST, RequestRow
 from registry.base.wording import quoted
 from registry.errors import NotFound, Unauthorized
 from runtime.gateway.views.overview import StatusView
+from runtime.gateway.views.signal import SignalListView
 from runtime.http.admin.answers import HealthView, json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import PUBLIC, RouteGroup
-from runtime.http.schema import STRING, TEXT, record
+from runtime.http.schema import MANAGEMENT, STRING, TEXT, record
 from tenants.caller import SCOPES, Scope
 from tenants.ledger.lookup import LedgerRow
 
@@ -92,6 +93,16 @@ async def status(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """
     operator = Scope.ADMIN in context.caller.scopes
     return json_answer(gateway.services.overview.status(None if operator else context.caller))
+
+
+@route("GET", "/v1/signal", scope=Scope.MODELS, answer=SignalListView, errors=MANAGEMENT)
+async def signal(gateway: CurrentGateway, model: Annotated[str | None, Query()] = None) -> Response:
+    """How many replicas each model needs, for autoscalers.
+
+    With the work that waits and arrives, predicted waits against their goals, and how long a load takes. `model`: of
+    this one alone.
+    """
+    return json_answer(await gateway.services.models.signals(model))
 
 
 @route("GET", "/v1/requests/{request_id:path}", scope=SCOPES, answer=RequestView)

@@ -43,7 +43,7 @@ def wait_for_both(server: Server) -> list[dict[str, Any]]:
 def say(client: openai.OpenAI, model: str) -> tuple[str, str]:
     """The answer, and the replica that gave it."""
     raw = client.chat.completions.with_raw_response.create(model=model, **HELLO)
-    return raw.parse().choices[0].message.content or "", raw.headers["X-Roundhouse-Replica"]
+    return raw.parse().choices[0].message.content or "", raw.headers["X-Roundhouse-Replica"].split()[0]
 
 
 def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> None:
@@ -56,6 +56,10 @@ def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> Non
     assert {replica for _, replica in first.values()} == {"1", "2"}, "all adapters have one home"
     again = {name: say(client, name) for name in names}
     assert again == first  # the place of its adapter is where a request goes
+    raw = client.chat.completions.with_raw_response.create(model="uppercase", **HELLO)
+    row = server.http.get(f"/v1/requests/{raw.headers['x-request-id']}").json()["record"]
+    assert raw.headers["X-Roundhouse-Replica"] == f"{row['replica']} {row['replica_reason']}"
+    assert row["replica_reason"] in ("adapter", "prompt")
 
     before = wait_for_both(server)
     assert {one["device"] for one in before} == set(DEVICES)

@@ -59,6 +59,7 @@ def test_all_commands_are_there() -> None:
         "restore",
         "validate",
         "status",
+        "signal",
         "top",
         "logs",
         "chat",

@@ -180,3 +180,22 @@ def test_status_of_several_devices_has_a_line_for_each(server: FakeServer, run: 
     assert lines[4].split()[:3] == ["m", "ready", "cuda:1"]
     assert lines[5].split() == ["replica", "1", "ready", "cuda:1", "1.0", "GiB", "2/1"]
     assert lines[6].split()[:4] == ["replica", "2", "absent", "-"]
+
+
+def test_signal_has_a_line_for_each_model(server: FakeServer, run: Run) -> None:
+    waits = {
+        "critical": {"predicted_wait_seconds": 0.0, "goal_seconds": 1.0},
+        "batch": {"predicted_wait_seconds": 7.25, "goal_seconds": 60.0},
+    }
+    one = {
+        "model": "m", "wanted_replicas": 3, "replicas": 2, "waiting_work": 1200.0, "arriving_work_per_second": 90.5,
+        "replica_work_per_second": 40.0, "classes": waits, "kv_cache_use": 0.5, "lead_seconds": 12.0,
+    }  # fmt: skip
+    empty = {**one, "model": "e", "kv_cache_use": None, "replica_work_per_second": 0.0}
+    server.on("GET", "/v1/signal", {"object": "list", "data": [one, empty]})
+    lines = run("signal", "m").stdout.splitlines()
+    assert lines[0].split()[:3] == ["MODEL", "WANTED", "REPLICAS"]
+    assert lines[1].split() == ["m", "3", "2", "1200", "90", "40", "0.0/1", "7.2/60", "50%", "12.0"]
+    assert lines[2].split() == ["e", "3", "2", "1200", "90", "-", "0.0/1", "7.2/60", "-", "12.0"]
+    server.on("GET", "/v1/signal", {"object": "list", "data": []})
+    assert run("signal").exit_code == 0

@@ -69,6 +69,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "GET /health/ready": None,
     "GET /metrics": MODELS,
     "GET /v1/status": MODELS,
+    "GET /v1/signal": MODELS,
     "GET /v1/requests/{request_id:path}": ANY,
     "GET /v1/providers": MODELS,
     "GET /v1/providers/{provider}": {Scope.ADMIN},

@@ -247,6 +247,7 @@ async def test_models_and_status_fit_their_schemas(
     warm = SimpleNamespace(slot_id=1, prewarmed="vllm", prewarmed_bytes=5, warm=True)
     gateway.pool.prewarmed = lambda: [warm]
     check(found, named("Status"), (await client.get("/v1/status")).json())
+    check(found, named("SignalList"), (await client.get("/v1/signal")).json())
 
 
 def _json(view: msgspec.Struct) -> Any:

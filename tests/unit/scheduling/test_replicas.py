@@ -23,9 +23,8 @@ def idle(count: int) -> list[ReplicaState]:
 
 def home(replicas: list[ReplicaState], keys: HomeKeys) -> int:
     """Where a request goes while nothing runs anywhere."""
-    return choose(
-        [one._replace(start=0.0, work=0.0, adapter=1.0 if keys.adapter else 0.0) for one in replicas], keys, 0.0
-    )
+    states = [one._replace(start=0.0, work=0.0, adapter=1.0 if keys.adapter else 0.0) for one in replicas]
+    return choose(states, keys, 0.0)[0]
 
 
 def key(number: int) -> HomeKeys:
@@ -37,25 +36,28 @@ PROMPT = HomeKeys(prompt=ADAPTER.adapter)
 
 
 def test_one_replica_gets_everything() -> None:
-    assert choose([ReplicaState(3, 9.0, 1e9, 9.0)], HomeKeys(PROMPT.prompt, ADAPTER.adapter), 5.0) == 0
+    assert choose([ReplicaState(3, 9.0, 1e9, 9.0)], HomeKeys(PROMPT.prompt, ADAPTER.adapter), 5.0)[0] == 0
 
 
 def test_without_keys_the_least_cost_counts_then_the_least_work() -> None:
     replicas = [ReplicaState(1, 0.2, 5.0), ReplicaState(2, 0.1, 9.0), ReplicaState(3, 0.1, 8.0)]
-    assert choose(replicas, HomeKeys(), 0.3) == 2
+    assert choose(replicas, HomeKeys(), 0.3) == (2, "soonest")
 
 
 def test_an_adapter_in_a_place_on_another_replica_is_not_brought_home() -> None:
     replicas = idle(2)
     at = home(replicas, ADAPTER)
     states = [one._replace(adapter=0.5 if i == at else 0.0) for i, one in enumerate(replicas)]
-    assert choose(states, ADAPTER, 0.0) == 1 - at
+    assert choose(states, ADAPTER, 0.0) == (1 - at, "soonest")
 
 
 def test_a_home_is_kept_until_it_costs_more_than_what_is_lost() -> None:
     replicas = idle(2)
     at = home(replicas, PROMPT)
-    for start, expected in ((0.55, at), (0.65, 1 - at)):  # the other reads the prompt in 0.3 s, which counts twice
+    for start, expected in (
+        (0.55, (at, "prompt")),
+        (0.65, (1 - at, "soonest")),
+    ):  # the other reads the prompt in 0.3 s, which counts twice
         states = [one._replace(start=start if i == at else 0.0, work=1.0) for i, one in enumerate(replicas)]
         assert choose(states, PROMPT, 0.3) == expected
 
@@ -65,7 +67,8 @@ def test_a_home_over_the_mean_is_left_once_it_makes_requests_wait() -> None:
     at = home(replicas, PROMPT)
     for start, work, stays in ((0.0, 9.0, True), (0.1, 9.0, False), (0.1, 1.3, True)):
         states = [one._replace(work=work if i == at else 1.0, start=start) for i, one in enumerate(replicas)]
-        assert (choose(states, PROMPT, 0.3) == at) is stays
+        position, reason = choose(states, PROMPT, 0.3)
+        assert (position == at, reason) == (stays, "prompt" if stays else "busy")
 
 
 def test_of_two_homes_the_one_that_costs_less_counts() -> None:
@@ -76,8 +79,8 @@ def test_of_two_homes_the_one_that_costs_less_counts() -> None:
         if a != p:
             break
     there = [one._replace(adapter=0.0 if i == a else 0.5) for i, one in enumerate(replicas)]
-    assert choose(there, keys, 0.1) == a  # the adapter costs more than the prompt
-    assert choose(there, keys, 0.9) == p
+    assert choose(there, keys, 0.1) == (a, "adapter")  # the adapter costs more than the prompt
+    assert choose(there, keys, 0.9) == (p, "prompt")
 
 
 @given(
@@ -98,7 +101,7 @@ def test_of_two_homes_the_one_that_costs_less_counts() -> None:
 )
 def test_never_worse_than_twice_what_is_lost(replicas: list[ReplicaState], keys: HomeKeys, prefill: float) -> None:
     """The request waits no longer than it would elsewhere, but for an adapter and a prompt that the home has."""
-    one = replicas[choose(replicas, keys, prefill)]
+    one = replicas[choose(replicas, keys, prefill)[0]]
     best = min(other.start + other.adapter for other in replicas)
     assert one.start + one.adapter <= best + 2 * (prefill + max(other.adapter for other in replicas)) + 1e-9
 
@@ -117,7 +120,7 @@ def test_homes_are_spread_evenly_and_the_same_in_every_process() -> None:
     script = (
         "from runtime.scheduling.replicas import *\n"
         "states = [ReplicaState(n, 0.0, 0.0, 1.0) for n in range(1, 5)]\n"
-        "print(*(choose(states, keys_of(None, '', f'sha256:{n:064x}'), 0.0) for n in range(400)))"
+        "print(*(choose(states, keys_of(None, '', f'sha256:{n:064x}'), 0.0)[0] for n in range(400)))"
     )
     outputs = {
         subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""`roundhouse validate`, `status`, `version` and `doctor`."""
+"""`roundhouse validate`, `status`, `signal`, `version` and `doctor`."""
 
 from dataclasses import asdict
 from enum import StrEnum
@@ -95,6 +95,34 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
             rows.append([*cells, *on_host, "", f"{one['running']}/{one['waiting']}", ""])
     heads = ["MODEL", "STATE", "WHERE", "BYTES", *(["ON HOST"] if host else []), "PINNED", "RUN/WAIT", "LAST USED"]
     table(heads, rows, right=[head for head in ("BYTES", "ON HOST", "RUN/WAIT") if head in heads])
+
+
+def signal(
+    model: Annotated[str | None, typer.Argument(help="Only this model; default: all.", show_default=False)] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many replicas each model needs, as autoscalers read it, and why.
+
+    Example: roundhouse signal llama
+    """
+    with Client(url) as client:
+        result = client.get("/v1/signal", **({} if model is None else {"model": model}))
+    if as_json:
+        emit(result)
+        return
+    rows = []
+    for one in result["data"]:
+        kv_use, rate = one["kv_cache_use"], one["replica_work_per_second"]
+        waits = [f"{wait['predicted_wait_seconds']:.1f}/{wait['goal_seconds']:g}" for wait in one["classes"].values()]
+        rows.append([
+            one["model"], str(one["wanted_replicas"]), str(one["replicas"]), f"{one['waiting_work']:.0f}",
+            f"{one['arriving_work_per_second']:.0f}", f"{rate:.0f}" if rate else "-", *waits,
+            "-" if kv_use is None else f"{100 * kv_use:.0f}%", f"{one['lead_seconds']:.1f}",
+        ])  # fmt: skip
+    classes = [name.upper() for name in (result["data"][0]["classes"] if result["data"] else ())]
+    heads = ["MODEL", "WANTED", "REPLICAS", "WAITING", "ARRIVING/s", "EACH DOES/s", *classes, "KV", "LEAD s"]
+    table(heads, rows, right=heads[1:])
 
 
 def prewarmed(slot: dict[str, Any]) -> str:

@@ -1,0 +1,110 @@
+"""What an autoscaler reads: how much work each model has, and how many replicas it needs for it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.views.values import Count
+from runtime.residency.entry import ModelEntry
+from runtime.residency.replicas import goal_of, predicted_wait
+from runtime.residency.states import ModelState
+from runtime.scheduling.signal import ClassDemand, ModelDemand, desired_replicas
+from tenants.caller import ServiceClass
+
+KV_SERIES = "vllm:kv_cache_usage_perc"
+LEAST_LEAD = 1.0
+"""Seconds: a load is no faster."""
+NOTHING = 1e-3
+"""Work per second that is left of requests long ago."""
+COMING = frozenset({ModelState.READY, ModelState.LOADING})
+
+
+class ClassWaitView(msgspec.Struct, frozen=True):
+    predicted_wait_seconds: Annotated[
+        float, Meta(description="Until a request would start behind all that wait of its class and above.")
+    ]
+    goal_seconds: float
+
+
+class SignalView(msgspec.Struct, frozen=True, kw_only=True):
+    """Work is in prompt tokens that take as long: a token of an answer counts as four."""
+
+    model: str
+    wanted_replicas: Annotated[Count, Meta(description="To meet the goals of all classes.")]
+    replicas: Annotated[Count, Meta(description="That serve the model or load.")]
+    waiting_work: float
+    arriving_work_per_second: Annotated[float, Meta(description="A mean of about 30 s; refused work counts.")]
+    replica_work_per_second: Annotated[float, Meta(description="Of one replica; 0: nothing was measured yet.")]
+    classes: dict[str, ClassWaitView]
+    kv_cache_use: Annotated[float | None, Meta(description="Of the fullest, 0 to 1; null: it has none.")]
+    lead_seconds: Annotated[float, Meta(description="Expected until one more replica would serve.")]
+
+
+class SignalListView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[SignalView]
+
+
+def signal_of(entry: ModelEntry, kv_use: float | None) -> SignalView:
+    """The signal of one model.
+
+    Args:
+        entry: any of its replicas.
+        kv_use: of its fullest KV cache; None: it has none, or its engine does not answer.
+    """
+    lead, now = entry.lead, entry.clock()
+    policy, arrivals = lead.queue.policy, lead.queue.arrivals
+    waiting, arriving = policy.waiting_by_class(), 0.0
+    demands = []
+    for one in ServiceClass:
+        own = arrivals.rate(one, now)
+        arriving += own
+        if waiting[one] or own > NOTHING:
+            demands.append(ClassDemand(goal_of(entry, one), policy.work_of_class(one), arriving))
+    replicas = sum(one.state in COMING for one in entry.replicas)
+    lead_seconds = max(LEAST_LEAD, lead.load_seconds)
+    rate = lead.queue.rate
+    demand = ModelDemand(replicas, entry.recipe.replicas.least, rate, lead_seconds, demands, kv_use or 0.0)
+    return SignalView(
+        model=entry.model,
+        wanted_replicas=desired_replicas(demand),
+        replicas=replicas,
+        waiting_work=round(sum(one.queue.policy.waiting_work for one in entry.replicas), 3),
+        arriving_work_per_second=round(arriving, 3),
+        replica_work_per_second=round(rate, 3),
+        classes={
+            one.label: ClassWaitView(round(predicted_wait(entry, one), 3), goal_of(entry, one)) for one in ServiceClass
+        },
+        kv_cache_use=kv_use,
+        lead_seconds=round(lead_seconds, 3),
+    )
+
+
+def kv_use_of(texts: Mapping[str, str], entry: ModelEntry) -> float | None:
+    """The use of a model's fullest KV cache. `texts`: its engines' series, by replica."""
+    lines = [
+        line
+        for one in entry.replicas
+        for line in texts.get(one.id, "").splitlines()
+        if line.startswith(KV_SERIES) and one.is_ready
+    ]
+    return max((float(line.rpartition(" ")[2]) for line in lines), default=None)
+
+
+def export(metrics: Metrics, signals: Iterable[SignalView]) -> None:
+    """Set the series of these models."""
+    for one in signals:
+        model = one.model
+        for label, wait in one.classes.items():
+            metrics.predicted_wait.labels(model, label).set(wait.predicted_wait_seconds)
+            metrics.wait_goal.labels(model, label).set(wait.goal_seconds)
+        metrics.waiting_work.labels(model).set(one.waiting_work)
+        metrics.arriving_work.labels(model).set(one.arriving_work_per_second)
+        metrics.replica_work.labels(model).set(one.replica_work_per_second)
+        if one.kv_cache_use is not None:
+            metrics.kv_use.labels(model).set(one.kv_cache_use)
+        metrics.lead.labels(model).set(one.lead_seconds)
+        metrics.needed_replicas.labels(model).set(one.wanted_replicas)
