@@ -66,13 +66,19 @@ class KeyWatch:
         """Whether the last refresh failed; whether any refresh read the tables."""
 
     def identify(self, keys: Sequence[str]) -> Caller:
+        return self._readable_ring().identify(keys)
+
+    def by_id(self, id_: str) -> Caller:
+        return self._readable_ring().by_id(id_)
+
+    def _readable_ring(self) -> Keyring:
         if self._failed and not self._was_read:
             raise Unavailable(
                 "This server cannot read its keys and refuses all requests until it can. See its log.",
                 code="keys_unreadable",
                 retry_after=5,
             )
-        return self._ring.identify(keys)
+        return self._ring
 
     async def start(self) -> None:
         """Raises what keeps the keys from being read."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from tenants.caller import EVERYBODY, Caller, ServiceClass
+from tenants.ledger.rows import Rider, Settlement
 
 Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
 
@@ -77,6 +78,18 @@ class Transcripts(Protocol):
         ...
 
 
+class LineSink(Protocol):
+    """Takes the answer to a line of a batch, to be written with the end of its row in the ledger."""
+
+    def answer(self, status: int, body: bytes, retry_after: float | None = None) -> None:
+        """The whole answer, or the error as an answer, before the request's end is recorded."""
+        ...
+
+    def rider(self, settled: Settlement, *, reached_engine: bool) -> Rider:
+        """What is written with this end. reached_engine: the request had a turn."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Made only by `runtime.http.hints`, from headers, key and body; then passed on."""
@@ -97,6 +110,8 @@ class RequestContext:
     preference: Preference = field(default_factory=Preference)
     headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
     """As they came, keys among them; routers look at those that they name."""
+    line: LineSink | None = field(default=None, repr=False)
+    """The line of a batch that this request is; its source is `batch` then."""
 
     @property
     def begin_by(self) -> float | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from models.messages import Event, ResponseStart
 from models.tasks import TASKS, Call, task_of
-from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
+from registry.errors import BadRequest, EngineFailed, LimitExceeded, RoundhouseError
 from runtime.gateway.backend import LoadProgress
 from runtime.gateway.context import RequestContext, TranscriptSink
 from runtime.gateway.core import Gateway
@@ -81,8 +81,10 @@ async def _answer(
         try:
             parsed = parse(request)
         except RoundhouseError as error:
+            refused = refusal(error, dialect_before())
+            _answer_line(request.context, refused)
             request.failed(error)
-            for part in refusal(error, dialect_before()):
+            for part in refused:
                 yield part
             return
         try:
@@ -102,8 +104,10 @@ async def _answer(
             for part in accepted(pending) if opened is None else []:
                 yield part
         except Exception as error:
+            refused = refusal(_client_error(error, parsed, request), parsed.dialect, opened)
+            _answer_line(request.context, refused)
             request.failed(error)
-            for part in refusal(_client_error(error, parsed, request), parsed.dialect, opened):
+            for part in refused:
                 yield part
         finally:
             if request.transcript is not None:
@@ -120,11 +124,17 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
     if parsed.left_out and (request.context.preference.strict or target.is_strict):
         raise no_effect_error(parsed.left_out[0])
     gateway.admit(request)
+    is_line = request.context.line is not None
+    if is_line and parsed.stream:
+        raise BadRequest("A line of a batch has no stream: leave 'stream' out.", param="stream")
+    attempt = _line_parts if is_line else _parts
     fallbacks = _fallbacks(target)
     if fallbacks or gateway.retry(target) is not None:
-        parts = attempts(gateway, request, fallbacks, partial(_parts, gateway, request, parsed))
+        parts = attempts(gateway, request, fallbacks, partial(attempt, gateway, request, parsed))
     else:
-        parts = _parts(gateway, request, parsed)
+        parts = attempt(gateway, request, parsed)
+    if is_line:
+        return parts
     if target.routed is not None:
         parts = with_model_used(request, parts)
     load_progress = partial(gateway.load_progress, target)
@@ -201,6 +211,42 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
     await gateway.flush()
     if rest:
         yield rest
+
+
+async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
+    """One attempt at a line of a batch. The ledger commits its end together with the whole answer."""
+    if is_further:
+        gateway.admit(request)
+    assert request.target is not None, "it has been chosen"
+    head, body = None, bytearray()
+    events = _events(gateway, request, {})
+    rendered = parsed.render(request.target, events)
+    if request.target.routed is not None:
+        rendered = with_model_used(request, rendered)
+    async with aclosing(events), aclosing(rendered) as parts:
+        async for part in parts:
+            if isinstance(part, Head):
+                head = part
+                request.answered(part.status)
+            else:
+                body += part
+    if head is None:
+        raise EngineFailed("The engine ended without an answer.")
+    if head.status >= 500 or head.status == 429:  # the line is tried again
+        raise EngineFailed(f"'{request.target.model}' answered with status {head.status}.")
+    _answer_line(request.context, [head, bytes(body)])
+    request.done()
+    await gateway.flush()
+    yield head
+    yield bytes(body)
+
+
+def _answer_line(context: RequestContext, parts: Sequence[Part]) -> None:
+    """Hand a whole answer to the line that it belongs to, before the request's end is recorded."""
+    match parts:
+        case [Head() as head, bytes() as body] if context.line is not None:
+            retry_after = head.headers.get("Retry-After", "")
+            context.line.answer(head.status, body, float(retry_after) if retry_after.isdecimal() else None)
 
 
 async def _events(gateway: Gateway, request: Request, warned: dict[str, str]) -> AsyncGenerator[Event, None]:

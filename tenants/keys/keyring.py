@@ -30,6 +30,13 @@ class Callers(Protocol):
         """Return the caller with these keys. Raises Unauthorized, Unavailable."""
         ...
 
+    def by_id(self, id_: str) -> Caller:
+        """Return the caller of a key's id, for work that outlives its request. Raises Unauthorized, Unavailable.
+
+        A key that was rotated stands for its successors; '': requests without a key.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
@@ -90,6 +97,32 @@ class Keyring:
         right = hmac.compare_digest(secret.digest(self._pepper, text), entry.digest)
         if not right:  # more is revealed only to a holder of the whole key
             raise Unauthorized("This key is wrong. Make one with `roundhouse keys create`.")
+        return self._checked(entry)
+
+    def by_id(self, id_: str) -> Caller:
+        """As `Callers.by_id`."""
+        if not id_:
+            return self.identify(())
+        entry = self._keys.get(id_)
+        if entry is None:
+            raise Unauthorized("The key does not exist any more.", code="api_key_revoked")
+        try:
+            return self._checked(entry)
+        except Unauthorized:
+            first = entry.caller.metered
+            for other in self._keys.values():
+                if other is not entry and other.caller.metered == first and self._is_active(other):
+                    return other.caller
+            raise
+
+    def _is_active(self, entry: KeyEntry) -> bool:
+        try:
+            self._checked(entry)
+        except Unauthorized:
+            return False
+        return True
+
+    def _checked(self, entry: KeyEntry) -> Caller:
         if entry.revoked:
             raise Unauthorized("This key was revoked. Ask for a new one.", code="api_key_revoked")
         if entry.expires is not None and entry.expires <= self._clock():

@@ -3,6 +3,10 @@
     (begin) ──> open ──(its end: done, refused, cancelled, deadline, engine_died, failed)──> settled
                   └──(the server was killed; found at its next start)──> interrupted
 
+An attempt at a line of a batch is such a row as well. The line's result rides along: it is written in the transaction
+that ends the row, and only if the row was open (`rows.Rider`), so a line ends exactly once and is paid for once. An
+attempt that ends without an answer, or that a kill interrupts, is repeated and counts nothing.
+
 A row is committed before an engine sees the request, and written a last time at its end: with the tokens that were
 really made, also where the client left or the engine died. Neither state changes again. In the transaction that ends a
 row its hour's sums grow (`hours`), so that a report reads sums, never rows.

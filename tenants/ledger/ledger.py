@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from registry.storage.files import server_id
-from tenants.ledger.rows import Entry, Settlement
+from tenants.ledger.rows import Entry, Rider, Settlement
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
@@ -76,9 +76,9 @@ class Ledger:
         assert self._writer is not None
         return self._writer.begin(entry)
 
-    def end(self, settled: Settlement) -> None:
+    def end(self, settled: Settlement, rider: Rider | None = None) -> None:
         assert self._writer is not None
-        self._writer.end(settled)
+        self._writer.end(settled, rider)
 
     async def flush(self) -> None:
         """Return once everything so far is committed, or the database did not answer."""

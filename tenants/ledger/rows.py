@@ -1,10 +1,16 @@
 """Ledger rows at the beginning and the end of a request. Whole numbers only."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from tenants.costs.prices import PriceList
 
+if TYPE_CHECKING:  # a server without keys loads no database
+    import sqlalchemy as sa
+
 HOUR = 3600
+BATCH = "batch"
+"""Source of lines of batches. An attempt at one that ends without an answer is repeated, so it counts nothing."""
 NAMES = ("team", "key", "model", "adapter", "endpoint", "service_class", "source")
 """By what sums are kept. No value of them is None: '' is none."""
 COUNTS = (
@@ -86,3 +92,15 @@ class Settlement:
     def revision(self) -> str:
         """Revision that answered: it may have changed while the request waited."""
         return self.entry.revision
+
+
+class Rider(Protocol):
+    """Writes in the transaction that settles a row, so that both are committed or neither."""
+
+    def write(self, connection: "sa.Connection") -> None:
+        """Only if the row was still open. May be called again after a transaction that was rolled back."""
+        ...
+
+    def end(self) -> None:
+        """The row's end is committed, or the row will never have one. Called in the ledger's thread; never raises."""
+        ...

@@ -1,6 +1,6 @@
 """The ledger in the database: rows and the sums of each hour, changed together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import add, attrgetter
 from typing import Any
@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from registry.storage.database import Database, PreparedStatement
 from tenants.ledger.pruning import first_kept_hour
-from tenants.ledger.rows import COUNTS, NAMES, Entry, Settlement
+from tenants.ledger.rows import BATCH, COUNTS, NAMES, Entry, Rider, Settlement
 from tenants.storage.tables import HOURS, LEDGER, PRICES
 
 SUMS = ("requests", "interrupted", *COUNTS, "lost_micro", "accepted", "rejected")
@@ -30,6 +30,8 @@ _begun, _ended, _counts = attrgetter(*_BEGUN), attrgetter("entry.uid", *_ENDED),
 _ALIKE = ("hour", *NAMES)
 _KEY = [HOURS.c[name] for name in _ALIKE]
 _alike = attrgetter(*_ALIKE)
+_NO_RIDERS: Mapping[str, Rider] = {}
+_NOTHING_RESERVED = {"reserved_tokens": 0, "reserved_micro": 0, "reserved_audio_ms": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +67,30 @@ class LedgerTable:
         self._end = PreparedStatement(_END, dialect, ("its_uid", *(f"its_{name}" for name in _ENDED), "its_state"))
         self._grow = PreparedStatement(grow, dialect, (*_ALIKE, *SUMS))
 
-    def write(self, begun: Sequence[Entry], ended: Sequence[Settlement], *, again: bool = False) -> None:
+    def write(
+        self,
+        begun: Sequence[Entry],
+        ended: Sequence[Settlement],
+        *,
+        again: bool = False,
+        riders: Mapping[str, Rider] = _NO_RIDERS,
+    ) -> None:
         """What began, then what ended, of which everything began before or with it. Raises Unavailable.
+
+        riders: by the uid of their rows.
 
         again: some of it may be written already: the connection broke at the commit, or the server was killed before
             it cleared the journal. Rows that are there stay, unless they are open and end.
         """
         try:
-            self._write(begun, ended, again)
+            self._write(begun, ended, again, riders)
         except _NotOpen:
-            self._write(begun, ended, True)
+            self._write(begun, ended, True, riders)
         self._priced.update(entry.price_version for entry in begun)  # committed now
 
-    def _write(self, begun: Sequence[Entry], ended: Sequence[Settlement], again: bool) -> None:
+    def _write(
+        self, begun: Sequence[Entry], ended: Sequence[Settlement], again: bool, riders: Mapping[str, Rider]
+    ) -> None:
         with self._database.write() as connection:
             if begun:
                 new = (self._server, "open", *_ZEROS)
@@ -94,6 +107,9 @@ class LedgerTable:
                 if self._end.run(connection, [(*_ended(one), "settled") for one in ended]) < len(ended) and not again:
                     raise _NotOpen
                 self._sum(connection, ((one.entry, (1, 0, *_counts(one), 0, 0, 0)) for one in ended))
+                for one in ended if riders else ():
+                    if (rider := riders.get(one.entry.uid)) is not None:
+                        rider.write(connection)
 
     def _keep_prices(self, connection: sa.Connection, begun: Sequence[Entry]) -> None:
         """Before the first row that is charged by it can be read."""
@@ -105,11 +121,15 @@ class LedgerTable:
     def interrupt(self, *, alone: bool = False) -> int:
         """End the rows that an earlier run of this server left open. Returns how many there were.
 
+        Each counts as the most that it could have cost, but for attempts at lines of batches, which are repeated.
+
         alone: no other server has the database, so that those of another are of the one that a backup was made of.
         """
         whose = sa.true() if alone else LEDGER.c.server == self._server
         mine = whose & (LEDGER.c.state == "open")
         with self._database.write() as connection:
+            repeated = sa.update(LEDGER).where(mine, LEDGER.c.source == BATCH)
+            connection.execute(repeated.values(**_NOTHING_RESERVED))
             rows = connection.execute(sa.select(LEDGER).where(mine).with_for_update()).all()
             connection.execute(sa.update(LEDGER).where(mine).values(state="interrupted", end="interrupted"))
             self._sum(connection, ((row, (1, 1, *_ZEROS, row.reserved_micro, 0, 0)) for row in rows))

@@ -5,6 +5,8 @@
 | beginning     | committed, then it goes on | journalled, then too   | Unavailable: nothing runs without a row |
 | end           | committed                  | journalled             | kept, and written once it answers again |
 
+An end with a rider is not journalled, as its rider could not be: it is kept, and committed once there is room.
+
 What is in the journal is committed once there is room. A full journal counts as a database that does not answer: then
 nothing more is kept than there are requests under way, since each waits for the commit of its beginning.
 """
@@ -20,7 +22,7 @@ from typing import TypeVar
 
 from registry.errors import Unavailable
 from tenants.ledger.journal import Journal
-from tenants.ledger.rows import Entry, Settlement
+from tenants.ledger.rows import Entry, Rider, Settlement
 from tenants.ledger.table import LedgerTable
 
 log = logging.getLogger("roundhouse.tenants")
@@ -65,6 +67,10 @@ class LedgerWriter:
         self._queue: queue.SimpleQueue[Begun | Settlement | _Job | asyncio.Future[None] | None] = queue.SimpleQueue()
         self._dropped: set[str] = set()
         """Requests whose beginning was not written: their ends are not either."""
+        self._riders: dict[str, Rider] = {}
+        """By the uid of their rows, until these have ended."""
+        self._deferred: list[Settlement] = []
+        """Ends with riders that wait for room on the database's disk."""
         self._failed = -FAILING_SECONDS
         """Monotonic time of the last failure since a transaction succeeded."""
         self._stopping = threading.Event()
@@ -88,7 +94,9 @@ class LedgerWriter:
         self._queue.put((entry, done))
         return done
 
-    def end(self, settled: Settlement) -> None:
+    def end(self, settled: Settlement, rider: Rider | None = None) -> None:
+        if rider is not None:
+            self._riders[settled.entry.uid] = rider
         self._queue.put(settled)
 
     async def flush(self) -> None:
@@ -126,6 +134,8 @@ class LedgerWriter:
         await asyncio.to_thread(self._thread.join)
         if self._journal is not None:
             self._journal.close()
+        if self._deferred:
+            log.warning("ends of lines were not written: they run again", extra={"lines": len(self._deferred)})
 
     # --- in the thread ----------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -158,27 +168,49 @@ class LedgerWriter:
         """
         journal = self._journal
         if journal is None:
-            return self._table.write(begun, ended, again=again)
-        if journal and time.monotonic() < self._retry_at and journal.append(begun, ended):
+            return self._commit(begun, ended, again)
+        if journal and time.monotonic() < self._retry_at and self._append(journal, begun, ended):
             return None
-        again = again or bool(journal)
+        again = again or bool(journal) or bool(self._deferred)
         try:
-            self._table.write([*journal.begun, *begun], [*journal.ended, *ended], again=again)
+            self._commit([*journal.begun, *begun], [*journal.ended, *self._deferred, *ended], again)
         except Unavailable as error:
             if error.code != "disk_full":
                 raise
             if not journal:
                 log.error("the ledger's disk is full: requests are journalled until there is room", exc_info=error)
-            if not journal.append(begun, ended):
+            if not self._append(journal, begun, ended):
                 raise
             self._retry_at = time.monotonic() + RETRY_SECONDS
             return None
+        self._deferred.clear()
         return journal.clear()
+
+    def _commit(self, begun: list[Entry], ended: list[Settlement], again: bool) -> None:
+        if not self._riders:
+            return self._table.write(begun, ended, again=again)
+        self._table.write(begun, ended, again=again, riders=self._riders)
+        for one in ended:
+            self._end_rider(one)
+        return None
+
+    def _append(self, journal: Journal, begun: list[Entry], ended: list[Settlement]) -> bool:
+        """Journal all but ends with riders, which are kept."""
+        deferred = [one for one in ended if one.entry.uid in self._riders]
+        plain = [one for one in ended if one.entry.uid not in self._riders] if deferred else ended
+        if not journal.append(begun, plain):
+            return False
+        self._deferred += deferred
+        return True
+
+    def _end_rider(self, settled: Settlement) -> None:
+        if (rider := self._riders.pop(settled.entry.uid, None)) is not None:
+            rider.end()
 
     def _next(self, pending: list[Settlement]) -> _Work:
         """What is left from before, and what has come; waits for something where there is neither."""
         work = _Work(ended=list(pending))
-        timeout = RETRY_SECONDS if self._journal else None
+        timeout = RETRY_SECONDS if self._journal or self._deferred else None
         while len(work.begun) + len(work.ended) < len(pending) + MAX_BATCH:
             try:
                 idle = not (pending or work.begun or work.ended or work.flushed or work.jobs)
@@ -192,6 +224,7 @@ class LedgerWriter:
                 case Settlement():
                     if item.entry.uid in self._dropped:
                         self._dropped.remove(item.entry.uid)
+                        self._end_rider(item)
                     else:
                         work.ended.append(item)
                 case asyncio.Future():
@@ -207,6 +240,9 @@ class LedgerWriter:
         """Ends that are to be written yet, once the beginnings of this transaction are given up."""
         dropped = {entry.uid for entry, _ in work.begun}
         self._dropped |= dropped - {one.entry.uid for one in work.ended}
+        for one in work.ended:
+            if one.entry.uid in dropped:
+                self._end_rider(one)
         return [one for one in work.ended if one.entry.uid not in dropped]
 
 

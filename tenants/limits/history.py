@@ -1,7 +1,8 @@
 """Usage of the last minute and of present budget periods in the ledger: where meters begin.
 
 A request whose end the ledger does not know (`interrupted`: the server was killed) counts as the most that it could
-have used. Requests under way are not included: the limiter holds them.
+have used; an attempt at a line of a batch counts nothing then, since it is repeated. Rates count no lines at all.
+Requests under way are not included: the limiter holds them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 
 from registry.storage.database import Database
 from tenants.keys.rotations import lines, rotation_chain
-from tenants.ledger.rows import HOUR
+from tenants.ledger.rows import BATCH, HOUR
 from tenants.limits.limiter import UTC, Amounts, PastRequest
 from tenants.limits.records import MINUTE, Limit, period_of
 from tenants.storage.tables import HOURS, LEDGER
@@ -42,10 +43,10 @@ def history_of(
         lately = LEDGER.c.at.between(
             now - 2 * MINUTE, now
         )  # not hours of what is to come, of a clock that was set back
-        query = sa.select(LEDGER).where(lately, LEDGER.c.state != "open").order_by(LEDGER.c.at)
+        query = sa.select(LEDGER).where(lately, LEDGER.c.state != "open", LEDGER.c.source != BATCH)
         recent = [
             PastRequest(row.team, firsts.get(row.key, row.key), row.model, now - row.at, used_of(row))
-            for row in connection.execute(query)
+            for row in connection.execute(query.order_by(LEDGER.c.at))
         ]
     return SpendingHistory(recent, spent)
 

@@ -93,10 +93,12 @@ class Admission:
     reported: set[str] = field(default_factory=set)
     """Ids of limits already reported for the request."""
     is_settled: bool = False
+    spends_only: bool = False
+    """Only budgets count it: it is a line of a batch."""
 
     def another(self) -> "Admission":
         """An attempt beside this one, with nothing reserved yet."""
-        other = Admission(self.caller, self.model, Amounts(), is_settled=True)
+        other = Admission(self.caller, self.model, Amounts(), is_settled=True, spends_only=self.spends_only)
         other.share(self)
         return other
 
@@ -127,17 +129,27 @@ class Limiter:
         return not self._metered
 
     # --- a request --------------------------------------------------------------------------------------------------
-    def admit(self, caller: Caller, model: str, most: Amounts, before: Admission | None = None) -> Admission:
+    def admit(
+        self,
+        caller: Caller,
+        model: str,
+        most: Amounts,
+        before: Admission | None = None,
+        *,
+        spends_only: bool = False,
+    ) -> Admission:
         """Reserve the most that it can use. Raises LimitExceeded, and reserves nothing then.
 
-        before: of the same request's attempt before.
+        before: of the same request's attempt before; spends_only: only budgets count it.
         """
         now = self._clock()
-        admission = Admission(caller, model, most)
+        admission = Admission(caller, model, most, spends_only=spends_only)
         if before is not None:
             admission.share(before)
         held_ids = {id(one) for one, _ in admission.counted}
         meters = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in held_ids]
+        if spends_only:
+            meters = [one for one in meters if one.limit.kind.is_spend]
         waits = [(one, one.meter.wait(one.amount_to_reserve(most), now)) for one in meters]
         binding = [(one, wait) for one, wait in waits if wait != 0.0 and one.limit.mode is Mode.ENFORCE]
         if binding:
@@ -271,12 +283,10 @@ class Limiter:
                     amount, at = past.used.of(limit.kind), now - int(max(0.0, past.age) * 1e9)
                     meter.settle(meter.take(amount, at), amount, at)
         for admission, used in ended:
-            if _is_of(limit, admission.caller.team, admission.caller.metered or "", admission.model):
+            if _counts(limit, admission):
                 one.meter.settle(one.meter.take(used.of(limit.kind), now), used.of(limit.kind), now)
         for admission in self._running.values():
-            if _is_of(limit, admission.caller.team, admission.caller.metered or "", admission.model) and not any(
-                held_meter is one for held_meter, _ in admission.counted
-            ):
+            if _counts(limit, admission) and not any(held_meter is one for held_meter, _ in admission.counted):
                 admission.hold(one, one.meter.take(one.amount_to_reserve(admission.most), now))
         return one
 
@@ -294,6 +304,12 @@ def _goes_on(before: _LimitMeter | None, limit: Limit, zones: Mapping[str, ZoneI
     if (old.owner, old.subject, old.kind, old.model) != (limit.owner, limit.subject, limit.kind, limit.model):
         return None
     return before if before.zone == zones.get(limit.subject, UTC) or not limit.kind.is_spend else None
+
+
+def _counts(limit: Limit, admission: Admission) -> bool:
+    if admission.spends_only and not limit.kind.is_spend:
+        return False
+    return _is_of(limit, admission.caller.team, admission.caller.metered or "", admission.model)
 
 
 def _is_of(limit: Limit, team: str, key: str, model: str) -> bool:

@@ -13,6 +13,7 @@ from registry.errors import BadRequest, LimitExceeded
 from registry.storage.database import Database
 from tenants.caller import Caller
 from tenants.keys.rotations import lines, rotation_chain
+from tenants.ledger.rows import BATCH
 from tenants.limits.history import of_model, spent_of, used_of
 from tenants.limits.limiter import Admission, Amounts, Limiter
 from tenants.limits.records import Limit
@@ -37,6 +38,8 @@ def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end
     if limit.kind.is_stored:
         raise BadRequest(f"{limit.kind} counts stored adapters, and the ledger records requests: set it to try it.")
     replayed = [LEDGER.c.at >= begin, LEDGER.c.at < end]
+    if not limit.kind.is_spend:
+        replayed.append(LEDGER.c.source != BATCH)
     if limit.model:
         replayed.append(of_model(LEDGER.c.model, limit.model))
     with database.read() as connection:

@@ -16,16 +16,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from models.messages import Usage
 from models.tasks import Call
 from models.tasks.kind import Demand
 from runtime.gateway.charging import amounts, demand_of
-from runtime.gateway.record import RequestRecord
+from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.request import Request
 from runtime.gateway.target import Target
 from tenants.caller import Caller
 from tenants.costs.prices import PriceList
 from tenants.ledger.ledger import Ledger
-from tenants.ledger.rows import Entry, Settlement
+from tenants.ledger.rows import BATCH, Entry, Settlement
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.meters import LimitLevel
 from tenants.limits.records import Kind
@@ -88,33 +89,37 @@ class LedgerSink:
         await self._ledger.flush()
 
     def attempt(self, record: RequestRecord) -> None:
-        self.take(record)  # each has a row
+        if record.entry is not None:  # each has a row
+            self._ledger.end(self._settlement(record, record.entry))
 
     def take(self, record: RequestRecord) -> None:
         if record.entry is None:
             return
-        seconds, usage = record.seconds, record.usage
+        settled, line = self._settlement(record, record.entry), record.context.line
+        rider = None if line is None else line.rider(settled, reached_engine="queue" in record.seconds)
+        self._ledger.end(settled, rider)
+
+    def _settlement(self, record: RequestRecord, entry: Entry) -> Settlement:
+        seconds, usage, routing_tokens = record.seconds, *charged(record)
         device, cold = seconds.get("device", 0.0), seconds.get("cold", 0.0)
         own = self._machine_price * (device + (cold if self._cold else 0.0)) / 3600
-        self._ledger.end(
-            Settlement(
-                record.entry,
-                record.end.value,
-                record.status,
-                None if record.code is None else record.code.replace("\0", "")[:_CODE],
-                min(usage.prompt_tokens + record.routing_tokens, MAX_COUNT),
-                min(usage.cached_tokens, MAX_COUNT),
-                min(usage.completion_tokens, MAX_COUNT),
-                min(round(usage.audio_seconds * 1e3), MAX_COUNT),
-                round(seconds.get("queue", 0.0) * 1e3),
-                round(seconds["first"] * 1e3) if "first" in seconds else None,
-                round(seconds["total"] * 1e3),
-                record.pairs,
-                round(device * 1e6),
-                round(cold * 1e3),
-                min(cost_of(record), MAX_COUNT),
-                round(own),
-            )
+        return Settlement(
+            entry,
+            record.end.value,
+            record.status,
+            None if record.code is None else record.code.replace("\0", "")[:_CODE],
+            min(usage.prompt_tokens + routing_tokens, MAX_COUNT),
+            min(usage.cached_tokens, MAX_COUNT),
+            min(usage.completion_tokens, MAX_COUNT),
+            min(round(usage.audio_seconds * 1e3), MAX_COUNT),
+            round(seconds.get("queue", 0.0) * 1e3),
+            round(seconds["first"] * 1e3) if "first" in seconds else None,
+            round(seconds["total"] * 1e3),
+            record.pairs,
+            round(device * 1e6),
+            round(cold * 1e3),
+            min(cost_of(record), MAX_COUNT),
+            round(own),
         )
 
 
@@ -132,7 +137,13 @@ class LimitSink:
             return
         demand = demand_of(request.calls, context_of(target), self._audio_seconds)
         reserved = amounts(demand, target.price or FREE)
-        attempt.admission = self._limiter.admit(request.context.caller, target.model, reserved, attempt.admission)
+        attempt.admission = self._limiter.admit(
+            request.context.caller,
+            target.model,
+            reserved,
+            attempt.admission,
+            spends_only=request.context.source == BATCH,  # rates are for people; a batch has bounds of its own
+        )
 
     def affords(
         self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
@@ -174,18 +185,29 @@ class LimitSink:
     def _settle(self, record: RequestRecord, *, last: bool) -> None:
         if record.admission is None:
             return
-        usage = record.usage
-        tokens = usage.prompt_tokens + usage.completion_tokens + record.routing_tokens
+        usage, routing_tokens = charged(record)
+        tokens = usage.prompt_tokens + usage.completion_tokens + routing_tokens
         used = Amounts(tokens, round(usage.audio_seconds * 1e3), cost_of(record))
         self._limiter.settle(record.admission, used, last=last)
+
+
+def charged(record: RequestRecord) -> tuple[Usage, int]:
+    """Usage that counts for the team, and the tokens of routing.
+
+    Of a line of a batch only a whole answer counts: any other attempt is repeated, or ends as an error.
+    """
+    is_repeated = record.context.source == BATCH and (record.end is not End.DONE or (record.status or 0) >= 400)
+    return (Usage(), 0) if is_repeated else (record.usage, record.routing_tokens)
 
 
 def cost_of(record: RequestRecord) -> int:
     """Cost by list price, in millionths. Pairs count where all were answered."""
     price = None if record.target is None else record.target.price
+    usage, _ = charged(record)
+    if usage is not record.usage:
+        return 0
     if price is None:
         return record.routing_cost
-    usage = record.usage
     return record.routing_cost + price.cost(
         prompt=usage.prompt_tokens,
         cached=usage.cached_tokens,

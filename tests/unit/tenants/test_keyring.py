@@ -105,3 +105,28 @@ def test_what_a_caller_sees() -> None:
     assert not caller.sees("LLAMA")
     assert caller.sees("llama@3")
     assert caller.sees("llama@3", "sql-fast")
+
+
+def test_work_that_outlives_its_request_has_the_rights_of_its_key_now(clock: Clock) -> None:
+    old, new, other, gone = (secret.make() for _ in range(4))
+    entries = {
+        old.id: known(old, expires=clock.now + 5),
+        other.id: known(other, revoked=True),
+        gone.id: known(gone, "archived"),
+    }
+    before = Keyring(entries, PEPPER, is_open=False, archived=["archived"], clock=clock)
+    assert before.by_id(old.id).key == old.id
+    for key, code in ((other.id, "api_key_revoked"), (gone.id, "team_archived"), ("unknown0", "api_key_revoked")):
+        with pytest.raises(Unauthorized) as error:
+            before.by_id(key)
+        assert error.value.code == code
+    with pytest.raises(Unauthorized):
+        before.by_id("")
+    assert Keyring({}, PEPPER, is_open=True).by_id("").key is None
+    clock.now += 5
+    with pytest.raises(Unauthorized) as error:
+        before.by_id(old.id)
+    assert error.value.code == "api_key_expired"
+    successor = KeyEntry(secret.digest(PEPPER, new.text), Caller("search", new.id, SCOPES, line=old.id), None, False)
+    rotated = Keyring({**entries, new.id: successor}, PEPPER, is_open=False, clock=clock)
+    assert rotated.by_id(old.id).key == new.id, "the key that it was rotated to"

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from tenants.ledger import writer as writer_module
 from tenants.ledger.journal import Journal
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.report import UsageFilter, used
-from tenants.ledger.rows import Entry, Settlement
+from tenants.ledger.rows import Entry, Rider, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.storage.opening import open_tables
@@ -32,10 +32,17 @@ class FullTable(LedgerTable):
 
     full = False
 
-    def write(self, begun: Sequence[Entry], ended: Sequence[Settlement], *, again: bool = False) -> None:
+    def write(
+        self,
+        begun: Sequence[Entry],
+        ended: Sequence[Settlement],
+        *,
+        again: bool = False,
+        riders: Mapping[str, Rider] | None = None,
+    ) -> None:
         if self.full:
             raise Unavailable("full", code="disk_full")
-        super().write(begun, ended, again=again)
+        super().write(begun, ended, again=again, riders=riders or {})
 
 
 @pytest.fixture
