@@ -23,6 +23,8 @@ class WaitingGroup:
     batch: str
     model: str
     count: int
+    suspects: int = 0
+    """Lines that ran in an engine that died; not in `count`."""
 
 
 class LineTable:
@@ -59,13 +61,18 @@ class LineTable:
     # --- work -------------------------------------------------------------------------------------------------------
     def waiting(self, batches: Sequence[str], now: float) -> Sequence[WaitingGroup]:
         """Lines that may run now, by batch and name."""
+        suspect = sa.case((LINES.c.deaths > 0, 1), else_=0)
         query = (
-            sa.select(LINES.c.batch, LINES.c.model, sa.func.count())
+            sa.select(LINES.c.batch, LINES.c.model, sa.func.count(), sa.func.sum(suspect))
             .where(LINES.c.batch.in_(batches), LINES.c.state == LineState.WAITING.value, LINES.c.ready <= now)
             .group_by(LINES.c.batch, LINES.c.model)
         )
         with self._database.read() as connection:
-            return [WaitingGroup(batch, model, int(number)) for batch, model, number in connection.execute(query)]
+            rows = connection.execute(query).all()
+        return [
+            WaitingGroup(batch, model, int(number) - int(suspects), int(suspects))
+            for batch, model, number, suspects in rows
+        ]
 
     def claim(
         self, epoch: int, batch: str, model: str, most: int, now: float, *, suspects: bool = False

@@ -180,6 +180,8 @@ def test_suspects_are_claimed_apart(tables: BatchTables, start: Start) -> None:
     line, _ = tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0)
     tables.lines.end(epoch, line, again(line, deaths=1), 13.0)
     assert tables.lines.claim(epoch, BATCH.id, "m", 2, 14.0) == []
+    [group] = tables.lines.waiting([BATCH.id], 14.0)
+    assert (group.count, group.suspects) == (0, 1)
     assert [one.number for one in tables.lines.claim(epoch, BATCH.id, "m", 2, 14.0, suspects=True)] == [0]
 
 

@@ -1,0 +1,197 @@
+"""Which lines run next, and how many. Pure: no clock, no I/O.
+
+1. A model takes no more lines at a time than its `Room` says, running and waiting ones together.
+2. Among batches the higher `Level` goes first: the less time is left beyond what the batch needs, the higher it is.
+3. Among teams of a level the one goes first whose lines that run are fewest for its weight.
+4. Among a team's batches of a level: the higher priority, then less slack, then the older one.
+5. Within a batch: the adapters that are in a place, then the name with most lines, so that one swap serves many.
+6. Lines that ran in an engine that died come one at a time for each model, so that the one that kills is found.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from batches.records import BatchRecord
+
+LOOK_AHEAD = 2
+"""Lines beyond a model's places, which wait so that no place stays empty between two looks."""
+RESERVED_PLACES = 8
+"""Places that stay free of lines while interactive requests come."""
+MEASURED = 20
+"""Ended lines from which on a batch's rate is trusted."""
+
+
+class Level(IntEnum):
+    """How urgent a batch is. Lower goes first."""
+
+    LATE = 0
+    """Under 5 % of its window is slack: places are not kept free for others."""
+    PRESSED = 1
+    """Under 10 %: half of the places, at least."""
+    SOON = 2
+    """Under 25 %: models are loaded for it at once."""
+    IDLE = 3
+    """Only idle capacity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A model's places, and what others do with them."""
+
+    places: int
+    others: int = 0
+    """Requests of higher classes that run or wait."""
+    is_quiet: bool = True
+    """No such request came in the last seconds."""
+    is_resident: bool = True
+    may_load: bool = True
+    """A load would evict nobody that interactive requests used lately."""
+
+
+def room_for(traffic: Traffic, level: Level) -> int:
+    """Lines that may run or wait at the model for a batch of this level, all lines together."""
+    if not traffic.is_resident and not traffic.may_load and level > Level.SOON:
+        return 0
+    if traffic.is_quiet:
+        return max(0, traffic.places - traffic.others) + LOOK_AHEAD
+    free = max(0, traffic.places - RESERVED_PLACES - traffic.others)
+    if level is Level.PRESSED:
+        return max(free, traffic.places // 2)
+    return max(free, traffic.places) if level is Level.LATE else free
+
+
+def slack(batch: BatchRecord, now: float, rate: float | None = None) -> float:
+    """Part of its window that is left beyond what its lines need.
+
+    rate: lines a second while it ran; None: nothing was measured, and it is taken to need no time.
+    """
+    needed = batch.counts.left / rate if rate else 0.0
+    return (batch.deadline - now - needed) / batch.window
+
+
+def level_of(slack: float) -> Level:
+    if slack < 0.05:
+        return Level.LATE
+    if slack < 0.10:
+        return Level.PRESSED
+    return Level.SOON if slack < 0.25 else Level.IDLE
+
+
+@dataclass(frozen=True, slots=True)
+class LineGroup:
+    """Lines of a batch that ask for the same name and may run now."""
+
+    name: str
+    room: str
+    """Key of the model whose room they take."""
+    count: int
+    suspects: int = 0
+    """Lines that ran in an engine that died; not in `count`."""
+    is_placed: bool = False
+    """Its adapter is in a place, or it needs none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWork:
+    """A batch that may run lines."""
+
+    id: str
+    team: str
+    weight: float
+    level: Level
+    slack: float
+    created: float
+    priority: int
+    groups: Sequence[LineGroup]
+    running: int = 0
+    """Its lines that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomUse:
+    """A model as the lines of this server use it."""
+
+    limits: Mapping[Level, int]
+    """Lines that may be there, by the level of the batch that wants to add one."""
+    running: int = 0
+    has_suspect: bool = False
+    """A line that ran in an engine that died is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineClaim:
+    """Lines to take."""
+
+    batch: str
+    name: str
+    room: str
+    count: int
+    is_suspect: bool = False
+
+
+@dataclass(slots=True)
+class _Pick:
+    work: BatchWork
+    left: dict[str, int]
+    suspects: dict[str, int]
+    order: list[LineGroup] = field(default_factory=list)
+
+
+def choose(works: Sequence[BatchWork], rooms: Mapping[str, RoomUse]) -> list[LineClaim]:
+    """Lines to take now, in the order in which they should come."""
+    used = Counter({key: room.running for key, room in rooms.items()})
+    suspects = {key for key, room in rooms.items() if room.has_suspect}
+    shares: Counter[str] = Counter()
+    for work in works:
+        shares[work.team] += work.running
+    picks = [_pick(work) for work in works]
+    claims: dict[tuple[str, str, bool], int] = {}
+    keys: dict[tuple[str, str, bool], str] = {}
+    while True:
+        best: tuple[tuple[object, ...], _Pick, LineGroup, bool] | None = None
+        for pick in picks:
+            found = _next_group(pick, rooms, used, suspects)
+            if found is None:
+                continue
+            work, (group, is_suspect) = pick.work, found
+            rank = (
+                work.level, shares[work.team] / work.weight, -work.priority, work.slack, work.created, work.id,
+            )  # fmt: skip
+            if best is None or rank < best[0]:
+                best = rank, pick, group, is_suspect
+        if best is None:
+            return [LineClaim(key[0], key[1], keys[key], count, key[2]) for key, count in claims.items()]
+        _, pick, group, is_suspect = best
+        if is_suspect:
+            pick.suspects[group.name] -= 1
+            suspects.add(group.room)
+        else:
+            pick.left[group.name] -= 1
+        used[group.room] += 1
+        shares[pick.work.team] += 1
+        key = pick.work.id, group.name, is_suspect
+        claims[key] = claims.get(key, 0) + 1
+        keys[key] = group.room
+
+
+def _pick(work: BatchWork) -> _Pick:
+    order = sorted(work.groups, key=lambda group: (not group.is_placed, -group.count, group.name))
+    return _Pick(
+        work, {group.name: group.count for group in order}, {group.name: group.suspects for group in order}, order
+    )
+
+
+def _next_group(
+    pick: _Pick, rooms: Mapping[str, RoomUse], used: Mapping[str, int], suspects: set[str]
+) -> tuple[LineGroup, bool] | None:
+    """The first group with a line that fits; True: a suspect of it."""
+    for group in pick.order:
+        if used[group.room] >= rooms[group.room].limits[pick.work.level]:
+            continue
+        if pick.left[group.name] > 0:
+            return group, False
+        if pick.suspects[group.name] > 0 and group.room not in suspects:
+            return group, True
+    return None

@@ -1,0 +1,169 @@
+"""Which lines run next: the rules of `batches.policy`, one by one and as properties."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches.policy import (
+    LOOK_AHEAD,
+    RESERVED_PLACES,
+    BatchWork,
+    Level,
+    LineGroup,
+    RoomUse,
+    Traffic,
+    choose,
+    level_of,
+    room_for,
+    slack,
+)
+from batches.records import LineCounts
+from tests.unit.batches.conftest import BATCH
+
+
+def room(limit: int, running: int = 0, **options: bool) -> RoomUse:
+    return RoomUse(dict.fromkeys(Level, limit), running, **options)
+
+
+def work(id_: str, *groups: LineGroup, team: str = "a", level: Level = Level.IDLE, **options: float) -> BatchWork:
+    values = {"weight": 1.0, "slack": 1.0, "created": 0.0, "priority": 1, **options}
+    return BatchWork(id_, team, level=level, groups=groups, **values)
+
+
+def taken(works: list[BatchWork], rooms: dict[str, RoomUse]) -> list[tuple[str, str, int]]:
+    return [(claim.batch, claim.name, claim.count) for claim in choose(works, rooms)]
+
+
+def test_a_room_is_filled_and_no_further() -> None:
+    assert taken([work("b", LineGroup("m", "m", 50))], {"m": room(8, 3)}) == [("b", "m", 5)]
+    assert taken([work("b", LineGroup("m", "m", 50))], {"m": room(8, 9)}) == []
+    assert taken([work("b", LineGroup("m", "m", 2))], {"m": room(8)}) == [("b", "m", 2)]
+
+
+def test_adapters_in_places_come_first_then_the_most_lines() -> None:
+    groups = [LineGroup("m:few", "m", 2), LineGroup("m:many", "m", 5), LineGroup("m:here", "m", 1, is_placed=True)]
+    assert taken([work("b", *groups)], {"m": room(7)}) == [("b", "m:here", 1), ("b", "m:many", 5), ("b", "m:few", 1)]
+
+
+def test_teams_share_by_weight() -> None:
+    works = [
+        work("b", LineGroup("m", "m", 50), team="a"),
+        work("c", LineGroup("m", "m", 50), team="b", weight=3.0),
+    ]
+    assert {batch: count for batch, _, count in taken(works, {"m": room(8)})} == {"b": 2, "c": 6}
+    works[1] = replace(works[1], running=6)
+    assert {batch: count for batch, _, count in taken(works, {"m": room(8, 6)})} == {"b": 2}
+
+
+def test_within_a_team_priority_then_slack_then_age() -> None:
+    group = LineGroup("m", "m", 1)
+    works = [
+        work("old", group, created=1.0),
+        work("low", group, priority=0),
+        work("high", group, priority=2, created=9.0),
+        work("tight", group, slack=0.3, created=5.0),
+    ]
+    assert [batch for batch, _, _ in taken(works, {"m": room(9)})] == ["high", "tight", "old", "low"]
+
+
+def test_a_late_batch_goes_before_all_others() -> None:
+    group = LineGroup("m", "m", 5)
+    rooms = {"m": RoomUse({Level.IDLE: 0, Level.SOON: 0, Level.PRESSED: 4, Level.LATE: 8})}
+    works = [work("idle", group), work("late", group, level=Level.LATE, team="b", running=50)]
+    assert taken(works, rooms) == [("late", "m", 5)]
+    assert taken([work("pressed", group, level=Level.PRESSED)], rooms) == [("pressed", "m", 4)]
+
+
+def test_suspects_come_one_at_a_time() -> None:
+    works = [work("b", LineGroup("m", "m", 1, suspects=3)), work("c", LineGroup("m", "m", 0, suspects=3), team="b")]
+    claims = choose(works, {"m": room(9)})
+    assert sorted((claim.batch, claim.count, claim.is_suspect) for claim in claims) == [
+        ("b", 1, False),
+        ("c", 1, True),
+    ]
+    assert choose([works[1]], {"m": room(9, 1, has_suspect=True)}) == []
+
+
+@pytest.mark.parametrize(
+    ("traffic", "level", "expected"),
+    [
+        (Traffic(32), Level.IDLE, 32 + LOOK_AHEAD),
+        (Traffic(32, others=4), Level.IDLE, 28 + LOOK_AHEAD),
+        (Traffic(32, others=40), Level.IDLE, LOOK_AHEAD),
+        (Traffic(32, is_quiet=False), Level.IDLE, 32 - RESERVED_PLACES),
+        (Traffic(32, others=30, is_quiet=False), Level.IDLE, 0),
+        (Traffic(32, others=30, is_quiet=False), Level.SOON, 0),
+        (Traffic(32, others=30, is_quiet=False), Level.PRESSED, 16),
+        (Traffic(32, others=30, is_quiet=False), Level.LATE, 32),
+        (Traffic(4, is_quiet=False), Level.IDLE, 0),
+        (Traffic(32, is_resident=False), Level.IDLE, 32 + LOOK_AHEAD),
+        (Traffic(32, is_resident=False, may_load=False), Level.IDLE, 0),
+        (Traffic(32, is_resident=False, may_load=False), Level.SOON, 32 + LOOK_AHEAD),
+    ],
+)
+def test_the_room_of_a_model(traffic: Traffic, level: Level, expected: int) -> None:
+    assert room_for(traffic, level) == expected
+
+
+def test_slack_is_what_the_window_has_beyond_the_work() -> None:
+    batch = replace(BATCH, window=1000, created=0.0, counts=LineCounts(100, 20))
+    assert slack(batch, 500.0) == 0.5
+    assert slack(batch, 500.0, rate=0.2) == pytest.approx(0.1)
+    assert [level_of(part) for part in (0.3, 0.2, 0.07, 0.01, -1.0)] == [
+        Level.IDLE,
+        Level.SOON,
+        Level.PRESSED,
+        Level.LATE,
+        Level.LATE,
+    ]
+
+
+GROUPS = st.lists(
+    st.builds(
+        LineGroup,
+        st.sampled_from(["m:a", "m:b", "n:c", "n"]),
+        st.just(""),
+        st.integers(0, 20),
+        st.integers(0, 3),
+        st.booleans(),
+    ),
+    max_size=4,
+    unique_by=lambda group: group.name,
+)
+WORKS = st.lists(
+    st.builds(
+        BatchWork,
+        st.uuids().map(str),
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from([0.5, 1.0, 4.0]),
+        st.sampled_from(Level),
+        st.floats(-1, 1),
+        st.floats(0, 1e6),
+        st.integers(0, 2),
+        GROUPS.map(lambda groups: [replace(group, room=group.name[0]) for group in groups]),
+        st.integers(0, 9),
+    ),
+    max_size=6,
+)
+ROOMS = st.fixed_dictionaries({key: st.builds(room, st.integers(0, 30), st.integers(0, 10)) for key in "mn"})
+
+
+@given(WORKS, ROOMS)
+def test_rooms_hold_and_no_place_stays_free_while_lines_wait(works: list[BatchWork], rooms: dict[str, RoomUse]) -> None:
+    claims = choose(works, rooms)
+    taken_in = Counter[str]()
+    groups = {(one.id, group.name): group for one in works for group in one.groups}
+    for claim in claims:
+        group = groups[claim.batch, claim.name]
+        assert 0 < claim.count <= (group.suspects if claim.is_suspect else group.count)
+        taken_in[claim.room] += claim.count
+    suspects = Counter(claim.room for claim in claims for _ in range(claim.count) if claim.is_suspect)
+    assert all(count == 1 for count in suspects.values())
+    for key, one in rooms.items():
+        free = max(0, one.limits[Level.IDLE] - one.running)
+        waiting = sum(group.count for group in groups.values() if group.room == key)
+        assert taken_in[key] <= free
+        assert taken_in[key] >= min(free, waiting)
