@@ -305,7 +305,7 @@ class VllmEngine:
             while (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
-                    data = schemas.fit_answer(call.path, data, call.tier, rename, fault, echoed)
+                    data = schemas.fit_answer(call.path, data, call.tier, rename, fault, echoed, call.request_id)
                     yield Chunk(data if client is None else client.restore(data))
                 else:
                     yield Chunk(rename(errors.add_param(errors.shorten(data), request)))

@@ -200,7 +200,7 @@ def fit_completion(data: bytes, fault: Fault) -> bytes:
 
 _STOP = ("container", "stop_details", "stop_reason", "stop_sequence")
 _TOKENS = ("cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens_details", "server_tool_use")
-OVERRIDDEN = frozenset({"model", "service_tier"})
+OVERRIDDEN = frozenset({"model", "request_id", "service_tier"})
 USED = (*_TOKENS, "cache_creation", "inference_geo", "service_tier", "speed")
 
 
@@ -214,6 +214,7 @@ EVENTS = {
     b"message_start": ObjectShape(inner={"message": MESSAGE}),
     b"content_block_start": ObjectShape(inner={"content_block": BLOCK}),
     b"message_delta": ObjectShape(inner={"delta": _with(*_STOP), "usage": _with("input_tokens", *_TOKENS)}),
+    b"error": _with("request_id"),
 }
 
 
@@ -378,6 +379,7 @@ def fit_answer(
     rename: Renamer = _SAME,
     fault: Fault = lambda: None,
     echoed: Overrides = _NOTHING,
+    request_id: str = "",
 ) -> bytes:
     """Fit `data`, a whole answer or whole events of a stream, to this path's vendor.
 
@@ -386,9 +388,11 @@ def fit_answer(
         rename: puts the client's name of the model in.
         fault: explains why a stream broke.
         echoed: what the answer repeats of its request (`echo`).
+        request_id: what an error in a stream of Messages names; empty: null.
     """
     if (by_fields := _FIELDS.get(path)) is not None:
-        return by_fields(data, {**echoed, **rename.overrides, **tier_override(path, tier)}, fault)
+        named = {"request_id": Raw(msgspec.json.encode(request_id))} if request_id else {}
+        return by_fields(data, {**echoed, **rename.overrides, **tier_override(path, tier), **named}, fault)
     if (by_pairs := _PAIRS.get(path)) is not None:
         data = by_pairs(data, fault)
     return rename(add_tier(data, tier) if tier and path == "/v1/chat/completions" else data)

@@ -188,8 +188,14 @@ def test_a_stream_that_no_text_could_satisfy_says_so() -> None:
         assert [error["code"] for error in errors] == ["unsatisfiable_constraint", "model_unavailable"]
         assert (errors[0]["type"], errors[0]["message"]) == ("invalid_request_error", fault and fault.message)
     event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"it broke"}}\n\n'
-    errors = json.loads(schemas.fit_answer(MESSAGES, event, fault=lambda: fault).partition(b"data: ")[2])
-    assert errors == {"type": "error", "error": {"type": "invalid_request_error", "message": fault and fault.message}}
+    errors = json.loads(
+        schemas.fit_answer(MESSAGES, event, fault=lambda: fault, request_id="req_1").partition(b"data: ")[2]
+    )
+    assert errors == {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": fault and fault.message},
+        "request_id": "req_1",
+    }
 
 
 def test_an_error_in_a_stream_is_short_and_never_breaks_it() -> None:
@@ -201,8 +207,11 @@ def test_an_error_in_a_stream_is_short_and_never_breaks_it() -> None:
 
 def test_what_broke_in_a_stream_of_messages_has_the_vendors_word() -> None:
     event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"it broke"}}\n\n'
-    fitted = schemas.fit_answer("/v1/messages", event)
-    assert fitted == event.replace(b"internal_error", b"api_error")
+    expected = {"type": "error", "error": {"type": "api_error", "message": "it broke"}}
+    for request_id in ("", "req_1"):
+        fitted = schemas.fit_answer("/v1/messages", event, request_id=request_id)
+        assert fitted.startswith(b"event: error\ndata: ") and fitted.endswith(b"\n\n")
+        assert json.loads(fitted.partition(b"data: ")[2]) == expected | {"request_id": request_id or None}
 
 
 @given(
