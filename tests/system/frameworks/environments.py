@@ -1,4 +1,4 @@
-"""Environments of clients that do not fit beside ours; `scripts/install-clients` makes them."""
+"""Environments beside ours, of clients and of public models; `scripts/install-clients` makes them."""
 
 import subprocess
 from functools import cache
@@ -27,3 +27,10 @@ def agents() -> Path:
     """The folder of the coding agents and of the clients in JavaScript."""
     _make("agents")
     return ROOT / ".clients-agents"
+
+
+def models() -> Path:
+    """The folder of packages with public models."""
+    _make("models")
+    (folder,) = (ROOT / ".venv-models/lib").glob("python3*/site-packages")
+    return folder
