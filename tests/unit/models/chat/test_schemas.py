@@ -210,7 +210,8 @@ def test_what_broke_in_a_stream_of_messages_has_the_vendors_word() -> None:
     expected = {"type": "error", "error": {"type": "api_error", "message": "it broke"}}
     for request_id in ("", "req_1"):
         fitted = schemas.fit_answer("/v1/messages", event, request_id=request_id)
-        assert fitted.startswith(b"event: error\ndata: ") and fitted.endswith(b"\n\n")
+        assert fitted.startswith(b"event: error\ndata: ")
+        assert fitted.endswith(b"\n\n")
         assert json.loads(fitted.partition(b"data: ")[2]) == expected | {"request_id": request_id or None}
 
 
