@@ -19,7 +19,7 @@ LEAST_LEAD = 1.0
 """Seconds: a load is no faster."""
 NOTHING = 1e-3
 """Work per second that is left of requests long ago."""
-COMING = frozenset({ModelState.READY, ModelState.LOADING})
+RUNNING = frozenset({ModelState.READY, ModelState.LOADING})
 
 
 class ClassWaitView(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def signal_of(entry: ModelEntry, kv_use: float | None) -> SignalView:
         arriving += own
         if waiting[one] or own > NOTHING:
             demands.append(ClassDemand(goal_of(entry, one), policy.work_of_class(one), arriving))
-    replicas = sum(one.state in COMING for one in entry.replicas)
+    replicas = sum(one.state in RUNNING for one in entry.replicas)
     lead_seconds = max(LEAST_LEAD, lead.load_seconds)
     rate = lead.queue.rate
     demand = ModelDemand(replicas, entry.recipe.replicas.least, rate, lead_seconds, demands, kv_use or 0.0)
