@@ -33,7 +33,9 @@ class SignalView(msgspec.Struct, frozen=True, kw_only=True):
     """Work is in prompt tokens that take as long: a token of an answer counts as four."""
 
     model: str
-    wanted_replicas: Annotated[Count, Meta(description="To meet the goals of all classes.")]
+    needed_replicas: Annotated[Count, Meta(description="To meet the goals of all classes.")] = msgspec.field(
+        name="wanted_replicas"
+    )
     replicas: Annotated[Count, Meta(description="That serve the model or load.")]
     waiting_work: float
     arriving_work_per_second: Annotated[float, Meta(description="A mean of about 30 s; refused work counts.")]
@@ -70,7 +72,7 @@ def signal_of(entry: ModelEntry, kv_use: float | None) -> SignalView:
     demand = ModelDemand(replicas, entry.recipe.replicas.least, rate, lead_seconds, demands, kv_use or 0.0)
     return SignalView(
         model=entry.model,
-        wanted_replicas=desired_replicas(demand),
+        needed_replicas=desired_replicas(demand),
         replicas=replicas,
         waiting_work=round(sum(one.queue.policy.waiting_work for one in entry.replicas), 3),
         arriving_work_per_second=round(arriving, 3),
@@ -107,4 +109,4 @@ def export(metrics: Metrics, signals: Iterable[SignalView]) -> None:
         if one.kv_cache_use is not None:
             metrics.kv_use.labels(model).set(one.kv_cache_use)
         metrics.lead.labels(model).set(one.lead_seconds)
-        metrics.needed_replicas.labels(model).set(one.wanted_replicas)
+        metrics.needed_replicas.labels(model).set(one.needed_replicas)
