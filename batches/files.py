@@ -44,6 +44,20 @@ class FileTable:
             rows = page(connection, FILES, where, team, after, limit, newest=newest)
         return None if rows is None else [_file(row) for row in rows]
 
+    def find_repeat(self, team: str, idempotency: str, since: float) -> FileRecord | None:
+        """The file that the same Idempotency-Key of the team created since then, also one that was deleted."""
+        query = sa.select(FILES).where(
+            FILES.c.team == team, FILES.c.idempotency == idempotency, FILES.c.created >= since
+        )
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(FILES.c.created).limit(1)).one_or_none()
+        return None if row is None else _file(row)
+
+    def ids(self) -> set[str]:
+        """Of all files whose bytes are stored."""
+        with self._database.read() as connection:
+            return set(connection.execute(sa.select(FILES.c.id)).scalars())
+
     def check(self, id_: str, state: FileState, details: str = "", lines: int | None = None) -> None:
         """Store the result of a check."""
         with self._database.write() as connection:

@@ -6,13 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batches.records import BatchState, Line, LineChange, LineEnd, LineState, NewLine
+from batches.records import CHUNK, BatchState, Line, LineChange, LineEnd, LineState, NewLine
 from batches.storage.tables import BATCHES, LINES, RUNNERS
 from batches.table import close, count, remove
 from registry.storage.database import Database
 
-CHUNK = 1000
-"""Rows of one transaction: the ledger's commits wait for it."""
 _NEW = ("number", "custom_id", "model", "offset", "length")
 
 
@@ -140,6 +138,20 @@ class LineTable:
         with self._database.read() as connection:
             return [_line(row) for row in connection.execute(query.order_by(LINES.c.number).limit(limit))]
 
+    def has_results(self, batch: str, *, completed: bool) -> bool:
+        """Whether final lines with a status below 400 are stored; not completed: other final lines."""
+        query = sa.select(LINES.c.number).where(LINES.c.batch == batch, _is_final(completed))
+        with self._database.read() as connection:
+            return connection.execute(query.limit(1)).one_or_none() is not None
+
+    def forget(self, batch: str, *, completed: bool) -> int:
+        """Remove at most `CHUNK` final lines with their results, as `has_results` chooses them. Returns how many."""
+        query = sa.select(LINES.c.number).where(LINES.c.batch == batch, _is_final(completed)).limit(CHUNK)
+        with self._database.write() as connection:
+            numbers = list(connection.execute(query).scalars())
+            connection.execute(sa.delete(LINES).where(LINES.c.batch == batch, LINES.c.number.in_(numbers)))
+        return len(numbers)
+
     def failures(self, batch: str) -> dict[str, int]:
         """Failed lines by the error's code."""
         query = (
@@ -149,6 +161,14 @@ class LineTable:
         )
         with self._database.read() as connection:
             return {code: int(number) for code, number in connection.execute(query)}
+
+
+def _is_final(completed: bool) -> sa.ColumnElement[bool]:
+    answered = (LINES.c.state == LineState.ENDED.value) & LINES.c.status.is_not(None) & (LINES.c.status < 400)
+    if completed:
+        return answered
+    final = (LineState.ENDED, LineState.CANCELLED, LineState.EXPIRED)
+    return LINES.c.state.in_([state.value for state in final]) & ~sa.func.coalesce(answered, sa.false())
 
 
 def is_open(connection: sa.Connection, epoch: int) -> bool:

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+CHUNK = 1000
+"""Rows of one transaction: the ledger's commits wait for it."""
+
 
 class FileState(StrEnum):
     UPLOADED = "uploaded"
@@ -56,6 +59,10 @@ class FileRecord:
     """Lines that the check counted; None: it is no batch input, or not checked yet."""
     deleted: float | None = None
     """Deleted for its team, and stored as long as a batch reads it."""
+    idempotency: str = ""
+    """The client's Idempotency-Key; '': it sent none."""
+    body_hash: str = ""
+    """SHA-256 of the file and its fields, to compare repeated calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,8 @@ class BatchTable:
         """
         with self._database.write() as connection:
             if batch.idempotency and repeated_since is not None:
-                same = sa.select(BATCHES).where(
-                    BATCHES.c.team == batch.team,
-                    BATCHES.c.idempotency == batch.idempotency,
-                    BATCHES.c.surface == batch.surface,
-                    BATCHES.c.created >= repeated_since,
-                )
-                if (row := connection.execute(same.limit(1)).one_or_none()) is not None:
+                same = _repeat(batch.team, batch.surface, batch.idempotency, repeated_since)
+                if (row := connection.execute(same).one_or_none()) is not None:
                     return _batch(row)
             mine = sa.select(FILES.c.id).where(
                 FILES.c.id == batch.input_file, FILES.c.team == batch.team, FILES.c.deleted.is_(None)
@@ -48,6 +43,12 @@ class BatchTable:
                 return None
             connection.execute(sa.insert(BATCHES).values(**_values(batch)))
         return batch
+
+    def find_repeat(self, team: str, surface: str, idempotency: str, since: float) -> BatchRecord | None:
+        """The batch that the same Idempotency-Key of the team created since then."""
+        with self._database.read() as connection:
+            row = connection.execute(_repeat(team, surface, idempotency, since)).one_or_none()
+        return None if row is None else _batch(row)
 
     def get(self, id_: str, team: str | None = None) -> BatchRecord | None:
         """None: unknown, deleted, or another team's. team: None for any."""
@@ -134,6 +135,16 @@ class BatchTable:
         )
         with self._database.write() as connection:
             return connection.execute(query.values(deleted=now)).rowcount > 0
+
+
+def _repeat(team: str, surface: str, idempotency: str, since: float) -> "sa.Select[Any]":
+    same = sa.select(BATCHES).where(
+        BATCHES.c.team == team,
+        BATCHES.c.idempotency == idempotency,
+        BATCHES.c.surface == surface,
+        BATCHES.c.created >= since,
+    )
+    return same.order_by(BATCHES.c.created).limit(1)
 
 
 def count(

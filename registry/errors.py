@@ -9,6 +9,7 @@ RoundhouseError
 ├── MethodNotAllowed 405          the path has no such method
 ├── RequestTimedOut 408           the body did not arrive in time
 ├── Conflict 409                  the state does not allow it (leased, aliased, pinned, exists)
+│   └── FinalConflict 409         and never will: the same call again fails, too
 ├── TooLarge 413                  body, audio or archive over a stated limit
 ├── UnsupportedMedia 415          a body that is not JSON
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
@@ -23,6 +24,7 @@ RoundhouseError
 ├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
 │   └── DoesNotFit 503            the model can never start under the present budget
 ├── DeadlineExceeded 504          the request's own deadline has passed
+├── StorageFull 507               the disk, or the space for files, is full; nothing was stored
 └── ProviderFailed 502            a provider failed, or its answer is invalid
     ├── ProviderBusy 429          it takes no more requests now; Retry-After is its own
     ├── ProviderOverloaded 503    it, or the way to it, is out of order for now
@@ -62,6 +64,8 @@ class RoundhouseError(Exception):
     status: int = 500
     type: str = "server_error"
     code: str = "internal_error"
+    should_retry: bool = True
+    """False: clients are asked not to repeat the call, which they would do by themselves at this status."""
 
     def __init__(
         self, message: str, *, code: str | None = None, param: str | None = None, retry_after: float | None = None
@@ -104,6 +108,10 @@ class RequestTimedOut(RoundhouseError):
 
 class Conflict(RoundhouseError):
     status, type, code = 409, "conflict_error", "conflict"
+
+
+class FinalConflict(Conflict):
+    should_retry = False
 
 
 class TooLarge(RoundhouseError):
@@ -204,6 +212,10 @@ class DoesNotFit(Unavailable):
 
 class DeadlineExceeded(RoundhouseError):
     status, type, code = 504, "timeout_error", "deadline_exceeded"
+
+
+class StorageFull(RoundhouseError):
+    status, type, code, should_retry = 507, "insufficient_storage_error", "insufficient_storage", False
 
 
 class ProviderFailed(RoundhouseError):

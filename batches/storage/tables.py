@@ -37,6 +37,8 @@ FILES = sa.Table(
     *_texts("details"),
     sa.Column("lines", sa.BigInteger),
     sa.Column("deleted", sa.Double),
+    sa.Column("idempotency", sa.String(256), nullable=False, server_default=""),
+    sa.Column("body_hash", sa.String(64), nullable=False, server_default=""),
     sa.Index("ix_files_team", "team", "created", "id"),
 )
 PIECES = sa.Table(

@@ -40,6 +40,8 @@ PAGES = {
     "/v1/completions": "chat.md",
     "/v1/responses": "chat.md",
     "/v1/messages": "chat.md",
+    "/v1/files": "batches.md",
+    "/v1/batches": "batches.md",
     "/tokenize": "chat.md",
     "/detokenize": "chat.md",
     "/generate": "generate.md",

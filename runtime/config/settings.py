@@ -198,6 +198,12 @@ class Settings(BaseSettings):
     min_rate: ByteSize = ByteSize(4 * 2**10)
     """Bytes of a body per second once `body_seconds` are over."""
     max_audio: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(32 * 2**20), description="Largest recording.")
+    max_file: Annotated[ByteSize, BOUNDS] = Field(
+        default=ByteSize(200 * 2**20), ge=2**10, description="Largest file of POST /v1/files."
+    )
+    files_disk: Annotated[ByteSize, BOUNDS] = Field(
+        default=ByteSize(20 * 2**30), ge=2**20, description="Disk that all files of POST /v1/files may take together."
+    )
     max_adapter: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(2 * 2**30), description="Largest adapter archive."
     )

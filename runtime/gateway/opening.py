@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from adapters.service import AdapterService
+from batches.intake.stored_files import FileLimits
+from batches.service import BatchService
+from batches.store import BatchStore
 from console.state import Console
 from launch.checks.checker import FileChecker
 from launch.recipe_store import RecipeStore, arrange
@@ -84,6 +87,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     background = [
         asyncio.create_task(rooms.residency.watcher.watch(settings.heartbeat, settings.hung_after), name="watch"),
         asyncio.create_task(rooms.begin(gateway), name="begin"),
+        asyncio.create_task(rooms.batches.run(), name="files"),
     ]
     if settings.watch:
         background.append(asyncio.create_task(rooms.reloader.watch(), name="watch-recipes"))
@@ -110,6 +114,9 @@ class _Rooms:
         self.console = Console(settings.port, settings.bounds.viewers)
         self.responses = ResponseStore(settings.data_dir, settings.store_responses, settings.bounds)
         self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
+        limits = FileLimits(disk=settings.files_disk, line_bytes=settings.max_json, values=settings.bounds.json_values)
+        store = BatchStore(self.ledger, settings.data_dir, self.keys.tables)
+        self.batches = BatchService(store, settings.data_dir, limits)
         self.tracing = start_tracing()
         self.bounds = WaitingBound(settings.max_waiting)
         self.reserve = DiskReserve(settings.data_dir, settings.disk_reserve)
@@ -192,6 +199,7 @@ class _Rooms:
             administration=Administration(self.keys),
             usage=usage,
             responses=self.responses,
+            batches=self.batches,
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
@@ -240,6 +248,7 @@ class _Rooms:
             await keep_warm(self.pool, self.residency.table, self.device)
 
     async def close(self) -> None:
+        await self.batches.close()
         await self.responses.close()
         await self.providers.close()
         await self.residency.close()

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from batches.service import BatchService
 from console.state import Console
 from registry.bounds import Bounds
 from registry.errors import QueueFull
@@ -125,6 +126,7 @@ class Services:
     administration: Administration
     usage: UsageReport
     responses: ResponseStore
+    batches: BatchService
     routers: RouterStore
     providers: ProviderIndex
     provider_models: Providers

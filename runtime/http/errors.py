@@ -124,8 +124,8 @@ def headers(error: RoundhouseError) -> dict[str, str]:
 
 
 def _retry_headers(error: RoundhouseError) -> dict[str, str]:
-    """The SDKs of OpenAI and Anthropic try a 429 again unless they are told not to."""
-    return {"x-should-retry": "false"} if isinstance(error, LimitExceeded) and not error.should_retry else {}
+    """The SDKs of OpenAI and Anthropic try 409, 429 and 5xx again without it."""
+    return {} if error.should_retry else {"x-should-retry": "false"}
 
 
 def encode(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:

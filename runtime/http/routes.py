@@ -17,7 +17,7 @@ __all__ = ["ENDPOINTS", "INFERENCE_PATHS", "OLLAMA_ENDPOINTS", "ROUTES", "routes
 _MODULES = (
     "chat.routes", "responses.endpoints", "audio.endpoints", "ollama.models", "admin.models", "admin.launch",
     "admin.adapters", "admin.operations", "admin.providers", "admin.usage", "routing.endpoints", "organization.usage",
-    "organization.projects", "organization.keys", "organization.spending",
+    "organization.projects", "organization.keys", "organization.spending", "batches.files", "batches.endpoints",
 )  # fmt: skip
 for _module in _MODULES:
     import_module(f"runtime.http.{_module}")

@@ -80,6 +80,7 @@ WORDS: dict[int, str] = {
     502: "What answers elsewhere did not, or not as it should.",
     503: "Not now: loading, draining or restarting; Retry-After says when.",
     504: "The request's own deadline has passed, or what answers elsewhere was silent for too long.",
+    507: "The disk, or the space for files, is full; nothing was stored.",
 }
 _ERROR = record(
     {

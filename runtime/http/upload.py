@@ -41,6 +41,8 @@ class Upload:
 
     path: Path
     size: int = 0
+    name: str = ""
+    """The client's name of the file, without folders; empty where it gave none."""
     fields: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -53,6 +55,7 @@ class _Parts:
         self.pending = bytearray()
         self.size = 0
         self.files = 0
+        self.filename = ""
         self.ended = False
         self._parts = 0
         self._field_bytes = 0
@@ -101,6 +104,9 @@ class _Parts:
             self.files += 1
             if self.files > 1:
                 raise BadRequest("Send one 'file' per request.", param="file")
+            self.filename = (
+                _text(options.get(b"filename", b""), "the file's name").replace("\\", "/").rpartition("/")[2]
+            )
         elif b"filename" in options:
             raise BadRequest(f"Only 'file' may be a file; '{self._name[:64]}' may not.", param=self._name[:64])
         else:
@@ -191,7 +197,7 @@ async def receive(
                 ) from error
             if not parts.files or not parts.size:
                 raise BadRequest(f"Send the {what} in the field 'file'; it is missing or empty.", param="file")
-            yield Upload(path, parts.size, parts.fields)
+            yield Upload(path, parts.size, parts.filename, parts.fields)
         finally:
             path.unlink(missing_ok=True)
 

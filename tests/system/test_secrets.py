@@ -4,6 +4,7 @@ The shared server logs all that it can: its level is `debug`.
 """
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ MESSAGES = [{"role": "user", "content": SECRET}]
 TOOL = {"type": "function", "function": {"name": SECRET, "description": SECRET, "parameters": {"type": "object"}}}
 TGI = {"inputs": SECRET, "parameters": {"max_new_tokens": 4}}
 PAIR = {"query": SECRET, "documents": [SECRET, {"text": SECRET, "x": SECRET}]}
+LISTS = {"GET /v1/files", "GET /v1/batches"}
 FORMS = {"/v1/audio/transcriptions", "/v1/audio/translations"}
 BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
@@ -32,6 +34,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         {"messages": SECRET, SECRET: 1},
     ],
     "/v1/completions": [{"prompt": SECRET, "max_tokens": 4, "stream": True}],
+    "/v1/batches": [{"input_file_id": SECRET, "endpoint": "/v1/messages", "metadata": {SECRET: SECRET}}],
     "/v1/responses": [{"input": SECRET, "max_output_tokens": 4, "metadata": {SECRET: SECRET}}],
     "/v1/messages": [{"messages": MESSAGES, "system": SECRET, "max_tokens": 4}],
     "/v1/messages/count_tokens": [{"messages": MESSAGES, "system": SECRET}],
@@ -64,13 +67,14 @@ def model_for(path: str) -> str:
     return next((model for word, model in MODELS.items() if word in path), "starter-chat")
 
 
-BY_ID = [route.split() for route, scopes in ROUTES.items() if scopes == INFER and "{response_id}" in route]
+BY_ID = [route.split() for route, scopes in ROUTES.items() if scopes == INFER and "_id}" in route]
 """Method and path of each route that takes an id and no body."""
 
 
 def test_every_path_that_takes_what_clients_say_is_tried() -> None:
     requested = {route.removeprefix("POST ") for route, scopes in ROUTES.items() if scopes == INFER}
-    assert requested - {f"{method} {path}".removeprefix("POST ") for method, path in BY_ID} == BODIES.keys() | FORMS
+    by_id = {f"{method} {path}".removeprefix("POST ") for method, path in BY_ID}
+    assert requested - by_id - LISTS - {"/v1/files"} == BODIES.keys() | FORMS
 
 
 def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
@@ -82,7 +86,9 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
             cut = json.dumps(body)[:-1].encode()
             assert server.http.post(path, content=cut, headers=HEADERS | AS_JSON).status_code == 400, path
     assert {status for _, status in statuses} <= {200, 400, 404, 422}, statuses
-    assert BODIES.keys() - {path for path, status in statuses if status == 200} == {"/detokenize", "/v1/feedback"}
+    assert BODIES.keys() - {path for path, status in statuses if status == 200} == {
+        "/detokenize", "/v1/batches", "/v1/feedback",
+    }  # fmt: skip
     form = {"model": "starter-speech", "prompt": SECRET, "hotwords": SECRET}
     for path in FORMS:
         known = 200 if path.endswith("transcriptions") else 400  # it knows English only
@@ -93,7 +99,15 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
             received = server.http.post(path, data=form, files={"file": (name, content)}, headers=HEADERS)
             assert received.status_code == status, received.text
     for method, path in BY_ID:
-        assert server.http.request(method, path.format(response_id=SECRET), headers=HEADERS).status_code == 404
+        assert server.http.request(method, re.sub(r"{\w+}", SECRET, path), headers=HEADERS).status_code == 404
+    for route in LISTS:
+        listed = server.http.get(route.removeprefix("GET "), params={"after": SECRET}, headers=HEADERS)
+        assert listed.status_code == 400
+    name = f"{SECRET}.jsonl"
+    sent = server.http.post(
+        "/v1/files", data={"purpose": "batch"}, files={"file": (name, SECRET.encode())}, headers=HEADERS
+    )
+    assert (sent.status_code, sent.json()["status"]) == (200, "error")
     stated = server.http.post(
         "/v1/chat/completions", json={"model": "uppercase", "messages": [{"role": "user", "content": "the red bird"}]}
     ).json()["choices"][0]["message"]["content"]

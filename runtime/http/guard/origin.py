@@ -28,9 +28,9 @@ from runtime.http.guard.access import dialect_of, unknown_path_error
 
 READS = frozenset(("GET", "HEAD"))
 """They change nothing, and what they answer no other page can read."""
-FORMS = frozenset(("/v1/adapters", "/v1/audio/transcriptions", "/v1/audio/translations"))
+FORMS = frozenset(("/v1/adapters", "/v1/files", "/v1/audio/transcriptions", "/v1/audio/translations"))
 """Paths that take files as multipart/form-data."""
-RECORDINGS = FORMS - {"/v1/adapters"}
+FORMS_ONLY = FORMS - {"/v1/adapters"}
 """Those of them that take nothing else."""
 OLLAMA = "/api/"
 EVERY = "*"
@@ -153,8 +153,9 @@ def _check_type(path: str, value: str) -> None:
     if path in FORMS:
         if kind == "multipart/form-data":
             return
-        if path in RECORDINGS:
-            raise UnsupportedMedia("Send multipart/form-data with the recording as its field 'file'.")
+        if path in FORMS_ONLY:
+            what = "file" if path == "/v1/files" else "recording"
+            raise UnsupportedMedia(f"Send multipart/form-data with the {what} as its field 'file'.")
         raise UnsupportedMedia("Send Content-Type: application/json with JSON, or multipart/form-data with a file.")
     raise UnsupportedMedia(
         f"Send JSON with Content-Type: application/json; this has {quoted(kind) if kind else 'none'}."

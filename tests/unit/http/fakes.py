@@ -13,6 +13,9 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from adapters.types import StoredAdapter
+from batches.intake.stored_files import FileLimits
+from batches.service import BatchService
+from batches.store import BatchStore
 from console.state import Console
 from launch.recipe_store import RecipeStore, StoredRecipes
 from models.messages import Chunk, EmbedRequest, Event, HttpCall, RerankRequest, TranscribeRequest
@@ -226,6 +229,13 @@ class FakeGateway:
         usage, console = UsageReport(kept), Console(self.settings.port)
         reserve = DiskReserve(self.settings.data_dir, self.settings.disk_reserve)
         overview = Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics)
+        keys = watch or KeyWatch(self.settings.keys, kept.enable)
+        limits = FileLimits(
+            disk=self.settings.files_disk, line_bytes=self.settings.max_json, values=self.settings.bounds.json_values
+        )
+        self.batches = BatchService(
+            BatchStore(kept, self.settings.data_dir, keys.tables), self.settings.data_dir, limits
+        )
         services = Services(
             settings=self.settings,
             models=models,
@@ -236,8 +246,9 @@ class FakeGateway:
             reloader=RecipeReloader(model_set, (), self.routers.open, provider_store.serve),
             overview=overview,
             callers=callers or OPEN,
-            administration=Administration(watch or KeyWatch(self.settings.keys)),
+            administration=Administration(keys),
             usage=usage,
+            batches=self.batches,
             responses=responses or ResponseStore(folder),
             routers=self.routers,
             providers=self.providers,

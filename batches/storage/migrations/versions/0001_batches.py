@@ -28,6 +28,8 @@ def upgrade() -> None:
         *_texts("details"),
         sa.Column("lines", sa.BigInteger),
         sa.Column("deleted", sa.Double),
+        sa.Column("idempotency", sa.String(256), nullable=False, server_default=""),
+        sa.Column("body_hash", sa.String(64), nullable=False, server_default=""),
     )
     op.create_index("ix_files_team", "files", ["team", "created", "id"])
     op.create_table(

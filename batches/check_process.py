@@ -1,0 +1,281 @@
+"""The process that reads an input file: `python -m batches.check_process`, a job in, parts and a summary out.
+
+Reads one `InputJob` as a line of JSON and writes lines of JSON: `InputPart`s with the place of each line in the file,
+then one `InputSummary`. Clients wrote the file, so it is read within bounds of memory and time, outside the gateway.
+A file with a fault has no parts after it: its batch fails as a whole.
+
+| a line that                                                  | code                         |
+|--------------------------------------------------------------|------------------------------|
+| is no JSON object, is not UTF-8, or is nested too deeply     | `invalid_json_line`          |
+| has more bytes or more values than a body may have           | `line_too_large`             |
+| lacks custom_id, method, url or body                         | `missing_required_parameter` |
+| has a custom_id that is no text, or one that is too long     | `invalid_custom_id`          |
+| has the custom_id of an earlier line                         | `duplicate_custom_id`        |
+| has another method than POST                                 | `invalid_method`             |
+| names another url than its batch, or one that no batch takes | `url_mismatch`, `invalid_url`|
+
+Of the file: `empty_file`, `too_many_tasks`. Blank lines, a BOM and CRLF are no faults, and no lines either.
+"""
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from batches.records import BatchFault
+from registry.base.json import NOT_JSON
+from registry.errors import TooLarge
+from registry.values import Values
+
+MEMORY = 384 << 20
+"""Bytes of address space. The process itself takes 40 MiB of memory, 200 MiB of addresses."""
+MOST_FAULTS = 100
+CUSTOM_ID_LETTERS = 512
+READ_BYTES = 1 << 20
+PART_LINES, PART_BYTES = 500, 1 << 17
+"""A part ends with the line that reaches either."""
+VALUE_BYTES = 2
+"""The least that a value takes in a body, its comma included: shorter lines need no count."""
+BOM = b"\xef\xbb\xbf"
+
+
+class InputJob(msgspec.Struct, frozen=True, kw_only=True):
+    """`url`: what each line must name; None: any of `urls`. `seconds`: of CPU time."""
+
+    path: Path
+    urls: tuple[str, ...]
+    url: str | None = None
+    most_lines: int
+    line_bytes: int
+    values: int
+    seconds: float = 120.0
+
+
+class InputLine(msgspec.Struct, frozen=True, array_like=True):
+    """The place of one line's body in the file, and the model that it names; an empty text where it names none."""
+
+    custom_id: str
+    model: str
+    offset: int
+    length: int
+
+
+class InputPart(msgspec.Struct, frozen=True, tag="part"):
+    lines: tuple[InputLine, ...]
+
+
+class InputSummary(msgspec.Struct, frozen=True, tag="summary"):
+    """`faults`: the first of `fault_count`; their lines count blank ones, as editors do."""
+
+    lines: int
+    faults: tuple[BatchFault, ...]
+    fault_count: int
+
+
+Answer = InputPart | InputSummary
+
+
+class _Body(msgspec.Struct):
+    model: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Line(msgspec.Struct):
+    """The fields as they stand, so that each fault has a name of its own."""
+
+    custom_id: msgspec.Raw = msgspec.Raw(b"")
+    method: msgspec.Raw = msgspec.Raw(b"")
+    url: msgspec.Raw = msgspec.Raw(b"")
+    body: msgspec.Raw = msgspec.Raw(b"")
+
+
+_LINE, _BODY = msgspec.json.Decoder(_Line), msgspec.json.Decoder(_Body)
+_TEXT = msgspec.json.Decoder(str)
+
+
+class _Fault(Exception):
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.param = code, message, param
+
+
+def encode_job(job: InputJob) -> bytes:
+    """One line of JSON, its end included."""
+    return (
+        msgspec.json.encode(job, enc_hook=lambda value: str(value) if isinstance(value, Path) else int(value)) + b"\n"
+    )
+
+
+def decode_job(line: bytes) -> InputJob:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(line, type=InputJob, dec_hook=lambda kind, value: kind(value))
+
+
+def check(job: InputJob) -> Iterator[Answer]:
+    """The parts of a file without faults, then the summary. Raises OSError."""
+    reader = _Reader(job)
+    faults: list[BatchFault] = []
+    found: list[InputLine] = []
+    lines = fault_count = size = 0
+    with job.path.open("rb", buffering=READ_BYTES) as file:
+        for number, offset, line in _lines(file, job.line_bytes):
+            if lines == job.most_lines:
+                text = f"The file has more than {job.most_lines} lines: split it into several batches."
+                faults[MOST_FAULTS - 1 :] = [BatchFault("too_many_tasks", text)]
+                fault_count += 1
+                break
+            lines += 1
+            try:
+                one = reader.read(line, offset)
+            except _Fault as fault:
+                fault_count += 1
+                found.clear()
+                if len(faults) < MOST_FAULTS:
+                    faults.append(BatchFault(fault.code, fault.message, number, fault.param))
+                continue
+            if fault_count:
+                continue
+            found.append(one)
+            size += len(one.custom_id) + 64
+            if len(found) == PART_LINES or size >= PART_BYTES:
+                yield InputPart(tuple(found))
+                found.clear()
+                size = 0
+    if found:
+        yield InputPart(tuple(found))
+    if not lines:
+        faults.append(BatchFault("empty_file", "The file has no lines: send one request a line."))
+        fault_count = 1
+    yield InputSummary(lines, tuple(faults), fault_count)
+
+
+def _lines(file: BinaryIO, most: int) -> Iterator[tuple[int, int, bytes | None]]:
+    """Number, offset and bytes of each line that is not blank; None: it has more than `most` bytes."""
+    offset = number = 0
+    if file.read(len(BOM)) == BOM:
+        offset = len(BOM)
+    file.seek(offset)
+    while line := file.readline(most + 2):  # a CRLF beside its bytes
+        number += 1
+        start, offset = offset, offset + len(line)
+        is_long = not line.endswith(b"\n") and len(line) == most + 2
+        while is_long and (rest := file.readline(READ_BYTES)):
+            offset += len(rest)
+            if rest.endswith(b"\n"):
+                break
+        text = line.rstrip(b"\r\n")
+        if is_long or len(text) > most:
+            yield number, start, None
+        elif text and not text.isspace():
+            yield number, start, text
+
+
+class _Reader:
+    def __init__(self, job: InputJob) -> None:
+        self._job = job
+        self._seen: set[bytes] = set()
+        """Digests of the ids so far: texts would take what a client makes of them."""
+
+    def read(self, line: bytes | None, offset: int) -> InputLine:
+        """Raises _Fault."""
+        if line is None:
+            raise _Fault("line_too_large", f"A line may have {self._job.line_bytes} bytes; this one has more.")
+        if len(line) > VALUE_BYTES * self._job.values:
+            try:
+                Values(self._job.values).add(line)
+            except TooLarge:
+                text = f"A line may hold {self._job.values} lists, objects and texts; this one holds more."
+                raise _Fault("line_too_large", text) from None
+        try:
+            line.decode()
+            fields = _LINE.decode(line)
+        except RecursionError:
+            raise _Fault("invalid_json_line", "The line is nested too deeply.") from None
+        except UnicodeDecodeError:
+            raise _Fault("invalid_json_line", "The line is not UTF-8.") from None
+        except NOT_JSON as error:
+            raise _Fault("invalid_json_line", f"The line is no JSON object: {error}.") from None
+        custom_id = self._custom_id(bytes(fields.custom_id))
+        self._check_method(bytes(fields.method))
+        self._check_url(bytes(fields.url))
+        body = bytes(fields.body)
+        model = _model(body)
+        mark = blake2b(custom_id.encode(), digest_size=16).digest()
+        if mark in self._seen:
+            raise _Fault("duplicate_custom_id", f"An earlier line has the custom_id {custom_id[:64]!r}.", "custom_id")
+        self._seen.add(mark)
+        return InputLine(custom_id, model, offset + line.index(body), len(body))  # or an equal text before it
+
+    def _custom_id(self, raw: bytes) -> str:
+        if not raw or raw in (b"null", b'""'):
+            raise _missing("custom_id")
+        try:
+            text = _TEXT.decode(raw)
+        except NOT_JSON:
+            raise _Fault("invalid_custom_id", "A custom_id must be a text.", "custom_id") from None
+        if len(text) > CUSTOM_ID_LETTERS:
+            words = f"A custom_id may have {CUSTOM_ID_LETTERS} letters; this one has {len(text)}."
+            raise _Fault("invalid_custom_id", words, "custom_id")
+        return text
+
+    def _check_method(self, raw: bytes) -> None:
+        if raw == b'"POST"':
+            return
+        if not raw or raw == b"null":
+            raise _missing("method")
+        raise _Fault("invalid_method", "The method of each line must be POST.", "method")
+
+    def _check_url(self, raw: bytes) -> None:
+        if not raw or raw == b"null":
+            raise _missing("url")
+        try:
+            url = _TEXT.decode(raw)
+        except NOT_JSON:
+            url = ""
+        expected = self._job.url
+        if expected is not None and url != expected:
+            text = f"The batch's endpoint is {expected}, and the line names {url[:64]!r}."
+            raise _Fault("url_mismatch", text, "url")
+        if url not in self._job.urls:
+            raise _Fault("invalid_url", f"A line may name {', '.join(self._job.urls)}.", "url")
+
+
+def _model(raw: bytes) -> str:
+    """The name in a body; empty where it names none: the line fails then, when it runs. Raises _Fault."""
+    if not raw or raw == b"null":
+        raise _missing("body")
+    try:
+        name = bytes(_BODY.decode(raw).model)
+    except NOT_JSON:
+        raise _Fault("invalid_json_line", "The body must be a JSON object.", "body") from None
+    try:
+        return _TEXT.decode(name)[:256] if name else ""
+    except NOT_JSON:
+        return ""
+
+
+def _missing(name: str) -> _Fault:
+    return _Fault("missing_required_parameter", f"The line has no {name}.", name)
+
+
+def main() -> None:
+    """Answer one job."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server's port among them, when its event loop lets them through
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the server ends this process
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
+    job = decode_job(sys.stdin.buffer.readline())
+    resource.setrlimit(resource.RLIMIT_CPU, (max(1, int(job.seconds)), resource.RLIM_INFINITY))
+    encoder = msgspec.json.Encoder()
+    for answer in check(job):
+        sys.stdout.buffer.write(encoder.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

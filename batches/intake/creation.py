@@ -1,0 +1,185 @@
+"""Create batches, and validate them: their lines are read by the checker and stored while they are `validating`.
+
+A validation that a crash ended begins again at the next start, with the batch's lines removed.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from batches.check_process import InputLine, InputSummary
+from batches.intake.checker import InputChecker
+from batches.intake.stored_files import BATCH, REPEAT_SECONDS, StoredFiles, missing_error, repeat_error
+from batches.records import CHUNK, BatchFault, BatchRecord, BatchState, NewLine
+from batches.store import BatchStore, BatchTables
+from registry.base.wording import quoted
+from registry.errors import BadRequest, EngineFailed, QueueFull, RoundhouseError
+
+log = logging.getLogger("roundhouse.batches")
+UNFINISHED = 100
+"""Batches of one team that may be under way."""
+AGAIN_SECONDS = 5.0
+"""After a failure of the database."""
+Resolve = Callable[[BatchRecord, Sequence[str]], Awaitable[Mapping[str, str]]]
+"""What each name in a batch means now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBatch:
+    """`window`: seconds. `body_hash`: of the creating body."""
+
+    team: str
+    key: str
+    surface: str
+    endpoint: str
+    input_file: str
+    window: int
+    priority: int = 1
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    idempotency: str = ""
+    body_hash: str = ""
+    most_lines: int | None = None
+
+
+class BatchCreator:
+    """resolve: run at the end of a validation; started: called once lines may run. clock: seconds since the epoch."""
+
+    def __init__(
+        self,
+        store: BatchStore,
+        files: StoredFiles,
+        checker: InputChecker,
+        resolve: Resolve,
+        started: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._files, self._checker = store, files, checker
+        self._resolve, self._started, self._clock = resolve, started, clock
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def create(self, new: NewBatch) -> BatchRecord:
+        """Return the batch once it is committed, or the one that the same call created before.
+
+        Raises NotFound for the input file, BadRequest for one of another purpose, QueueFull (too_many_batches),
+        FinalConflict for an Idempotency-Key that came with another body, Unavailable.
+        """
+        batch = BatchRecord(
+            f"batch_{secrets.token_hex(16)}", new.team, new.key, new.surface, new.endpoint, new.input_file,
+            self._clock(), new.window, priority=new.priority, metadata=new.metadata, idempotency=new.idempotency,
+            body_hash=new.body_hash,
+        )  # fmt: skip
+        file = await self._files.get(new.team, new.input_file, "input_file_id")
+        if file.purpose != BATCH:
+            raise BadRequest(
+                f"The purpose of file {quoted(file.id)} is {file.purpose}: upload the input with purpose=batch.",
+                param="input_file_id",
+                code="wrong_purpose",
+            )
+
+        def create(tables: BatchTables) -> BatchRecord | None:
+            since = batch.created - REPEAT_SECONDS
+            key = new.idempotency
+            if key and (earlier := tables.batches.find_repeat(new.team, new.surface, key, since)) is not None:
+                return earlier
+            if len(tables.batches.unfinished(new.team, UNFINISHED)) >= UNFINISHED:
+                raise _too_many_error()
+            return tables.batches.create(batch, since)
+
+        stored = await self._store.write(create)
+        if stored is None:
+            raise missing_error(new.input_file, "input_file_id")
+        if stored.id != batch.id:
+            if stored.body_hash != batch.body_hash:
+                raise repeat_error()
+            return stored
+        self._begin(stored, new.most_lines)
+        return stored
+
+    async def resume(self) -> int:
+        """Validate what a previous run left `validating`. Returns how many there were."""
+        if not await self._store.opened() or not self._store.is_alone:
+            return 0
+        batches = await self._store.read(lambda tables: tables.batches.unfinished())
+        left = [batch for batch in batches if batch.state is BatchState.VALIDATING]
+        for batch in left:
+            self._begin(batch, None)
+        return len(left)
+
+    async def close(self) -> None:
+        """Stop validations; the next start begins them again."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # --- validation -------------------------------------------------------------------------------------------------
+    def _begin(self, batch: BatchRecord, most_lines: int | None) -> None:
+        task = asyncio.create_task(self._validate(batch, most_lines), name=f"validate-{batch.id}")
+        self._tasks[batch.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(batch.id, None))
+
+    async def _validate(self, batch: BatchRecord, most_lines: int | None) -> None:
+        while True:
+            try:
+                return await self._try(batch, most_lines)
+            except EngineFailed as error:
+                return await self._fail(batch, [BatchFault(error.code, error.message)])
+            except FileNotFoundError:
+                text = "The input file is gone: upload it again and create another batch."
+                return await self._fail(batch, [BatchFault("file_not_found", text)])
+            except (RoundhouseError, OSError) as error:
+                log.warning("a batch's validation begins again", extra={"batch": batch.id, "cause": str(error)})
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _try(self, batch: BatchRecord, most_lines: int | None) -> None:
+        await self._store.write(lambda tables: tables.lines.remove(batch.id))
+        with self._files.content().local_path(batch.input_file) as path:
+            job = self._files.job(path, batch.endpoint, most_lines)
+            names, number, waiting = set[str](), 0, list[NewLine]()
+            async with self._checker.check(job) as answers:
+                async for answer in answers:
+                    if isinstance(answer, InputSummary):
+                        summary = answer
+                        break
+                    waiting += [_line(number + place, line) for place, line in enumerate(answer.lines)]
+                    number += len(answer.lines)
+                    names.update(line.model for line in answer.lines)
+                    if len(waiting) >= CHUNK and not await self._add(batch, waiting):
+                        return
+        if summary.fault_count:
+            await self._fail(batch, summary.faults, summary.fault_count)
+            return
+        while waiting:
+            if not await self._add(batch, waiting):
+                return
+        resolved = await self._resolve(batch, sorted(names - {""}))
+        if await self._store.write(lambda tables: tables.batches.start(batch.id, self._clock(), resolved)):
+            self._started()
+
+    async def _add(self, batch: BatchRecord, waiting: list[NewLine]) -> bool:
+        """Store the first lines of those that wait. False: the batch is cancelled."""
+        lines, waiting[:CHUNK] = waiting[:CHUNK], []
+        return await self._store.write(lambda tables: tables.lines.add(batch.id, lines))
+
+    async def _fail(self, batch: BatchRecord, faults: Sequence[BatchFault], count: int | None = None) -> None:
+        def fail(tables: BatchTables) -> None:
+            if tables.batches.fail(batch.id, self._clock(), faults, count):
+                tables.lines.remove(batch.id)
+
+        await self._store.write(fail)
+
+
+def _line(number: int, line: InputLine) -> NewLine:
+    return NewLine(number, line.custom_id, line.model, line.offset, line.length)
+
+
+def _too_many_error() -> QueueFull:
+    return QueueFull(
+        f"Your team has {UNFINISHED} batches that are not finished: wait for one of them, or cancel it.",
+        code="too_many_batches",
+        retry_after=60,
+    )

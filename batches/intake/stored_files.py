@@ -1,0 +1,226 @@
+"""Files of teams: stored whole or not at all, checked, listed, deleted, removed at the end of their life."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from batches.check_process import InputJob, InputSummary
+from batches.content.protocol import FileBytes
+from batches.intake.checker import InputChecker
+from batches.records import FileRecord, FileState
+from batches.store import BatchStore, BatchTables
+from registry.base.wording import quoted, size_words
+from registry.errors import BadRequest, FinalConflict, NotFound, StorageFull
+from registry.storage.files import FULL
+
+log = logging.getLogger("roundhouse.batches")
+BATCH = "batch"
+PURPOSES = (BATCH, "user_data", "evals")
+DAY = 86_400
+LIFE_SECONDS = 30 * DAY
+"""Of a file whose upload names no other."""
+REPEAT_SECONDS = DAY
+"""For which an Idempotency-Key is remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimits:
+    """`disk`: bytes of all files. The others: of a line of a batch's input, and of how many it may have."""
+
+    disk: int
+    line_bytes: int
+    values: int
+    lines: int = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """`life`: seconds. `body_hash`: of all that was sent, where an Idempotency-Key was."""
+
+    team: str
+    name: str
+    purpose: str
+    life: int = LIFE_SECONDS
+    idempotency: str = ""
+    body_hash: str = ""
+
+
+class StoredFiles:
+    """content: made once the database is known. clock: seconds since the epoch."""
+
+    def __init__(
+        self,
+        store: BatchStore,
+        content: Callable[[], FileBytes],
+        checker: InputChecker,
+        limits: FileLimits,
+        urls: Sequence[str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._content, self._checker = store, content, checker
+        self._limits, self._urls, self._clock = limits, tuple(urls), clock
+
+    # --- create -----------------------------------------------------------------------------------------------------
+    async def add(self, new: NewFile, source: Path, size: int) -> FileRecord:
+        """Store a file that has arrived whole. Its bytes are durable before its row is written.
+
+        Raises StorageFull, FinalConflict for an Idempotency-Key that came with another file, Unavailable, QueueFull.
+        """
+        if (earlier := await self._repeated(new)) is not None:
+            return earlier
+        self._check_space(size, await self._stored_bytes())
+        now = self._clock()
+        file = FileRecord(
+            f"file-{secrets.token_hex(16)}", new.team, new.name, new.purpose, size, now, now + new.life,
+            state=FileState.PROCESSED, idempotency=new.idempotency, body_hash=new.body_hash,
+        )  # fmt: skip
+        return await self.insert(await self._checked(file, source), source)
+
+    async def insert(self, file: FileRecord, source: Path) -> FileRecord:
+        """Store bytes and row of a file. Raises what `add` does."""
+        content = self._content
+        try:
+            await asyncio.to_thread(lambda: content().store(file.id, source))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise StorageFull(
+                "The disk for files is full. Nothing was stored; delete files that you do not need.",
+                code="storage_full",
+            ) from error
+
+        def create(tables: BatchTables) -> None:
+            self._check_space(file.size, tables.files.stored()[1])
+            tables.files.create(file)
+
+        try:
+            await self._store.write(create)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(lambda: content().delete(file.id)))
+            raise
+        return file
+
+    async def _checked(self, file: FileRecord, source: Path) -> FileRecord:
+        if file.purpose != BATCH:
+            return file
+        summary = await self._checker.summarise(self.job(source))
+        return _with_check(file, summary)
+
+    def job(self, path: Path, url: str | None = None, most_lines: int | None = None) -> InputJob:
+        """What the checker reads. url: the one that each line must name; None: any that a line may name."""
+        limits = self._limits
+        return InputJob(
+            path=path, urls=self._urls, url=url, most_lines=most_lines or limits.lines, line_bytes=limits.line_bytes,
+            values=limits.values,
+        )  # fmt: skip
+
+    async def _repeated(self, new: NewFile) -> FileRecord | None:
+        """The file that the same call created before. Raises FinalConflict."""
+        if not new.idempotency or not await self._store.opened():
+            return None
+        since = self._clock() - REPEAT_SECONDS
+        file = await self._store.read(lambda tables: tables.files.find_repeat(new.team, new.idempotency, since))
+        if file is not None and file.body_hash != new.body_hash:
+            raise repeat_error()
+        return file
+
+    async def _stored_bytes(self) -> int:
+        if not await self._store.opened():
+            return 0
+        return (await self._store.read(lambda tables: tables.files.stored()))[1]
+
+    def _check_space(self, size: int, stored: int) -> None:
+        if stored + size > self._limits.disk:
+            raise StorageFull(
+                f"Files take {size_words(stored)} of the {size_words(self._limits.disk)} that this server has for them "
+                "(--files-disk): delete files that you do not need. Nothing was stored.",
+                code="storage_full",
+            )
+
+    # --- read -------------------------------------------------------------------------------------------------------
+    async def get(self, team: str, id_: str, param: str | None = None) -> FileRecord:
+        """Raises NotFound, alike for an unknown, deleted or expired file and another team's; Unavailable, QueueFull."""
+        file = None
+        if await self._store.opened():
+            file = await self._store.read(lambda tables: tables.files.get(id_, team))
+        if file is None or (file.expires is not None and file.expires <= self._clock()):
+            raise missing_error(id_, param)
+        return file
+
+    async def list(
+        self, team: str, purpose: str | None, after: str | None, limit: int, *, newest: bool
+    ) -> tuple[Sequence[FileRecord], bool]:
+        """A page, and whether there are more. Raises BadRequest for an unknown `after`; Unavailable, QueueFull."""
+        files: Sequence[FileRecord] | None = [] if after is None else None
+        if await self._store.opened():
+            files = await self._store.read(
+                lambda tables: tables.files.list(
+                    team, purpose=purpose, after=after, limit=limit + 1, newest=newest
+                )
+            )  # fmt: skip
+        if files is None:
+            raise unknown_page_error(after or "", "after")
+        return files[:limit], len(files) > limit
+
+    def content(self) -> FileBytes:
+        return self._content()
+
+    # --- remove -----------------------------------------------------------------------------------------------------
+    async def delete(self, team: str, id_: str) -> None:
+        """Hide a file from its team, and remove its bytes unless a batch reads them. Raises NotFound, Unavailable."""
+        await self.get(team, id_)
+        if not await self._store.write(lambda tables: tables.files.delete(id_, team, self._clock())):
+            raise missing_error(id_)
+        await self.sweep()
+
+    async def tidy(self) -> None:
+        """At a start: remove bytes without a row, which a crash left. Not while files are added."""
+        if self._store.is_alone:
+            ids = await self._store.read(lambda tables: tables.files.ids())
+            if removed := await asyncio.to_thread(self._content().keep_only, ids):
+                log.info("bytes of files without a row were removed", extra={"files": removed})
+
+    async def sweep(self) -> int:
+        """Remove files that are deleted or past their life, and that no unfinished batch reads. Returns how many."""
+        if not await self._store.opened():
+            return 0
+        content, removed = await asyncio.to_thread(self._content), 0
+        while unused := await self._store.read(lambda tables: tables.files.unused(self._clock())):
+            for file in unused:
+                await asyncio.to_thread(content.delete, file.id)
+                await self._store.write(lambda tables, id_=file.id: tables.files.remove(id_))  # type: ignore[misc]
+            removed += len(unused)
+        return removed
+
+
+def _with_check(file: FileRecord, summary: InputSummary) -> FileRecord:
+    from dataclasses import replace
+
+    if not summary.fault_count:
+        return replace(file, lines=summary.lines)
+    first = summary.faults[0]
+    where = "" if first.line is None else f"Line {first.line}: "
+    more = "" if summary.fault_count == 1 else f" ({summary.fault_count} faults in all)"
+    return replace(file, state=FileState.ERROR, details=f"{where}{first.message}{more}", lines=summary.lines)
+
+
+def missing_error(id_: str, param: str | None = None) -> NotFound:
+    """One text for an unknown file, a deleted one and another team's."""
+    return NotFound(
+        f"There is no file {quoted(id_)}; it may have been deleted or expired.", code="file_not_found", param=param
+    )
+
+
+def unknown_page_error(id_: str, param: str) -> BadRequest:
+    return BadRequest(f"There is no {quoted(id_)} in this list (any more): begin with its first page.", param=param)
+
+
+def repeat_error() -> FinalConflict:
+    return FinalConflict(
+        "This Idempotency-Key came with another request less than a day ago: use a new key for each new request.",
+        code="idempotency_conflict",
+    )

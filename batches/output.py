@@ -1,0 +1,139 @@
+"""Output and error files, rendered from lines whenever they are read.
+
+No file is written at the end of a batch, so none can be missing or half there after a crash.
+
+| a line                  | OpenAI's files                                   | Anthropic's results |
+|-------------------------|--------------------------------------------------|---------------------|
+| ended, status below 400 | output: response                                 | succeeded           |
+| ended, status from 400  | errors: response with the status, no error       | errored             |
+| ended without a status  | errors: no response, error with the code         | errored             |
+| cancelled               | errors: `batch_cancelled`                        | canceled            |
+| expired                 | errors: `batch_expired`                          | expired             |
+| waiting, running        | not in them                                      | not in them         |
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from batches.records import Line, LineState
+from registry.base.json import NOT_JSON
+
+MESSAGES = {
+    "batch_expired": "This request could not be executed before the completion window expired.",
+    "batch_cancelled": "This request was not executed, because its batch was cancelled.",
+    "engine_died": "The model's engine died each time that it ran this request.",
+    "output_too_large": "The batch's answers are over the space that they may take; this one was not stored.",
+}
+"""Texts of errors without an HTTP answer."""
+OTHER_MESSAGE = "This request got no answer."
+
+
+class OutputKind(StrEnum):
+    OUTPUT = "output"
+    ERRORS = "errors"
+
+
+class _Response(msgspec.Struct):
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _Details(msgspec.Struct, omit_defaults=True):
+    """How a line was answered; OpenAI's has no such field."""
+
+    model: str = ""
+    adapter: str = ""
+    attempts: int = 0
+
+
+class _OutputLine(msgspec.Struct):
+    id: str
+    custom_id: str
+    response: _Response | None
+    error: _Error | None
+    roundhouse: _Details
+
+
+class _Result(msgspec.Struct, omit_defaults=True):
+    type: Literal["succeeded", "errored", "canceled", "expired"]
+    message: msgspec.Raw | None = None
+    error: msgspec.Raw | None = None
+
+
+class _ResultLine(msgspec.Struct):
+    custom_id: str
+    result: _Result
+
+
+_ENCODER = msgspec.json.Encoder()
+_RAW = msgspec.json.Decoder(msgspec.Raw)
+
+
+def kind_of(line: Line) -> OutputKind | None:
+    """The file that a line stands in; None: it has not ended."""
+    if line.state in (LineState.WAITING, LineState.RUNNING):
+        return None
+    return OutputKind.OUTPUT if _is_success(line) else OutputKind.ERRORS
+
+
+def render_line(line: Line) -> bytes:
+    """OpenAI's line of an output or error file, with its line end, for a line that has ended."""
+    details = _Details(line.served, line.adapter, line.attempts)
+    response, error = None, None
+    if line.state is LineState.ENDED and line.status is not None:
+        response = _Response(line.status, line.request, _body(line.result))
+    else:
+        code = _code(line)
+        error = _Error(code, MESSAGES.get(code, OTHER_MESSAGE))
+    id_ = f"batch_req_{line.batch.rpartition('_')[2]}{line.number:06x}"
+    return _ENCODER.encode(_OutputLine(id_, line.custom_id, response, error, details)) + b"\n"
+
+
+def render_result(line: Line) -> bytes:
+    """Anthropic's line of results, with its line end, for a line that has ended."""
+    match line.state:
+        case LineState.CANCELLED:
+            result = _Result("canceled")
+        case LineState.EXPIRED:
+            result = _Result("expired")
+        case _ if _is_success(line):
+            result = _Result("succeeded", message=_body(line.result))
+        case _:
+            result = _Result("errored", error=_anthropic_error(line))
+    return _ENCODER.encode(_ResultLine(line.custom_id, result)) + b"\n"
+
+
+def _is_success(line: Line) -> bool:
+    return line.state is LineState.ENDED and line.status is not None and line.status < 400
+
+
+def _code(line: Line) -> str:
+    if line.state is LineState.EXPIRED:
+        return "batch_expired"
+    return "batch_cancelled" if line.state is LineState.CANCELLED else line.code or "no_answer"
+
+
+def _body(result: bytes | None) -> msgspec.Raw:
+    """An answer's body on one line; one that is no JSON, such as a transcript, as a text."""
+    data = result or b"null"
+    try:
+        _RAW.decode(data)
+        return msgspec.Raw(msgspec.json.format(data, indent=-1) if b"\n" in data else data)
+    except NOT_JSON:
+        return msgspec.Raw(_ENCODER.encode(data.decode(errors="replace")))
+
+
+def _anthropic_error(line: Line) -> msgspec.Raw:
+    """The error that the line got, which is in Anthropic's shape already; else one of that shape."""
+    if line.status is not None and line.result:
+        return _body(line.result)
+    message = MESSAGES.get(_code(line), OTHER_MESSAGE)
+    return msgspec.Raw(_ENCODER.encode({"type": "error", "error": {"type": "api_error", "message": message}}))

@@ -1,0 +1,137 @@
+"""Files and batches of a running server, for HTTP and the console."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from batches.content.folder import FolderBytes
+from batches.content.protocol import FileBytes
+from batches.intake.checker import InputChecker
+from batches.intake.creation import BatchCreator, Resolve
+from batches.intake.stored_files import FileLimits, StoredFiles, unknown_page_error
+from batches.output import OutputKind
+from batches.records import BatchRecord
+from batches.store import BatchStore
+from batches.urls import URLS
+from registry.base.wording import quoted
+from registry.errors import FinalConflict, NotFound, RoundhouseError
+
+log = logging.getLogger("roundhouse.batches")
+SWEEP_SECONDS = 60.0
+
+
+async def _as_named(_: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
+    return {}
+
+
+class BatchService:
+    """urls: what a line may name. wake: called once lines may run, or a batch is being cancelled."""
+
+    def __init__(
+        self,
+        store: BatchStore,
+        data_dir: Path,
+        limits: FileLimits,
+        urls: Sequence[str] = URLS,
+        *,
+        resolve: Resolve = _as_named,
+        wake: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store, self.urls, self._wake, self._clock = store, tuple(urls), wake, clock
+        self._folder = FolderBytes(data_dir)
+        checker = InputChecker()
+        self.files = StoredFiles(store, self._content, checker, limits, urls, clock)
+        self.creator = BatchCreator(store, self.files, checker, resolve, lambda: self._wake(), clock)
+
+    def _content(self) -> FileBytes:
+        return self._folder
+
+    @property
+    def incoming(self) -> Path:
+        """Folder for uploads under way."""
+        return self._folder.incoming
+
+    async def get(self, team: str, id_: str, surface: str | None = None) -> BatchRecord:
+        """Raises NotFound, alike for an unknown or deleted batch and another team's; Unavailable, QueueFull."""
+        batch = None
+        if await self.store.opened():
+            batch = await self.store.read(lambda tables: tables.batches.get(id_, team))
+        if batch is None or surface not in (None, batch.surface):
+            raise missing_batch_error(id_)
+        return batch
+
+    async def list(
+        self, team: str, surface: str, after: str | None, limit: int, *, newest: bool = True, param: str = "after"
+    ) -> tuple[Sequence[BatchRecord], bool]:
+        """A page, and whether there are more. Raises BadRequest for an unknown `after`; Unavailable, QueueFull."""
+        batches: Sequence[BatchRecord] | None = [] if after is None else None
+        if await self.store.opened():
+            batches = await self.store.read(
+                lambda tables: tables.batches.list(team, surface, after=after, limit=limit + 1, newest=newest)
+            )
+        if batches is None:
+            raise unknown_page_error(after or "", param)
+        return batches[:limit], len(batches) > limit
+
+    async def cancel(self, team: str, id_: str, surface: str | None = None) -> BatchRecord:
+        """The batch, which is being cancelled now; lines that run may end.
+
+        Raises NotFound, FinalConflict for a batch that has ended, Unavailable.
+        """
+        await self.get(team, id_, surface)
+        if not await self.store.write(lambda tables: tables.batches.cancel(id_, self._clock())):
+            batch = await self.get(team, id_, surface)
+            raise FinalConflict(
+                f"Batch {quoted(id_)} is {batch.state.value} and cannot be cancelled any more.",
+                code="batch_ended",
+            )
+        self._wake()
+        return await self.get(team, id_, surface)
+
+    async def delete(self, team: str, id_: str, surface: str | None = None) -> None:
+        """Remove an ended batch with its results. Raises NotFound, FinalConflict for one that runs, Unavailable."""
+        batch = await self.get(team, id_, surface)
+        if not await self.store.write(lambda tables: tables.batches.delete(id_, team, self._clock())):
+            raise FinalConflict(
+                f"Batch {quoted(id_)} is {batch.state.value}: cancel it, and delete it once it has ended.",
+                code="batch_running",
+            )
+        await self.store.write(lambda tables: tables.lines.remove(id_))
+
+    async def has_lines(self, batch: BatchRecord, kind: OutputKind) -> bool:
+        """Whether an output file still has its lines. Raises Unavailable, QueueFull."""
+        completed = kind is OutputKind.OUTPUT
+        return await self.store.read(lambda tables: tables.lines.has_results(batch.id, completed=completed))
+
+    async def forget(self, batch: BatchRecord, kind: OutputKind) -> None:
+        """Remove the lines of an output file. Raises Unavailable."""
+        completed = kind is OutputKind.OUTPUT
+        while await self.store.write(lambda tables: tables.lines.forget(batch.id, completed=completed)):
+            pass
+
+    def set_wake(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    async def run(self) -> None:
+        """Take up what a crash left, then remove files whose life is over, until cancelled."""
+        resumed = False
+        while True:
+            try:
+                if not resumed and await self.store.opened():
+                    await self.files.tidy()
+                    await self.creator.resume()
+                    resumed = True
+                await self.files.sweep()
+            except (RoundhouseError, OSError) as error:  # the next look may succeed
+                log.warning("files and batches were not looked through", extra={"cause": str(error)})
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def close(self) -> None:
+        await self.creator.close()
+
+
+def missing_batch_error(id_: str) -> NotFound:
+    return NotFound(f"There is no batch {quoted(id_)}; it may have been deleted.", code="batch_not_found")

@@ -1,0 +1,24 @@
+"""Creating calls that are safe to repeat: the header Idempotency-Key, and a hash of the body beside it."""
+
+import hashlib
+
+from fastapi import Request
+from pydantic import BaseModel
+
+from registry.errors import BadRequest
+
+HEADER = "Idempotency-Key"
+MOST = 255
+
+
+def idempotency_key(request: Request) -> str:
+    """The header's value; empty where there is none. Raises BadRequest for one that is too long."""
+    key = request.headers.get(HEADER, "")
+    if len(key) > MOST:
+        raise BadRequest(f"An {HEADER} may have {MOST} letters.", param=HEADER)
+    return key
+
+
+def body_hash(body: BaseModel) -> str:
+    """The same for two bodies with the same content."""
+    return hashlib.sha256(body.model_dump_json().encode()).hexdigest()

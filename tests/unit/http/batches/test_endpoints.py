@@ -1,0 +1,320 @@
+"""`client.batches` of OpenAI's SDK against our Batches; each answer is held against its types."""
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+import pytest
+from openai.types import Batch, FileObject
+
+from batches.intake import creation
+from batches.records import BatchState, LineState
+from registry.errors import FinalConflict
+from tests.system.vendor.strict import faults
+from tests.unit.http.batches.conftest import BODY, URL, BatchServer, answered, jsonl, refused
+
+
+async def test_a_batch_from_creation_to_its_files(served: BatchServer) -> None:
+    made = await served.create(jsonl("c", "a", "b"), metadata={"job": "nightly"})
+    assert faults(Batch, strict(served.raw[-1])) == []
+    assert (made.status, made.endpoint, made.metadata) == ("validating", URL, {"job": "nightly"})
+    assert made.expires_at == made.created_at + 86_400
+    assert (made.output_file_id, made.error_file_id) == (None, None)
+    await served.work(made.id, lambda number: refused(number) if number == 1 else answered(number), most=2)
+    running = await served.client.batches.retrieve(made.id)
+    assert faults(Batch, strict(served.raw[-1])) == []
+    assert (running.status, running.output_file_id, running.error_file_id) == ("in_progress", None, None)
+    assert (running.request_counts.total, running.request_counts.completed, running.request_counts.failed) == (3, 1, 1)
+    await served.work(made.id, answered)
+    done = await served.client.batches.retrieve(made.id)
+    assert faults(Batch, strict(served.raw[-1])) == []
+    assert done.status == "completed"
+    assert done.completed_at is not None
+    assert done.usage.input_tokens == 6
+    assert done.usage.input_tokens_details.cached_tokens == 2
+    assert done.usage.total_tokens == 10
+    output = await read_lines(served, done.output_file_id)
+    assert [line["custom_id"] for line in output] == ["c", "b"]
+    assert output[0]["response"]["body"] == {"number": 0}
+    errors = await read_lines(served, done.error_file_id)
+    assert [line["custom_id"] for line in errors] == ["a"]
+    assert (errors[0]["response"]["status_code"], errors[0]["error"]) == (404, None)
+    assert errors[0]["response"]["body"]["error"]["code"] == "model_not_found"
+
+
+async def read_lines(served: BatchServer, id_: str) -> list[Any]:
+    """Lines of an output file, whose object has their bytes as its size."""
+    answer = await served.client.files.content(id_)
+    assert answer.response.headers["content-type"] == "application/jsonl"
+    file = await served.client.files.retrieve(id_)
+    assert faults(FileObject, served.raw[-1]) == []
+    assert (file.id, file.bytes, file.purpose) == (id_, len(answer.content), "batch_output")
+    return [json.loads(line) for line in answer.content.splitlines()]
+
+
+def strict(raw: dict[str, Any]) -> dict[str, Any]:
+    """Without our own field, and without nulls: the SDK's types do not say where OpenAI's object has them."""
+    assert raw["roundhouse"] is not None
+    found: dict[str, Any] = without_nulls({**raw, "roundhouse": None})
+    return found
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_nulls(one) for name, one in value.items() if one is not None}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+async def test_all_failed_means_no_output_file(served: BatchServer) -> None:
+    made = await served.create(jsonl("a", "b"))
+    await served.work(made.id, refused)
+    done = await served.client.batches.retrieve(made.id)
+    assert (done.status, done.output_file_id) == ("completed", None)
+    assert len(await read_lines(served, done.error_file_id)) == 2
+    for kind in ("output", "none"):
+        with pytest.raises(openai.NotFoundError):
+            await served.client.files.content(f"file-{made.id.removeprefix('batch_')}-{kind}")
+
+
+async def test_all_succeeded_means_no_error_file(served: BatchServer) -> None:
+    made = await served.create(jsonl("a", "b"))
+    await served.work(made.id, answered)
+    done = await served.client.batches.retrieve(made.id)
+    assert (done.status, done.error_file_id) == ("completed", None)
+    assert len(await read_lines(served, done.output_file_id)) == 2
+
+
+async def test_no_file_before_the_end(served: BatchServer) -> None:
+    made = await served.create(jsonl("a", "b"))
+    await served.work(made.id, answered, most=1)
+    with pytest.raises(openai.NotFoundError):
+        await served.client.files.content(f"file-{made.id.removeprefix('batch_')}-output")
+
+
+@pytest.mark.parametrize(
+    ("content", "codes"),
+    [
+        (jsonl("a") + b"{\n", [("invalid_json_line", 2)]),
+        (jsonl("a", "b", "a"), [("duplicate_custom_id", 3)]),
+        (jsonl("a") + jsonl("b", url="/v1/embeddings"), [("url_mismatch", 2)]),
+        (b"\n\n", [("empty_file", None)]),
+        (b"{" * 10 + b"\n" + b'{"custom_id":"a"}', [("invalid_json_line", 1), ("missing_required_parameter", 2)]),
+    ],
+    ids=range(5),
+)
+async def test_faults_of_the_file_fail_the_batch_and_not_the_call(
+    served: BatchServer, content: bytes, codes: list[tuple[str, int | None]]
+) -> None:
+    made = await served.create(content)
+    assert made.status == "validating"
+    await served.reach(made.id, BatchState.FAILED)
+    failed = await served.client.batches.retrieve(made.id)
+    assert faults(Batch, strict(served.raw[-1])) == []
+    assert [(fault.code, fault.line) for fault in failed.errors.data] == codes
+    assert failed.failed_at is not None
+    assert (failed.request_counts.total, failed.output_file_id, failed.error_file_id) == (0, None, None)
+
+
+async def test_the_first_hundred_faults_and_how_many_more(served: BatchServer) -> None:
+    made = await served.create(b"{\n" * 130)
+    await served.reach(made.id, BatchState.FAILED)
+    failed = await served.client.batches.retrieve(made.id)
+    assert len(failed.errors.data) == 100
+    assert served.raw[-1]["roundhouse"]["more_errors"] == 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"endpoint": "/v1/models"}, "endpoint"),
+        ({"endpoint": "/v1/images/generations"}, "endpoint"),
+        ({"completion_window": "25"}, "completion_window"),
+        ({"completion_window": "0h"}, "completion_window"),
+        ({"completion_window": "169h"}, "completion_window"),
+        ({"metadata": {str(number): "x" for number in range(17)}}, "metadata"),
+        ({"metadata": {"x" * 65: "x"}}, None),
+        ({"metadata": {"x": "x" * 513}}, "metadata.x"),
+        ({"extra_body": {"stream": True}}, "stream"),
+    ],
+    ids=range(9),
+)
+async def test_bodies_that_are_refused(served: BatchServer, changes: dict[str, Any], param: str | None) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await served.create(jsonl("a"), **changes)
+    if param is not None:
+        assert caught.value.param == param
+    assert (await served.client.batches.list()).data == []
+
+
+@pytest.mark.parametrize("window", ["1h", "168h"])
+async def test_other_windows(served: BatchServer, window: Any) -> None:
+    made = await served.create(jsonl("a"), completion_window=window)
+    assert made.completion_window == window
+    assert made.expires_at == made.created_at + 3600 * int(window[:-1])
+
+
+async def test_a_file_that_is_not_there_or_of_another_purpose(served: BatchServer) -> None:
+    more: dict[str, Any] = {"endpoint": URL, "completion_window": "24h"}
+    with pytest.raises(openai.NotFoundError) as missing:
+        await served.client.batches.create(input_file_id="file-none", **more)
+    assert missing.value.param == "input_file_id"
+    gone = await served.upload(jsonl("a"))
+    await served.client.files.delete(gone.id)
+    with pytest.raises(openai.NotFoundError):
+        await served.client.batches.create(input_file_id=gone.id, **more)
+    other = await served.upload(jsonl("a"), "a.jsonl", "user_data")
+    with pytest.raises(openai.BadRequestError) as wrong:
+        await served.client.batches.create(input_file_id=other.id, **more)
+    assert wrong.value.code == "wrong_purpose"
+
+
+async def test_the_same_creation_again_is_the_same_batch(served: BatchServer) -> None:
+    file = await served.upload(jsonl("a"))
+    more: Any = {"endpoint": URL, "completion_window": "24h", "extra_headers": {"Idempotency-Key": "k"}}
+    first, second = await asyncio.gather(
+        *(served.client.batches.create(input_file_id=file.id, **more) for _ in range(2))
+    )
+    assert first.id == second.id
+    with pytest.raises(openai.ConflictError) as caught:
+        await served.client.batches.create(input_file_id=file.id, metadata={"other": "1"}, **more)
+    assert caught.value.code == "idempotency_conflict"
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    with pytest.raises(openai.BadRequestError):
+        await served.client.batches.create(
+            input_file_id=file.id, **(more | {"extra_headers": {"Idempotency-Key": "k" * 256}})
+        )
+
+
+async def test_cancel(served: BatchServer) -> None:
+    made = await served.create(jsonl("a", "b", "c"))
+    await served.work(made.id, answered, most=1)
+    cancelling = await served.client.batches.cancel(made.id)
+    assert faults(Batch, strict(served.raw[-1])) == []
+    assert cancelling.status == "cancelling"
+    assert cancelling.cancelling_at is not None
+    assert (await served.client.batches.cancel(made.id)).status == "cancelling"
+    await served.batches.store.write(lambda tables: tables.lines.drop(made.id, LineState.CANCELLED, 60.0))
+    done = await served.client.batches.retrieve(made.id)
+    assert (done.status, done.cancelled_at) == ("cancelled", 60)
+    assert [line["custom_id"] for line in await read_lines(served, done.output_file_id)] == ["a"]
+    errors = await read_lines(served, done.error_file_id)
+    assert [(line["custom_id"], line["error"]["code"]) for line in errors] == [
+        ("b", "batch_cancelled"),
+        ("c", "batch_cancelled"),
+    ]
+    with pytest.raises(openai.ConflictError) as caught:
+        await served.client.batches.cancel(made.id)
+    assert caught.value.code == "batch_ended"
+    assert caught.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_expired_lines_are_in_the_error_file(served: BatchServer) -> None:
+    made = await served.create(jsonl("a", "b"))
+    await served.work(made.id, answered, most=1)
+    await served.batches.store.write(lambda tables: tables.lines.drop(made.id, LineState.EXPIRED, 60.0))
+    done = await served.client.batches.retrieve(made.id)
+    assert (done.status, done.expired_at) == ("expired", 60)
+    assert len(await read_lines(served, done.output_file_id)) == 1
+    assert [line["error"]["code"] for line in await read_lines(served, done.error_file_id)] == ["batch_expired"]
+
+
+async def test_unknown_batches(served: BatchServer) -> None:
+    for call in (served.client.batches.retrieve, served.client.batches.cancel):
+        with pytest.raises(openai.NotFoundError) as caught:
+            await call("batch_none")
+        assert caught.value.code == "batch_not_found"
+
+
+async def test_paging_through_many(served: BatchServer) -> None:
+    file = await served.upload(jsonl("a"))
+    ids = []
+    for number in range(7):
+        made = await served.client.batches.create(
+            input_file_id=file.id, endpoint=URL, completion_window="24h", metadata={"number": str(number)}
+        )
+        ids.append(made.id)
+    assert [batch.id async for batch in served.client.batches.list(limit=2)] == ids[::-1]
+    with pytest.raises(openai.BadRequestError):
+        await served.client.batches.list(after="batch_none")
+
+
+async def test_the_input_may_be_deleted_while_the_batch_runs(served: BatchServer) -> None:
+    made = await served.create(jsonl("a", "b"))
+    await served.reach(made.id, BatchState.IN_PROGRESS)
+    await served.client.files.delete(made.input_file_id)
+    with pytest.raises(openai.NotFoundError):
+        await served.client.files.content(made.input_file_id)
+    lines = await served.batches.store.read(lambda tables: tables.lines.waiting([made.id], 2e9))
+    assert sum(group.count for group in lines) == 2
+    assert served.batches.files.content().read(made.input_file_id, 0, 1) == b"{"
+    await served.work(made.id, answered)
+    assert await served.batches.files.sweep() == 1
+    with pytest.raises(FileNotFoundError):
+        served.batches.files.content().read(made.input_file_id, 0, 1)
+
+
+async def test_a_deleted_output_file_is_gone(served: BatchServer) -> None:
+    made = await served.create(jsonl("a", "b"))
+    await served.work(made.id, lambda number: answered(number) if number else refused(number))
+    done = await served.client.batches.retrieve(made.id)
+    assert (await served.client.files.delete(done.output_file_id)).deleted
+    for call in (served.client.files.retrieve, served.client.files.content, served.client.files.delete):
+        with pytest.raises(openai.NotFoundError):
+            await call(done.output_file_id)
+    assert len(await read_lines(served, done.error_file_id)) == 1
+
+
+async def test_a_validation_that_a_crash_ended_begins_again(served: BatchServer) -> None:
+    made = await served.create(jsonl(*map(str, range(2500))))
+    await served.batches.creator.close()
+    assert (await served.client.batches.retrieve(made.id)).status == "validating"
+    assert await served.batches.creator.resume() == 1
+    batch = await served.reach(made.id, BatchState.IN_PROGRESS)
+    assert batch.counts.total == 2500
+    lines = await served.batches.store.read(lambda tables: tables.lines.waiting([made.id], 2e9))
+    assert sum(group.count for group in lines) == 2500
+
+
+async def test_the_place_of_a_line_is_that_of_its_body(served: BatchServer) -> None:
+    made = await served.create(b"\xef\xbb\xbf" + jsonl("a") + b"\r\n" + jsonl("b", body={**BODY, "n": 1}))
+    await served.reach(made.id, BatchState.IN_PROGRESS)
+    epoch, _ = await served.batches.store.write(lambda tables: tables.runners.open(1.0, alone=True))
+    lines = await served.batches.store.write(lambda tables: tables.lines.claim(epoch, made.id, "chat", 10, 2e9))
+    content = served.batches.files.content()
+    bodies = [json.loads(content.read(made.input_file_id, line.offset, line.length)) for line in lines]
+    assert bodies == [BODY, {**BODY, "n": 1}]
+
+
+async def test_unfinished_batches_of_a_team_have_a_bound(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert creation.UNFINISHED == 100
+    monkeypatch.setattr(creation, "UNFINISHED", 3)
+    file = await served.upload(jsonl("a"))
+    more: Any = {"input_file_id": file.id, "endpoint": URL, "completion_window": "24h"}
+    first = await served.client.batches.create(**more, extra_headers={"Idempotency-Key": "first"})
+    for _ in range(2):
+        await served.client.batches.create(**more)
+    for headers in ({}, {"Idempotency-Key": "new"}):
+        with pytest.raises(openai.RateLimitError) as caught:
+            await served.client.batches.create(**more, extra_headers=headers)
+        assert caught.value.code == "too_many_batches"
+    assert (await served.client.batches.create(**more, extra_headers={"Idempotency-Key": "first"})).id == first.id
+
+
+async def test_nothing_of_the_texts_is_logged(served: BatchServer, caplog: pytest.LogCaptureFixture) -> None:
+    secret = "the word is swordfish"
+    made = await served.create(jsonl("a", body={**BODY, "note": secret}) + secret.encode())
+    await served.reach(made.id, BatchState.FAILED)
+    assert "swordfish" not in caplog.text
+    assert "swordfish" not in json.dumps(served.raw)
+
+
+async def test_a_running_batch_is_not_deleted(served: BatchServer) -> None:
+    made = await served.create(jsonl("a"))
+    with pytest.raises(FinalConflict) as caught:
+        await served.batches.delete("default", made.id)
+    assert caught.value.code == "batch_running"
+    await served.work(made.id, answered)
+    await served.batches.delete("default", made.id)
+    with pytest.raises(openai.NotFoundError):
+        await served.client.batches.retrieve(made.id)

@@ -1,0 +1,228 @@
+"""`client.files` of OpenAI's SDK against our Files; each answer is held against its types."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+from openai.types import FileDeleted, FileObject
+
+from tests.system.vendor.strict import faults
+from tests.unit.http.batches.conftest import BatchServer, jsonl
+
+FORM = {"purpose": "batch"}
+
+
+async def test_a_file_comes_back_as_it_was_sent(served: BatchServer) -> None:
+    content = jsonl("a", "b")
+    made = await served.upload(content)
+    assert faults(FileObject, served.raw[-1]) == []
+    assert (made.bytes, made.filename, made.purpose, made.status) == (len(content), "in.jsonl", "batch", "processed")
+    assert made.expires_at == pytest.approx(made.created_at + 30 * 86_400, abs=1)
+    assert await served.client.files.wait_for_processing(made.id) == made
+    assert await served.client.files.retrieve(made.id) == made
+    answer = await served.client.files.content(made.id)
+    assert answer.content == content
+    assert answer.response.headers["content-type"] == "application/jsonl"
+
+
+async def test_another_life(served: BatchServer) -> None:
+    made = await served.client.files.create(
+        file=("in.jsonl", jsonl("a")), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+    )
+    assert made.expires_at == pytest.approx(made.created_at + 3600, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"expires_after[seconds]": "3600"}, "expires_after[anchor]"),
+        ({"expires_after[anchor]": "created_at"}, "expires_after[seconds]"),
+        ({"expires_after[anchor]": "created_at", "expires_after[seconds]": "3599"}, "expires_after[seconds]"),
+        ({"expires_after[anchor]": "created_at", "expires_after[seconds]": "9" * 5000}, "expires_after[seconds]"),
+        ({"expires_after[anchor]": "created_at", "expires_after[seconds]": "-1"}, "expires_after[seconds]"),
+        ({"expires_after[anchor]": "created_at", "expires_after[seconds]": "\u0663"}, "expires_after[seconds]"),
+        ({"purpose": "assistants"}, "purpose"),
+        ({"purpose": ""}, "purpose"),
+        ({"model": "x"}, "model"),
+    ],
+    ids=range(9),
+)
+async def test_wrong_fields(served: BatchServer, changes: dict[str, str], param: str) -> None:
+    answer = await served.http.post(
+        "/v1/files", data={**FORM, **changes}, files={"file": ("in.jsonl", jsonl("a"))}
+    )  # fmt: skip
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert await _nothing_is_stored(served)
+
+
+async def test_the_purpose_may_come_after_the_file(served: BatchServer) -> None:
+    parts = [
+        b'--x\r\nContent-Disposition: form-data; name="file"; filename="C:\\\\dir\\\\in.jsonl"\r\n\r\n',
+        jsonl("a"),
+        b'\r\n--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x--\r\n',
+    ]
+    answer = await served.http.post(
+        "/v1/files", content=b"".join(parts), headers={"Content-Type": "multipart/form-data; boundary=x"}
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["filename"] == "in.jsonl"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [],
+        [("file", ("in.jsonl", b""))],
+        [("file", ("a.jsonl", jsonl("a"))), ("file", ("b.jsonl", jsonl("b")))],
+        [("file", ("in.txt", jsonl("a")))],
+        [("file", ("in.json", jsonl("a")))],
+    ],
+    ids=["none", "empty", "two", "txt", "json"],
+)
+async def test_no_file_two_files_and_other_names(served: BatchServer, files: Any) -> None:
+    answer = await served.http.post(
+        "/v1/files", data=FORM, files=files or [("other", (None, b"x"))]
+    )  # fmt: skip
+    assert answer.status_code == 400, answer.text
+    assert await _nothing_is_stored(served)
+
+
+async def test_no_purpose(served: BatchServer) -> None:
+    answer = await served.http.post("/v1/files", files={"file": ("in.jsonl", jsonl("a"))})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "purpose")
+
+
+async def test_a_file_with_faults_is_stored_and_says_the_first(served: BatchServer) -> None:
+    made = await served.upload(jsonl("a") + b"{\n" + jsonl("a"))
+    assert faults(FileObject, served.raw[-1]) == []
+    assert made.status == "error"
+    assert made.status_details.startswith("Line 2: ")
+    assert made.status_details.endswith("(2 faults in all)")
+    assert (await served.client.files.wait_for_processing(made.id)).status == "error"
+
+
+async def test_other_purposes_are_not_looked_into(served: BatchServer) -> None:
+    made = await served.upload(b"\x00\xff", "notes.bin", "user_data")
+    assert made.status == "processed"
+    answer = await served.client.files.content(made.id)
+    assert (answer.content, answer.response.headers["content-type"]) == (b"\x00\xff", "application/octet-stream")
+
+
+async def test_a_deleted_file_is_gone_for_good(served: BatchServer) -> None:
+    made = await served.upload(jsonl("a"))
+    deleted = await served.client.files.delete(made.id)
+    assert faults(FileDeleted, served.raw[-1]) == []
+    assert deleted.deleted
+    for call in (served.client.files.retrieve, served.client.files.content, served.client.files.delete):
+        with pytest.raises(openai.NotFoundError) as caught:
+            await call(made.id)
+        assert caught.value.code == "file_not_found"
+    assert await _nothing_is_stored(served)
+
+
+@pytest.mark.parametrize("name", ["file-none", "file-00-output", "file-00-errors", "..%2f..%2fetc", "x" * 120])
+async def test_unknown_files(served: BatchServer, name: str) -> None:
+    for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
+        answer = await served.http.request(method, f"/v1/files/{name}{path}")
+        assert answer.status_code == 404, answer.text
+
+
+async def test_nothing_is_created_by_looking(served: BatchServer) -> None:
+    assert (await served.client.files.list()).data == []
+    assert (await served.client.batches.list()).data == []
+    assert served.ledger.database is None
+    with pytest.raises(openai.BadRequestError):
+        await served.client.files.list(after="file-none")
+
+
+async def test_lists_page_by_page_both_ways(served: BatchServer) -> None:
+    ids = [(await served.upload(jsonl("a"), f"{number}.jsonl")).id for number in range(7)]
+    other = await served.upload(b"x", "x", "evals")
+    newest = [file.id async for file in served.client.files.list(limit=2, purpose="batch")]
+    assert newest == ids[::-1]
+    assert served.raw[-1].keys() == {"object", "data", "first_id", "last_id", "has_more"}
+    oldest = [file.id async for file in served.client.files.list(limit=3, order="asc")]
+    assert oldest == [*ids, other.id]
+
+
+async def test_the_same_upload_again_is_the_same_file(served: BatchServer) -> None:
+    again = {"extra_headers": {"Idempotency-Key": "k1"}}
+    first = await served.client.files.create(file=("in.jsonl", jsonl("a")), purpose="batch", **again)
+    second = await served.client.files.create(file=("in.jsonl", jsonl("a")), purpose="batch", **again)
+    assert second == first
+    assert len((await served.client.files.list()).data) == 1
+    with pytest.raises(openai.ConflictError) as caught:
+        await served.client.files.create(file=("in.jsonl", jsonl("b")), purpose="batch", **again)
+    assert caught.value.code == "idempotency_conflict"
+    assert caught.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_a_file_over_the_size_is_refused_while_it_comes(tmp_path: Path) -> None:
+    served = BatchServer(tmp_path, max_file=4096)
+    with pytest.raises(openai.APIStatusError) as caught:
+        await served.upload(jsonl(*map(str, range(200))))
+    assert caught.value.status_code == 413
+    assert await _nothing_is_stored(served)
+    await served.close()
+
+
+async def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
+    served = BatchServer(tmp_path, files_disk=2**20)
+    first = await served.upload(bytes(700_000), "a", "user_data")
+    with pytest.raises(openai.InternalServerError) as caught:
+        await served.upload(bytes(700_000), "b", "user_data")
+    assert (caught.value.status_code, caught.value.code) == (507, "storage_full")
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    assert [file.id for file in (await served.client.files.list()).data] == [first.id]
+    assert len(_stored(served)) == 1
+    await served.client.files.delete(first.id)
+    await served.upload(bytes(700_000), "b", "user_data")
+    await served.close()
+
+
+async def test_a_disk_at_its_reserve_takes_nothing(tmp_path: Path) -> None:
+    served = BatchServer(tmp_path, disk_reserve=2**50)
+    with pytest.raises(openai.InternalServerError) as caught:
+        await served.upload(jsonl("a"))
+    assert (caught.value.status_code, caught.value.code) == (507, "storage_full")
+    assert await _nothing_is_stored(served)
+    await served.close()
+
+
+async def test_anthropics_files_are_not_served(served: BatchServer) -> None:
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(app=served.app))
+    client = anthropic.AsyncAnthropic(api_key="x", base_url="http://test", max_retries=0)
+    headers = {"anthropic-version": "2023-06-01"}
+    for method, path in (("GET", ""), ("POST", ""), ("GET", "/file-1"), ("GET", "/file-1/content"), ("DELETE", "/f")):
+        answer = await http.request(method, f"http://test/v1/files{path}", headers=headers)
+        assert answer.status_code == 404
+        assert answer.json()["type"] == "error"
+        assert answer.json()["error"]["type"] == "not_found_error"
+    await client.close()
+    await http.aclose()
+
+
+async def test_a_large_file_is_not_held_in_memory(served: BatchServer) -> None:
+    content = bytes(range(256)) * 40_000
+    made = await served.upload(content, "big", "user_data")
+    digest = hashlib.sha256()
+    async with served.http.stream("GET", f"/v1/files/{made.id}/content") as answer:
+        sizes = []
+        async for part in answer.aiter_raw():
+            digest.update(part)
+            sizes.append(len(part))
+    assert digest.digest() == hashlib.sha256(content).digest()
+
+
+def _stored(served: BatchServer) -> list[Path]:
+    folder = served.gateway.settings.data_dir / "files"
+    return [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
+
+
+async def _nothing_is_stored(served: BatchServer) -> bool:
+    return not _stored(served) and not (await served.client.files.list()).data
