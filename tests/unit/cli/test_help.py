@@ -69,7 +69,9 @@ def test_all_commands_are_there() -> None:
         "version",
     )
     adapters = {("adapters", name) for name in names}
-    assert set(ALL) == models | keys | teams | routing | adapters | {(name,) for name in single}
+    batches = {("batch", name) for name in ("run", "list", "show", "watch", "cancel", "results")}
+    batches |= {("files", name) for name in ("upload", "list", "get", "delete")}
+    assert set(ALL) == batches | models | keys | teams | routing | adapters | {(name,) for name in single}
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

@@ -1,0 +1,1 @@
+"""`roundhouse batch` and `roundhouse files`."""

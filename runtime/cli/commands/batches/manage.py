@@ -1,0 +1,134 @@
+"""`roundhouse batch`: list, show, watch, cancel, results."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runtime.cli.commands.batches.results import check, errors_path, fault_lines, fetch
+from runtime.cli.commands.batches.run import run
+from runtime.cli.commands.batches.transfer import download
+from runtime.cli.commands.batches.waiting import BATCHES, FINAL, follow
+from runtime.cli.failures import EXIT_CODES, RefusedError
+from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.output import ago, emit, note, pairs, show, table
+from runtime.cli.remote.client import Client, Json, part
+
+Id = Annotated[str, typer.Argument(metavar="BATCH", help="Id of a batch.", show_default=False)]
+app = typer.Typer(help="Batches: files of requests, answered from idle capacity.", no_args_is_help=True)
+app.command("run", epilog=EXIT_CODES)(run)
+
+
+def _counts(batch: Json) -> str:
+    counts = batch["request_counts"]
+    failed = f", {counts['failed']} failed" if counts["failed"] else ""
+    return f"{counts['completed']} of {counts['total']}{failed}"
+
+
+def _show(batch: Json) -> None:
+    rows = [
+        ("batch", batch["id"]),
+        ("status", batch["status"]),
+        ("lines", _counts(batch)),
+        ("endpoint", batch["endpoint"]),
+        ("input", batch["input_file_id"]),
+        ("output", batch["output_file_id"] or "-"),
+        ("errors", batch["error_file_id"] or "-"),
+        ("created", ago(batch["created_at"])),
+    ]
+    if waits := dict(batch.get("roundhouse") or {}).get("waits"):
+        rows.append(("waits", str(waits)))
+    pairs(rows)
+    for line in fault_lines(batch):
+        print(f"  {line}")
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Newest batches to list.")] = 20,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List batches, the newest first.
+
+    Example: roundhouse batch list
+    """
+    with Client(url) as client:
+        result = client.get(BATCHES, limit=limit)
+    if as_json:
+        emit(result)
+        return
+    rows = [
+        [batch["id"], batch["status"], _counts(batch), batch["endpoint"], ago(batch["created_at"])]
+        for batch in result["data"]
+    ]
+    table(["BATCH", "STATUS", "LINES", "ENDPOINT", "CREATED"], rows, right=["LINES"])
+
+
+@app.command("show")
+def show_(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show a batch: its lines so far, its files, and what is wrong with them.
+
+    Example: roundhouse batch show batch_1f2e
+    """
+    with Client(url) as client:
+        show(client.get(f"{BATCHES}/{part(batch)}"), as_json, _show)
+
+
+@app.command()
+def watch(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Follow a batch until it ends. Ctrl-C leaves it running.
+
+    Example: roundhouse batch watch batch_1f2e
+    """
+    with Client(url) as client:
+        try:
+            ended = follow(client, batch, drawn=not as_json)
+        except KeyboardInterrupt:
+            note(f"\nBatch {batch} goes on.")
+            raise typer.Exit(130) from None
+    show(ended, as_json, _show)
+
+
+@app.command()
+def cancel(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Cancel a batch. Answers so far are kept.
+
+    Example: roundhouse batch cancel batch_1f2e
+    """
+    with Client(url) as client:
+        show(client.post(f"{BATCHES}/{part(batch)}/cancel"), as_json, _show)
+
+
+@app.command()
+def results(
+    batch: Id,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where the answers go; else standard output.", show_default=False),
+    ] = None,
+    errors: Annotated[
+        Path | None,
+        typer.Option(help="Where lines that failed go; else beside the output: out.errors.jsonl.", show_default=False),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch the answers of a batch that has ended. Exit code 1 where lines failed.
+
+    Example: roundhouse batch results batch_1f2e -o answers.jsonl
+    """
+    with Client(url) as client:
+        ended = client.get(f"{BATCHES}/{part(batch)}")
+        if ended["status"] not in FINAL:
+            raise RefusedError(
+                f"Batch {batch} is {ended['status']}: wait for it with `roundhouse batch watch {batch}`."
+            )
+        if output is None:
+            if ended["output_file_id"] is not None and not as_json:
+                download(client, ended["output_file_id"], None)
+        else:
+            errors = errors or errors_path(output)
+            check(ended, fetch(client, ended, output, errors), errors)
+    if as_json:
+        emit(ended)

@@ -1,0 +1,157 @@
+"""`roundhouse batch run`: from an input file to its answers, across interruptions of either side."""
+
+import hashlib
+import json
+import secrets
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.cli.commands.batches.results import check, errors_path, fetch
+from runtime.cli.commands.batches.transfer import upload
+from runtime.cli.commands.batches.waiting import BATCHES, follow
+from runtime.cli.failures import RefusedError
+from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.output import emit, note
+from runtime.cli.remote.client import Client, Json, part
+
+LINES, LINE_BYTES, VALUES = 50_000, 4 << 20, 65_536
+"""The server's usual bounds: it checks the file again by its own."""
+MOST_FAULTS = 10
+
+
+def run(
+    input_: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="JSONL in OpenAI's form: one request a line.", show_default=False)
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the answers go, in the input's order.", show_default=False)
+    ],
+    errors: Annotated[
+        Path | None,
+        typer.Option(help="Where lines that failed go; else beside the output: out.errors.jsonl.", show_default=False),
+    ] = None,
+    window: Annotated[str, typer.Option(help="Time for the whole batch: 1h to 168h.")] = "24h",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Run a file of requests, and wait for the answers. Ctrl-C leaves the batch running; run it again to go on.
+
+    Examples: roundhouse batch run requests.jsonl -o answers.jsonl;
+    roundhouse batch run requests.jsonl -o answers.jsonl --window 4h
+    """
+    endpoint = _check_input(input_)
+    errors = errors or errors_path(output)
+    if not output.parent.is_dir():
+        raise RefusedError(f"There is no folder {output.parent}.")
+    mark = _Mark(output.with_name(f".{output.name}.batch"), input_, window)
+    with Client(url) as client:
+        batch_id = mark.batch_id(client)
+        if batch_id is None:
+            file = upload(client, input_, "batch", key=mark.key, drawn=not as_json)
+            body = {"input_file_id": file["id"], "endpoint": endpoint, "completion_window": window}
+            batch_id = str(client.call("POST", BATCHES, json=body, headers={"Idempotency-Key": mark.key})["id"])
+            mark.write(batch_id)
+            note(f"batch {batch_id}")
+        else:
+            note(f"batch {batch_id} goes on")
+        try:
+            batch = follow(client, batch_id, drawn=not as_json)
+        except KeyboardInterrupt:
+            note(
+                f"\nBatch {batch_id} goes on without this command. Run it again to wait for the answers, or stop the "
+                f"batch: roundhouse batch cancel {batch_id}."
+            )
+            raise typer.Exit(130) from None
+        failures = Counter[str]() if batch["status"] == "failed" else fetch(client, batch, output, errors)
+        mark.remove()
+    check(batch, failures, errors)
+    if as_json:
+        emit(batch)
+    else:
+        print(f"{batch['request_counts']['completed']} answers are in {output}")
+
+
+def _check_input(path: Path) -> str:
+    """The endpoint that the lines name. Raises RefusedError with what is wrong with them."""
+    from batches.check_process import InputJob, InputSummary
+    from batches.check_process import check as check_lines
+    from batches.urls import URLS
+
+    if not path.is_file():
+        raise RefusedError(f"There is no file {path}.")
+    job = InputJob(
+        path=path, urls=URLS, url=_first_url(path), most_lines=LINES, line_bytes=LINE_BYTES, values=VALUES
+    )  # fmt: skip
+    for answer in check_lines(job):
+        if isinstance(answer, InputSummary) and answer.fault_count:
+            listed = [
+                f"{'' if fault.line is None else f'line {fault.line}: '}{fault.code}: {fault.message}"
+                for fault in answer.faults[:MOST_FAULTS]
+            ]
+            more = answer.fault_count - len(listed)
+            raise RefusedError(
+                f"{path} has faults: nothing was sent.",
+                faults=[*listed, *([f"and {more} more"] if more > 0 else [])],
+                code=answer.faults[0].code,
+            )
+    return str(job.url)
+
+
+def _first_url(path: Path) -> str | None:
+    """The url of the first line; None where it has none, which the check says."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                try:
+                    found: Any = json.loads(line.decode("utf-8-sig"))
+                except (ValueError, RecursionError):
+                    return None
+                url = found.get("url") if isinstance(found, dict) else None
+                return url if isinstance(url, str) else None
+    return None
+
+
+class _Mark:
+    """A file beside the output that tells which batch its answers come from, so that a second run goes on with it.
+
+    It is there before anything is sent: what was sent twice is one file and one batch for the server.
+    """
+
+    def __init__(self, path: Path, input_: Path, window: str) -> None:
+        with input_.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self._path, self._sent = path, f"{digest} {window}"
+        found = _read(path)
+        is_same = found.get("input") == self._sent
+        self.key = str(found["key"]) if is_same and "key" in found else secrets.token_hex(16)
+        self._batch = found.get("batch") if is_same else None
+        self.write(self._batch)
+
+    def batch_id(self, client: Client) -> str | None:
+        """The batch of an earlier run, if the server still has it."""
+        if not isinstance(self._batch, str):
+            return None
+        try:
+            return str(client.get(f"{BATCHES}/{part(self._batch)}")["id"])
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            self.key = secrets.token_hex(16)
+            return None
+
+    def write(self, batch: str | None) -> None:
+        self._path.write_text(json.dumps({"input": self._sent, "key": self.key, "batch": batch}), encoding="utf-8")
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Json:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
