@@ -51,7 +51,7 @@ class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     task: str
     state: str
-    device: str
+    devices: list[str]
     """Where it is; empty: nowhere."""
     bytes: int
     host_bytes: int

@@ -102,7 +102,7 @@ class Models:
 
     def plan(self, name: str) -> PlanView:
         """What a load would do now. Changes nothing."""
-        return plan_view(self._residency.plan(self._entry(name)))
+        return plan_view(*self._residency.plans(self._entry(name)))
 
     async def pin(self, name: str, pinned: bool) -> ModelView:
         """Never evict this model, or no longer so. Does not load it."""

@@ -146,11 +146,6 @@ class ModelEntry:
         for name in _OF_FILES:
             setattr(self, name, getattr(other, name))
 
-    @property
-    def device(self) -> str:
-        """The devices where it is, or was last, separated by commas."""
-        return ",".join(self.devices)
-
     def on_each(self, count: int) -> int:
         """The part of `count` bytes on each of its devices, which hold equal ones."""
         return -(-count // self.recipe.parallel.devices)

@@ -7,6 +7,7 @@ parts start tasks that carry the change out; each task ends by asking for the ne
 import asyncio
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from models.estimate import Estimate
 from registry import learning
@@ -15,6 +16,7 @@ from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
 from runtime.residency.loader import Loader
+from runtime.residency.outlook import plan_all
 from runtime.residency.replicas import ReplicaScaler, need_of
 from runtime.residency.states import HOLDS_MEMORY
 from runtime.residency.table import S, Table
@@ -75,6 +77,16 @@ class ResidencyManager:
         """What a load of this model would do now. Changes nothing."""
         since = entry.clock() if entry.requested_since is None else entry.requested_since
         return policy.plan(self.table.snapshot(), need_of(entry, since, self.patience))
+
+    def plans(self, entry: ModelEntry) -> list[policy.Plan]:
+        """The same for each replica that a load brings, the first one's first."""
+        now = entry.clock()
+        needs = []
+        for one in entry.replicas[: entry.recipe.replicas.least]:
+            known = one if one.path is not None or one.state in HOLDS_MEMORY else entry.lead
+            since = now if one.requested_since is None else one.requested_since
+            needs.append(replace(need_of(known, since, self.patience), id=one.id))
+        return plan_all(self.table.snapshot(), needs)
 
     def expected_wait(self, entry: ModelEntry) -> float:
         """Predict the seconds until a model is ready for a request that comes now."""

@@ -232,6 +232,15 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceRoom:
+    """What one device of a plan has, in bytes."""
+
+    device: str
+    free: int
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The answer; `victims` leave before the load or the wake starts."""
 
@@ -248,15 +257,15 @@ class Plan:
     host_needed: int = 0
     host_free: int = 0
     host_budget: int = NO_LIMIT
-    devices: tuple[str, ...] = ()
-    """Where it is to come."""
+    room: tuple[DeviceRoom, ...] = ()
+    """Each device where it is to come."""
     lacks: str = ""
     """What it is short of, and the settings that give more."""
 
     @property
-    def device(self) -> str:
-        """Where it is to come, by commas."""
-        return ",".join(self.devices)
+    def devices(self) -> tuple[str, ...]:
+        """Where it is to come."""
+        return tuple(one.device for one in self.room)
 
 
 def plan(snapshot: Snapshot, need: Need) -> Plan:
@@ -307,6 +316,7 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
     others = [r for r in residents if r is not own or not r.is_asleep]  # a wake brings its own bytes along
     settled = [(r.devices, *r.settled()) for r in others]
     by_device = {b.device: b.bytes - sum(s[1] for s in settled if b.device in s[0]) for b in group}
+    room = tuple(DeviceRoom(b.device, by_device[b.device], b.bytes) for b in group)
     free, budget = min(by_device.values()), min(b.bytes for b in group)
     host_free = snapshot.host_budget - sum(s[2] for s in settled)
     slots = snapshot.slots_free + sum(1 - s[3] for s in settled)
@@ -314,7 +324,7 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
     def answer(verdict: Literal["resident", "load", "wake", "wait", "impossible"], why: str, **more: object) -> Plan:
         return Plan(
             need.id, verdict, need.bytes, free, budget, why=why, host_needed=need.host, host_free=host_free,
-            host_budget=snapshot.host_budget, devices=tuple(by_device), **more,  # type: ignore[arg-type]
+            host_budget=snapshot.host_budget, room=room, **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
     if own is not None and own.state in (ModelState.READY, ModelState.LOADING):  # 1

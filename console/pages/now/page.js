@@ -39,7 +39,7 @@ function rulers(held) {
   put($("rulers"), ...now.devices.flatMap((store) => {
     const words = `${store.name} · ${store.label} · ${store.fault ? `gone: ${store.fault}` : `${size(store.held)} of ${size(store.budget)}`}`;
     const parts = held
-      .map((model, i) => ({ model, on: model.device.split(","), colour: i }))
+      .map((model, i) => ({ model, on: model.devices, colour: i }))
       .filter(({ on }) => !several || on.includes(store.name))
       .map((part) => ({ ...part, bytes: part.model.bytes / part.on.length }));
     return [

@@ -343,8 +343,8 @@ def _parts(model: ModelView) -> list[ModelPart]:
     return [
         _part(
             replaced(
-                model, id=replica_id(model.id, one.number), state=one.state,
-                bytes=one.bytes, host_bytes=one.host_bytes, device=one.device, running=one.running, waiting=one.waiting,
+                model, id=replica_id(model.id, one.number), state=one.state, bytes=one.bytes,
+                host_bytes=one.host_bytes, devices=one.devices, running=one.running, waiting=one.waiting,
             )
         )
         for one in there
@@ -355,7 +355,7 @@ def _part(model: ModelView) -> ModelPart:
     progress = model.progress
     return ModelPart(
         id=model.id, task=model.task.value, state=model.state.value, bytes=model.bytes, host_bytes=model.host_bytes,
-        device=model.device or "",
+        devices=model.devices,
         running=model.running or 0, waiting=model.waiting or 0, pinned=model.pinned,
         idle_seconds=None if model.last_used is None else round(max(0.0, time.time() - model.last_used), 1),
         wake_seconds=model.expected_wake_seconds, phase=progress.phase if progress else "",

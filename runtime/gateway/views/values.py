@@ -40,7 +40,7 @@ class FailureView(msgspec.Struct, frozen=True):
 class ReplicaView(msgspec.Struct, frozen=True):
     number: Annotated[int, Meta(ge=1)]
     state: ModelState
-    device: str | None
+    devices: Annotated[list[str], Meta(description="Where it is.")]
     bytes: Count
     host_bytes: Count
     pid: int | None
@@ -66,7 +66,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     aliases: list[str]
     context_length: Count | None
     pinned: bool
-    device: Annotated[str | None, Meta(description="Where it is, such as cuda:0; null: in no memory.")]
+    devices: Annotated[list[str], Meta(description="Where it is, such as cuda:0; several: it is spread over them.")]
     bytes: Annotated[int, Meta(ge=0, description="On the device.")]
     host_bytes: Annotated[int, Meta(ge=0, description="In host memory beside a GPU; 0 on a CPU.")]
     expected_bytes: Count
@@ -157,7 +157,7 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         aliases=sorted(alias for alias, model in aliases.items() if model == entry.model),
         context_length=context_length(entry),
         pinned=entry.pinned,
-        device=(entry.device or None) if entry.bytes else None,
+        devices=list(entry.devices) if entry.bytes else [],
         bytes=sum(one.bytes for one in replicas),
         host_bytes=sum(one.host_bytes for one in replicas),
         expected_bytes=entry.needed,
@@ -185,12 +185,15 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
 
 def _replica_view(entry: ModelEntry) -> ReplicaView:
     return ReplicaView(
-        entry.number, entry.state, (entry.device or None) if entry.bytes else None, entry.bytes, entry.host_bytes,
+        entry.number, entry.state, list(entry.devices) if entry.bytes else [], entry.bytes, entry.host_bytes,
         entry.link.pid if entry.link else None, entry.queue.running, entry.queue.waiting, entry.deaths,
     )  # fmt: skip
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
+Verdict = Literal["resident", "load", "wake", "wait", "impossible"]
+
+
 class HostPlanView(msgspec.Struct, frozen=True):
     bytes_needed: Count
     bytes_free: int
@@ -204,13 +207,35 @@ class VictimView(msgspec.Struct, frozen=True):
     action: Literal["evict", "drain", "sleep"]
 
 
+class DeviceRoomView(msgspec.Struct, frozen=True):
+    device: str
+    bytes_free: int
+    budget_bytes: Count
+
+
+class ReplicaPlanView(msgspec.Struct, frozen=True):
+    number: Annotated[int, Meta(ge=1)]
+    verdict: Verdict
+    why: str
+    devices: list[DeviceRoomView]
+    victims: list[VictimView]
+
+
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a model with several replicas the first one's, but for `replicas`."""
+
     object: Literal["plan"] = "plan"
     model: str
-    verdict: Literal["resident", "load", "wake", "wait", "impossible"]
+    verdict: Verdict
     why: str
-    device: Annotated[str, Meta(description="Where it would come, such as cuda:0; several by commas.")]
-    bytes_needed: Count
+    devices: Annotated[
+        list[DeviceRoomView], Meta(description="Where it would come; several: it would be spread over them.")
+    ]
+    replicas: Annotated[
+        list[ReplicaPlanView],
+        Meta(description="Where a load brings several: each as if those before it had come."),
+    ]
+    bytes_needed: Annotated[int, Meta(ge=0, description="On each device.")]
     bytes_free: int
     budget_bytes: Count
     host: HostPlanView | None
@@ -218,20 +243,33 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     expected_seconds: float
 
 
-def plan_view(plan: Plan) -> PlanView:
+def plan_view(plan: Plan, *others: Plan) -> PlanView:
+    """The plan of a model's first replica, and those of the others."""
     host = HostPlanView(plan.host_needed, plan.host_free, plan.host_budget)
     return PlanView(
         model=plan.model,
         verdict=plan.verdict,
         why=plan.why,
-        device=plan.device,
+        devices=_rooms(plan),
+        replicas=[
+            ReplicaPlanView(number, one.verdict, one.why, _rooms(one), _victims(one))
+            for number, one in enumerate((plan, *others) if others else (), 1)
+        ],
         bytes_needed=plan.needed,
         bytes_free=plan.free,
         budget_bytes=plan.budget,
         host=None if plan.host_budget == NO_LIMIT else host,
-        victims=[VictimView(v.id, v.bytes, v.leases, v.action) for v in plan.victims],
+        victims=_victims(plan),
         expected_seconds=round(plan.expected_seconds, 3),
     )
+
+
+def _rooms(plan: Plan) -> list[DeviceRoomView]:
+    return [DeviceRoomView(one.device, one.free, one.budget) for one in plan.room]
+
+
+def _victims(plan: Plan) -> list[VictimView]:
+    return [VictimView(v.id, v.bytes, v.leases, v.action) for v in plan.victims]
 
 
 # --- adapters --------------------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ def test_models_on_two_halves_of_a_cpu(tmp_path: Path) -> None:
         by_name = {device["name"]: device for device in status["devices"]}
         assert list(by_name) == ["cpu:0", "cpu:1"]
         models = {model["id"]: model for model in status["models"]}
-        assert {models[name]["device"] for name in NAMES} == set(by_name)
+        assert {models[name]["devices"][0] for name in NAMES} == set(by_name)
         for name in NAMES:
-            device = by_name[models[name]["device"]]
+            device = by_name[models[name]["devices"][0]]
             assert device["resident_bytes"] == models[name]["bytes"]
             assert server.metric("roundhouse_device_resident_bytes", device=device["name"]) == models[name]["bytes"]
         used = [cores_of(models[name]["pid"]) for name in NAMES]

@@ -62,7 +62,7 @@ def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> Non
     assert row["replica_reason"] in ("adapter", "prompt")
 
     before = wait_for_both(server)
-    assert {one["device"] for one in before} == set(DEVICES)
+    assert {tuple(one["devices"]) for one in before} == {(name,) for name in DEVICES}
     assert before[0]["pid"] != before[1]["pid"]
     lost = next(one for one in before if one["number"] == 2)
     with ThreadPoolExecutor(8) as pool:
@@ -84,7 +84,7 @@ def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> Non
     assert [one["deaths"] for one in after] == [0, 1]
     assert {name: say(client, name)[0] for name in names} == right
     assert server.metric("roundhouse_ready_replicas", model=CHAT) == 2
-    held = {one["device"]: one["bytes"] for one in after}
+    held = {one["devices"][0]: one["bytes"] for one in after}
     for device in server.http.get("/v1/status").json()["devices"]:
         assert device["resident_bytes"] == held[device["name"]] <= device["budget_bytes"]
     series = [

@@ -65,12 +65,12 @@ def test_each_device_holds_its_half(server: Server) -> None:
     status = server.http.get("/v1/status").json()
     models = {model["id"]: model for model in status["models"]}
     one, two = models["one"], models["two"]
-    assert two["device"] == "cpu:0,cpu:1"
+    assert two["devices"] == ["cpu:0", "cpu:1"]
     for device in status["devices"]:
-        beside = one["bytes"] if device["name"] == one["device"] else 0
+        beside = one["bytes"] if [device["name"]] == one["devices"] else 0
         assert device["resident_bytes"] == pytest.approx(two["bytes"] / 2 + beside, abs=1)
     plan = server.http.post("/v1/models/two/plan").json()
-    assert (plan["verdict"], plan["device"]) == ("resident", "cpu:0,cpu:1")
+    assert (plan["verdict"], [room["device"] for room in plan["devices"]]) == ("resident", ["cpu:0", "cpu:1"])
 
 
 def test_each_worker_has_cores_of_its_own(server: Server) -> None:

@@ -72,6 +72,32 @@ def test_plan(server: FakeServer, run: Run) -> None:
     assert "3.2 s" in reported
 
 
+def test_a_plan_has_a_line_for_each_device_and_each_replica(server: FakeServer, run: Run) -> None:
+    rooms = [{"device": f"cuda:{n}", "bytes_free": n * 2**30, "budget_bytes": 2**36} for n in range(4)]
+    victim = {"model": "old", "bytes": 2**30, "running": 0, "action": "evict"}
+    replicas = [
+        {"number": 1, "verdict": "load", "why": "", "devices": rooms[:2], "victims": [victim]},
+        {"number": 2, "verdict": "load", "why": "", "devices": rooms[2:], "victims": []},
+        {"number": 3, "verdict": "impossible", "why": "It is too large.", "devices": [], "victims": []},
+    ]
+    plan = {
+        "object": "plan", "model": "m", "verdict": "load", "why": "", "bytes_needed": 2**31, "bytes_free": 0,
+        "budget_bytes": 2**36, "host": None, "victims": [victim], "expected_seconds": 3.0, "devices": rooms[:2],
+        "replicas": replicas,
+    }  # fmt: skip
+    server.on("POST", "/v1/models/m/plan", plan)
+    lines = [" ".join(line.split()) for line in run("models", "plan", "m").stdout.splitlines()]
+    assert lines[3:6] == [
+        "needs 2.0 GiB on each device", "free on cuda:0 0 Bytes of 64.0 GiB", "free on cuda:1 1.0 GiB of 64.0 GiB",
+    ]  # fmt: skip
+    assert lines[-4:-1] == [
+        "replica 1 load: cuda:0 (0 Bytes of 64.0 GiB free), cuda:1 (1.0 GiB of 64.0 GiB free); "
+        "would leave: old (1.0 GiB, 0 running, evict)",
+        "replica 2 load: cuda:2 (2.0 GiB of 64.0 GiB free), cuda:3 (3.0 GiB of 64.0 GiB free)",
+        "replica 3 impossible: It is too large.",
+    ]
+
+
 def test_a_plan_with_a_gpu_tells_of_host_memory_and_sleep(server: FakeServer, run: Run) -> None:
     victim = {"model": "old", "bytes": 2**30, "running": 0, "action": "sleep"}
     host = {"bytes_needed": 2**30, "bytes_free": 2**34, "budget_bytes": 2**35}
@@ -168,9 +194,9 @@ def test_status_of_several_devices_has_a_line_for_each(server: FakeServer, run: 
     reported = {
         "device": {"name": "cuda:0", "label": "2 × GPU", **sizes}, "devices": cards, "slots": slots, "waiting": 0,
         "uptime_seconds": 5.0,
-        "models": [model("m", device="cuda:1", replicas=[
-            {"number": 1, "state": "ready", "device": "cuda:1", "bytes": 2**30, "running": 2, "waiting": 1},
-            {"number": 2, "state": "absent", "device": None, "bytes": 0, "running": 0, "waiting": 0},
+        "models": [model("m", devices=["cuda:1"], replicas=[
+            {"number": 1, "state": "ready", "devices": ["cuda:1"], "bytes": 2**30, "running": 2, "waiting": 1},
+            {"number": 2, "state": "absent", "devices": [], "bytes": 0, "running": 0, "waiting": 0},
         ])],
     }  # fmt: skip
     server.on("GET", "/v1/status", reported)

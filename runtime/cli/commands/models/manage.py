@@ -179,18 +179,42 @@ def _print_details(result: Json) -> None:
     )
 
 
+def _victims(plan: Json) -> str:
+    return ", ".join(
+        f"{v['model']} ({size(v['bytes'])}, {v['running']} running, {v['action']})" for v in plan["victims"]
+    )
+
+
+def _room(room: Json) -> str:
+    return f"{size(room['bytes_free'])} of {size(room['budget_bytes'])}"
+
+
+def _free(plan: Json, rooms: list[Json]) -> list[tuple[str, str]]:
+    """A line for each of several devices."""
+    if len(rooms) > 1:
+        return [(f"free on {room['device']}", _room(room)) for room in rooms]
+    return [*(("device", room["device"]) for room in rooms), ("free", _room(plan))]
+
+
+def _replica(plan: Json) -> str:
+    """A replica's plan on one line."""
+    there = ", ".join(f"{room['device']} ({_room(room)} free)" for room in plan["devices"])
+    leave = _victims(plan)
+    return f"{plan['verdict']}: {there or plan['why']}" + (f"; would leave: {leave}" if leave else "")
+
+
 def _print_plan(result: Json) -> None:
-    victims = [f"{v['model']} ({size(v['bytes'])}, {v['running']} running, {v['action']})" for v in result["victims"]]
+    rooms = result.get("devices", [])  # an older server sends neither these nor replicas
     pairs(
         [
             ("model", result["model"]),
             ("verdict", result["verdict"]),
             ("why", result["why"]),
-            *([("device", result["device"])] if result.get("device") else []),
-            ("needs", size(result["bytes_needed"])),
-            ("free", f"{size(result['bytes_free'])} of {size(result['budget_bytes'])}"),
+            ("needs", size(result["bytes_needed"]) + (" on each device" if len(rooms) > 1 else "")),
+            *_free(result, rooms),
             *([("on the host", _on_host(result["host"]))] if result["host"] else []),
-            ("would leave", ", ".join(victims) or "nobody"),
+            ("would leave", _victims(result) or "nobody"),
+            *((f"replica {one['number']}", _replica(one)) for one in result.get("replicas", [])),
             ("takes about", seconds(result["expected_seconds"])),
         ]
     )

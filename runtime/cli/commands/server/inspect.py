@@ -86,11 +86,11 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         held = size(model["bytes"]) if model["bytes"] else "-"
         busy = f"{model['running']}/{model['waiting']}"
         pinned = "yes" if model["pinned"] else ""
-        where = model["device"] if len(devices) > 1 and model["device"] else model["tier"]
+        where = ",".join(model["devices"]) if len(devices) > 1 and model["devices"] else model["tier"]
         row = [model["id"], state(model), where, held, pinned, busy, ago(model["last_used"])]
         rows.append([*row[:4], size(model["host_bytes"]) if model["host_bytes"] else "-", *row[4:]] if host else row)
         for one in model.get("replicas", []):
-            cells = [f"  replica {one['number']}", one["state"], one["device"] or "-", size(one["bytes"])]
+            cells = [f"  replica {one['number']}", one["state"], ",".join(one["devices"]) or "-", size(one["bytes"])]
             on_host = [size(one["host_bytes"])] if host else []
             rows.append([*cells, *on_host, "", f"{one['running']}/{one['waiting']}", ""])
     heads = ["MODEL", "STATE", "WHERE", "BYTES", *(["ON HOST"] if host else []), "PINNED", "RUN/WAIT", "LAST USED"]

@@ -47,21 +47,21 @@ def test_two_halves_are_not_a_whole() -> None:
 
 def test_the_device_with_room_is_taken_before_anybody_leaves() -> None:
     result = plan(Snapshot(HALVES, (resident("a", devices=("cpu:0",)),), 1, NOW), Need("new", 100, 1.0, NOW))
-    assert (result.verdict, result.device, result.victims) == ("load", "cpu:1", ())
+    assert (result.verdict, result.devices, result.victims) == ("load", ("cpu:1",), ())
 
 
 def test_who_leaves_is_on_the_same_device() -> None:
     """Of two models that would fit both: each half of the room would be on another device."""
     them = (resident("a", devices=("cpu:0",), bytes=60, last_used=0.0), resident("b", devices=("cpu:1",), bytes=90))
     result = plan(Snapshot(HALVES, them, 1, NOW), Need("new", 70, 1.0, NOW))
-    assert (result.device, [v.id for v in result.victims]) == ("cpu:0", ["a"])
+    assert (result.devices, [v.id for v in result.victims]) == (("cpu:0",), ["a"])
 
 
 def test_a_wake_stays_on_its_device() -> None:
     own = resident("new", state=ModelState.ASLEEP, devices=("cpu:0",), bytes=5, host=60)
     there = resident("a", devices=("cpu:0",), bytes=90)
     result = plan(Snapshot(HALVES, (own, there), 0, NOW), Need("new", 100, 1.0, NOW, host=60))
-    assert (result.verdict, result.device, [v.id for v in result.victims]) == ("wake", "cpu:0", ["a"])
+    assert (result.verdict, result.devices, [v.id for v in result.victims]) == ("wake", ("cpu:0",), ["a"])
 
 
 def test_a_slot_may_come_from_another_device() -> None:
@@ -94,7 +94,7 @@ def test_a_load_fits_its_device_once_its_victims_have_left(
     gone = {victim.id for victim in result.victims}
     if result.verdict == "load":
         used_bytes = sum(r.bytes for r in them if r.devices == result.devices and r.id not in gone)
-        assert used_bytes + size <= next(b.bytes for b in devices if b.device == result.device)
+        assert used_bytes + size <= next(b.bytes for b in devices if result.devices == (b.device,))
         assert slots + len(gone) >= 1
         if slots:
             assert all(r.devices == result.devices for r in them if r.id in gone)
@@ -110,12 +110,12 @@ async def test_models_are_loaded_on_both_and_leave_their_own(tmp_path: Path) -> 
         async with asyncio.timeout(200), in_use(world, "b"):
             await world.ask("a")
             entries = world.manager.entries
-            assert {entries["a"].device, entries["b"].device} == {"cpu:0", "cpu:1"}
-            freed = entries["a"].device
+            assert {entries["a"].devices, entries["b"].devices} == {("cpu:0",), ("cpu:1",)}
+            freed = entries["a"].devices
             await world.ask("c")
             assert world.witness.events[-2:] == ["evicted a", "loaded c"]
-            assert entries["c"].device == freed
-            assert world.manager.table.used_bytes(device=freed) == 100
+            assert entries["c"].devices == freed
+            assert world.manager.table.used_bytes(device=freed[0]) == 100
             assert world.manager.table.used_bytes() == 200
     finally:
         await world.manager.close()
@@ -137,22 +137,22 @@ async def test_models_of_a_device_that_is_gone_come_back_on_another(tmp_path: Pa
         async with asyncio.timeout(200):
             await world.ask("a")
             entry = world.manager.entries["a"]
-            gone, memory = entry.device, HostMemory()
+            (gone,), memory = entry.devices, HostMemory()
             memory.lost = "GPU is lost"
             world.manager.table.memories = {**world.manager.table.memories, gone: memory}
             await world.manager.watcher.look_at_devices()
             while entry.state is not ModelState.READY:
                 await world.manager.table.change()
-            assert entry.device != gone
+            assert entry.devices != (gone,)
             assert "died a device_lost" in world.witness.events
             assert entry.failures[0].cause.code == "device_lost"
             assert "GPU is lost" in str(entry.failures[0].cause)
             await world.ask("b")
-            assert world.manager.entries["b"].device == entry.device, "one leaves: nothing is loaded on what is gone"
+            assert world.manager.entries["b"].devices == entry.devices, "one leaves: nothing is loaded on what is gone"
             memory.lost = ""
             await world.manager.watcher.look_at_devices()
             await world.ask("c")
-            assert world.manager.entries["c"].device == gone
+            assert world.manager.entries["c"].devices == (gone,)
     finally:
         await world.manager.close()
         await world.pool.close()

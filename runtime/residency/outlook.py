@@ -1,0 +1,39 @@
+"""What memory holds once plans are carried out, one after another. Pure, as `runtime.residency.policy`."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from runtime.residency.policy import Need, Plan, Resident, Snapshot, plan
+from runtime.residency.states import ModelState
+
+
+def plan_all(snapshot: Snapshot, needs: Iterable[Need]) -> list[Plan]:
+    """Plan each of these as if those before it had come."""
+    plans = []
+    for need in needs:
+        plans.append(plan(snapshot, need))
+        snapshot = after(snapshot, need, plans[-1])
+    return plans
+
+
+def after(snapshot: Snapshot, need: Need, made: Plan) -> Snapshot:
+    """The snapshot once a plan's victims have left and its model is ready; the same where it does not come."""
+    if made.verdict not in ("load", "wake"):
+        return snapshot
+    actions = {victim.id: victim.action for victim in made.victims}
+    residents: list[Resident] = []
+    slots_free = snapshot.slots_free
+    for one in snapshot.residents:
+        if one.id == need.id:
+            slots_free += one.settled()[2]
+        elif one.id not in actions:
+            residents.append(one)
+        elif actions[one.id] == "sleep":
+            residents.append(one.fallen_asleep())
+        else:
+            slots_free += one.settled()[2]
+    there = Resident(
+        id=need.id, state=ModelState.READY, bytes=need.bytes, leases=0, last_used=snapshot.now, loaded_at=snapshot.now,
+        min_resident=0.0, drain_deadline=0.0, load_seconds=need.load_seconds, host=need.host, devices=made.devices,
+    )  # fmt: skip
+    return replace(snapshot, residents=(*residents, there), slots_free=slots_free - need.slot)
