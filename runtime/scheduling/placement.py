@@ -428,6 +428,10 @@ class Placement:
         """Work that waits in its own line or runs."""
         return self._waiting.work + self._running.work
 
+    def running_by_class(self) -> dict[ServiceClass, int]:
+        """In this replica."""
+        return self._running.counts()
+
     def waiting_by_class(self) -> dict[ServiceClass, int]:
         return {one: self._waiting.classes[one] for one in ServiceClass}
 

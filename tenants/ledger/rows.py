@@ -1,7 +1,7 @@
 """Ledger rows at the beginning and the end of a request. Whole numbers only."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tenants.costs.prices import PriceList
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # a server without keys loads no database
     import sqlalchemy as sa
 
 HOUR = 3600
-BATCH = "batch"
+BATCH: Final = "batch"
 """Source of lines of batches. An attempt at one that ends without an answer is repeated, so it counts nothing."""
 NAMES = ("team", "key", "model", "adapter", "endpoint", "service_class", "source")
 """By what sums are kept. No value of them is None: '' is none."""

@@ -197,7 +197,7 @@ class FakeGateway:
             for r in recipes
         }  # fmt: skip
         self.pool: Any = SimpleNamespace(size=3, free=2, restarts=0, prewarmed=lambda: [])
-        residency: Any = SimpleNamespace(
+        self.residency: Any = SimpleNamespace(
             entries=self.entries,
             get=self.entries.__getitem__,
             next_to_leave=lambda: (),
@@ -209,6 +209,7 @@ class FakeGateway:
                 used_bytes=lambda device=None: 0, lost={}, spawn=lambda work, name: asyncio.create_task(work, name=name)
             ),
         )
+        residency = self.residency
         device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
         files = ModelFiles(self.state, device, folder / "converted")
         models = Models(self.names, residency, self.pool, self.state, files)

@@ -1,0 +1,116 @@
+"""One attempt at a line: it takes the answer, and is written with the end of its row in the ledger."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from batches.ends import decide
+from batches.records import BatchRecord, Line, LineChange, LineEnd, LineUsage
+from tenants.caller import Caller
+from tenants.ledger.rows import Settlement
+
+if TYPE_CHECKING:  # a server without batches loads no database
+    import sqlalchemy as sa
+
+
+class _ErrorObject(msgspec.Struct):
+    code: Any = None
+    type: Any = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: Any = None
+
+
+_error_body = msgspec.json.Decoder(_ErrorBody)
+
+
+class LineAttempt:
+    """`runtime.gateway.context.LineSink`, and the rider of its row (`tenants.ledger.rows.Rider`).
+
+    body: the line's request.
+
+    | what happened                            | `has_rider` | what writes the line's end  |
+    |------------------------------------------|-------------|-----------------------------|
+    | it has a row in the ledger               | True        | the row's settlement        |
+    | it was refused or stopped before that    | False       | the worker, with `change`   |
+    | its row never began, or was open no more | True        | the worker; it may be late  |
+    """
+
+    def __init__(
+        self, batch: BatchRecord, line: Line, epoch: int, caller: Caller, request: str, clock: Callable[[], float]
+    ) -> None:
+        self.batch, self.line, self.epoch, self.caller, self.request = batch, line, epoch, caller, request
+        self.body = b""
+        self.has_rider = self.was_written = False
+        self.is_stopped = False
+        """The worker has stopped it."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the ledger has done with its row."""
+        self._loop, self._clock = asyncio.get_running_loop(), clock
+        self._end = LineEnd(None, request=request)
+        self._uid: str | None = None
+
+    @property
+    def end_record(self) -> LineEnd:
+        """How it ended, as far as it is known."""
+        return self._end
+
+    # --- what the request says ----------------------------------------------------------------------------------------
+    def answer(self, status: int, body: bytes, retry_after: float | None = None) -> None:
+        """As `LineSink`. Until `rider` it counts as an answer that no engine gave."""
+        code = "" if status < 400 else _code(body) or f"status_{status}"
+        self._end = LineEnd(status, code, body, self.request, retry_after=retry_after, reached_engine=False)
+
+    def rider(self, settled: Settlement, *, reached_engine: bool) -> "LineAttempt":
+        """As `LineSink`."""
+        entry, end = settled.entry, self._end
+        self.has_rider, self._uid = True, entry.uid
+        usage = LineUsage(settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens)
+        self._end = LineEnd(
+            end.status,
+            end.code,
+            end.body,
+            self.request,
+            served=f"{entry.model}@{settled.revision}",
+            adapter=entry.adapter,
+            usage=usage,
+            retry_after=end.retry_after,
+            reached_engine=reached_engine,
+        )
+        return self
+
+    def change(self) -> LineChange:
+        """What the line becomes."""
+        return decide(self.line, self._end, self._clock())
+
+    # --- in the ledger's thread ---------------------------------------------------------------------------------------
+    def write(self, connection: "sa.Connection") -> None:
+        """As `Rider`."""
+        from batches.lines import change_line
+
+        now = self._clock()
+        change_line(connection, self.epoch, self.line, decide(self.line, self._end, now), now, self._uid)
+        self.was_written = True
+
+    def end(self) -> None:
+        """As `Rider`."""
+        self._loop.call_soon_threadsafe(self._set_ended)
+
+    def _set_ended(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+def _code(body: bytes) -> str:
+    """The error's code, or its type where a dialect has no codes."""
+    try:
+        error = _error_body.decode(body).error
+        if isinstance(error, dict):
+            found = msgspec.convert(error, _ErrorObject)
+            return next((word for word in (found.code, found.type) if isinstance(word, str) and word), "")
+    except msgspec.MsgspecError:
+        pass
+    return ""

@@ -1,0 +1,340 @@
+"""Works off the lines of batches: claims them as the policy says, runs each, and sees to its end.
+
+| event                                    | then                                                                     |
+|------------------------------------------|--------------------------------------------------------------------------|
+| the first file or batch of the server    | a new epoch; earlier ones of this server are closed, their lines return  |
+| lines wait, and a model has room         | they are claimed and run                                                 |
+| a line's key lost its rights             | its batch is cancelled, with the reason in its faults                    |
+| a batch is cancelled, or its window ends | its lines that run are stopped; those that wait are dropped              |
+| a team's budget is spent                 | its lines wait, and its batches say until when                           |
+| the server begins to stop                | nothing is claimed any more; what runs may finish                        |
+| `close`                                  | what still runs is stopped and waits again; the epoch is closed          |
+
+One task on the server's event loop, and one for each line that runs.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from batches import policy
+from batches.records import BatchFault, BatchRecord, BatchState, LineState
+from batches.running import LineAttempt
+from batches.store import BatchStore
+from registry.errors import BudgetExceeded, NotFound, RoundhouseError, Unauthorized, Unavailable
+from tenants.caller import Caller
+
+log = logging.getLogger("roundhouse.batches")
+POLL_SECONDS = 1.0
+"""Longest time between two looks at the tables."""
+COALESCE_SECONDS = 0.01
+"""Lines that end within this time are followed by one claim."""
+RETRY_SECONDS = 0.5
+BUDGET_SECONDS = 30.0
+"""Longest pause of a team whose budget is spent: its limits may be raised."""
+BUDGET_WORDS = "The team's budget has no room for these lines."
+CHUNK = 1000
+
+
+class Rooms(Protocol):
+    """What models have for lines."""
+
+    def room(self, name: str, caller: Caller) -> "NamedRoom":
+        """The model that a name means, and what it has now. Never raises: an unknown name is a line's own error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRoom:
+    key: str
+    """Which model's room it is."""
+    traffic: policy.Traffic
+    is_placed: bool = True
+    """Its adapter is in a place, or it needs none."""
+    words: str = ""
+    """Why it has no room, if it has none."""
+
+
+RunLine = Callable[[LineAttempt], Awaitable[None]]
+"""Answers a line. The attempt gets the answer; raises nothing."""
+ReadBody = Callable[[str, int, int], Awaitable[bytes]]
+"""Bytes of a file: id, offset, length. Raises FileNotFoundError, OSError, Unavailable."""
+
+
+class BatchWorker:
+    """rights: the caller of a key's id; raises Unauthorized once it has none. is_open: the server takes work."""
+
+    def __init__(
+        self,
+        store: BatchStore,
+        run_line: RunLine,
+        read_body: ReadBody,
+        rooms: Rooms,
+        rights: Callable[[str], Caller],
+        is_open: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._run_line, self._read_body, self._rooms = store, run_line, read_body, rooms
+        self._rights, self._is_open, self._clock = rights, is_open, clock
+        self._changed = asyncio.Event()
+        self._epoch: int | None = None
+        self._running: dict[asyncio.Task[None], tuple[LineAttempt, str]] = {}
+        """With the key of the room that it takes."""
+        self._paused: dict[str, tuple[float, float | None]] = {}
+        """By team: until when nothing is claimed for it, and until when its budget is spent."""
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = self._fails = False
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._work(), name="batches")
+
+    def wake(self) -> None:
+        """Something was created, started or cancelled: look at once."""
+        self._changed.set()
+
+    def stop_claiming(self) -> None:
+        """The server begins to stop."""
+        self._is_stopping = True
+
+    @property
+    def running(self) -> int:
+        """Lines that run."""
+        return len(self._running)
+
+    async def close(self) -> None:
+        """Stop what runs, so that it waits again, and close the epoch."""
+        self.stop_claiming()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        self._stop(list(self._running))
+        while self._running:
+            await asyncio.wait(list(self._running))
+            await asyncio.sleep(0)  # what ended before it began is followed
+        if self._epoch is not None:
+            epoch, now = self._epoch, self._clock()
+            try:
+                await self._store.write(lambda tables: tables.runners.close(epoch, now))
+            except RoundhouseError as error:  # the next start closes it
+                log.warning("a runner's epoch was not closed", extra={"cause": error.message})
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+    async def _work(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                if await self._store.opened():
+                    await self._look()
+                self._fails = False
+            except Exception as error:  # whatever it is: the next look may succeed
+                if not self._fails:
+                    log.error("batches wait: their tables cannot be read or written", exc_info=error)
+                self._fails = True
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._changed.wait()
+                await asyncio.sleep(COALESCE_SECONDS)
+            except TimeoutError:
+                pass
+
+    async def _look(self) -> None:
+        if self._epoch is None:
+            now, alone = self._clock(), self._store.is_alone
+            self._epoch, returned = await self._store.write(lambda tables: tables.runners.open(now, alone=alone))
+            if returned:
+                log.info("lines of batches run again after a restart", extra={"lines": returned})
+        batches = await self._store.read(lambda tables: tables.batches.unfinished())
+        now = self._clock()
+        for batch in batches:
+            if batch.state is BatchState.CANCELLING:
+                await self._drop(batch, LineState.CANCELLED)
+            elif batch.state is BatchState.IN_PROGRESS and batch.deadline <= now:
+                await self._drop(batch, LineState.EXPIRED)
+        if self._is_stopping or not self._is_open():
+            return
+        callers = await self._callers([one for one in batches if one.state is BatchState.IN_PROGRESS])
+        self._paused = {team: pause for team, pause in self._paused.items() if pause[0] > now}
+        open_ = [one for one in batches if one.id in callers and one.deadline > now]
+        for batch in open_:
+            if batch.team in self._paused:
+                await self._set_wait(batch, BUDGET_WORDS, self._paused[batch.team][1])
+        works = [one for one in open_ if one.team not in self._paused]
+        while works and await self._claim(works, callers):
+            pass
+
+    async def _drop(self, batch: BatchRecord, to: LineState) -> None:
+        """Stop the lines of a batch that run, and cancel or expire those that wait."""
+        self._stop([task for task, (attempt, _) in self._running.items() if attempt.batch.id == batch.id])
+        id_, now = batch.id, self._clock()
+        while await self._store.write(lambda tables: tables.lines.drop(id_, to, now)) == CHUNK:
+            pass
+
+    def _stop(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            attempt, _ = self._running[task]
+            if not attempt.is_stopped:  # once: the task then writes the line's end
+                attempt.is_stopped = True
+                task.cancel()
+
+    async def _callers(self, batches: Sequence[BatchRecord]) -> dict[str, Caller]:
+        """By batch, for those whose keys have their rights; the others are cancelled."""
+        callers: dict[str, Caller] = {}
+        for batch in batches:
+            try:
+                callers[batch.id] = self._rights(batch.key)
+            except Unauthorized as error:
+                fault = BatchFault(error.code, f"The batch was cancelled: its key has no rights now. {error.message}")
+                await self._cancel(batch.id, fault)
+            except RoundhouseError:  # not known now
+                continue
+        return callers
+
+    async def _cancel(self, id_: str, fault: BatchFault) -> None:
+        now = self._clock()
+        await self._store.write(lambda tables: tables.batches.cancel(id_, now, fault))
+        log.info("a batch was cancelled", extra={"batch": id_, "code": fault.code})
+        self.wake()
+
+    # --- claims -------------------------------------------------------------------------------------------------------
+    async def _claim(self, batches: Sequence[BatchRecord], callers: Mapping[str, Caller]) -> bool:
+        """One round of claims. True: lines were claimed, and others may be."""
+        now, ids = self._clock(), [batch.id for batch in batches]
+        waiting = await self._store.read(lambda tables: tables.lines.waiting(ids, now))
+        if not waiting:
+            return False
+        rooms: dict[str, NamedRoom] = {}
+        groups: dict[str, list[policy.LineGroup]] = {}
+        for one in waiting:
+            room = self._rooms.room(one.model, callers[one.batch])
+            rooms.setdefault(room.key, room)
+            groups.setdefault(one.batch, []).append(
+                policy.LineGroup(one.model, room.key, one.count, one.suspects, room.is_placed)
+            )
+        runs = Counter(attempt.batch.id for attempt, _ in self._running.values())
+        works = [
+            self._work_of(batch, callers[batch.id], groups[batch.id], runs[batch.id], now)
+            for batch in batches
+            if batch.id in groups
+        ]
+        claims = policy.choose(works, {key: self._use(key, room) for key, room in rooms.items()})
+        by_id, count = {batch.id: batch for batch in batches}, 0
+        for claim in claims:
+            count += await self._take(by_id[claim.batch], callers[claim.batch], claim, now)
+        await self._explain(by_id, groups, rooms, {claim.batch for claim in claims}, runs)
+        return False if not count else any(claim.is_suspect for claim in claims)
+
+    def _work_of(
+        self, batch: BatchRecord, caller: Caller, groups: Sequence[policy.LineGroup], running: int, now: float
+    ) -> policy.BatchWork:
+        ended, since = batch.counts.completed + batch.counts.failed, batch.started
+        rate = ended / (now - since) if since is not None and now > since and ended >= policy.MEASURED else None
+        left = policy.slack(batch, now, rate)
+        return policy.BatchWork(
+            batch.id, batch.team, caller.weight, policy.level_of(left), left, batch.created, batch.priority, groups,
+            running,
+        )  # fmt: skip
+
+    def _use(self, key: str, room: NamedRoom) -> policy.RoomUse:
+        there = [attempt for attempt, its_key in self._running.values() if its_key == key]
+        limits = {level: policy.room_for(room.traffic, level) for level in policy.Level}
+        return policy.RoomUse(limits, len(there), any(attempt.line.deaths for attempt in there))
+
+    async def _take(self, batch: BatchRecord, caller: Caller, claim: policy.LineClaim, now: float) -> int:
+        """Claim lines and run them. Returns how many."""
+        epoch = self._epoch
+        assert epoch is not None
+        lines = await self._store.write(
+            lambda tables: tables.lines.claim(
+                epoch, claim.batch, claim.name, claim.count, now, suspects=claim.is_suspect
+            )
+        )
+        for line in lines:
+            request = f"batch_req_{secrets.token_hex(12)}"
+            attempt = LineAttempt(batch, line, epoch, caller, request, self._clock)
+            self._follow(self._run(attempt), attempt, claim.room)
+        return len(lines)
+
+    async def _explain(
+        self,
+        batches: Mapping[str, BatchRecord],
+        groups: Mapping[str, Sequence[policy.LineGroup]],
+        rooms: Mapping[str, NamedRoom],
+        claimed: set[str],
+        runs: Mapping[str, int],
+    ) -> None:
+        """Store why batches wait of which no line runs."""
+        for id_, batch in batches.items():
+            if id_ in claimed or runs.get(id_, 0):
+                words = ""
+            else:
+                words = next((rooms[group.room].words for group in groups.get(id_, ()) if rooms[group.room].words), "")
+            await self._set_wait(batch, words)
+
+    async def _set_wait(self, batch: BatchRecord, words: str, until: float | None = None) -> None:
+        if (words, until) != (batch.waits, batch.waits_until):
+            await self._store.write(lambda tables: tables.batches.wait([batch.id], words, until))
+
+    # --- a line -------------------------------------------------------------------------------------------------------
+    async def _run(self, attempt: LineAttempt) -> None:
+        """Run a line and see to its end; when it is stopped, to its return."""
+        try:
+            line = attempt.line
+            attempt.body = await self._read_body(attempt.batch.input_file, line.offset, line.length)
+            await self._run_line(attempt)
+        except asyncio.CancelledError:
+            if not attempt.is_stopped:
+                raise
+        except FileNotFoundError:
+            gone = NotFound("The input file of this batch is gone: upload it again.", code="file_not_found")
+            attempt.answer(gone.status, _error(gone))
+        except (RoundhouseError, OSError) as error:  # the file cannot be read now
+            log.warning("a line of a batch could not be read", extra={"batch": attempt.batch.id, "cause": str(error)})
+            attempt.answer(Unavailable.status, b"")
+        except Exception:  # the border: the line is tried again
+            log.exception("a line of a batch broke", extra={"request_id": attempt.request})
+        await self._see_to_end(attempt)
+
+    async def _see_to_end(self, attempt: LineAttempt) -> None:
+        if attempt.has_rider:
+            await attempt.ended
+        while not attempt.was_written:
+            try:
+                await self._store.write(
+                    lambda tables: tables.lines.end(attempt.epoch, attempt.line, attempt.change(), self._clock())
+                )
+                attempt.was_written = True
+            except Unavailable as error:
+                if error.code == "shutting_down":  # the next start returns it
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
+        end = attempt.end_record
+        if end.code == BudgetExceeded.code and not end.reached_engine:
+            now, seconds = self._clock(), end.retry_after
+            until = None if seconds is None else now + seconds
+            pause = BUDGET_SECONDS if seconds is None else min(BUDGET_SECONDS, seconds)
+            self._paused[attempt.batch.team] = now + pause, until
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        attempt, room = self._running.pop(task)
+        if task.cancelled():  # before it began: it still has to give its line back
+            self._follow(self._see_to_end(attempt), attempt, room)
+        elif (error := task.exception()) is not None:
+            log.error("the end of a line was not written", exc_info=error)
+        self._changed.set()
+
+    def _follow(self, work: Coroutine[Any, Any, None], attempt: LineAttempt, room: str) -> None:
+        task = asyncio.create_task(work, name=attempt.request)
+        self._running[task] = attempt, room
+        task.add_done_callback(self._ended)
+
+
+def _error(error: RoundhouseError) -> bytes:
+    """As OpenAI's: a file that is gone has no dialect."""
+    return msgspec.json.encode({"error": {"message": error.message, "type": error.type, "code": error.code}})

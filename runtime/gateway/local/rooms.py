@@ -1,0 +1,87 @@
+"""What models have for lines of batches: places, and what others do with them."""
+
+import time
+from collections.abc import Callable
+
+from batches.policy import LOOK_AHEAD, RESERVED_PLACES, Traffic
+from batches.worker import NamedRoom
+from registry.catalog import ResolvedName
+from registry.errors import RoundhouseError
+from runtime.gateway.names import Names
+from runtime.gateway.record import RequestRecord
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from tenants.caller import Caller, ServiceClass
+from tenants.ledger.rows import BATCH
+
+QUIET_SECONDS = 10.0
+"""Without a request of a higher class, until lines may fill all places of a model."""
+IDLE_SECONDS = 60.0
+"""The same, until a model may leave memory for another one that lines need."""
+AWAY_LINES = 4
+"""Lines at a time for names that are no model of this machine."""
+
+
+class LineRooms:
+    """`batches.worker.Rooms`, and a sink of records: it notices when people use a model."""
+
+    def __init__(self, names: Names, residency: ResidencyManager, clock: Callable[[], float] = time.monotonic) -> None:
+        self._names, self._residency, self._clock = names, residency, clock
+        self._used: dict[str, float] = {}
+        """By model, when the last request ended that was no line."""
+
+    def take(self, record: RequestRecord) -> None:
+        target = record.target
+        if target is not None and record.context.source != BATCH and target.model in self._residency.entries:
+            self._used[target.model] = self._clock()
+
+    def room(self, name: str, caller: Caller) -> NamedRoom:
+        """As `Rooms`."""
+        try:
+            resolved = self._names.find(name, caller)
+            entry = self._residency.get(resolved.recipe.id)
+        except (RoundhouseError, KeyError):  # a router's, a provider's, or unknown: the line itself gets the error
+            return NamedRoom(f"{name.partition('/')[0]}/" if "/" in name else "", Traffic(AWAY_LINES - LOOK_AHEAD))
+        traffic = self._traffic(entry)
+        return NamedRoom(entry.model, traffic, self._is_placed(entry, resolved), self._words(entry, traffic))
+
+    def _traffic(self, entry: ModelEntry) -> Traffic:
+        policy = entry.queue.policy
+        classes = [policy.waiting_by_class(), *(one.queue.policy.running_by_class() for one in entry.replicas)]
+        others = sum(count for counts in classes for one, count in counts.items() if one is not ServiceClass.BATCH)
+        is_resident = entry.lead.is_ready
+        return Traffic(
+            policy.turns,
+            others,
+            is_quiet=not others and self._idle(entry.model) >= QUIET_SECONDS,
+            is_resident=is_resident,
+            may_load=is_resident or self._may_load(entry),
+        )
+
+    def _idle(self, model: str) -> float:
+        """Seconds since people used a model."""
+        return self._clock() - self._used.get(model, float("-inf"))
+
+    def _may_load(self, entry: ModelEntry) -> bool:
+        """Whether a load evicts nobody that people used lately, or has begun."""
+        if entry.progress is not None:
+            return True
+        plan = self._residency.plan(entry)
+        if plan.verdict == "impossible":  # the line gets the reason
+            return True
+        if plan.verdict == "wait":
+            return False
+        entries = self._residency.entries
+        models = (entries[victim.id].model if victim.id in entries else victim.id for victim in plan.victims)
+        return all(self._idle(model) >= IDLE_SECONDS for model in models)
+
+    def _is_placed(self, entry: ModelEntry, resolved: ResolvedName) -> bool:
+        version = resolved.version
+        return version is None or any(one.queue.policy.has_place(version.digest) for one in entry.replicas)
+
+    def _words(self, entry: ModelEntry, traffic: Traffic) -> str:
+        if not traffic.is_resident and not traffic.may_load:
+            return f"{entry.model} is not loaded, and a load would take memory from models in use."
+        if not traffic.is_quiet and traffic.places - RESERVED_PLACES - traffic.others <= 0:
+            return f"Interactive traffic has all places of {entry.model}."
+        return ""

@@ -1,0 +1,314 @@
+"""Lines of batches from claim to end, over a scripted engine: the table of `batches.worker`, and the ledger's sums."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batches import ends, worker
+from batches.records import BatchState, LineCounts, LineState
+from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
+from registry.errors import EngineFailed, Unauthorized, Unavailable
+from runtime.gateway.context import RequestContext
+from runtime.http.routes import ENDPOINTS
+from tenants.caller import Caller
+from tenants.ledger.writer import LedgerWriter
+from tenants.limits.limiter import Amounts, Limiter
+from tenants.limits.records import Kind, Limit
+from tests.unit.http.answering import answer as answer_request
+from tests.unit.http.batches.bench import BATCH, CALLER, Bench, answer, body, echo, other_batch
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(ends, "REFUSED_PAUSE", 0.01)
+    monkeypatch.setattr(ends, "LONGEST_REFUSED", 0.01)
+    monkeypatch.setattr(worker, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(worker, "BUDGET_SECONDS", 0.05)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    await bench.open()
+    yield bench
+    await bench.close()
+
+
+def text(result: bytes | None) -> Any:
+    return json.loads(result or b"null")
+
+
+async def test_each_line_is_answered_once_and_the_ledger_agrees(bench: Bench) -> None:
+    bodies = [body(f"t{number}") for number in range(100)]
+    bodies[7], bodies[8] = body("x", "nobody"), body("x", stream=True)
+    await bench.create(bodies)
+    batch = await bench.until_final()
+    assert (batch.state, batch.counts) == (BatchState.COMPLETED, LineCounts(100, 98, 2))
+    lines = await bench.results()
+    assert [line.number for line in lines] == list(range(100))
+    for line in lines:
+        if line.number in (7, 8):
+            continue
+        assert (line.status, text(line.result)) == (200, {"text": f"t{line.number}"})
+        assert (line.served, line.adapter, line.attempts, line.code) == ("chat@rev", "", 1, "")
+    assert (lines[7].status, lines[7].code, lines[7].attempts) == (404, "model_not_found", 0)
+    assert (lines[8].status, text(lines[8].result)["error"]["param"]) == (400, "stream")
+    assert len({line.uid for line in lines}) == 99, "each has a row of its own; the two have none"
+    assert len({line.request for line in lines}) == 100
+    assert bench.rows() == {("settled", "done", 7): 98}
+    assert (batch.usage.input, batch.usage.cached, batch.usage.output) == (98 * 5, 98, 98 * 2)
+    assert bench.cost() == 98 * (5 + 2 * 2) * 10**6
+    assert bench.differences() == []
+    assert len(bench.link.requests) == 98
+    request = bench.link.requests[0]
+    assert isinstance(request, HttpCall)
+    assert request.priority == 2
+
+
+async def test_no_more_lines_are_in_the_queue_than_its_places_and_a_few(bench: Bench) -> None:
+    bench.link.gate.clear()
+    await bench.create([body("t") for _ in range(100)])
+    async with asyncio.timeout(30):
+        while len(bench.link.requests) < 32:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)  # nothing more comes
+    queue = bench.gateway.queues["chat"]
+    assert (queue.running, queue.waiting) == (32, 2)
+    assert bench.worker.running == 34
+    bench.link.gate.set()
+    await bench.until_final()
+
+
+async def test_a_line_that_fails_is_repeated_and_paid_for_once(bench: Bench) -> None:
+    fails = {"t1": 2, "t2": 9}
+
+    def script(request: HttpCall) -> Any:
+        content = json.loads(request.body)["messages"][0]["content"]
+        if fails.get(content, 0):
+            fails[content] -= 1
+            part = [ResponseStart(status=200, content_type="application/json"), Chunk(data=b"{")]
+            return [*part, EngineFailed("no") if fails[content] % 2 else Unavailable("no", code="restarting")]
+        return answer(content)
+
+    bench.link.script = script
+    await bench.create([body(f"t{number}") for number in range(3)])
+    batch = await bench.until_final()
+    assert batch.counts == LineCounts(3, 2, 1)
+    lines = await bench.results()
+    assert [(line.status, line.attempts) for line in lines] == [(200, 1), (200, 3), (503, 5)]
+    assert text(lines[2].result)["error"]["message"] == "no"
+    assert lines[2].code == "restarting"
+    assert batch.usage.input == 10
+    rows = bench.rows()
+    assert rows["settled", "done", 7] == 2
+    assert sum(count for (_, _, tokens), count in rows.items() if not tokens) == 7
+    assert bench.differences() == []
+
+
+async def test_an_answer_of_the_engine_that_is_a_failure_is_repeated(bench: Bench) -> None:
+    statuses = iter([500, 429, 400])
+    bench.link.script = lambda _: [
+        ResponseStart(status=next(statuses), content_type="application/json"),
+        Chunk(data=b'{"error":{"code":"too_long"}}'),
+        ResponseEnd(usage=Usage()),
+    ]
+    await bench.create([body("t")])
+    batch = await bench.until_final()
+    assert batch.counts == LineCounts(1, 0, 1)
+    [line] = await bench.results()
+    assert (line.status, line.code, line.attempts) == (400, "too_long", 3)
+    assert bench.rows() == {("settled", "failed", 0): 2, ("settled", "refused", 0): 1}
+
+
+async def test_lines_of_an_engine_that_died_come_back_one_at_a_time(bench: Bench) -> None:
+    """The line that kills takes the engine down whatever runs beside it; in the end it alone has failed."""
+    running: set[str] = set()
+    together: list[set[str]] = []
+
+    def look(request: HttpCall) -> None:
+        content = json.loads(request.body)["messages"][0]["content"]
+        running.add(content)
+        together.append(set(running))
+
+    def script(request: HttpCall) -> Any:
+        content = json.loads(request.body)["messages"][0]["content"]
+        running.discard(content)
+        first = len(bench.link.requests) <= 5
+        if content == "killer" or first:
+            return [EngineFailed("It died.", code="engine_died")]
+        return answer(content)
+
+    bench.link.look, bench.link.script = look, script
+    await bench.create([body(content) for content in ("a", "b", "killer", "c", "d")])
+    batch = await bench.until_final()
+    assert batch.counts == LineCounts(5, 4, 1)
+    lines = await bench.results()
+    assert [(line.status, line.deaths) for line in lines] == [(200, 1), (200, 1), (500, 3), (200, 1), (200, 1)]
+    assert lines[2].code == "engine_died"
+    assert all(len(one) == 1 for one in together[5:])
+
+
+async def test_a_cancelled_batch_stops_what_runs(bench: Bench) -> None:
+    bench.link.free = 0
+    bench.link.gate.clear()
+    await bench.create([body("t") for _ in range(50)])
+    async with asyncio.timeout(30):
+        while len(bench.link.requests) < 32:
+            await asyncio.sleep(0.01)
+    await bench.store.write(lambda tables: tables.batches.cancel(BATCH.id, time.time()))
+    bench.worker.wake()
+    batch = await bench.until_final()
+    assert (batch.state, batch.counts) == (BatchState.CANCELLED, LineCounts(50, 0, 0, 50))
+    assert len(bench.link.cancelled) == 32
+    assert bench.worker.running == 0
+    assert {state for state, _, tokens in bench.rows() if not tokens} == {"settled"}
+    assert bench.differences() == []
+
+
+async def test_at_the_end_of_its_window_a_batch_keeps_what_has_ended(bench: Bench) -> None:
+    calls = 0
+
+    def script(request: HttpCall) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 10:
+            bench.link.gate.clear()
+        return echo(request)
+
+    bench.link.script, bench.link.free = script, 0
+    await bench.create([body("t") for _ in range(40)], other_batch("b", created=time.time() - 99, window=100))
+    batch = await bench.until_final("b")
+    assert batch.state is BatchState.EXPIRED
+    assert batch.counts.expired
+    assert batch.counts.completed + batch.counts.expired == 40
+    lines = await bench.results("b")
+    assert sum(line.state is LineState.EXPIRED for line in lines) == batch.counts.expired
+    assert bench.rows()["settled", "done", 7] == batch.counts.completed
+
+
+async def test_a_key_without_rights_cancels_its_batch(bench: Bench) -> None:
+    bench.link.gate.clear()
+    await bench.create([body("t") for _ in range(3)])
+    async with asyncio.timeout(30):
+        while len(bench.link.requests) < 3:
+            await asyncio.sleep(0.01)
+
+    def refuse(_: str) -> Caller:
+        raise Unauthorized("This key was revoked.", code="api_key_revoked")
+
+    bench.rights = refuse
+    batch = await bench.until_final()
+    assert (batch.state, batch.counts.cancelled) == (BatchState.CANCELLED, 3)
+    [fault] = batch.faults
+    assert (fault.code, fault.message) == (
+        "api_key_revoked",
+        "The batch was cancelled: its key has no rights now. This key was revoked.",
+    )
+
+
+async def test_while_its_budget_is_spent_a_teams_lines_wait(tmp_path: Path) -> None:
+    limiter = Limiter()
+    small = Limit("l", "team", "search", Kind.MONTH, 3 * 10**12)
+    rate = Limit("r", "team", "search", Kind.REQUESTS, 1)
+    limiter.replace([small, rate], {})
+    bench = Bench(tmp_path, limiter)
+    await bench.open()
+    try:
+        spent = limiter.admit(Caller("search", "key"), "chat", Amounts(money=3 * 10**12 - 10), spends_only=True)
+        await bench.create([body("t", max_tokens=10) for _ in range(3)])
+        waiting = await bench.until(lambda batch: batch.waits)
+        assert waiting.waits == "The team's budget has no room for these lines."
+        assert waiting.waits_until is not None
+        assert waiting.counts.left == 3
+        limiter.settle(spent, Amounts())
+        batch = await bench.until_final()
+        assert (batch.state, batch.counts) == (BatchState.COMPLETED, LineCounts(3, 3)), "the rate counts no lines"
+        assert limiter.spendable(Caller("search", "key"), "chat") == 3 * 10**12 - bench.cost()
+    finally:
+        await bench.close()
+
+
+async def test_a_stopped_server_goes_on_where_it_was(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.open()
+    count = 0
+
+    def script(request: HttpCall) -> Any:
+        nonlocal count
+        count += 1
+        if count > 20:
+            bench.link.gate.clear()
+        return echo(request)
+
+    bench.link.script = script
+    await bench.create([body(f"t{number}") for number in range(60)])
+    async with asyncio.timeout(30):
+        while len(bench.link.requests) < 40:
+            await asyncio.sleep(0.01)
+    bench.worker.stop_claiming()
+    before = await bench.get()
+    await bench.close()
+    await bench.open()
+    try:
+        batch = await bench.until_final()
+        assert batch.counts == LineCounts(60, 60)
+        lines = await bench.results()
+        assert [text(line.result) for line in lines] == [{"text": f"t{number}"} for number in range(60)]
+        assert {line.attempts for line in lines} == {1}, "what was stopped counts as no attempt"
+        assert len(bench.link.requests) <= 60 - before.counts.completed
+        assert bench.rows()["settled", "done", 7] == 60
+        assert bench.differences() == []
+    finally:
+        await bench.close()
+
+
+async def test_a_line_whose_row_cannot_begin_runs_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, refused = LedgerWriter.begin, 0
+
+    def fail(writer: LedgerWriter, entry: Any) -> Any:
+        nonlocal refused
+        if refused < 3:
+            refused += 1
+            raise Unavailable("The ledger cannot be written.", code="ledger_unavailable")
+        return begin(writer, entry)
+
+    monkeypatch.setattr(LedgerWriter, "begin", fail)
+    await bench.create([body("t") for _ in range(5)])
+    batch = await bench.until_final()
+    assert (batch.counts, refused) == (LineCounts(5, 5), 3)
+    assert bench.rows() == {("settled", "done", 7): 5}
+
+
+async def test_a_file_that_is_gone_ends_its_lines(bench: Bench) -> None:
+    await bench.create([body("t")])
+    bench.bodies.clear()
+    await bench.create([body("u")], other_batch("b"))
+    bench.bodies.clear()
+    batch = await bench.until_final("b")
+    assert batch.counts in (LineCounts(1, 0, 1), LineCounts(1, 1))
+
+
+async def test_beside_people_lines_leave_places_free(bench: Bench) -> None:
+    seen: list[int] = []
+    await answer_request(
+        bench.gateway.gateway, RequestContext("r", CALLER), ENDPOINTS["/v1/chat/completions"],
+        json.dumps(body("person")).encode(),
+    )  # fmt: skip
+    bench.rooms.take(bench.gateway.records.all[-1])
+    bench.link.look = lambda _: seen.append(bench.gateway.queues["chat"].running)
+    bench.link.gate.clear()
+    await bench.create([body("t") for _ in range(60)])
+    async with asyncio.timeout(30):
+        while bench.worker.running < 24:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)
+    assert bench.worker.running == 24
+    bench.link.gate.set()
+    await bench.until_final()
+    assert max(seen) <= 24
