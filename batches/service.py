@@ -112,6 +112,10 @@ class BatchService:
         while await self.store.write(lambda tables: tables.lines.forget(batch.id, completed=completed)):
             pass
 
+    async def read_line(self, file_id: str, offset: int, length: int) -> bytes:
+        """The request of a line. Raises FileNotFoundError, OSError, Unavailable."""
+        return await asyncio.to_thread(self._content().read, file_id, offset, length)
+
     def set_wake(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 

@@ -103,6 +103,13 @@ class BatchWorker:
         """The server begins to stop."""
         self._is_stopping = True
 
+    async def drain(self, seconds: float) -> None:
+        """Claim nothing more, and wait until no line runs, at most so long."""
+        self.stop_claiming()
+        until = time.monotonic() + seconds
+        while self._running and (left := until - time.monotonic()) > 0:
+            await asyncio.wait(list(self._running), timeout=left)
+
     @property
     def running(self) -> int:
         """Lines that run."""

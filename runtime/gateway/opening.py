@@ -33,6 +33,7 @@ from runtime.gateway.launch.editor import Editor
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.local.backend import LocalBackend
+from runtime.gateway.local.rooms import LineRooms
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
@@ -184,6 +185,7 @@ class _Rooms:
         )
         usage = UsageReport(self.ledger, settings.currency, settings.provider_prices)
         trusted = settings.trust_clients
+        line_rooms = LineRooms(names, residency)
         services = Services(
             settings=settings,
             models=self.models,
@@ -200,6 +202,7 @@ class _Rooms:
             usage=usage,
             responses=self.responses,
             batches=self.batches,
+            line_rooms=line_rooms,
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),
@@ -216,7 +219,13 @@ class _Rooms:
             [ProviderBackend(self.providers), LocalBackend(names, residency, self.service.stored, self.metrics)],
             ledger=LedgerSink(self.ledger, machine_price, cold=settings.cold_starts == "caller"),
             limits=LimitSink(self.limiter, self.ledger, settings.max_audio_seconds),
-            sinks=[RequestMetrics(self.metrics), TeamMetrics(self.metrics), RequestLog(), ConsoleSink(self.console)],
+            sinks=[
+                RequestMetrics(self.metrics),
+                TeamMetrics(self.metrics),
+                RequestLog(),
+                ConsoleSink(self.console),
+                line_rooms,
+            ],
             transcripts=self.console.texts,
             tracing=self.tracing,
         )

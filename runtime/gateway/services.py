@@ -17,6 +17,7 @@ from runtime.gateway.combine import Combiner
 from runtime.gateway.launch.additions import Additions
 from runtime.gateway.launch.editor import Editor
 from runtime.gateway.launch.reloader import RecipeReloader
+from runtime.gateway.local.rooms import LineRooms
 from runtime.gateway.models import Models
 from runtime.gateway.providers.index import ProviderIndex
 from runtime.gateway.providers.store import ProviderStore
@@ -127,6 +128,8 @@ class Services:
     usage: UsageReport
     responses: ResponseStore
     batches: BatchService
+    line_rooms: LineRooms
+    """What models have for lines of batches."""
     routers: RouterStore
     providers: ProviderIndex
     provider_models: Providers

@@ -29,6 +29,7 @@ import psutil
 import uvicorn
 from fastapi import FastAPI
 
+from batches.worker import BatchWorker
 from models.process_control import die_with_parent
 from registry.base.heap import CollectionLog, freeze_heap
 from registry.errors import Unavailable
@@ -40,6 +41,7 @@ from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
+from runtime.http.batches.lines import batch_worker
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import layers, raise_file_limit, uvicorn_options
 from runtime.http.middleware import ContextMiddleware
@@ -146,12 +148,17 @@ class ApiProcess:
         self._opened = open_gateway(settings, documents, device)
         self._gateways: list[Gateway] = []
         self._reloads: list[asyncio.Task[None]] = []
-        self._shutdown = Shutdown(
-            self._remaining, settings.drain_seconds, lambda: self.gateway().services.console.live.close()
-        )
+        self._batches: BatchWorker | None = None
+        self._shutdown = Shutdown(self._remaining, settings.drain_seconds, self._closing)
 
     def gateway(self) -> Gateway:
         return self._gateways[0]
+
+    def _closing(self) -> None:
+        """The port closes."""
+        self.gateway().services.console.live.close()
+        if self._batches is not None:
+            self._batches.stop_claiming()
 
     def _remaining(self) -> RemainingWork:
         return RemainingWork(*self.gateway().services.overview.remaining_work())
@@ -171,6 +178,8 @@ class ApiProcess:
             self._gateways.append(await self._opened.__aenter__())
         except OSError as error:
             raise Unavailable(unusable(error)) from error
+        self._batches = batch_worker(self.gateway())
+        self._batches.start()
         gc.callbacks.append(CollectionLog(asyncio.get_running_loop(), log))
         freeze_heap()
         self._shutdown.listen()
@@ -178,6 +187,9 @@ class ApiProcess:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     async def stop(self) -> None:
+        if self._batches is not None:
+            await self._batches.drain(self._shutdown.seconds_left())
+            await self._batches.close()
         self._shutdown.drained()
         await self._opened.__aexit__(None, None, None)
         self._shutdown.ending()

@@ -85,6 +85,11 @@ class Shutdown:
         self._closing()
         self._say("stopping: the port is closed, requests may finish", self._first, at_most_s=self._seconds)
 
+    def seconds_left(self) -> float:
+        """Seconds for which work may still run; all of them before the beginning."""
+        began = self._began
+        return self._seconds if began is None else max(0.0, self._seconds - (time.monotonic() - began))
+
     def drained(self) -> None:
         """No response is written any more."""
         remaining = self._remaining()

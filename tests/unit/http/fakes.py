@@ -35,6 +35,7 @@ from runtime.gateway.launch.editor import Editor
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.local.backend import LocalBackend
+from runtime.gateway.local.rooms import LineRooms
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
@@ -237,6 +238,7 @@ class FakeGateway:
         self.batches = BatchService(
             BatchStore(kept, self.settings.data_dir, keys.tables), self.settings.data_dir, limits
         )
+        self.line_rooms = LineRooms(self.names, residency)
         services = Services(
             settings=self.settings,
             models=models,
@@ -249,6 +251,7 @@ class FakeGateway:
             callers=callers or OPEN,
             administration=Administration(keys),
             usage=usage,
+            line_rooms=self.line_rooms,
             batches=self.batches,
             responses=responses or ResponseStore(folder),
             routers=self.routers,
@@ -268,6 +271,7 @@ class FakeGateway:
             limits=LimitSink(limiter or Limiter(), kept, self.settings.max_audio_seconds),
             sinks=[
                 *sinks, RequestMetrics(self.metrics), TeamMetrics(self.metrics), self.records, ConsoleSink(console),
+                self.line_rooms,
             ],
             transcripts=console.texts,
             tracing=tracing,

@@ -17,7 +17,6 @@ from models.messages import Chunk, Event, HttpCall, ResponseEnd, ResponseStart, 
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Prices
 from registry.storage.database import Database
-from runtime.gateway.local.rooms import LineRooms
 from runtime.http.batches.lines import line_runner
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import Caller
@@ -68,10 +67,8 @@ class Bench:
         self.gateway = FakeGateway(self.folder / str(self.number), priced, ledger=self.ledger, limiter=self.limiter)
         self.link = self.gateway.links["chat"]
         self.link.script = echo
-        residency: Any = self.gateway.residency
-        self.rooms = LineRooms(self.gateway.names, residency)
         self.worker = BatchWorker(
-            self.store, line_runner(self.gateway.gateway, ENDPOINTS), self._read, self.rooms,
+            self.store, line_runner(self.gateway.gateway, ENDPOINTS), self._read, self.gateway.line_rooms,
             lambda key: self.rights(key),
         )  # fmt: skip
         self.worker.start()

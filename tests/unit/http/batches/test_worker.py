@@ -300,7 +300,6 @@ async def test_beside_people_lines_leave_places_free(bench: Bench) -> None:
         bench.gateway.gateway, RequestContext("r", CALLER), ENDPOINTS["/v1/chat/completions"],
         json.dumps(body("person")).encode(),
     )  # fmt: skip
-    bench.rooms.take(bench.gateway.records.all[-1])
     bench.link.look = lambda _: seen.append(bench.gateway.queues["chat"].running)
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(60)])
