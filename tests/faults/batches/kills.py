@@ -1,0 +1,270 @@
+"""Batches on real engines while gateway, slots and EngineCores are killed: is each line answered and paid for once?
+
+    python -m tests.faults.batches.kills [--lines 2000] [--kills 50] [--seed 46]
+
+Four kinds of lines (the base, adapters, embeddings, rerank) in three batches. In the end each custom_id stands once in
+the output or the error file, the settled rows of the ledger have the tokens of the answers' own usage, `usage
+reconcile` finds nothing, and the budget has spent what these rows cost. Ends in one line of JSON.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import psutil
+import yaml
+
+from registry.storage.database import SQLITE, Database, url_of
+from tenants.limits.history import history_of
+from tenants.limits.records import Kind as LimitKind
+from tenants.limits.records import Limit
+from tests.eventually import PATIENCE, eventually
+from tests.system.serving import ROOT, STARTER, Server
+
+OPTIONS = ("--slots", "4")
+MODELS = ("starter-chat", "starter-embed", "starter-rerank")
+ADAPTERS = ("uppercase", "rot13", "reverse-words", "kebab-case", "acronym", "last-word")
+PRICE = {"input": 3.0, "cached_input": 3.0, "output": 7.0, "pairs": 5.0}
+BUDGET = "1000"
+Kind = Literal["gateway", "slot", "core"]
+KINDS: tuple[Kind, ...] = ("gateway", "slot", "core")
+URLS = {"chat": "/v1/chat/completions", "embed": "/v1/embeddings", "rerank": "/v1/rerank"}
+
+
+@dataclass
+class Totals:
+    lines: int = 0
+    answered: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+    """Lines by the error's code: three engines may have died under one."""
+    kills: dict[str, int] = field(default_factory=dict)
+    repeated: int = 0
+    """Attempts beyond one for each line."""
+    tokens: int = 0
+    cost_micro: int = 0
+    resumed: list[float] = field(default_factory=list)
+    """Seconds from a server that is ready to the next line that ends."""
+    seconds: float = 0.0
+
+
+class Run:
+    def __init__(self, folder: Path, lines: int, kills: int, seed: int) -> None:
+        self._folder, self._data, self._lines = folder, folder / "a" / "data", lines
+        self._chance = random.Random(seed)
+        self._kills = [KINDS[number % len(KINDS)] for number in range(kills)]
+        self._recipes = _priced(folder)
+        self._server = self._serve()
+        self._key = ""
+        self._batches: list[str] = []
+        self.reported = Totals(lines=lines)
+
+    def __call__(self) -> Totals:
+        """Raises AssertionError where a line or its cost is wrong."""
+        began = time.monotonic()
+        try:
+            self._server.wait_ready()
+            self._cli("teams", "create", "counted")
+            self._cli("limits", "set", "spend_per_month", BUDGET, "--team", "counted")
+            self._key = self._cli("keys", "create", "--team", "counted", "--scopes", "infer,models")["value"]
+            self._server.http.headers["x-api-key"] = self._key
+            eventually(lambda: self._server.http.get("/v1/status").status_code == 200)
+            sent = {name: self._create(name, lines) for name, lines in self._made().items()}
+            self._kill_all()
+            eventually(self._is_done, self._state, 20 * PATIENCE)
+            results = {name: self._results(batch) for name, batch in sent.items()}
+            self._end_gateway()  # whatever is open is ended by the server that comes
+            self._begin()
+            checked = self._cli("usage", "reconcile")
+            assert (checked["differences"], checked["open"]) == ([], 0), checked
+        finally:
+            self._server.close()
+        self._compare(results)
+        self.reported.seconds = round(time.monotonic() - began, 1)
+        return self.reported
+
+    def _serve(self) -> Server:
+        return Server(self._data, [self._recipes], *OPTIONS, fixed={"heartbeat": 0.5})
+
+    def _cli(self, *arguments: str) -> Any:
+        command = [sys.executable, "-m", "runtime.cli.main", *arguments, "--data-dir", str(self._data), "--json"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    # --- lines ------------------------------------------------------------------------------------------------------
+    def _made(self) -> dict[str, list[dict[str, Any]]]:
+        made: dict[str, list[dict[str, Any]]] = {name: [] for name in URLS}
+        for number in range(self._lines):
+            kind = ("base", "adapter", "embed", "rerank")[number % 4]
+            name = "chat" if kind in ("base", "adapter") else kind
+            made[name].append(
+                {"custom_id": f"line-{number}", "method": "POST", "url": URLS[name], "body": self._body(kind)}
+            )
+        return made
+
+    def _body(self, kind: str) -> dict[str, Any]:
+        words = " ".join(self._chance.choices(("warm", "kitchen", "seven", "boats"), k=self._chance.randrange(1, 12)))
+        if kind == "embed":
+            return {"model": "starter-embed", "input": words}
+        if kind == "rerank":
+            return {"model": "starter-rerank", "query": words, "documents": ["a boat", words]}
+        model = "starter-chat" if kind == "base" else self._chance.choice(ADAPTERS)
+        message = {"role": "user", "content": words}
+        return {"model": model, "messages": [message], "max_tokens": self._chance.randrange(4, 60), "ignore_eos": True}
+
+    def _create(self, name: str, lines: list[dict[str, Any]]) -> str:
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        uploaded = self._server.http.post(
+            "/v1/files", files={"file": (f"{name}.jsonl", data)}, data={"purpose": "batch"}
+        )
+        assert uploaded.status_code == 200, uploaded.text
+        body = {"input_file_id": uploaded.json()["id"], "endpoint": URLS[name], "completion_window": "24h"}
+        created = self._server.http.post("/v1/batches", json=body)
+        assert created.status_code == 200, created.text
+        self._batches.append(created.json()["id"])
+        return self._batches[-1]
+
+    def _views(self) -> list[dict[str, Any]]:
+        return [self._server.http.get(f"/v1/batches/{id_}").json() for id_ in self._batches]
+
+    def _ended(self) -> int:
+        """Lines that have ended."""
+        with suppress(httpx.TransportError, KeyError):
+            counts = [batch["request_counts"] for batch in self._views()]
+            return sum(int(one["completed"]) + int(one["failed"]) for one in counts)
+        return -1
+
+    def _is_done(self) -> bool:
+        return all(batch["status"] == "completed" for batch in self._views())
+
+    def _state(self) -> str:
+        return f"{json.dumps(self._views(), indent=1)}\n{self._server.tail()}"
+
+    def _results(self, batch: str) -> list[dict[str, Any]]:
+        view = self._server.http.get(f"/v1/batches/{batch}").json()
+        return [
+            json.loads(line)
+            for id_ in (view["output_file_id"], view["error_file_id"])
+            if id_ is not None
+            for line in self._server.http.get(f"/v1/files/{id_}/content").text.splitlines()
+        ]
+
+    # --- kills ------------------------------------------------------------------------------------------------------
+    def _kill_all(self) -> None:
+        """At random instants: somewhere between one number of lines that have ended and the next."""
+        counts = Counter[str]()
+        for number, kind in enumerate(self._kills, start=1):
+            threshold = self._lines * number // (len(self._kills) + 2)
+            eventually(lambda at=threshold: self._ended() >= at, self._state, 20 * PATIENCE)  # type: ignore[misc]
+            time.sleep(self._chance.uniform(0.0, 0.3))
+            if kind == "gateway":
+                before = self._ended()
+                self._end_gateway()
+                self._begin()
+                ready = time.monotonic()
+                if before < self._lines:
+                    eventually(lambda at=before: self._ended() > at, self._state, PATIENCE)  # type: ignore[misc]
+                self.reported.resumed.append(round(time.monotonic() - ready, 2))
+            else:
+                self._kill(kind)
+            counts[kind] += 1
+        self.reported.kills = dict(counts)
+
+    def _kill(self, kind: Kind) -> None:
+        model = "starter-chat" if kind == "core" else self._chance.choice(MODELS)
+        before = self._server.wait_state(model, "ready")["deaths"]
+        pid = self._server.core_pid(model) if kind == "core" else self._server.slot_pid(model)
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: self._server.model(model)["deaths"] > before, self._server.tail)
+
+    def _end_gateway(self) -> None:
+        psutil.Process(self._server.http.get("/v1/status").json()["pid"]).kill()
+        self._server.process.wait(PATIENCE)
+        self._server.close()
+
+    def _begin(self) -> None:
+        self._server = self._serve()
+        self._server.http.headers["x-api-key"] = self._key
+        self._server.wait_ready()
+
+    # --- comparison -------------------------------------------------------------------------------------------------
+    def _compare(self, results: Mapping[str, list[dict[str, Any]]]) -> None:
+        lines = [line for many in results.values() for line in many]
+        ids = Counter(line["custom_id"] for line in lines)
+        assert ids == Counter(f"line-{number}" for number in range(self._lines)), ids.most_common(3)
+        answered = [line for line in lines if line["response"] is not None and line["response"]["status_code"] == 200]
+        failed = Counter(_code(line) for line in lines if line not in answered)
+        assert failed.keys() <= {"engine_died"}, failed
+        with sqlite3.connect(self._data / "tenants.db") as database:
+            database.row_factory = sqlite3.Row
+            rows = database.execute("SELECT * FROM ledger WHERE source = 'batch'").fetchall()
+        done = [row for row in rows if row["end"] == "done"]
+        assert len(done) == len(answered), "one settled row for each answer"
+        assert not [row["uid"] for row in rows if row["state"] == "open"]
+        assert not [row["uid"] for row in rows if row["end"] != "done" and row["cost_micro"] + row["prompt_tokens"]]
+        mine = {line["response"]["request_id"]: _tokens(line["response"]["body"]["usage"]) for line in answered}
+        assert mine == {row["request"]: row["prompt_tokens"] + row["completion_tokens"] for row in done}
+        reported = self.reported
+        reported.answered, reported.failed = len(answered), dict(failed)
+        reported.repeated = len(rows) - self._lines
+        reported.tokens, reported.cost_micro = sum(mine.values()), sum(row["cost_micro"] for row in done)
+        assert reported.cost_micro > 0
+        assert self._spent() == reported.cost_micro
+
+    def _spent(self) -> int:
+        """Millionths of the budget, as a server that starts now reads them."""
+        database = Database(url_of(f"{SQLITE}:///{self._data / 'tenants.db'}"))
+        try:
+            limit = Limit("l", "team", "counted", LimitKind.MONTH, 1)
+            return history_of(database, [limit], {}, time.time()).spent["l"]
+        finally:
+            database.close()
+
+
+def _priced(folder: Path) -> Path:
+    """The starter recipes without speech, each with a price."""
+    recipes = folder / "recipes"
+    recipes.mkdir()
+    for model in MODELS:
+        recipe = yaml.safe_load((STARTER / f"{model}.yaml").read_text()) | {"price": PRICE}
+        recipe["residency"] = {**recipe.get("residency", {}), "preload": True}
+        (recipes / f"{model}.yaml").write_text(yaml.safe_dump(recipe))
+    return recipes
+
+
+def _tokens(usage: Mapping[str, Any]) -> int:
+    return int(usage["total_tokens"])
+
+
+def _code(line: Mapping[str, Any]) -> str:
+    if line["response"] is None:
+        return str(line["error"]["code"])
+    return str(line["response"]["body"]["error"]["code"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=int, default=2000)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=46)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        reported = Run(Path(folder), given.lines, given.kills, given.seed)()
+    print(json.dumps(asdict(reported)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The short form of `tests.faults.batches.kills`: two kills of each kind."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.batches.kills import KINDS, Run
+
+pytestmark = pytest.mark.real
+
+
+def test_each_line_is_answered_and_paid_for_once_whatever_is_killed(tmp_path: Path) -> None:
+    reported = Run(tmp_path, lines=300, kills=2 * len(KINDS), seed=3)()
+    assert reported.kills == dict.fromkeys(KINDS, 2)
+    assert reported.answered + sum(reported.failed.values()) == 300
+    assert reported.answered > 250
