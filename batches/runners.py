@@ -1,19 +1,27 @@
 """Runs of servers that work on lines. A run claims lines under its epoch, and writes only while that is open.
 
-| event                                     | then                                                              |
-|-------------------------------------------|-------------------------------------------------------------------|
-| a server starts                           | its earlier epochs are closed, their lines wait again; a new one  |
-| a server stops                            | its epoch is closed, its lines wait again                         |
-| an epoch is closed under a running server | it writes nothing any more, and ends its calls                    |
+| event                                       | then                                                             |
+|---------------------------------------------|------------------------------------------------------------------|
+| a server starts                             | its earlier epochs are closed, their lines wait again; a new one |
+| a server stops                              | its epoch is closed, its lines wait again                        |
+| another server finds one silent             | its epoch is closed, its lines wait again, their rows of the     |
+|                                             | ledger end as interrupted, in one transaction                    |
+| a server finds that its epoch was closed    | it ends its calls, and takes a new epoch                         |
 
-Epochs count up in the database, and depend on no clock.
+Epochs count up in the database and depend on no clock. Silence is measured by the database's clock.
 """
+
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from batches.records import LineState
 from batches.storage.tables import LINES, RUNNERS
 from registry.storage.database import Database
+from tenants.ledger.table import LedgerTable
+
+SILENT_SECONDS = 30.0
+"""A runner that has not been seen for so long is taken for dead."""
 
 
 class RunnerTable:
@@ -21,27 +29,55 @@ class RunnerTable:
 
     def __init__(self, database: Database, server: str) -> None:
         self._database, self._server = database, server
+        self._ledger = LedgerTable(database, server)
+        self._now: sa.ColumnElement[float] = (
+            sa.literal_column("(julianday('now') - 2440587.5) * 86400.0", sa.Double)
+            if database.is_sqlite
+            else sa.literal_column("EXTRACT(EPOCH FROM clock_timestamp())::double precision", sa.Double)
+        )
 
-    def open(self, now: float, *, alone: bool = False) -> tuple[int, int]:
+    def open(self, *, alone: bool = False) -> tuple[int, int]:
         """Close earlier epochs of this server and open the next one. Returns it, and how many lines came back.
 
-        alone: no other server has the database, so epochs of any other name are of a restored backup.
+        Its open rows of the ledger were ended when the ledger was opened. alone: no other server has the database, so
+        epochs of any other name are of a restored backup.
         """
         whose = sa.true() if alone else RUNNERS.c.server == self._server
         with self._database.write() as connection:
             query = sa.select(RUNNERS.c.epoch).where(whose, RUNNERS.c.closed.is_(None)).with_for_update()
-            returned = sum(_close(connection, epoch, now) for epoch in list(connection.execute(query).scalars()))
-            new = sa.insert(RUNNERS).values(server=self._server, started=now, seen=now)
+            returned = sum(self._close(connection, epoch) for epoch in list(connection.execute(query).scalars()))
+            new = sa.insert(RUNNERS).values(server=self._server, started=self._now, seen=self._now)
             epoch = connection.execute(new.returning(RUNNERS.c.epoch)).scalar_one()
         return epoch, returned
 
-    def close(self, epoch: int, now: float) -> int:
-        """Close an epoch. Returns how many lines came back."""
+    def close(self, epoch: int) -> int:
+        """Close an epoch of this server. Returns how many lines came back."""
         with self._database.write() as connection:
-            return _close(connection, epoch, now)
+            return self._close(connection, epoch)
 
+    def beat(self, epoch: int) -> bool:
+        """Say that this server lives. False: another one has closed its epoch."""
+        query = sa.update(RUNNERS).where(RUNNERS.c.epoch == epoch, RUNNERS.c.closed.is_(None))
+        with self._database.write() as connection:
+            return connection.execute(query.values(seen=self._now)).rowcount > 0
 
-def _close(connection: sa.Connection, epoch: int, now: float) -> int:
-    connection.execute(sa.update(RUNNERS).where(RUNNERS.c.epoch == epoch).values(closed=now, seen=now))
-    back = sa.update(LINES).where(LINES.c.epoch == epoch, LINES.c.state == LineState.RUNNING.value)
-    return connection.execute(back.values(state=LineState.WAITING.value, epoch=None)).rowcount
+    def close_silent(self, seconds: float = SILENT_SECONDS) -> Sequence[str]:
+        """Close the epochs of other servers that are silent. Returns these servers."""
+        silent = (
+            sa.select(RUNNERS.c.epoch, RUNNERS.c.server)
+            .where(RUNNERS.c.closed.is_(None), RUNNERS.c.server != self._server, RUNNERS.c.seen < self._now - seconds)
+            .with_for_update(skip_locked=True)
+        )
+        with self._database.write() as connection:
+            rows = connection.execute(silent).all()
+            for row in rows:
+                self._close(connection, row.epoch)
+                self._ledger.interrupt_lines(connection, row.server)
+        return [row.server for row in rows]
+
+    def _close(self, connection: sa.Connection, epoch: int) -> int:
+        """The runner's row is locked before any row of the ledger, as in `LedgerTable.write`."""
+        closed = sa.update(RUNNERS).where(RUNNERS.c.epoch == epoch, RUNNERS.c.closed.is_(None))
+        connection.execute(closed.values(closed=self._now))
+        back = sa.update(LINES).where(LINES.c.epoch == epoch, LINES.c.state == LineState.RUNNING.value)
+        return connection.execute(back.values(state=LineState.WAITING.value, epoch=None)).rowcount

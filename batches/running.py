@@ -87,6 +87,12 @@ class LineAttempt:
         return decide(self.line, self._end, self._clock())
 
     # --- in the ledger's thread ---------------------------------------------------------------------------------------
+    def may_write(self, connection: "sa.Connection") -> bool:
+        """As `Rider`."""
+        from batches.lines import is_open
+
+        return is_open(connection, self.epoch)
+
     def write(self, connection: "sa.Connection") -> None:
         """As `Rider`."""
         from batches.lines import change_line

@@ -6,6 +6,7 @@
 | lines wait, and a model has room         | they are claimed and run                                                 |
 | a line's key lost its rights             | its batch is cancelled, with the reason in its faults                    |
 | a batch is cancelled, or its window ends | its lines that run are stopped; those that wait are dropped              |
+| another server closed the epoch          | what runs is stopped and writes nothing; a new epoch                     |
 | a team's budget is spent                 | its lines wait, and its batches say until when                           |
 | the server begins to stop                | nothing is claimed any more; what runs may finish                        |
 | `close`                                  | what still runs is stopped and waits again; the epoch is closed          |
@@ -32,11 +33,13 @@ from registry.errors import BudgetExceeded, NotFound, RoundhouseError, Unauthori
 from tenants.caller import Caller
 
 log = logging.getLogger("roundhouse.batches")
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.5
 """Longest time between two looks at the tables."""
 COALESCE_SECONDS = 0.01
 """Lines that end within this time are followed by one claim."""
 RETRY_SECONDS = 0.5
+BEAT_SECONDS = 5.0
+"""Between two signs of life, where several servers share a database."""
 BUDGET_SECONDS = 30.0
 """Longest pause of a team whose budget is spent: its limits may be raised."""
 BUDGET_WORDS = "The team's budget has no room for these lines."
@@ -85,6 +88,7 @@ class BatchWorker:
         self._rights, self._is_open, self._clock = rights, is_open, clock
         self._changed = asyncio.Event()
         self._epoch: int | None = None
+        self._beat_at = 0.0
         self._running: dict[asyncio.Task[None], tuple[LineAttempt, str]] = {}
         """With the key of the room that it takes."""
         self._paused: dict[str, tuple[float, float | None]] = {}
@@ -126,9 +130,9 @@ class BatchWorker:
             await asyncio.wait(list(self._running))
             await asyncio.sleep(0)  # what ended before it began is followed
         if self._epoch is not None:
-            epoch, now = self._epoch, self._clock()
+            epoch = self._epoch
             try:
-                await self._store.write(lambda tables: tables.runners.close(epoch, now))
+                await self._store.write(lambda tables: tables.runners.close(epoch))
             except RoundhouseError as error:  # the next start closes it
                 log.warning("a runner's epoch was not closed", extra={"cause": error.message})
 
@@ -153,10 +157,13 @@ class BatchWorker:
 
     async def _look(self) -> None:
         if self._epoch is None:
-            now, alone = self._clock(), self._store.is_alone
-            self._epoch, returned = await self._store.write(lambda tables: tables.runners.open(now, alone=alone))
+            alone = self._store.is_alone
+            self._epoch, returned = await self._store.write(lambda tables: tables.runners.open(alone=alone))
+            self._beat_at = time.monotonic() + BEAT_SECONDS
             if returned:
                 log.info("lines of batches run again after a restart", extra={"lines": returned})
+        elif not await self._beat(self._epoch):
+            return
         batches = await self._store.read(lambda tables: tables.batches.unfinished())
         now = self._clock()
         for batch in batches:
@@ -175,6 +182,21 @@ class BatchWorker:
         works = [one for one in open_ if one.team not in self._paused]
         while works and await self._claim(works, callers):
             pass
+
+    async def _beat(self, epoch: int) -> bool:
+        """Tell other servers that this one lives, and look after them. False: it has lost its epoch."""
+        if self._store.is_alone or time.monotonic() < self._beat_at:
+            return True
+        self._beat_at = time.monotonic() + BEAT_SECONDS
+        if not await self._store.write(lambda tables: tables.runners.beat(epoch)):
+            log.warning("another server took over this server's lines", extra={"lines": len(self._running)})
+            self._stop(list(self._running))
+            self._epoch = None
+            self.wake()
+            return False
+        for server in await self._store.write(lambda tables: tables.runners.close_silent()):
+            log.warning("lines of a server that is silent run again", extra={"server": server})
+        return True
 
     async def _drop(self, batch: BatchRecord, to: LineState) -> None:
         """Stop the lines of a batch that run, and cancel or expire those that wait."""

@@ -297,6 +297,7 @@ class Prices(Strict):
     output: Money = Field(default=0.0, description="of a million tokens that are made")
     audio_hour: Money = Field(default=0.0, description="of an hour of a recording")
     pairs: Money = Field(default=0.0, description="of a thousand pairs of query and document")
+    batch: float = Field(default=1.0, ge=0, le=10, description="factor on all of them for lines of batches")
 
 
 class RecipeAdapter(Strict):

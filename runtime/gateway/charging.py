@@ -38,6 +38,26 @@ def amounts(demand: Demand, price: PriceList) -> Amounts:
 
 
 @lru_cache(maxsize=1024)
+def batch_price_list(prices: Prices) -> PriceList:
+    """For lines of batches: each figure times the factor, so that it has a version of its own."""
+    factor = prices.batch
+    written = prices.input if prices.written_input is None else prices.written_input
+    cached = prices.input if prices.cached_input is None else prices.cached_input
+    return price_list(
+        prices.model_copy(
+            update={
+                "input": prices.input * factor,
+                "cached_input": cached * factor,
+                "written_input": written * factor,
+                "output": prices.output * factor,
+                "audio_hour": prices.audio_hour * factor,
+                "pairs": prices.pairs * factor,
+            }
+        )
+    )
+
+
+@lru_cache(maxsize=1024)
 def price_list(prices: Prices) -> PriceList:
     """In millionths of the currency."""
 

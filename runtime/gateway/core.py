@@ -29,6 +29,7 @@ from runtime.gateway.target import Lease, Target
 from runtime.gateway.tracing.setup import Tracing
 from tenants.caller import Caller
 from tenants.costs.prices import DeviceTime
+from tenants.ledger.rows import BATCH
 
 Phase = Literal["starting", "ready", "stopping"]
 
@@ -134,6 +135,8 @@ class Gateway:
             target = await self._resolve_or_provide(request.model_ref, request.context.caller)
         else:
             target = await self.dispatcher.route(router, request)
+        if request.context.source == BATCH:
+            target = target.for_line()
         request.attempt.target = target
         return target
 
@@ -171,6 +174,8 @@ class Gateway:
             target = self.resolve(reference, request.context.caller)
         except (NotFound, Forbidden):
             return None
+        if request.context.source == BATCH:
+            target = target.for_line()
         return replace(target, requested=chosen.requested, routed=chosen.routed)
 
     # --- admit ------------------------------------------------------------------------------------------------------

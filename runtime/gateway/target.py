@@ -1,7 +1,7 @@
 """What a request's name means, what is asked of it, and a turn on it."""
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import punctuation
 from typing import Protocol
 from urllib.parse import quote
@@ -53,6 +53,8 @@ class Target:
     """What it can do beside its task."""
     price: PriceList | None = None
     """The list price of its answers; None: they are free."""
+    batch_price: PriceList | None = None
+    """The same for lines of batches."""
     routed: RouteChoice | None = None
     """None: the client named the target itself."""
     is_strict: bool = False
@@ -67,6 +69,10 @@ class Target:
     def model_name(self) -> str:
         """`model`, or `model:adapter`."""
         return self.model if self.adapter is None else f"{self.model}:{self.adapter}"
+
+    def for_line(self) -> "Target":
+        """This target as a line of a batch is charged for it."""
+        return replace(self, price=self.batch_price)
 
     def headers(self) -> dict[str, str]:
         """X-Roundhouse-Model, with X-Roundhouse-Adapter and -Route where they apply."""

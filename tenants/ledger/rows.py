@@ -97,6 +97,13 @@ class Settlement:
 class Rider(Protocol):
     """Writes in the transaction that settles a row, so that both are committed or neither."""
 
+    def may_write(self, connection: "sa.Connection") -> bool:
+        """Whether there still is something to write, until this transaction ends. If not, the row ends at no cost.
+
+        Called before any row of the ledger is locked.
+        """
+        ...
+
     def write(self, connection: "sa.Connection") -> None:
         """Only if the row was still open. May be called again after a transaction that was rolled back."""
         ...

@@ -92,6 +92,8 @@ class LedgerTable:
         self, begun: Sequence[Entry], ended: Sequence[Settlement], again: bool, riders: Mapping[str, Rider]
     ) -> None:
         with self._database.write() as connection:
+            if riders:
+                ended = [one if _may_ride(connection, one, riders) else _without_answer(one) for one in ended]
             if begun:
                 new = (self._server, "open", *_ZEROS)
                 begin = self._begin_again if again else self._begin
@@ -125,14 +127,20 @@ class LedgerTable:
 
         alone: no other server has the database, so that those of another are of the one that a backup was made of.
         """
-        whose = sa.true() if alone else LEDGER.c.server == self._server
-        mine = whose & (LEDGER.c.state == "open")
         with self._database.write() as connection:
-            repeated = sa.update(LEDGER).where(mine, LEDGER.c.source == BATCH)
-            connection.execute(repeated.values(**_NOTHING_RESERVED))
-            rows = connection.execute(sa.select(LEDGER).where(mine).with_for_update()).all()
-            connection.execute(sa.update(LEDGER).where(mine).values(state="interrupted", end="interrupted"))
-            self._sum(connection, ((row, (1, 1, *_ZEROS, row.reserved_micro, 0, 0)) for row in rows))
+            return self._interrupt(connection, sa.true() if alone else LEDGER.c.server == self._server)
+
+    def interrupt_lines(self, connection: sa.Connection, server: str) -> int:
+        """End the open rows of another server's lines of batches, within the transaction that takes these from it."""
+        return self._interrupt(connection, (LEDGER.c.server == server) & (LEDGER.c.source == BATCH))
+
+    def _interrupt(self, connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
+        mine = which & (LEDGER.c.state == "open")
+        repeated = sa.update(LEDGER).where(mine, LEDGER.c.source == BATCH)
+        connection.execute(repeated.values(**_NOTHING_RESERVED))
+        rows = connection.execute(sa.select(LEDGER).where(mine).with_for_update()).all()
+        connection.execute(sa.update(LEDGER).where(mine).values(state="interrupted", end="interrupted"))
+        self._sum(connection, ((row, (1, 1, *_ZEROS, row.reserved_micro, 0, 0)) for row in rows))
         return len(rows)
 
     def _sum(self, connection: sa.Connection, ended: Iterable[tuple[Entry | sa.Row[Any], tuple[int, ...]]]) -> None:
@@ -170,6 +178,16 @@ class LedgerTable:
             (key, rows.get(key, none), sums_stored.get(key, none)) for key in sorted({*rows, *sums_stored}, key=str)
         ]
         return [Difference(int(key[0]), key[1:], judged, sums) for key, judged, sums in compared if judged != sums]
+
+
+def _may_ride(connection: sa.Connection, settled: Settlement, riders: Mapping[str, Rider]) -> bool:
+    rider = riders.get(settled.entry.uid)
+    return rider is None or rider.may_write(connection)
+
+
+def _without_answer(settled: Settlement) -> Settlement:
+    """An attempt whose answer nobody gets, and nobody pays for."""
+    return Settlement(settled.entry, "cancelled", None, None, total_ms=settled.total_ms)
 
 
 def _by_key(rows: Iterable[sa.Row[Any]]) -> dict[tuple[Any, ...], tuple[int, ...]]:

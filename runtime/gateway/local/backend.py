@@ -19,7 +19,7 @@ from registry.errors import DeadlineExceeded, Unavailable
 from registry.files.context import Ability, abilities_of, context_of
 from registry.records import Version
 from runtime.gateway.backend import LoadProgress, TargetState
-from runtime.gateway.charging import price_list
+from runtime.gateway.charging import batch_price_list, price_list
 from runtime.gateway.local.work import ANSWER_TOKEN, WorkEstimator, work_of
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import ModelRef, Names
@@ -65,10 +65,12 @@ class _Facts:
     key: tuple[object, ...]
     abilities: frozenset[Ability]
     price: PriceList | None
+    batch_price: PriceList | None
 
     @classmethod
     def of(cls, entry: ModelEntry, key: tuple[object, ...]) -> Self:
-        return cls(key, abilities_of(entry.recipe, entry.path), price_list(entry.recipe.price))
+        price = entry.recipe.price
+        return cls(key, abilities_of(entry.recipe, entry.path), price_list(price), batch_price_list(price))
 
 
 class LocalBackend:
@@ -110,6 +112,7 @@ class LocalBackend:
             NAME,
             abilities=facts.abilities,
             price=facts.price,
+            batch_price=facts.batch_price,
             is_strict=entry.recipe.strict,
         )
 

@@ -9,7 +9,7 @@ from registry.errors import BadRequest, NotFound
 from registry.files.context import Ability
 from registry.recipes.provider import Provider, ProviderModel
 from routing.providers.upstream import OnOutcome, Upstream, closing
-from runtime.gateway.charging import price_list
+from runtime.gateway.charging import batch_price_list, price_list
 from runtime.gateway.names import LATEST, ModelRef, Names, not_allowed
 from runtime.gateway.target import Target
 from tenants.caller import Caller
@@ -121,7 +121,7 @@ class ProviderIndex:
         abilities = frozenset(Ability(ability) for ability in entry.model.abilities)
         return Target(
             str(name), entry.name, f"v{provider.version}", backend=BACKEND, provider=provider.id, abilities=abilities,
-            price=price_list(entry.model.price),
+            price=price_list(entry.model.price), batch_price=batch_price_list(entry.model.price),
         )  # fmt: skip
 
     def entry_of(self, target: Target) -> ProvidedModel | None:

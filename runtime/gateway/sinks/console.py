@@ -7,16 +7,19 @@ from console.state import Console
 from console.texts import Transcript
 from runtime.gateway.record import RequestRecord
 from runtime.gateway.target import Target
+from tenants.ledger.rows import BATCH
 
 
 class ConsoleSink:
-    """The last requests, with the transcripts of teams that have them stored."""
+    """The last requests, with the transcripts of teams that have them stored; lines of batches are left out."""
 
     def __init__(self, console: Console) -> None:
         self._history, self._texts = console.history, console.texts
 
     def take(self, record: RequestRecord) -> None:
         context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
+        if context.source == BATCH:  # thousands of them would push out what people sent
+            return
         at = round(time.time(), 3)
         if isinstance(record.transcript, Transcript):
             self._texts.add(context.caller.team, context.id, at, record.transcript)

@@ -11,6 +11,7 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.tenants import cost_of
 from tenants.costs.prices import MILLION
+from tenants.ledger.rows import BATCH
 from tenants.limits.records import Limit
 
 log = logging.getLogger("roundhouse.requests")
@@ -118,13 +119,15 @@ class RequestMetrics:
         metrics.of(metrics.requests, model, record.endpoint, self._outcomes.of(outcome(record))).inc()
         label = record.context.service_class.label
         metrics.of(metrics.total, model, label).observe(seconds["total"])
-        metrics.of(metrics.class_requests, model, label, record.end.value).inc()
+        is_line = record.context.source == BATCH  # no alert waits for its first token, nor for an attempt's end
+        if not is_line:
+            metrics.of(metrics.class_requests, model, label, record.end.value).inc()
         if "queue" in seconds:
             metrics.of(metrics.queue, model).observe(seconds["queue"])
             metrics.of(metrics.class_queue, model, label).observe(seconds["queue"])
         for cause, spent in record.causes.items():
             metrics.spent(metrics.wait, spent, model, cause)
-        if "first" in seconds:
+        if "first" in seconds and not is_line:
             metrics.of(metrics.first, model, label).observe(seconds["first"], dict(exemplar(record)))
             if record.first_goal is not None:
                 met = "met" if seconds["first"] <= record.first_goal else "missed"
@@ -179,7 +182,7 @@ class TeamMetrics:
         metrics.of(metrics.team_requests, team, class_, _status(record)).inc()
         for cause, spent in record.causes.items():
             metrics.spent(metrics.team_wait, spent, team, cause)
-        if "first" in record.seconds:
+        if "first" in record.seconds and context.source != BATCH:
             metrics.of(metrics.team_first, team, class_).observe(record.seconds["first"])
         self.attempt(record)
 
@@ -209,7 +212,11 @@ class LimitMetrics:
 
 
 class RequestLog:
+    """A line in the log for each request, but for lines of batches: their batch shows how they ended."""
+
     def take(self, record: RequestRecord) -> None:
+        if record.context.source == BATCH:
+            return
         level = logging.WARNING if record.end in WARNING_ENDS else logging.INFO
         if not log.isEnabledFor(level):
             return

@@ -38,7 +38,7 @@ from tests.system.serving import ROOT, STARTER, Server
 OPTIONS = ("--slots", "4")
 MODELS = ("starter-chat", "starter-embed", "starter-rerank")
 ADAPTERS = ("uppercase", "rot13", "reverse-words", "kebab-case", "acronym", "last-word")
-PRICE = {"input": 3.0, "cached_input": 3.0, "output": 7.0, "pairs": 5.0}
+PRICE = {"input": 3.0, "cached_input": 3.0, "output": 7.0, "pairs": 5.0, "batch": 0.5}
 BUDGET = "1000"
 Kind = Literal["gateway", "slot", "core"]
 KINDS: tuple[Kind, ...] = ("gateway", "slot", "core")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
+from batches.lines import is_open
 from batches.records import (
     BatchFault,
     BatchRecord,
@@ -17,6 +18,7 @@ from batches.records import (
     LineUsage,
     NewLine,
 )
+from batches.runners import RunnerTable
 from batches.storage.opening import MIGRATIONS, prepare
 from batches.storage.tables import METADATA, VERSION_TABLE
 from batches.store import BatchTables
@@ -133,7 +135,7 @@ def test_faults_fail_a_batch_that_is_validated(tables: BatchTables, start: Start
 
 def test_lines_run_and_end_once(tables: BatchTables, start: Start) -> None:
     start("m", "n", "m")
-    epoch, _ = tables.runners.open(11.0)
+    epoch, _ = tables.runners.open()
     assert {(g.model, g.count) for g in tables.lines.waiting([BATCH.id], 12.0)} == {("m", 2), ("n", 1)}
     lines = tables.lines.claim(epoch, BATCH.id, "m", 5, 12.0)
     assert [(line.number, line.state, line.epoch) for line in lines] == [
@@ -166,7 +168,7 @@ def test_lines_run_and_end_once(tables: BatchTables, start: Start) -> None:
 
 def test_a_line_waits_again_until_it_is_ready(tables: BatchTables, start: Start) -> None:
     start("m")
-    epoch, _ = tables.runners.open(11.0)
+    epoch, _ = tables.runners.open()
     [line] = tables.lines.claim(epoch, BATCH.id, "m", 1, 12.0)
     assert tables.lines.end(epoch, line, again(line, ready=20.0), 13.0)
     assert tables.lines.claim(epoch, BATCH.id, "m", 1, 19.0) == []
@@ -176,7 +178,7 @@ def test_a_line_waits_again_until_it_is_ready(tables: BatchTables, start: Start)
 
 def test_suspects_are_claimed_apart(tables: BatchTables, start: Start) -> None:
     start("m", "m")
-    epoch, _ = tables.runners.open(11.0)
+    epoch, _ = tables.runners.open()
     line, _ = tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0)
     tables.lines.end(epoch, line, again(line, deaths=1), 13.0)
     assert tables.lines.claim(epoch, BATCH.id, "m", 2, 14.0) == []
@@ -187,9 +189,9 @@ def test_suspects_are_claimed_apart(tables: BatchTables, start: Start) -> None:
 
 def test_a_closed_epoch_writes_nothing(tables: BatchTables, start: Start) -> None:
     start("m", "m")
-    old, _ = tables.runners.open(11.0)
+    old, _ = tables.runners.open()
     [line] = tables.lines.claim(old, BATCH.id, "m", 1, 12.0)
-    new, returned = tables.runners.open(13.0)
+    new, returned = tables.runners.open()
     assert (new > old, returned) == (True, 1)
     assert not tables.lines.end(old, line, final(line), 14.0)
     assert tables.lines.claim(old, BATCH.id, "m", 1, 14.0) == []
@@ -197,20 +199,16 @@ def test_a_closed_epoch_writes_nothing(tables: BatchTables, start: Start) -> Non
     lines = tables.lines.claim(new, BATCH.id, "m", 2, 14.0)
     assert [one.number for one in lines] == [0, 1]
     assert not tables.lines.end(old, line, final(line), 15.0), "another run has it"
-    assert tables.runners.close(new, 16.0) == 2
+    assert tables.runners.close(new) == 2
 
 
 def test_epochs_of_other_servers_stay_open(database: Database, tables: BatchTables) -> None:
-    from batches.runners import RunnerTable
-
-    other, _ = RunnerTable(database, "server-b").open(11.0)
-    mine, _ = tables.runners.open(11.0)
+    other, _ = RunnerTable(database, "server-b").open()
+    mine, _ = tables.runners.open()
     with database.read() as connection:
-        from batches.lines import is_open
-
         assert is_open(connection, other)
         assert is_open(connection, mine)
-    tables.runners.open(12.0, alone=True)
+    tables.runners.open(alone=True)
     with database.read() as connection:
         assert not is_open(connection, other)
         assert not is_open(connection, mine)
@@ -218,7 +216,7 @@ def test_epochs_of_other_servers_stay_open(database: Database, tables: BatchTabl
 
 def test_a_cancelled_batch_keeps_what_has_ended(tables: BatchTables, start: Start) -> None:
     start("m", "m", "m")
-    epoch, _ = tables.runners.open(11.0)
+    epoch, _ = tables.runners.open()
     done, runs = tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0)
     tables.lines.end(epoch, done, final(done), 13.0)
     assert tables.batches.cancel(BATCH.id, 14.0, BatchFault("key_revoked", "The key was revoked."))
@@ -247,7 +245,7 @@ def test_a_batch_without_lines_is_cancelled_at_once(tables: BatchTables) -> None
 
 def test_a_batch_past_its_window_expires(tables: BatchTables, start: Start) -> None:
     start("m", "m")
-    epoch, _ = tables.runners.open(11.0)
+    epoch, _ = tables.runners.open()
     [line] = tables.lines.claim(epoch, BATCH.id, "m", 1, 12.0)
     assert tables.lines.drop(BATCH.id, LineState.EXPIRED, 90_000.0) == 1
     tables.lines.end(epoch, line, final(line), 90_001.0)

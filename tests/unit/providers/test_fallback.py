@@ -303,7 +303,8 @@ async def test_each_attempt_is_a_row_of_its_own(
     routed.append("second/big")
     rows: list[RequestRecord] = []
     async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
-        monkeypatch.setattr(rig.gateway.gateway._ledger, "take", rows.append)
+        for method in ("take", "attempt"):
+            monkeypatch.setattr(rig.gateway.gateway._ledger, method, rows.append)
         monkeypatch.setattr(
             rig.gateway.gateway, "_sinks", [rig.gateway.gateway._ledger, *rig.gateway.gateway._sinks[1:]]
         )
@@ -326,7 +327,8 @@ async def test_a_failed_attempts_cost_is_in_its_row(
     }
     rows: list[RequestRecord] = []
     async with rigged_with(tmp_path, scripts) as rig:
-        monkeypatch.setattr(rig.gateway.gateway._ledger, "take", rows.append)
+        for method in ("take", "attempt"):
+            monkeypatch.setattr(rig.gateway.gateway._ledger, method, rows.append)
         found = await rig.chat("first/big", stream=True)
         assert found.headers["x-roundhouse-failed-attempts"] == "first/big provider_overloaded"
     failed, done = rows

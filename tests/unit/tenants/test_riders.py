@@ -28,10 +28,15 @@ NOTES = sa.Table("notes", sa.MetaData(), sa.Column("text", sa.String(64)))
 class NoteRider:
     """Writes a note, as the result of a line is written."""
 
-    def __init__(self, text: str, *, fails: bool = False) -> None:
-        self.text, self.fails, self.ends = text, fails, 0
+    def __init__(self, text: str, *, fails: bool = False, is_late: bool = False) -> None:
+        self.text, self.fails, self.is_late, self.ends = text, fails, is_late, 0
+
+    def may_write(self, connection: sa.Connection) -> bool:
+        return not self.is_late
 
     def write(self, connection: sa.Connection) -> None:
+        if self.is_late:
+            return
         connection.execute(sa.insert(NOTES).values(text=self.text))
         if self.fails:
             raise RuntimeError("no")
@@ -94,6 +99,24 @@ def test_a_rider_that_fails_leaves_the_row_open(ledger: LedgerTable, database: D
     with pytest.raises(RuntimeError):
         ledger.write([], [done(one, 5)], riders={one.uid: NoteRider("one", fails=True)})
     assert (notes(database), ledger.open_rows()) == ([], 1)
+
+
+def test_an_answer_that_comes_too_late_costs_nothing(ledger: LedgerTable, database: Database) -> None:
+    late, other = replace(entry(), source=BATCH), entry()
+    ledger.write([late, other], [])
+    ledger.write([], [done(late, 5), done(other, 7)], riders={late.uid: NoteRider("late", is_late=True)})
+    assert notes(database) == []
+    assert sum(row.prompt_tokens for row in used(database, UsageFilter(0, HOUR))) == 7
+    assert (ledger.open_rows(), ledger.differences()) == (0, [])
+
+
+def test_lines_of_another_server_are_interrupted_alone(ledger: LedgerTable, database: Database) -> None:
+    other = LedgerTable(database, "server-2")
+    line, person = replace(entry(), source=BATCH, reserved_micro=5), entry()
+    other.write([line, person], [])
+    with database.write() as connection:
+        assert ledger.interrupt_lines(connection, "server-2") == 1
+    assert (ledger.open_rows(), ledger.differences()) == (1, [])
 
 
 def test_an_interrupted_attempt_at_a_line_counts_nothing(ledger: LedgerTable, database: Database) -> None:

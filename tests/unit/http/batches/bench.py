@@ -63,7 +63,7 @@ class Bench:
         self.ledger = Ledger(self.folder)
         await self.ledger.enable(self.database)
         self.store = BatchStore(self.ledger, self.folder, self._open)
-        priced = [recipe("chat", "chat").model_copy(update={"price": Prices(input=1e6, output=2e6)})]
+        priced = [recipe("chat", "chat").model_copy(update={"price": Prices(input=2e6, output=4e6, batch=0.5)})]
         self.gateway = FakeGateway(self.folder / str(self.number), priced, ledger=self.ledger, limiter=self.limiter)
         self.link = self.gateway.links["chat"]
         self.link.script = echo

@@ -68,7 +68,7 @@ class BatchServer:
     async def work(self, id_: str, end: Callable[[int], LineEnd], most: int = 1000) -> None:
         """End lines of a batch as a worker does, with what `end` gives for their numbers."""
         await self.reach(id_, BatchState.IN_PROGRESS)
-        epoch, _ = await self.batches.store.write(lambda tables: tables.runners.open(1.0, alone=True))
+        epoch, _ = await self.batches.store.write(lambda tables: tables.runners.open(alone=True))
         lines = await self.batches.store.write(lambda tables: tables.lines.claim(epoch, id_, "chat", most, 2.0e9))
         for line in lines:
             change = LineChange(LineState.ENDED, end(line.number), 1, 0)

@@ -279,7 +279,7 @@ async def test_a_validation_that_a_crash_ended_begins_again(served: BatchServer)
 async def test_the_place_of_a_line_is_that_of_its_body(served: BatchServer) -> None:
     made = await served.create(b"\xef\xbb\xbf" + jsonl("a") + b"\r\n" + jsonl("b", body={**BODY, "n": 1}))
     await served.reach(made.id, BatchState.IN_PROGRESS)
-    epoch, _ = await served.batches.store.write(lambda tables: tables.runners.open(1.0, alone=True))
+    epoch, _ = await served.batches.store.write(lambda tables: tables.runners.open(alone=True))
     lines = await served.batches.store.write(lambda tables: tables.lines.claim(epoch, made.id, "chat", 10, 2e9))
     content = served.batches.files.content()
     bodies = [json.loads(content.read(made.input_file_id, line.offset, line.length)) for line in lines]

@@ -66,6 +66,7 @@ async def test_each_line_is_answered_once_and_the_ledger_agrees(bench: Bench) ->
     assert bench.cost() == 98 * (5 + 2 * 2) * 10**6
     assert bench.differences() == []
     assert len(bench.link.requests) == 98
+    assert not bench.gateway.gateway.services.console.history.rows(), "people's requests stay there"
     request = bench.link.requests[0]
     assert isinstance(request, HttpCall)
     assert request.priority == 2

@@ -15,7 +15,7 @@ from models.messages import Usage
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.recipes.definition import Prices
 from registry.storage.database import Database
-from runtime.gateway.charging import price_list
+from runtime.gateway.charging import batch_price_list, price_list
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.tenants import LedgerSink
@@ -48,6 +48,10 @@ def test_a_price_is_rounded_once() -> None:
     assert dear.most(prompt=10**6) == 187_500
     assert price_list(Prices(input=0.15)).written == 0
     assert price_list(Prices(input=0.15, written_input=0.1875)).written == 37_500
+    lines = batch_price_list(Prices(input=0.15, output=0.6, batch=0.5))
+    assert (lines.input, lines.cached, lines.output, lines.written) == (75_000, 75_000, 300_000, 0)
+    assert batch_price_list(Prices(input=0.15)) == price_list(Prices(input=0.15))
+    assert lines.version != price_list(Prices(input=0.15, output=0.6)).version
     assert PRICE.version == replace(PRICE).version != replace(PRICE, pairs=1).version
 
 

@@ -1,0 +1,143 @@
+"""Runs of servers: epochs, silence, and that a line is in one run at a time and ends once."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from batches.ends import decide
+from batches.files import FileTable
+from batches.lines import LineTable, is_open
+from batches.records import BatchRecord, BatchState, Line, LineEnd, LineState, NewLine
+from batches.runners import RunnerTable
+from batches.storage.opening import prepare
+from batches.storage.tables import LINES, RUNNERS
+from batches.store import BatchTables
+from batches.table import BatchTable
+from registry.storage.database import Database
+from tenants.ledger.rows import BATCH as SOURCE
+from tenants.ledger.table import LedgerTable
+from tenants.storage.opening import open_tables
+from tests.unit.batches.conftest import BATCH, FILE
+from tests.unit.tenants.test_ledger import entry
+
+
+def test_a_silent_server_loses_its_lines(
+    database: Database, tables: BatchTables, start: Callable[..., BatchRecord]
+) -> None:
+    """Its rows of the ledger end with it, and what it answers later is not written."""
+    start("m", "m")
+    other, ledger = RunnerTable(database, "server-b"), LedgerTable(database, "server-b")
+    mine, _ = tables.runners.open()
+    theirs, _ = other.open()
+    [line] = tables.lines.claim(theirs, BATCH.id, "m", 1, 12.0)
+    row = replace(entry(), source=SOURCE, reserved_micro=5)
+    ledger.write([row], [])
+    assert tables.runners.close_silent() == []
+    assert other.beat(theirs)
+    with database.write() as connection:
+        connection.execute(sa.update(RUNNERS).values(seen=RUNNERS.c.seen - 31.0))
+    assert tables.runners.beat(mine)
+    assert other.beat(theirs), "it came back in time"
+    with database.write() as connection:
+        connection.execute(sa.update(RUNNERS).where(RUNNERS.c.epoch == theirs).values(seen=RUNNERS.c.seen - 31.0))
+    assert tables.runners.close_silent() == ["server-b"]
+    assert tables.runners.close_silent() == []
+    assert not other.beat(theirs)
+    assert (ledger.open_rows(), ledger.differences()) == (0, [])
+    with database.read() as connection:
+        assert is_open(connection, mine)
+        assert not is_open(connection, theirs)
+    assert not tables.lines.end(theirs, line, decide(line, LineEnd(200), 13.0), 13.0)
+    assert [one.number for one in tables.lines.claim(mine, BATCH.id, "m", 2, 14.0)] == [0, 1]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Database]:
+    database = open_tables(tmp_path)
+    prepare(database)
+    yield database
+    database.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_a_line_is_in_one_run_and_ends_once(local: Database, seed: int) -> None:
+    """Random interleavings of claim, end, return, crash, take-over, stop, cancel and expiry by two servers."""
+    chance = random.Random(seed)
+    lines, files, batches = LineTable(local), FileTable(local), BatchTable(local)
+    servers = {name: RunnerTable(local, name) for name in ("server-a", "server-b")}
+    files.create(FILE)
+    epochs = {name: table.open()[0] for name, table in servers.items()}
+    owned: dict[int, list[Line]] = {epoch: [] for epoch in epochs.values()}
+    ends, made, now = Counter[tuple[str, int]](), 0, 100.0
+    for _ in range(1500):
+        now += 1.0
+        name = chance.choice(list(servers))
+        epoch = epochs[name]
+        open_batches = [one for one in batches.unfinished() if one.state is BatchState.IN_PROGRESS]
+        step = chance.choices(
+            ("claim", "end", "return", "late", "crash", "take over", "cancel", "expire", "drop"),
+            (8, 16, 3, 2, 1, 1, 0.2, 0.2, 4),
+        )[0]
+        if not open_batches:
+            made += 1
+            batch = replace(BATCH, id=f"batch_{made}", created=now)
+            assert batches.create(batch) is not None
+            lines.add(batch.id, [NewLine(number, str(number), "m", 0, 1) for number in range(20)])
+            batches.start(batch.id, now)
+        elif step == "claim":
+            claimed = lines.claim(epoch, chance.choice(open_batches).id, "m", chance.randrange(1, 6), now)
+            with local.read() as connection:
+                assert not claimed or is_open(connection, epoch)
+            owned[epoch] += claimed
+        elif step in ("end", "return") and owned[epoch]:
+            line = owned[epoch].pop(chance.randrange(len(owned[epoch])))
+            end = LineEnd(200, body=b"{}") if step == "end" else LineEnd(None)
+            written = lines.end(epoch, line, decide(line, end, now), now)
+            ends[line.batch, line.number] += written and step == "end"
+            with local.read() as connection:
+                assert written is is_open(connection, epoch)
+        elif step == "late":  # an earlier run of a server comes back and writes
+            old = chance.choice(list(owned))
+            if old not in epochs.values() and owned[old]:
+                line = owned[old].pop()
+                assert not lines.end(old, line, decide(line, LineEnd(200, body=b"{}"), now), now)
+        elif step == "crash":
+            epochs[name] = servers[name].open()[0]
+            owned[epochs[name]] = []
+        elif step == "take over":
+            servers[name].close_silent(-1.0)  # the other one, however alive it is
+        elif step == "cancel":
+            batches.cancel(chance.choice(open_batches).id, now)
+        elif step == "expire":
+            lines.drop(chance.choice(open_batches).id, LineState.EXPIRED, now)
+        else:
+            for batch in batches.unfinished():
+                if batch.state is BatchState.CANCELLING:
+                    lines.drop(batch.id, LineState.CANCELLED, now)
+        _check(local, epochs, owned)
+    assert max(ends.values()) == 1
+    with local.read() as connection:
+        ended = sa.select(LINES.c.batch, LINES.c.number).where(LINES.c.state == LineState.ENDED.value)
+        assert {tuple(row) for row in connection.execute(ended)} == set(+ends)
+        total = sa.select(sa.func.count()).select_from(LINES)
+        for one in batches.unfinished() or []:
+            assert one.counts.left > 0
+        assert connection.execute(total).scalar_one() == made * 20
+
+
+def _check(database: Database, epochs: dict[str, int], owned: dict[int, list[Line]]) -> None:
+    """Lines that run are those of open epochs, and each is with the server whose epoch it names."""
+    with database.read() as connection:
+        query = sa.select(LINES.c.batch, LINES.c.number, LINES.c.epoch).where(LINES.c.state == LineState.RUNNING.value)
+        running = {(row.batch, row.number): row.epoch for row in connection.execute(query)}
+        opened = set(connection.execute(sa.select(RUNNERS.c.epoch).where(RUNNERS.c.closed.is_(None))).scalars())
+    assert set(running.values()) <= opened <= set(epochs.values())
+    for epoch in opened:
+        mine = {(line.batch, line.number) for line in owned[epoch]}
+        assert mine == {key for key, of in running.items() if of == epoch}
