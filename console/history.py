@@ -107,6 +107,25 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     audio_seconds: float
+    cached_tokens: int = 0
+    """Of the prompt's tokens, those that were in the prefix cache."""
+    attempts: int = 1
+    failed_attempts: list[str] = []
+    """Model and error code of each attempt before the last."""
+    warning: str = ""
+    """What was left out of the request, as its answer's header says it."""
+    limits: list[str] = []
+    """Limits that it went over without being refused."""
+    pool: str = ""
+    key: str = ""
+    """Id of its key; '' without one."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of the answer after its first token; None: too short to say."""
+        if self.first is None or self.completion_tokens < 2 or self.total <= self.first:
+            return None
+        return (self.completion_tokens - 1) / (self.total - self.first)
 
 
 @dataclass(slots=True)

@@ -136,6 +136,19 @@ async function name(button) {
   }
 }
 
+// <input data-filter="ID">: of the rows or choices of that element those stay visible that hold all of its words.
+function filter(field) {
+  const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const one of document.getElementById(field.dataset.filter).querySelectorAll(":scope > tr, option")) {
+    const text = one.textContent.toLowerCase();
+    one.hidden = !words.every((word) => text.includes(word));
+  }
+}
+for (const field of document.querySelectorAll("[data-filter]")) {
+  field.addEventListener("input", () => filter(field));
+  new MutationObserver(() => filter(field)).observe(document.getElementById(field.dataset.filter), { childList: true });
+}
+
 const labels = new Map(); // of buttons that tell for a moment that they have copied
 
 async function copy(button) {

@@ -85,6 +85,10 @@ class RequestRecord:
     """Seconds within which it was to begin."""
     is_stream: bool = False
     """Its answer came bit by bit, so the time after the first byte shows how fast it was made."""
+    warning: str = ""
+    """What was left out of the request, as the answer's header says it."""
+    failed_attempts: tuple[str, ...] = ()
+    """Model and error code of each attempt before the last."""
     transcript: TranscriptSink | None = field(default=None, repr=False)
     """Its words, if the team has them stored; for the console alone."""
     trace: Trace | None = field(default=None, repr=False)

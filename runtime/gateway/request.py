@@ -53,6 +53,8 @@ class Attempt:
     """When its answer began."""
     status: int | None = None
     is_stream: bool = False
+    warning: str = ""
+    """What was left out of the request, as the answer's header says it."""
 
     @property
     def usage(self) -> Usage:
@@ -144,11 +146,12 @@ class Request:
             if attempt.entry is not None:
                 attempt.entry = replace(attempt.entry, revision=revision)
 
-    def answered(self, status: int, *, is_stream: bool = False) -> None:
+    def answered(self, status: int, *, is_stream: bool = False, warning: str = "") -> None:
         """The answer's first byte is there."""
         attempt = self.attempt
         if attempt.first is None:
             attempt.first, attempt.status, attempt.is_stream = self._clock(), status, is_stream
+            attempt.warning = warning
 
     def sent(self) -> None:
         """The last event of the answer has left. What the engine counts may still come."""
@@ -266,6 +269,8 @@ class Request:
             replica_reason=None if lease is None else lease.replica_reason,
             first_goal=None if lease is None else lease.first_goal,
             is_stream=attempt.is_stream,
+            warning=attempt.warning,
+            failed_attempts=tuple(self._failures),
             transcript=self.transcript,
             trace=self.trace,
         )

@@ -185,14 +185,15 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
         async for part in parts:
             if isinstance(part, Head):
                 head = part
-                request.answered(part.status, is_stream=part.is_stream)
+                texts = (warn_of_fields(parsed.left_out), part.headers.get(WARNING, ""), warned.get(WARNING, ""))
+                warning_header = warning(*texts)
+                request.answered(part.status, is_stream=part.is_stream, warning=warning_header.get(WARNING, ""))
                 is_whole = "content-length" in part.headers
                 if is_whole:  # sending it is the client's time
                     request.done()
                     await gateway.flush()
                 limits = limit_headers(gateway.levels(request), parsed.dialect)
-                texts = (warn_of_fields(parsed.left_out), part.headers.get(WARNING, ""), warned.get(WARNING, ""))
-                headers = {**part.headers, **warning(*texts), **request.headers(), **limits}
+                headers = {**part.headers, **warning_header, **request.headers(), **limits}
                 yield Head(part.status, part.content_type, headers)
                 continue
             assert head is not None

@@ -1,5 +1,5 @@
-// Adding a model: the recipe that is proposed with its reasons, or the addition with its steps.
-import { api, ask, make, say } from "../act.js";
+// Adding a model: the recipe that is proposed with its reasons, or the addition with its steps. Changing a recipe.
+import { api, ask, held, make, say, sender } from "../act.js";
 
 const form = document.getElementById("add");
 const where = document.getElementById("added");
@@ -43,4 +43,28 @@ form?.addEventListener("submit", async (event) => {
   } catch (error) {
     say(where, error.message, "bad", error.faults);
   }
+});
+
+// A number, true, a list: as JSON has it; anything else is a text.
+function valueOf(text) {
+  if (!text) return null;
+  try { return JSON.parse(text); } catch { return text; }
+}
+
+document.getElementById("edit")?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const { elements, dataset } = event.target;
+  const result = document.getElementById("edited");
+  const changes = { [elements.key.value.trim()]: valueOf(elements.value.value.trim()) };
+  held(sender(event), async () => {
+    try {
+      const response = await ask("PATCH", api(`v1/models/${encodeURIComponent(dataset.model)}`), { changes });
+      const { version, waits } = await response.json();
+      say(result, `${dataset.model} has version ${version} of its recipe${waits ? ": it counts once no request uses the model" : ""}.`, "good");
+      const text = await ask("GET", api(`v1/models/${encodeURIComponent(dataset.model)}/recipe`));
+      event.target.previousElementSibling.textContent = await text.text();
+    } catch (error) {
+      say(result, error.message, "bad", error.faults);
+    }
+  });
 });

@@ -119,7 +119,7 @@ function nextToLeave() {
 function requests() {
   const longest = Math.max(...now.requests.map((one) => one.total), 1e-9);
   const rows = now.requests.map((one) => make("tr", { "data-key": one.id },
-    make("td", {}, make("a", { class: "mono", href: `requests?words=${encodeURIComponent(one.id)}` }, one.id.length > 12 ? `${one.id.slice(0, 12)}…` : one.id)),
+    make("td", {}, make("a", { class: "mono", href: `requests?id=${encodeURIComponent(one.id)}` }, one.id.length > 12 ? `${one.id.slice(0, 12)}…` : one.id)),
     make("td", { class: "wide" }, one.team, " ", make("span", { class: `tag ${one.service_class}` }, one.service_class)),
     make("td", { class: "wrap" }, one.answered_by || "-"), make("td", { class: "wide dim" }, one.why || "-"),
     make("td", {}, make("span", { class: `tag ${one.end}` }, one.end)), make("td", {}, fall(one.causes, longest)), make("td", { class: "num" }, ms(one.total))));

@@ -4,6 +4,8 @@ import { start } from "../tabs.js";
 
 const $ = (id) => document.getElementById(id);
 const isKeyed = document.querySelector("[data-sign-out]") !== null;
+const literal = (value) => // of Python
+  JSON.stringify(value, null, 1).replace(/\n\s*/g, " ").replace(/"(?:[^"\\]|\\.)*"|\b(true|false|null)\b/g, (text, word) => ({ true: "True", false: "False", null: "None" })[word] ?? text);
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 start();
 
@@ -37,6 +39,32 @@ function line(side, kind, text) {
   return made;
 }
 
+async function dataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+}
+
+function json(text, name) {
+  if (!text.trim()) return undefined;
+  try { return JSON.parse(text); } catch (error) { throw new Error(`${name} cannot be read: ${error.message}`); }
+}
+
+// What the form adds to a request. Raises an Error that says which field cannot be read.
+async function options(form) {
+  const { system, temperature, max_tokens: most, image, tools, schema } = form.elements;
+  const found = { temperature: Number(temperature.value || 0) };
+  if (most.value) found.max_tokens = Number(most.value);
+  const listed = json(tools.value, "Tools");
+  if (listed !== undefined) found.tools = listed;
+  const shape = json(schema.value, "The schema");
+  if (shape !== undefined) found.response_format = { type: "json_schema", json_schema: { name: "answer", schema: shape } };
+  return { system: system.value.trim(), image: image.files[0] ? await dataUrl(image.files[0]) : "", fields: found };
+}
+
 async function* pieces(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
@@ -49,7 +77,7 @@ async function* pieces(response) {
       if (!text.startsWith("data: ") || text === "data: [DONE]") continue;
       const found = JSON.parse(text.slice(6));
       if (found.error) throw new Error(found.error.message);
-      yield found.choices?.[0]?.delta?.content ?? "";
+      yield found;
     }
   }
 }
@@ -65,14 +93,22 @@ function routed(side, model, text, header) {
   where.replaceChildren(words, where.dataset.explained === undefined ? "" : make("a", { href: link }, "What else was near"));
 }
 
-async function turn(side, text) {
+// Calls of tools come in pieces: a name first, then its arguments.
+function calls(delta) {
+  return (delta?.tool_calls ?? []).map(({ function: one }) => `${one?.name ? `\n${one.name} ` : ""}${one?.arguments ?? ""}`).join("");
+}
+
+async function turn(side, text, { system, image, fields }) {
   const model = side.element.querySelector("select").value;
   const { messages } = side; // of this conversation, though another one is begun meanwhile
-  messages.push({ role: "user", content: text });
+  if (system && !messages.length) messages.push({ role: "system", content: system });
+  const parts = image ? [{ type: "text", text }, { type: "image_url", image_url: { url: image } }] : text;
+  messages.push({ role: "user", content: parts });
   line(side, "asked", text);
   const answer = line(side, "", "…");
-  const body = { model, messages, stream: true, temperature: 0 };
-  const python = `${CLIENT(api("v1"))}stream = client.chat.completions.create(\n    model=${JSON.stringify(model)}, messages=${JSON.stringify(messages)}, temperature=0, stream=True\n)\nfor chunk in stream:\n    print(chunk.choices[0].delta.content or "", end="")`;
+  const body = { model, messages, stream: true, stream_options: { include_usage: true }, ...fields };
+  const more = Object.entries(fields).map(([name, value]) => `, ${name}=${literal(value)}`).join("");
+  const python = `${CLIENT(api("v1"))}stream = client.chat.completions.create(\n    model=${JSON.stringify(model)}, messages=${literal(messages)}, stream=True${more}\n)\nfor chunk in stream:\n    print(chunk.choices[0].delta.content or "", end="")`;
   told(`chat-${side.side}`, "v1/chat/completions", body, python);
   const began = performance.now();
   try {
@@ -81,16 +117,24 @@ async function turn(side, text) {
     const digest = response.headers.get("x-roundhouse-adapter") ?? response.headers.get("x-roundhouse-model") ?? "";
     routed(side, model, text, response.headers.get("x-roundhouse-route"));
     let whole = "";
-    for await (const piece of pieces(response)) {
-      whole += piece;
-      answer.textContent = whole || "…";
+    let first;
+    let tokens = 0;
+    for await (const event of pieces(response)) {
+      const delta = event.choices?.[0]?.delta;
+      whole += (delta?.content ?? "") + calls(delta);
+      if (whole) first ??= performance.now();
+      tokens = event.usage?.completion_tokens ?? tokens;
+      answer.textContent = whole.trimStart() || "…";
     }
+    const took = (performance.now() - (first ?? began)) / 1e3;
+    const rate = tokens > 1 && took > 0 ? ` · ${((tokens - 1) / took).toFixed(1)} tokens/s` : "";
     messages.push({ role: "assistant", content: whole });
     const where = side.element.querySelector("[data-digest]");
-    where.textContent = `${digest.replace(/(sha256:.{12}).*/, "$1")} · ${ms((performance.now() - began) / 1e3)}`;
+    where.textContent = `${digest.replace(/(sha256:.{12}).*/, "$1")} · ${ms((performance.now() - began) / 1e3)}${rate}`;
     where.title = digest;
   } catch (error) {
     messages.pop(); // its own question: the next one is asked once this one has ended
+    if (messages.at(-1)?.role === "system") messages.pop();
     answer.textContent = error.name === "AbortError" ? "(stopped)" : error.message;
     answer.classList.add("bad");
   }
@@ -103,7 +147,13 @@ $("chat-form")?.addEventListener("submit", async (event) => {
   if (!text || button.disabled) return; // Enter in the text asks the form, whatever its button is
   stopped = new AbortController();
   $("stop").disabled = false;
-  await held(button, () => Promise.all(sides.map((side) => turn(side, text))));
+  await held(button, async () => {
+    try {
+      const chosen = await options(event.target);
+      $("chat-said").replaceChildren();
+      await Promise.all(sides.map((side) => turn(side, text, chosen)));
+    } catch (error) { say($("chat-said"), error.message, "bad"); }
+  });
   $("stop").disabled = true;
 });
 $("stop")?.addEventListener("click", () => stopped.abort());

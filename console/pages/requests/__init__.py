@@ -1,4 +1,4 @@
-"""Requests: the last ones, where their time went, and texts that a team stores."""
+"""Requests: the last ones, where their time went, and texts that a team stores; all that is known about one of them."""
 
 from console.history import RequestRow
 from console.host import Context, Page, Visit
@@ -15,9 +15,12 @@ async def context(visit: Visit) -> Context:
     words = query.get("words", "")[:200]
     if query.get("part") == "texts":
         return {"found": _texts(visit)}
+    if "id" in query:
+        return await _one(visit, query["id"])
     rows = console.history.rows(visit.team, words=words)
     older = _older_than(query["after"], rows) if "after" in query else rows
     return {
+        "id": None,
         "rows": older[:MAX_ROWS],
         "is_older": "after" in query,
         "are_more": len(older) > MAX_ROWS,
@@ -25,6 +28,19 @@ async def context(visit: Visit) -> Context:
         "words": words,
         "all_teams": visit.team is None,
         "whole": _whole([row.total for row in rows]),
+    }
+
+
+async def _one(visit: Visit, id_: str) -> Context:
+    """One request in memory and in the ledger, with a row there for each attempt."""
+    console = visit.host.console
+    row = console.history.find(id_, visit.team)
+    return {
+        "id": id_,
+        "row": row,
+        "ledger": await visit.host.usage.of_request(visit.team, id_),
+        "found": None if row is None else console.texts.find(row.team, row.id, row.at),
+        "currency": visit.host.usage.currency,
     }
 
 

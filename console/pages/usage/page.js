@@ -10,7 +10,7 @@ function draw() {
   const line = (label, colour, scale) => ({ label, stroke: token(colour), width: 2, scale, points: { show: series[0].length < 40 } });
   new uPlot({
     width: where.clientWidth, height: 220, cursor: { drag: { x: true, y: false } },
-    axes: [axis, { ...axis, scale: "n" }, { ...axis, scale: "tokens", side: 1, grid: { show: false } }],
+    axes: [axis, { ...axis, scale: "n", label: "requests" }, { ...axis, scale: "tokens", side: 1, label: "tokens", size: 70, grid: { show: false } }],
     scales: { x: { range: [Number(where.dataset.from), Number(where.dataset.to)] }, n: { range: (_, __, most) => [0, Math.max(1, most)] }, tokens: { range: (_, __, most) => [0, Math.max(1, most)] } },
     series: [{}, line("requests", "--accent", "n"), line("tokens in", "--load", "tokens"), line("tokens out", "--run", "tokens")],
   }, series, where);

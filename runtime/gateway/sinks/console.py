@@ -48,6 +48,13 @@ class ConsoleSink:
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 audio_seconds=usage.audio_seconds,
+                cached_tokens=usage.cached_tokens,
+                attempts=record.attempt,
+                failed_attempts=list(record.failed_attempts),
+                warning=record.warning,
+                limits=list(record.admission.warnings) if record.admission is not None else [],
+                pool=record.pool,
+                key=context.caller.key or "",
             )
         )
 

@@ -35,6 +35,7 @@ class ProgressView(msgspec.Struct, frozen=True):
 class FailureView(msgspec.Struct, frozen=True):
     message: str
     code: str
+    at: Epoch
 
 
 class ReplicaView(msgspec.Struct, frozen=True):
@@ -167,7 +168,7 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         can_sleep=entry.asleep is not None,
         expected_wake_seconds=round(entry.wake_seconds, 3) if entry.asleep is not None else None,
         last_load_seconds={k: round(v, 3) for k, v in loaded.seconds.items()} if loaded else None,
-        last_used=round(time.time() - (entry.clock() - last_used), 3) if last_used else None,
+        last_used=_epoch(entry, last_used) if last_used else None,
         running=sum(one.queue.running for one in replicas),
         waiting=sum(one.queue.waiting for one in replicas),
         loads=sum(one.loads for one in replicas),
@@ -175,12 +176,17 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         deaths=sum(one.deaths for one in replicas),
         replicas=[_replica_view(one) for one in replicas] if len(replicas) > 1 else [],
         progress=ProgressView(progress.phase, round(progress.fraction * 100, 1), progress.detail) if progress else None,
-        failure=FailureView(failure.cause.message, failure.cause.code) if failure else None,
+        failure=FailureView(failure.cause.message, failure.cause.code, _epoch(entry, failure.at)) if failure else None,
         problem=entry.broken.message if entry.broken else None,
         adapters=adapters,
         description=recipe.description,
         **_foreign_fields(entry, entry.model),
     )
+
+
+def _epoch(entry: ModelEntry, moment: float) -> float:
+    """A moment of the entry's clock in seconds since 1970."""
+    return round(time.time() - (entry.clock() - moment), 3)
 
 
 def _replica_view(entry: ModelEntry) -> ReplicaView:

@@ -58,6 +58,43 @@ def test_a_model_is_proposed_and_added_with_its_steps(page: Any, server: Server)
     page.wait_for_selector("#added .bad")
 
 
+def test_a_recipe_is_changed_and_a_model_removed(page: Any, server: Server) -> None:
+    page.on("dialog", lambda dialog: dialog.accept())
+    added = server.http.post("/v1/models", json={"source": str(PACK / "starter-rerank"), "id": "my-rerank"})
+    assert added.status_code == 201, added.text
+    page.goto("models?id=my-rerank")
+    for key, value, version in (("batching.max_requests", "4", 2), ("description", "Ours", 3)):
+        page.fill("#edit [name=key]", key)
+        page.fill("#edit [name=value]", value)
+        page.click("#edit button")
+        page.wait_for_selector(f"#edited >> text=my-rerank has version {version} of its recipe")
+    recipe = page.inner_text("#chosen pre[aria-label^=Recipe]")
+    assert "max_requests: 4" in recipe
+    assert "description: Ours" in recipe
+    page.fill("#edit [name=key]", "batching.max_requests")
+    page.fill("#edit [name=value]", "many")
+    page.click("#edit button")
+    page.wait_for_selector("#edited .bad")
+    page.locator("#model-my-rerank").get_by_role("button", name="Remove").click()
+    page.wait_for_selector("#said >> text=my-rerank is removed")
+    assert server.http.get("/v1/models/my-rerank").status_code == 404
+
+
+def test_an_adapter_among_many_is_found(page: Any) -> None:
+    page.goto("adapters")
+    page.fill("[data-filter=rows]", "rot13")
+    assert page.locator("#rows > tr:visible").count() == 1
+    page.evaluate("document.dispatchEvent(new Event('changed'))")
+    page.wait_for_load_state("networkidle")
+    assert page.locator("#rows > tr:visible").count() == 1, "also after the table was renewed"
+    page.goto("playground")
+    page.fill("[data-filter=targets-left]", "rot13")
+    left = page.locator("#targets-left option")
+    assert left.evaluate_all("all => all.filter((one) => !one.hidden).map((one) => one.value)") == [
+        "starter-chat:rot13"
+    ]
+
+
 def test_a_version_is_rolled_back_and_answers_its_probe(page: Any, server: Server, tmp_path: Path) -> None:
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto("adapters")

@@ -181,11 +181,14 @@ def test_texts_are_visible_while_a_team_keeps_them(page: Any, console: Server, t
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", WIDTH)])
-def test_each_page_can_be_used_by_all(page: Any, scheme: str, width: int) -> None:
+def test_each_page_can_be_used_by_all(page: Any, console: Server, scheme: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     found: list[str] = []
-    for slug in (*PAGES, "playground#speech", "playground#embed", "playground#rerank"):
+    one = {"model": "starter-chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "foo": 1}
+    console.http.post("/v1/chat/completions", json=one, headers={"X-Request-Id": "req-of-a-long-name-that-is-whole"})
+    more = ("models?id=starter-chat", "requests?id=req-of-a-long-name-that-is-whole", "playground#speech")
+    for slug in (*PAGES, *more, "playground#embed", "playground#rerank"):
         page.goto(slug)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, slug
         assert page.evaluate("document.querySelectorAll('h1').length") == 1

@@ -1,5 +1,6 @@
 """What scripts do in a browser: what they keep, what they tell, and for whom a page stays as it was."""
 
+import ast
 import asyncio
 import json
 import re
@@ -135,7 +136,7 @@ async def test_who_is_at_a_request_stays_there_while_others_end(console: Console
             answers["events"] = stream(looked(displayed))
             await page.wait_for_selector("#last-requests a[href$=slow]")
             assert await page.locator("#last-requests tr").count() == 2
-            assert await page.evaluate("document.activeElement.getAttribute('href')") == "requests?words=mine"
+            assert await page.evaluate("document.activeElement.getAttribute('href')") == "requests?id=mine"
 
 
 async def test_what_is_read_out_of_a_load_is_its_phase_and_not_each_second(console: Console) -> None:
@@ -228,7 +229,7 @@ def messages(body: Any) -> list[str]:
     return [f"{one['role']}: {one['content']}" for one in body["messages"]]
 
 
-TEXT, BOTH = "#chat-form textarea", "#chat-form button.first"
+TEXT, BOTH = "#chat-form [name=text]", "#chat-form button.first"
 
 
 async def test_a_conversation_is_one_question_and_its_answer_after_another(console: Console) -> None:
@@ -252,6 +253,54 @@ async def test_a_conversation_is_one_question_and_its_answer_after_another(conso
         await page.wait_for_selector(".turns >> text=again >> nth=1")
     expected = ["user: hello", "assistant: fine", "user: hello"]
     assert [messages(body) for body in gate.requested] == [["user: hello"]] * 2 + [expected] * 4
+
+
+async def test_options_of_the_playground_are_parts_of_the_request(console: Console) -> None:
+    gate = Gate(stated("fine"))
+    gate.opened.set()
+    tools = [{"type": "function", "function": {"name": "set_light", "parameters": {"type": "object"}}}]
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+    async with console() as displayed, looking(displayed, {"v1/chat": gate}) as page:
+        await page.goto("playground")
+        await page.click("#chat-form summary")
+        await page.fill("[name=system]", "Be brief.")
+        await page.fill("[name=temperature]", "0.7")
+        await page.fill("[name=max_tokens]", "5")
+        await page.fill("[name=tools]", "[oops")
+        await page.fill(TEXT, "hello")
+        await page.click(BOTH)
+        await page.wait_for_selector("#chat-said >> text=Tools cannot be read")
+        assert gate.requested == []
+        await page.fill("[name=tools]", json.dumps(tools))
+        await page.fill("[name=schema]", json.dumps(schema))
+        image = {"name": "dot.png", "mimeType": "image/png", "buffer": b"png"}
+        await page.set_input_files("[name=image]", image)
+        await page.click(BOTH)
+        await page.wait_for_selector(".turns >> text=fine >> nth=1")
+        python = await page.text_content("[data-call-of=chat-left] [data-python]")
+    body = gate.requested[0]
+    parts = [
+        {"type": "text", "text": "hello"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,cG5n"}},
+    ]
+    assert body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}]
+    assert (body["temperature"], body["max_tokens"], body["tools"]) == (0.7, 5, tools)
+    assert body["response_format"]["json_schema"]["schema"] == schema
+    assert 'tools=[ { "type": "function"' in python
+    ast.parse(python)
+
+
+async def test_calls_of_tools_and_tokens_a_second_are_shown(console: Console) -> None:
+    pieces = [{"name": "set_light", "arguments": ""}, {"arguments": '{"on": '}, {"arguments": "true}"}]
+    events = [{"choices": [{"delta": {"tool_calls": [{"index": 0, "function": piece}]}}]} for piece in pieces]
+    events.append({"choices": [], "usage": {"completion_tokens": 12}})
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+    answers = {"v1/chat": reported(text, kind="text/event-stream")}
+    async with console() as displayed, looking(displayed, answers) as page:
+        await page.goto("playground")
+        await page.click(BOTH)
+        await page.wait_for_selector('.turns >> text=set_light {"on": true} >> nth=1')
+        await page.wait_for_selector("[data-digest] >> text=/tokens.s/")
 
 
 async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(console: Console) -> None:
@@ -325,11 +374,12 @@ async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(
     async with console() as displayed, looking(displayed, host=host) as page:
         displayed.gateway.gateway.services.console.history.take(row(id="req-to-copy"))
         await page.goto("requests")
-        button = page.locator("button.id")
+        await page.click("#rows a")
         for _ in range(2):
-            await button.click()
-            await page.wait_for_selector("button.id >> text=Copied")
-        await page.wait_for_selector("button.id >> text=req-to-copy")
+            await page.click("button[data-copy]")
+            await page.wait_for_selector("button[data-copy] >> text=Copied")
+        await page.wait_for_selector("button[data-copy] >> text=/^Copy$/")
+        await page.goto("requests")
         await page.fill("[name=words]", "")
         await page.press("[name=words]", "Control+V")
         assert await page.input_value("[name=words]") == "req-to-copy"

@@ -14,7 +14,8 @@ import pytest
 from console.history import RequestRoute, RequestRow
 from console.rendering import VENDORED, files, templates
 from console.web import pages
-from tests.unit.console.conftest import HTML, Console
+from tenants.caller import Scope
+from tests.unit.console.conftest import HTML, Console, key, sign_in
 
 SLUGS = sorted(pages())
 STATIC = Path(__file__).parents[3] / "console" / "static"
@@ -130,6 +131,33 @@ async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> Non
         assert "<html" not in part
 
 
+async def test_one_request_is_shown_with_all_that_is_known_of_it(console: Console) -> None:
+    async with console() as displayed:
+        history = displayed.gateway.gateway.services.console.history
+        more = {
+            "warning": "Left out: 'foo'.",
+            "limits": ["60 requests a minute"],
+            "failed_attempts": ["large queue_full"],
+        }
+        history.take(row(id="req-1/odd", adapter="legal", digest="sha256:abc", cached_tokens=2, attempts=2, **more))
+        page = await displayed.page("requests?id=req-1/odd")
+        expected = ("Left out: &#39;foo&#39;.", "60 requests a minute", "large queue_full", "sha256:abc", "(2 cached)")
+        for words in (*expected, "13.3 a second", "prefill", "24 %", "Not stored"):
+            assert words in page, words
+        assert 'href="requests?id=req-1/odd"' in await displayed.page("requests")
+        assert "No request of yours" in await displayed.page(f"requests?id={MARKUP}")
+
+
+async def test_a_team_sees_no_request_of_another_by_its_id(console: Console) -> None:
+    text, entry = key("theirs", Scope.INFER)
+    async with console((text, entry)) as displayed:
+        displayed.gateway.gateway.services.console.history.take(row(id="req-1", team="ours", adapter="legal"))
+        await sign_in(displayed, text)
+        page = await displayed.page("requests?id=req-1")
+        assert "No request of yours" in page
+        assert "legal" not in page
+
+
 async def test_older_requests_follow_though_new_ones_come_between(console: Console) -> None:
     async with console() as displayed:
         history = displayed.gateway.gateway.services.console.history
@@ -137,10 +165,10 @@ async def test_older_requests_follow_though_new_ones_come_between(console: Conso
             history.take(row(id=f"req-{number:03}'", team="ours" if number % 2 else "default", at=float(number)))
         seen, part = [], await displayed.page("requests")
         while more := re.search(r"hx-vals='({\"after\".*?})'", part):
-            seen += re.findall(r'data-copy="(req-\d+)', part)
+            seen += re.findall(r'data-id="(req-\d+)', part)
             history.take(row(id=f"new-{len(seen)}"))
             part = await displayed.page("requests?part=rows&" + urlencode(json.loads(more[1])))
-        seen += re.findall(r'data-copy="(req-\d+)', part)
+        seen += re.findall(r'data-id="(req-\d+)', part)
         assert seen == [f"req-{number:03}" for number in reversed(range(100))]
         gone = await displayed.page("requests?part=rows&after=1.0 nobody")
         assert "no longer stored" in gone

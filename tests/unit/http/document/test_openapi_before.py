@@ -34,8 +34,8 @@ ADDED_ANSWERS = {"/v1/route": "429"}
 CHANGED_PROPERTIES = {"AddModelBody": "source", "RegisterRequest": "source"}
 """They take a text or an object."""
 ADDED_PROPERTIES = {
-    "Adapter": {"notes"}, "Device": {"uuid", "fault"}, "Health": {"degraded"}, "Model": {"devices", "replicas"},
-    "Plan": {"devices", "replicas"}, "Status": {"devices"},
+    "Adapter": {"notes"}, "Device": {"uuid", "fault"}, "Failure": {"at"}, "Health": {"degraded"},
+    "Model": {"devices", "replicas"}, "Plan": {"devices", "replicas"}, "Status": {"devices"},
 }  # fmt: skip
 REMOVED_SCHEMAS = {"AlertBody", "Channel", "InfinityEmbeddingsBody", "InfinityRanking", "RateBody"}
 RENAMED_SCHEMAS = {"OllamaCalled": "OllamaCall", "OllamaShown": "OllamaModelInfo", "Replayed": "ReplayPoint"}
