@@ -10,6 +10,7 @@ from console.live import LiveView
 from console.state import Console
 from console.web import Web
 from runtime.gateway.core import Gateway
+from runtime.gateway.providers.views import ProviderView
 from runtime.gateway.routing.store import RouterView
 from runtime.gateway.views.values import AdapterView, ModelView, PlanView
 from runtime.http.errors import error_response
@@ -64,6 +65,9 @@ class ConsoleHost:
 
     def routers(self) -> list[RouterView]:
         return self._gateway.services.routers.all()
+
+    def providers(self) -> list[ProviderView]:
+        return self._gateway.services.provider_models.views().data
 
     def may_route(self, router: str) -> bool:
         return self._gateway.dispatcher.card(router, self.caller) is not None

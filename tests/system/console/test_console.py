@@ -187,6 +187,8 @@ def test_each_page_can_be_used_by_all(page: Any, console: Server, scheme: str, w
     found: list[str] = []
     one = {"model": "starter-chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "foo": 1}
     console.http.post("/v1/chat/completions", json=one, headers={"X-Request-Id": "req-of-a-long-name-that-is-whole"})
+    far = {"protocol": "openai", "base_url": "https://far.example/v1", "key_env": "FAR_KEY", "models": [{"name": "m"}]}
+    assert console.http.put("/v1/providers/far", json=far).status_code in (200, 201)
     more = ("models?id=starter-chat", "requests?id=req-of-a-long-name-that-is-whole", "playground#speech")
     for slug in (*PAGES, *more, "playground#embed", "playground#rerank"):
         page.goto(slug)
@@ -194,6 +196,8 @@ def test_each_page_can_be_used_by_all(page: Any, console: Server, scheme: str, w
         assert page.evaluate("document.querySelectorAll('h1').length") == 1
         found += faults(page)
     assert not found, "\n".join(found)
+    page.goto("providers")
+    assert "far/m" in page.inner_text("#rows")
     page.goto("now")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"

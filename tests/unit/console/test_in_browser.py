@@ -303,6 +303,41 @@ async def test_calls_of_tools_and_tokens_a_second_are_shown(console: Console) ->
         await page.wait_for_selector("[data-digest] >> text=/tokens.s/")
 
 
+async def test_a_provider_is_added_and_tested(console: Console) -> None:
+    sent: list[tuple[str, str, Any]] = []
+    check = {"id": "far", "ok": True, "seconds": 0.2, "message": "answers", "missing": ["large"]}
+
+    async def answer(route: Any) -> None:
+        request = route.request
+        sent.append((request.method, request.url.rpartition("/v1/")[2], request.post_data and request.post_data_json))
+        refused = json.dumps({"error": {"message": "Write an address."}})
+        status, body = (422, refused) if len(sent) == 1 else (200, json.dumps(check))
+        await route.fulfill(status=status, headers={"content-type": "application/json"}, body=body)
+
+    async with console() as displayed, looking(displayed, {"v1/providers": answer}) as page:
+        await page.goto("providers")
+        for name, value in (("id", "far"), ("base_url", "https://far.example/v1"), ("models", "small, large")):
+            await page.fill(f"#provider [name={name}]", value)
+        await page.click("#provider button")
+        await page.wait_for_selector("#added .bad >> text=Write an address")
+        await page.fill("#provider [name=key_env]", "FAR_KEY")
+        await page.click("#provider button")
+        await page.wait_for_selector("#added .good >> text=far/small")
+        await page.evaluate("document.querySelector('#rows').innerHTML = '<tr><td><button data-test=far>Test</button>'")
+        await page.click("[data-test=far]")
+        await page.wait_for_selector("#said .good >> text=far: answers It does not list large.")
+    document = {
+        "protocol": "openai",
+        "base_url": "https://far.example/v1",
+        "models": [{"name": "small"}, {"name": "large"}],
+    }
+    assert sent == [
+        ("PUT", "providers/far", document),
+        ("PUT", "providers/far", document | {"key_env": "FAR_KEY"}),
+        ("POST", "providers/far/test", None),
+    ]
+
+
 async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(console: Console) -> None:
     gate = Gate(stated("late"))
     async with console() as displayed, looking(displayed, {"v1/chat": gate}) as page:
