@@ -290,7 +290,7 @@ async def test_options_of_the_playground_are_parts_of_the_request(console: Conso
     ast.parse(python)
 
 
-async def test_calls_of_tools_and_tokens_a_second_are_shown(console: Console) -> None:
+async def test_calls_of_tools_and_tokens_a_second_appear(console: Console) -> None:
     pieces = [{"name": "set_light", "arguments": ""}, {"arguments": '{"on": '}, {"arguments": "true}"}]
     events = [{"choices": [{"delta": {"tool_calls": [{"index": 0, "function": piece}]}}]} for piece in pieces]
     events.append({"choices": [], "usage": {"completion_tokens": 12}})

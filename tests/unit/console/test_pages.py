@@ -131,7 +131,7 @@ async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> Non
         assert "<html" not in part
 
 
-async def test_one_request_is_shown_with_all_that_is_known_of_it(console: Console) -> None:
+async def test_one_request_has_a_page_with_all_that_is_known_of_it(console: Console) -> None:
     async with console() as displayed:
         history = displayed.gateway.gateway.services.console.history
         more = {
