@@ -263,14 +263,22 @@ def _missing(name: str) -> _Fault:
     return _Fault("missing_required_parameter", f"The line has no {name}.", name)
 
 
-def main() -> None:
-    """Answer one job."""
+def limit_process(seconds: float | None = None) -> None:
+    """Bound a process that reads what clients wrote: memory, and CPU time once it is known."""
+    if seconds is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (max(1, int(seconds)), resource.RLIM_INFINITY))
+        return
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server's port among them, when its event loop lets them through
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the server ends this process
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
+
+
+def main() -> None:
+    """Answer one job."""
+    limit_process()
     job = decode_job(sys.stdin.buffer.readline())
-    resource.setrlimit(resource.RLIMIT_CPU, (max(1, int(job.seconds)), resource.RLIM_INFINITY))
+    limit_process(job.seconds)
     encoder = msgspec.json.Encoder()
     for answer in check(job):
         sys.stdout.buffer.write(encoder.encode(answer) + b"\n")

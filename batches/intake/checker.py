@@ -1,4 +1,4 @@
-"""Runs `batches.check_process`, two at a time. Asynchronous; one event loop."""
+"""Runs the processes that read what clients sent, two at a time. Asynchronous; one event loop."""
 
 import asyncio
 import os
@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from batches.check_process import InputJob, InputPart, InputSummary, encode_job
+from batches.intake import split_process
+from batches.intake.split import SplitJob, SplitSummary
 from registry.base.child import Child
 from registry.errors import EngineFailed
 
@@ -17,6 +19,7 @@ LINE_BYTES = 8 << 20
 GRACE_SECONDS = 30.0
 """Beyond the job's CPU time, on a busy machine twice that: then a silent process is ended."""
 _ANSWERS = msgspec.json.Decoder(InputPart | InputSummary)
+_SPLIT = msgspec.json.Decoder(SplitSummary)
 
 
 class InputChecker:
@@ -32,7 +35,7 @@ class InputChecker:
         Raises EngineFailed (check_failed) for a process that died, OSError for one that did not start.
         """
         async with self._free:
-            child = await _start()
+            child = await _start("batches.check_process")
             try:
                 child.stdin.write(encode_job(job))
                 yield _answers(child, 2 * job.seconds + GRACE_SECONDS)
@@ -48,25 +51,41 @@ class InputChecker:
                     return answer
         raise _died()
 
+    async def split(self, job: SplitJob) -> SplitSummary:
+        """Make an input file of a body. Raises what `check` does."""
+        async with self._free:
+            child = await _start("batches.intake.split_process")
+            try:
+                child.stdin.write(split_process.encode_job(job))
+                return _SPLIT.decode(await _line(child, 2 * job.seconds + GRACE_SECONDS))
+            finally:
+                child.kill()
+                await asyncio.shield(child.wait())
 
-async def _start() -> Child:
+
+async def _start(module: str) -> Child:
     inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-    return await Child.python("batches.check_process", env={**inherited, "LANG": "C.UTF-8"}, limit=LINE_BYTES)
+    return await Child.python(module, env={**inherited, "LANG": "C.UTF-8"}, limit=LINE_BYTES)
 
 
 async def _answers(child: Child, seconds: float) -> AsyncIterator[InputPart | InputSummary]:
     while True:
-        try:
-            async with asyncio.timeout(seconds):
-                line = await child.stdout.readline()
-        except (TimeoutError, ConnectionError, ValueError) as error:
-            raise _died() from error
-        if not line.endswith(b"\n"):
-            raise _died()
-        answer = _ANSWERS.decode(line)
+        answer = _ANSWERS.decode(await _line(child, seconds))
         yield answer
         if isinstance(answer, InputSummary):
             return
+
+
+async def _line(child: Child, seconds: float) -> bytes:
+    """The next line of a process. Raises EngineFailed."""
+    try:
+        async with asyncio.timeout(seconds):
+            line = await child.stdout.readline()
+    except (TimeoutError, ConnectionError, ValueError) as error:
+        raise _died() from error
+    if not line.endswith(b"\n"):
+        raise _died()
+    return line
 
 
 def _died() -> EngineFailed:

@@ -1,0 +1,141 @@
+"""A body with requests becomes an input file, or names its first fault; nothing that is no JSON passes."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches.intake import split as module
+from batches.intake.checker import InputChecker
+from batches.intake.split import SplitJob, SplitSummary, split
+
+PARAMS: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": 'a "[{,:}]\\" b\n'}]}
+
+
+def job(folder: Path, content: bytes, form: Any = "messages", **more: Any) -> SplitJob:
+    path = folder / "body"
+    path.write_bytes(content)
+    bounds = {"most": 100, "line_bytes": 1 << 20, "values": 1000, **more}
+    return SplitJob(path=path, out=folder / "out", form=form, url="/v1/messages", **bounds)
+
+
+def lines(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "out").read_bytes().splitlines()]
+
+
+def body(*custom_ids: str, **more: Any) -> dict[str, Any]:
+    return {**more, "requests": [{"custom_id": one, "params": PARAMS} for one in custom_ids]}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("read", [1 << 20, 7, 2])
+def test_each_request_becomes_a_line(
+    tmp_path: Path, indent: int | None, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_BYTES", read)
+    content = json.dumps(body("a", "b", "c", other={"x": [1, "]"]}), indent=indent).encode()
+    found = split(job(tmp_path, content))
+    assert (found.lines, found.fault, json.loads(bytes(found.rest))) == (3, "", {"other": {"x": [1, "]"]}})
+    expected = {"method": "POST", "url": "/v1/messages", "body": PARAMS}
+    assert lines(tmp_path) == [{"custom_id": one, **expected} for one in "abc"]
+
+
+def test_our_own_form_needs_no_ids(tmp_path: Path) -> None:
+    content = json.dumps({"requests": [{"body": PARAMS}, {"body": {}, "custom_id": "x y"}], "url": "/v1/messages"})
+    found = split(job(tmp_path, content.encode(), "requests"))
+    assert (found.lines, json.loads(bytes(found.rest))) == (2, {"url": "/v1/messages"})
+    assert [line["custom_id"] for line in lines(tmp_path)] == ["0", "x y"]
+
+
+def test_without_requests_there_are_the_other_fields(tmp_path: Path) -> None:
+    found = split(job(tmp_path, b' {"url": "/v1/messages", "n": 1} ', "requests"))
+    assert (found.lines, found.fault, json.loads(bytes(found.rest))) == (0, "", {"url": "/v1/messages", "n": 1})
+
+
+def test_an_empty_object(tmp_path: Path) -> None:
+    assert split(job(tmp_path, b"{}")) == SplitSummary(0, module.msgspec.Raw(b"{}"))
+
+
+REQUEST = json.dumps({"custom_id": "a", "params": {}})
+
+
+@pytest.mark.parametrize(
+    ("content", "param"),
+    [
+        ('{"requests": []}', "requests"),
+        ('{"requests": [{}]}', "requests.0"),
+        (f'{{"requests": [{REQUEST}, {REQUEST}]}}', "requests.1.custom_id"),
+        ('{"requests": [{"custom_id": "a b", "params": {}}]}', "requests.0.custom_id"),
+        ('{"requests": [{"custom_id": "", "params": {}}]}', "requests.0.custom_id"),
+        (f'{{"requests": [{{"custom_id": "{"x" * 65}", "params": {{}}}}]}}', "requests.0.custom_id"),
+        ('{"requests": [{"custom_id": 1, "params": {}}]}', "requests.0"),
+        ('{"requests": [{"custom_id": "a", "params": []}]}', "requests.0.params"),
+        ('{"requests": [{"custom_id": "a", "params": null}]}', "requests.0.params"),
+        ('{"requests": [{"custom_id": "a", "params": {}, "x": 1}]}', "requests.0"),
+        ('{"requests": [null]}', "requests.0"),
+        ('{"requests": [1, 2]}', "requests.0"),
+        (f'{{"requests": [{REQUEST},]}}', "requests.1"),
+        (f'{{"requests": [,{REQUEST}]}}', "requests.0"),
+        (f'{{"requests": [{REQUEST}], "requests": [{REQUEST}]}}', "requests"),
+        (f'{{"requests": [{REQUEST} 1]}}', "requests.0"),
+        ('{"requests": [{"custom_id": "a", "params": {"x": tru}}]}', "requests.0"),
+        ('{"requests": [{"custom_id": "a", "params": {"x": [1}}}]}', None),
+        (f'{{"requests": x[{REQUEST}]}}', ""),
+        (f'{{"requests": [{REQUEST}]x}}', ""),
+        (f'{{"requests": [{REQUEST}]}} x', ""),
+        (f'{{"requests": [{REQUEST}]', ""),
+        (f'{{"requests": [{REQUEST}]]', ""),
+        (f'{{requests: [{REQUEST}]}}', ""),
+        (f'{{"requests" [{REQUEST}]}}', None),
+        ('{"a": 1, }', ""),
+        ('{"a" 1}', ""),
+        ('{, "a": 1}', ""),
+        ('{"a": 1, "b"}', ""),
+        ('{"a": }', ""),
+        ('{"a"', ""),
+        ('{"a": "b', ""),
+        ("[]", ""),
+        ("null", ""),
+        ("", ""),
+        ('{"x": "' + "y" * 70_000 + '"}', ""),
+        ('{"requests": [{"custom_id": "a", "params": {"x": "' + "y" * (1 << 20) + '"}}]}', "requests.0"),
+        ('{"requests": [{"custom_id": "a", "params": {"x": "' + "y" * (3 << 20) + '"}}]}', "requests"),
+        ('{"requests": [{"custom_id": "a", "params": {"x": [' + "[]," * 2000 + "1]}}]}", "requests.0"),
+        ('{"requests": [{"custom_id": "a", "params": {"x": ' + "[" * 900_000 + "]" * 900_000 + "}}]}", "requests"),
+    ],
+    ids=range(40),
+)  # fmt: skip
+def test_what_is_refused(tmp_path: Path, content: str, param: str | None) -> None:
+    found = split(job(tmp_path, content.encode()))
+    assert found.fault
+    assert len(found.fault) < 500
+    if param is not None:
+        assert found.param == param
+
+
+def test_too_many(tmp_path: Path) -> None:
+    found = split(job(tmp_path, json.dumps(body("a", "b", "c")).encode(), most=2))
+    assert (found.param, "several batches" in found.fault) == ("requests", True)
+
+
+@given(st.binary(max_size=60) | st.text('[]{},:"\\ 1arequests', max_size=60).map(str.encode))
+def test_no_bytes_break_it_and_what_passes_is_json(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    found = split(job(tmp_path_factory.mktemp("split"), content))
+    if not found.fault:
+        assert isinstance(json.loads(content), dict)
+
+
+@given(st.dictionaries(st.text(max_size=5), st.recursive(st.none() | st.text(max_size=5), st.lists, max_leaves=5)))
+def test_other_fields_come_back(tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]) -> None:
+    fields.pop("requests", None)
+    found = split(job(tmp_path_factory.mktemp("split"), json.dumps(fields).encode()))
+    assert json.loads(bytes(found.rest)) == fields
+
+
+def test_the_process_gives_what_the_function_gives(tmp_path: Path) -> None:
+    one = job(tmp_path, json.dumps(body("a", "b")).encode())
+    assert asyncio.run(InputChecker().split(one)) == split(one)
