@@ -4,12 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from batches.content.folder import FolderBytes
 from batches.content.protocol import FileBytes
 from batches.intake.checker import InputChecker
-from batches.intake.creation import BatchCreator, Resolve
+from batches.intake.creation import BatchCreator, NewBatch, Resolve
 from batches.intake.stored_files import FileLimits, StoredFiles, unknown_page_error
 from batches.output import OutputKind
 from batches.records import BatchRecord
@@ -75,6 +76,19 @@ class BatchService:
         if batches is None:
             raise unknown_page_error(after or "", param)
         return batches[:limit], len(batches) > limit
+
+    async def create_of_requests(self, new: NewBatch, lines: Path, count: int) -> BatchRecord:
+        """Create a batch of an input file that no client uploaded, and wait until it is validated.
+
+        Raises what `BatchCreator.create` does, and StorageFull.
+        """
+        file = await self.files.add_requests(new.team, lines, count)
+        try:
+            batch = await self.creator.create(replace(new, input_file=file.id))
+        finally:
+            await asyncio.shield(self.files.hide(file))
+        await self.creator.validated(batch.id)
+        return await self.get(new.team, batch.id)
 
     async def cancel(self, team: str, id_: str, surface: str | None = None) -> BatchRecord:
         """The batch, which is being cancelled now; lines that run may end.

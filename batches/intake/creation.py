@@ -21,6 +21,11 @@ from registry.errors import BadRequest, EngineFailed, QueueFull, RoundhouseError
 log = logging.getLogger("roundhouse.batches")
 UNFINISHED = 100
 """Batches of one team that may be under way."""
+ANTHROPIC = "anthropic"
+MOST_LINES = {ANTHROPIC: 100_000}
+"""By surface, where it is not the usual bound."""
+PREFIXES = {ANTHROPIC: "msgbatch"}
+"""Of a batch's id, where it is not `batch`."""
 AGAIN_SECONDS = 5.0
 """After a failure of the database."""
 Resolve = Callable[[BatchRecord, Sequence[str]], Awaitable[Mapping[str, str]]]
@@ -35,13 +40,12 @@ class NewBatch:
     key: str
     surface: str
     endpoint: str
-    input_file: str
     window: int
+    input_file: str = ""
     priority: int = 1
     metadata: Mapping[str, str] = field(default_factory=dict)
     idempotency: str = ""
     body_hash: str = ""
-    most_lines: int | None = None
 
 
 class BatchCreator:
@@ -66,8 +70,9 @@ class BatchCreator:
         Raises NotFound for the input file, BadRequest for one of another purpose, QueueFull (too_many_batches),
         FinalConflict for an Idempotency-Key that came with another body, Unavailable.
         """
+        prefix = PREFIXES.get(new.surface, "batch")
         batch = BatchRecord(
-            f"batch_{secrets.token_hex(16)}", new.team, new.key, new.surface, new.endpoint, new.input_file,
+            f"{prefix}_{secrets.token_hex(16)}", new.team, new.key, new.surface, new.endpoint, new.input_file,
             self._clock(), new.window, priority=new.priority, metadata=new.metadata, idempotency=new.idempotency,
             body_hash=new.body_hash,
         )  # fmt: skip
@@ -95,8 +100,13 @@ class BatchCreator:
             if stored.body_hash != batch.body_hash:
                 raise repeat_error()
             return stored
-        self._begin(stored, new.most_lines)
+        self._begin(stored)
         return stored
+
+    async def validated(self, id_: str) -> None:
+        """Wait until a batch has left `validating`, or the server stops."""
+        if (task := self._tasks.get(id_)) is not None:
+            await asyncio.wait({task})
 
     async def resume(self) -> int:
         """Validate what a previous run left `validating`. Returns how many there were."""
@@ -105,7 +115,7 @@ class BatchCreator:
         batches = await self._store.read(lambda tables: tables.batches.unfinished())
         left = [batch for batch in batches if batch.state is BatchState.VALIDATING]
         for batch in left:
-            self._begin(batch, None)
+            self._begin(batch)
         return len(left)
 
     async def close(self) -> None:
@@ -117,15 +127,15 @@ class BatchCreator:
             await asyncio.wait(tasks)
 
     # --- validation -------------------------------------------------------------------------------------------------
-    def _begin(self, batch: BatchRecord, most_lines: int | None) -> None:
-        task = asyncio.create_task(self._validate(batch, most_lines), name=f"validate-{batch.id}")
+    def _begin(self, batch: BatchRecord) -> None:
+        task = asyncio.create_task(self._validate(batch), name=f"validate-{batch.id}")
         self._tasks[batch.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(batch.id, None))
 
-    async def _validate(self, batch: BatchRecord, most_lines: int | None) -> None:
+    async def _validate(self, batch: BatchRecord) -> None:
         while True:
             try:
-                return await self._try(batch, most_lines)
+                return await self._try(batch)
             except EngineFailed as error:
                 return await self._fail(batch, [BatchFault(error.code, error.message)])
             except FileNotFoundError:
@@ -135,10 +145,10 @@ class BatchCreator:
                 log.warning("a batch's validation begins again", extra={"batch": batch.id, "cause": str(error)})
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _try(self, batch: BatchRecord, most_lines: int | None) -> None:
+    async def _try(self, batch: BatchRecord) -> None:
         await self._store.write(lambda tables: tables.lines.remove(batch.id))
         with self._files.content().local_path(batch.input_file) as path:
-            job = self._files.job(path, batch.endpoint, most_lines)
+            job = self._files.job(path, batch.endpoint, MOST_LINES.get(batch.surface))
             names, number, waiting = set[str](), 0, list[NewLine]()
             async with self._checker.check(job) as answers:
                 async for answer in answers:

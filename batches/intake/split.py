@@ -30,12 +30,15 @@ _OPEN, _CLOSE = b"[{", b"]}"
 
 
 class SplitJob(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
-    """`form`: `messages` has custom_id and params, as Anthropic's; `requests` has body, and custom_id or none."""
+    """`form`: `messages` has custom_id and params, as Anthropic's; `requests` has body, and custom_id or none.
+
+    `urls`: what the body's `url` may be, where it has one for all requests; else the one of all lines.
+    """
 
     path: Path
     out: Path
     form: Literal["messages", "requests"]
-    url: str
+    urls: tuple[str, ...]
     most: int
     line_bytes: int
     values: int
@@ -77,15 +80,27 @@ class _Fault(Exception):
 def split(job: SplitJob) -> SplitSummary:
     """Write the lines, and say what else the body holds. Raises OSError."""
     try:
+        url = job.urls[0] if job.form == "messages" else _url(job)
         with job.path.open("rb", buffering=0) as body, job.out.open("wb", buffering=READ_BYTES) as out:
-            return _Splitter(job, body, out).run()
+            return _Splitter(job, body, out, url).run()
     except _Fault as fault:
         return SplitSummary(0, fault=fault.message, param=fault.param)
 
 
+def _url(job: SplitJob) -> str:
+    """The body's `url`, which may come after its requests. Raises _Fault."""
+    with job.path.open("rb", buffering=0) as body:
+        rest = msgspec.json.decode(_Splitter(job, body, None, "").run().rest)
+    if rest.get("url") not in job.urls:
+        raise _Fault(f"'url' is one of {', '.join(job.urls)}.", "url")
+    return str(rest["url"])
+
+
 class _Splitter:
-    def __init__(self, job: SplitJob, body: BinaryIO, out: BinaryIO) -> None:
-        self._job, self._body, self._out = job, body, out
+    """out: None to look at the other fields only."""
+
+    def __init__(self, job: SplitJob, body: BinaryIO, out: BinaryIO | None, url: str) -> None:
+        self._job, self._body, self._out, self._url = job, body, out, url
         self._handle, self._size = body.fileno(), os.fstat(body.fileno()).st_size
         self._rest: dict[str, msgspec.Raw] = {}
         self._rest_bytes = self._lines = 0
@@ -184,6 +199,9 @@ class _Splitter:
         where = f"{LIST}.{self._lines}"
         if self._lines == self._job.most:
             raise _Fault(f"A batch may have {self._job.most} requests: send several batches.", LIST)
+        if self._out is None:
+            self._lines += 1
+            return
         data = self._read(start, end, self._job.line_bytes, where)
         try:
             Values(self._job.values).add(data)
@@ -198,7 +216,7 @@ class _Splitter:
         if not body.startswith(b"{"):
             name = "params" if self._job.form == "messages" else "body"
             raise _Fault(f"{where}.{name}: it must be an object.", f"{where}.{name}")
-        line = _Line(self._custom_id(request, where), "POST", self._job.url, msgspec.Raw(_on_one_line(body)))
+        line = _Line(self._custom_id(request, where), "POST", self._url, msgspec.Raw(_on_one_line(body)))
         self._out.write(self._encoder.encode(line) + b"\n")
         self._lines += 1
 

@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from batches.check_process import InputJob, InputSummary
 from batches.content.protocol import FileBytes
 from batches.intake.checker import InputChecker
+from batches.intake.split import SplitJob, SplitSummary
 from batches.records import FileRecord, FileState
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted, size_words
@@ -23,6 +26,8 @@ PURPOSES = (BATCH, "user_data", "evals")
 DAY = 86_400
 LIFE_SECONDS = 30 * DAY
 """Of a file whose upload names no other."""
+UNREAD_SECONDS = 3600
+"""After which the input of a batch is removed that a crash kept from being created."""
 REPEAT_SECONDS = DAY
 """For which an Idempotency-Key is remembered."""
 
@@ -103,6 +108,42 @@ class StoredFiles:
             await asyncio.shield(asyncio.to_thread(lambda: content().delete(file.id)))
             raise
         return file
+
+    async def split(
+        self, body: Path, form: Literal["messages", "requests"], urls: Sequence[str], most: int
+    ) -> SplitSummary:
+        """Put the requests of a body in its place, one a line. Raises BadRequest with the first fault, EngineFailed."""
+        out = body.with_name(f"{body.name}.jsonl")
+        try:
+            summary = await self._checker.split(
+                SplitJob(
+                    path=body, out=out, form=form, urls=tuple(urls), most=most, line_bytes=self._limits.line_bytes,
+                    values=self._limits.values,
+                )
+            )  # fmt: skip
+            if summary.fault:
+                raise BadRequest(summary.fault, param=summary.param or None)
+            await asyncio.to_thread(os.replace, out, body)
+        finally:
+            await asyncio.to_thread(out.unlink, missing_ok=True)
+        return summary
+
+    async def add_requests(self, team: str, source: Path, lines: int) -> FileRecord:
+        """Store the input of a batch that came without a file. It goes as soon as no batch reads it.
+
+        Raises StorageFull, Unavailable.
+        """
+        size, now = (await asyncio.to_thread(source.stat)).st_size, self._clock()
+        self._check_space(size, await self._stored_bytes())
+        id_ = f"file-{secrets.token_hex(16)}"
+        file = FileRecord(
+            id_, team, "requests.jsonl", BATCH, size, now, now + UNREAD_SECONDS, state=FileState.PROCESSED, lines=lines
+        )
+        return await self.insert(file, source)
+
+    async def hide(self, file: FileRecord) -> None:
+        """Show a file to nobody; `sweep` removes it once no batch reads it. Raises Unavailable."""
+        await self._store.write(lambda tables: tables.files.delete(file.id, file.team, self._clock()))
 
     async def _checked(self, file: FileRecord, source: Path) -> FileRecord:
         if file.purpose != BATCH:

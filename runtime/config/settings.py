@@ -99,6 +99,12 @@ class Settings(BaseSettings):
         default=False, description="Reload recipes when their files change. SIGHUP reloads them at any time."
     )
     host: Annotated[str, WHERE] = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
+    public_url: Annotated[str | None, OptionHelp(WHERE.panel, "none")] = Field(
+        default=None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="Address at which clients reach this server, prefix included: https://models.example/ai. Answers "
+        "that name another address of this server begin with it.",
+    )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode, HOSTS] = Field(
         default=(),
         description="Host header to accept beside this machine's own names; repeat it, or use commas in the "

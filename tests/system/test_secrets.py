@@ -21,7 +21,8 @@ MESSAGES = [{"role": "user", "content": SECRET}]
 TOOL = {"type": "function", "function": {"name": SECRET, "description": SECRET, "parameters": {"type": "object"}}}
 TGI = {"inputs": SECRET, "parameters": {"max_new_tokens": 4}}
 PAIR = {"query": SECRET, "documents": [SECRET, {"text": SECRET, "x": SECRET}]}
-LISTS = {"GET /v1/files", "GET /v1/batches"}
+LISTS = {"GET /v1/files": "after", "GET /v1/batches": "after", "GET /v1/messages/batches": "after_id"}
+"""Routes that list what a team has, and the parameter that names one of it."""
 FORMS = {"/v1/audio/transcriptions", "/v1/audio/translations"}
 BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
@@ -34,6 +35,8 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         {"messages": SECRET, SECRET: 1},
     ],
     "/v1/completions": [{"prompt": SECRET, "max_tokens": 4, "stream": True}],
+    "/v1/batch": [{"input_file_id": SECRET, "url": "/v1/messages", "metadata": {SECRET: SECRET}}],
+    "/v1/messages/batches": [{"requests": [{"custom_id": SECRET, "params": {"messages": MESSAGES}}], SECRET: SECRET}],
     "/v1/batches": [{"input_file_id": SECRET, "endpoint": "/v1/messages", "metadata": {SECRET: SECRET}}],
     "/v1/responses": [{"input": SECRET, "max_output_tokens": 4, "metadata": {SECRET: SECRET}}],
     "/v1/messages": [{"messages": MESSAGES, "system": SECRET, "max_tokens": 4}],
@@ -74,7 +77,7 @@ BY_ID = [route.split() for route, scopes in ROUTES.items() if scopes == INFER an
 def test_every_path_that_takes_what_clients_say_is_tried() -> None:
     requested = {route.removeprefix("POST ") for route, scopes in ROUTES.items() if scopes == INFER}
     by_id = {f"{method} {path}".removeprefix("POST ") for method, path in BY_ID}
-    assert requested - by_id - LISTS - {"/v1/files"} == BODIES.keys() | FORMS
+    assert requested - by_id - LISTS.keys() - {"/v1/files"} == BODIES.keys() | FORMS
 
 
 def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
@@ -87,7 +90,7 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
             assert server.http.post(path, content=cut, headers=HEADERS | AS_JSON).status_code == 400, path
     assert {status for _, status in statuses} <= {200, 400, 404, 422}, statuses
     assert BODIES.keys() - {path for path, status in statuses if status == 200} == {
-        "/detokenize", "/v1/batches", "/v1/feedback",
+        "/detokenize", "/v1/batch", "/v1/batches", "/v1/feedback", "/v1/messages/batches",
     }  # fmt: skip
     form = {"model": "starter-speech", "prompt": SECRET, "hotwords": SECRET}
     for path in FORMS:
@@ -100,8 +103,8 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
             assert received.status_code == status, received.text
     for method, path in BY_ID:
         assert server.http.request(method, re.sub(r"{\w+}", SECRET, path), headers=HEADERS).status_code == 404
-    for route in LISTS:
-        listed = server.http.get(route.removeprefix("GET "), params={"after": SECRET}, headers=HEADERS)
+    for route, parameter in LISTS.items():
+        listed = server.http.get(route.removeprefix("GET "), params={parameter: SECRET}, headers=HEADERS)
         assert listed.status_code == 400
     name = f"{SECRET}.jsonl"
     sent = server.http.post(

@@ -62,6 +62,8 @@ def dialect_of(path: str) -> Dialect:
     """The dialect of a path's errors, as long as its body is not read."""
     if path.startswith("/api/"):
         return Dialect.OLLAMA
+    if path.startswith("/v1/messages/batches"):
+        return Dialect.ANTHROPIC
     endpoint = ENDPOINTS.get(path)
     return Dialect.OPENAI if endpoint is None else endpoint.dialect
 

@@ -15,7 +15,7 @@ from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.codings import Decoder, decoder
 from runtime.http.guard.memory import Body, BodyMemory, Owner, owners_of
-from runtime.http.guard.origin import FORMS
+from runtime.http.guard.origin import FORMS, STREAMED
 from runtime.http.middleware import context_of
 from tenants.caller import ANONYMOUS
 
@@ -44,8 +44,8 @@ class BodyMiddleware:
     in its place. Only the time that we wait for the client counts, not the time that the endpoint takes.
 
     Args:
-        most: bytes of a body that is no form, by its path; forms, on paths that take them, have bounds of their own,
-            by what they bring, and lie on disk.
+        most: bytes of a body that is no form, by its path; forms, and bodies on streamed paths, have bounds of their
+            own, by what they bring, and lie on disk.
         memory: for all of those together, until they are answered.
         values: that such a body may hold.
     """
@@ -68,7 +68,7 @@ class BodyMiddleware:
         caller, most = context_of(scope).caller, self._most(scope["path"])
         if caller is ANONYMOUS:
             most = min(most, NO_KEY_BYTES)
-        memory = None if _is_form(scope) else self._memory
+        memory = None if _is_form(scope) or scope["path"] in STREAMED else self._memory
         client = scope.get("client")
         owners = owners_of(caller, client[0] if client else "")
         declared = int(_header(scope, b"content-length") or 0)  # the parser has refused what is no number

@@ -30,6 +30,8 @@ READS = frozenset(("GET", "HEAD"))
 """They change nothing, and what they answer no other page can read."""
 FORMS = frozenset(("/v1/adapters", "/v1/files", "/v1/audio/transcriptions", "/v1/audio/translations"))
 """Paths that take files as multipart/form-data."""
+STREAMED = frozenset(("/v1/messages/batches", "/v1/batch"))
+"""Paths whose JSON is written to the disk as it comes, and has bounds of its own."""
 FORMS_ONLY = FORMS - {"/v1/adapters"}
 """Those of them that take nothing else."""
 OLLAMA = "/api/"

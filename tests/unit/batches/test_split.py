@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ def job(folder: Path, content: bytes, form: Any = "messages", **more: Any) -> Sp
     path = folder / "body"
     path.write_bytes(content)
     bounds = {"most": 100, "line_bytes": 1 << 20, "values": 1000, **more}
-    return SplitJob(path=path, out=folder / "out", form=form, url="/v1/messages", **bounds)
+    return SplitJob(path=path, out=folder / "out", form=form, urls=("/v1/messages", "/v1/embeddings"), **bounds)
 
 
 def lines(folder: Path) -> list[Any]:
@@ -45,9 +46,10 @@ def test_each_request_becomes_a_line(
 
 
 def test_our_own_form_needs_no_ids(tmp_path: Path) -> None:
-    content = json.dumps({"requests": [{"body": PARAMS}, {"body": {}, "custom_id": "x y"}], "url": "/v1/messages"})
+    content = json.dumps({"requests": [{"body": PARAMS}, {"body": {}, "custom_id": "x y"}], "url": "/v1/embeddings"})
     found = split(job(tmp_path, content.encode(), "requests"))
-    assert (found.lines, json.loads(bytes(found.rest))) == (2, {"url": "/v1/messages"})
+    assert (found.lines, json.loads(bytes(found.rest))) == (2, {"url": "/v1/embeddings"})
+    assert {line["url"] for line in lines(tmp_path)} == {"/v1/embeddings"}
     assert [line["custom_id"] for line in lines(tmp_path)] == ["0", "x y"]
 
 
@@ -57,7 +59,7 @@ def test_without_requests_there_are_the_other_fields(tmp_path: Path) -> None:
 
 
 def test_an_empty_object(tmp_path: Path) -> None:
-    assert split(job(tmp_path, b"{}")) == SplitSummary(0, module.msgspec.Raw(b"{}"))
+    assert split(job(tmp_path, b"{}")) == SplitSummary(0, msgspec.Raw(b"{}"))
 
 
 REQUEST = json.dumps({"custom_id": "a", "params": {}})
@@ -115,6 +117,12 @@ def test_what_is_refused(tmp_path: Path, content: str, param: str | None) -> Non
     assert len(found.fault) < 500
     if param is not None:
         assert found.param == param
+
+
+@pytest.mark.parametrize("url", ['"/v1/models"', "5", "null", "{}"])
+def test_another_url(tmp_path: Path, url: str) -> None:
+    found = split(job(tmp_path, f'{{"requests": [{{"body": {{}}}}], "url": {url}}}'.encode(), "requests"))
+    assert found.param == "url"
 
 
 def test_too_many(tmp_path: Path) -> None:

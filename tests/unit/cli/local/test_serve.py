@@ -34,7 +34,7 @@ OTHER = {
     "prewarm": "false", "watch": "true", "trust_clients": "true",
     "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot", "provider_prices": "prices.yaml",
     "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB",
-    "max_file": "4MiB", "files_disk": "7MiB",
+    "max_file": "4MiB", "public_url": "https://models.example/ai", "files_disk": "7MiB",
     "max_bodies": "5MiB", "disk_reserve": "6MiB",
     "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
@@ -54,6 +54,7 @@ UNWRITTEN = (
     "disk_reserve",
     "bounds",
     "provider_prices",
+    "public_url",
 )
 HIDDEN = {"run_dir", "pepper", "slot_spin", *REMOVED}
 """The command line makes the first; the second is a secret, and others on the machine can read options; the third is a

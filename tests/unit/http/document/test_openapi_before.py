@@ -28,6 +28,8 @@ ADDED_PATHS = {
     STORED, f"{STORED}/input_items", f"{STORED}/cancel", "/v2/chat", "/v2/embed", "/v1/providers/{provider}",
     "/v1/signal", "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content", "/v1/batches",
     "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel",
+    "/v1/batch", "/v1/messages/batches", "/v1/messages/batches/{message_batch_id}",
+    "/v1/messages/batches/{message_batch_id}/cancel", "/v1/messages/batches/{message_batch_id}/results",
 }  # fmt: skip
 ADDED_HEADER = "X-Roundhouse-Replica"
 ADDED_ANSWERS = {"/v1/route": "429"}

@@ -1,0 +1,99 @@
+"""`POST /v1/batch`: our short form, with the requests in the body or in a file."""
+
+from typing import Annotated, Literal
+
+from fastapi import Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
+
+from batches.intake.creation import NewBatch
+from batches.urls import URLS
+from registry.errors import BadRequest
+from runtime.http.admin.answers import json_answer
+from runtime.http.batches.endpoints import PATH as BATCHES
+from runtime.http.batches.endpoints import PRIORITIES, SURFACE, Metadata, window_seconds
+from runtime.http.batches.idempotency import idempotency_key
+from runtime.http.batches.incoming import receive_body
+from runtime.http.middleware import CurrentContext, CurrentGateway
+from runtime.http.route import RouteGroup
+from runtime.http.schema import ANY_OBJECT, CONFLICT, COUNT, STRING, array, component, record
+from tenants.caller import Scope
+
+route = RouteGroup("Batches")
+PATH = "/v1/batch"
+MOST_REQUESTS = 50_000
+Window = Annotated[str, Field(pattern=r"^[1-9]\d{0,2}h$")]
+BODY = component(
+    "BatchRequests",
+    record(
+        {
+            "requests": array(record({"custom_id": STRING, "body": ANY_OBJECT}, ["body"], open_=False)),
+            "input_file_id": {**STRING, "description": "In place of `requests`."},
+            "url": {**STRING, "description": "Of each request, such as /v1/chat/completions."},
+            "priority": {"enum": list(PRIORITIES)},
+            "completion_window": STRING,
+            "metadata": ANY_OBJECT,
+        },
+        ["url"],
+        open_=False,
+    ),
+)
+CREATED = component("BatchCreated", record({"batch_id": STRING, "status_url": STRING, "expires_at": COUNT}))
+
+
+class _Rest(BaseModel):
+    """The body without its requests."""
+
+    model_config = ConfigDict(extra="forbid")
+    url: str
+    input_file_id: str | None = Field(default=None, min_length=1, max_length=128)
+    priority: Literal["low", "normal", "high"] = "normal"
+    completion_window: Window = "24h"
+    metadata: Metadata | None = None
+
+
+@route("POST", PATH, scope=Scope.INFER, answer=CREATED, body=BODY, errors=(*CONFLICT, 413, 429, 500, 503, 507))
+async def create_batch_of_requests(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """Create a batch of requests.
+
+    Takes the bodies themselves, or the id of an uploaded file. The batch is then one of `/v1/batches`.
+    """
+    service, key = gateway.services.batches, idempotency_key(request)
+    try:
+        async with receive_body(request, gateway) as stored:
+            summary = await service.files.split(stored.path, "requests", URLS, MOST_REQUESTS)
+            rest = _rest(bytes(summary.rest))
+            if (rest.input_file_id is None) != bool(summary.lines):
+                raise BadRequest("Send 'requests' or 'input_file_id', one of them.", param="requests")
+            new = NewBatch(
+                team=context.caller.team,
+                key=context.caller.key or "",
+                surface=SURFACE,
+                endpoint=rest.url,
+                window=window_seconds(rest.completion_window),
+                input_file=rest.input_file_id or "",
+                priority=PRIORITIES.index(rest.priority),
+                metadata=rest.metadata or {},
+                idempotency=key,
+                body_hash=stored.digest if key else "",
+            )
+            if rest.input_file_id is not None:
+                batch = await service.creator.create(new)
+            else:
+                batch = await service.create_of_requests(new, stored.path, summary.lines)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it
+    base = (gateway.services.settings.public_url or "").rstrip("/")
+    answer = {"batch_id": batch.id, "status_url": f"{base}{BATCHES}/{batch.id}", "expires_at": int(batch.deadline)}
+    return json_answer(answer)
+
+
+def _rest(data: bytes) -> _Rest:
+    """Raises BadRequest."""
+    try:
+        return _Rest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or None
+        raise BadRequest(f"{where or 'The body'}: {first['msg']}.", param=where) from None
