@@ -54,6 +54,11 @@ class LineAttempt:
         self._uid: str | None = None
 
     @property
+    def model(self) -> str:
+        """The name that the line asks for, as it was understood when the batch was created."""
+        return self.batch.names.get(self.line.model, self.line.model)
+
+    @property
     def end_record(self) -> LineEnd:
         """How it ended, as far as it is known."""
         return self._end

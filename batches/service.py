@@ -45,7 +45,10 @@ class BatchService:
         self._folder = FolderBytes(data_dir)
         checker = InputChecker()
         self.files = StoredFiles(store, self._content, checker, limits, urls, clock)
-        self.creator = BatchCreator(store, self.files, checker, resolve, lambda: self._wake(), clock)
+        self._resolve = resolve
+        self.creator = BatchCreator(
+            store, self.files, checker, lambda batch, names: self._resolve(batch, names), lambda: self._wake(), clock
+        )
 
     def _content(self) -> FileBytes:
         return self._folder
@@ -129,6 +132,9 @@ class BatchService:
     async def read_line(self, file_id: str, offset: int, length: int) -> bytes:
         """The request of a line. Raises FileNotFoundError, OSError, Unavailable."""
         return await asyncio.to_thread(self._content().read, file_id, offset, length)
+
+    def set_resolve(self, resolve: Resolve) -> None:
+        self._resolve = resolve
 
     def set_wake(self, wake: Callable[[], None]) -> None:
         self._wake = wake

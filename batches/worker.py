@@ -239,9 +239,11 @@ class BatchWorker:
         if not waiting:
             return False
         rooms: dict[str, NamedRoom] = {}
+        by_id = {batch.id: batch for batch in batches}
         groups: dict[str, list[policy.LineGroup]] = {}
         for one in waiting:
-            room = self._rooms.room(one.model, callers[one.batch])
+            name = by_id[one.batch].names.get(one.model, one.model)
+            room = self._rooms.room(name, callers[one.batch])
             rooms.setdefault(room.key, room)
             groups.setdefault(one.batch, []).append(
                 policy.LineGroup(one.model, room.key, one.count, one.suspects, room.is_placed)
@@ -253,7 +255,7 @@ class BatchWorker:
             if batch.id in groups
         ]
         claims = policy.choose(works, {key: self._use(key, room) for key, room in rooms.items()})
-        by_id, count = {batch.id: batch for batch in batches}, 0
+        count = 0
         for claim in claims:
             count += await self._take(by_id[claim.batch], callers[claim.batch], claim, now)
         await self._explain(by_id, groups, rooms, {claim.batch for claim in claims}, runs)

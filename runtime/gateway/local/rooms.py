@@ -1,7 +1,7 @@
 """What models have for lines of batches: places, and what others do with them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from batches.policy import LOOK_AHEAD, RESERVED_PLACES, Traffic
 from batches.worker import NamedRoom
@@ -45,6 +45,19 @@ class LineRooms:
         traffic = self._traffic(entry)
         return NamedRoom(entry.model, traffic, self._is_placed(entry, resolved), self._words(entry, traffic))
 
+    def pin(self, names: Sequence[str], caller: Caller) -> dict[str, str]:
+        """What names mean now, spelled with their versions; without those that mean no model of this machine."""
+        pinned: dict[str, str] = {}
+        for name in names:
+            try:
+                resolved = self._names.find(name, caller)
+                spelled = _spell(resolved)
+                if self._names.find(spelled, caller) == resolved:
+                    pinned[name] = spelled
+            except RoundhouseError:  # a router's or a provider's, or unknown: the lines get the error
+                continue
+        return pinned
+
     def _traffic(self, entry: ModelEntry) -> Traffic:
         policy = entry.queue.policy
         classes = [policy.waiting_by_class(), *(one.queue.policy.running_by_class() for one in entry.replicas)]
@@ -85,3 +98,10 @@ class LineRooms:
         if not traffic.is_quiet and traffic.places - RESERVED_PLACES - traffic.others <= 0:
             return f"Interactive traffic has all places of {entry.model}."
         return ""
+
+
+def _spell(resolved: ResolvedName) -> str:
+    recipe, version = resolved.recipe, resolved.version
+    if version is None:
+        return recipe.id if recipe.is_former else f"{recipe.id}@{recipe.version}"
+    return f"{recipe.id}:{resolved.adapter_name}@{version.tag}"

@@ -1,10 +1,15 @@
 """A line of a batch as a request, and the worker that runs lines so."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
+import msgspec
+
+from batches.records import BatchRecord
 from batches.running import LineAttempt
 from batches.worker import BatchWorker, RunLine
+from registry.base.json import NOT_JSON
+from registry.errors import RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http.dialect import Endpoint
@@ -13,6 +18,8 @@ from runtime.http.serving import serve
 from tenants.caller import ServiceClass
 from tenants.ledger.rows import BATCH
 
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
 
 def line_runner(gateway: Gateway, endpoints: Mapping[str, Endpoint]) -> RunLine:
     """The function that answers a line. endpoints: by path."""
@@ -20,11 +27,21 @@ def line_runner(gateway: Gateway, endpoints: Mapping[str, Endpoint]) -> RunLine:
     async def run(attempt: LineAttempt) -> None:
         """The attempt gets the whole answer, before the end of its row in the ledger."""
         context = RequestContext(attempt.request, attempt.caller, ServiceClass.BATCH, source=BATCH, line=attempt)
-        async with aclosing(serve(gateway, context, endpoints[attempt.batch.endpoint], attempt.body)) as parts:
+        body = with_model(attempt.body, attempt.model) if attempt.model != attempt.line.model else attempt.body
+        async with aclosing(serve(gateway, context, endpoints[attempt.batch.endpoint], body)) as parts:
             async for _ in parts:
                 pass
 
     return run
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """A body that asks for another name. One that cannot be read is left to its parser."""
+    try:
+        fields = _FIELDS.decode(body)
+    except NOT_JSON:
+        return body
+    return msgspec.json.encode({**fields, "model": model})
 
 
 def batch_worker(gateway: Gateway) -> BatchWorker:
@@ -39,4 +56,12 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
         is_open=lambda: gateway.phase == "ready",
     )
     services.batches.set_wake(worker.wake)
+
+    async def resolve(batch: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
+        try:
+            return services.line_rooms.pin(names, services.callers.by_id(batch.key))
+        except RoundhouseError:  # the worker cancels a batch whose key has no rights
+            return {}
+
+    services.batches.set_resolve(resolve)
     return worker

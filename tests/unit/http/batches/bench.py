@@ -88,7 +88,9 @@ class Bench:
         await self.ledger.close()
         self.database.close()
 
-    async def create(self, bodies: Sequence[Mapping[str, Any]], batch: BatchRecord = BATCH) -> None:
+    async def create(
+        self, bodies: Sequence[Mapping[str, Any]], batch: BatchRecord = BATCH, names: Mapping[str, str] | None = None
+    ) -> None:
         lines = []
         for number, one in enumerate(bodies):
             data = json.dumps(one).encode()
@@ -99,7 +101,7 @@ class Bench:
         await self.store.write(lambda tables: tables.files.create(file))
         await self.store.write(lambda tables: tables.batches.create(batch))
         await self.store.write(lambda tables: tables.lines.add(batch.id, lines))
-        await self.store.write(lambda tables: tables.batches.start(batch.id, 0.0))
+        await self.store.write(lambda tables: tables.batches.start(batch.id, 0.0, names))
         self.worker.wake()
 
     async def get(self, id_: str = BATCH.id) -> BatchRecord:

@@ -72,6 +72,20 @@ async def test_each_line_is_answered_once_and_the_ledger_agrees(bench: Bench) ->
     assert request.priority == 2
 
 
+async def test_names_mean_what_they_did_when_the_batch_was_created(bench: Bench) -> None:
+    pinned = bench.gateway.line_rooms.pin(["chat", "nobody"], CALLER)
+    assert pinned == {"chat": "chat@1"}
+    await bench.create([body("t"), body("u", "nobody")], names={**pinned, "alias": "chat@1"})
+    batch = await bench.until_final()
+    assert batch.counts == LineCounts(2, 1, 1)
+    await bench.create([body("t", "alias")], other_batch("b"), names={"alias": "chat@1"})
+    assert (await bench.until_final("b")).counts == LineCounts(1, 1)
+    await bench.create([body("t")], other_batch("c"), names={"chat": "chat@7"})
+    await bench.until_final("c")
+    [line] = await bench.results("c")
+    assert (line.status, line.code) == (404, "model_version_not_found")
+
+
 async def test_no_more_lines_are_in_the_queue_than_its_places_and_a_few(bench: Bench) -> None:
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(100)])
