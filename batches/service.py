@@ -42,7 +42,8 @@ class BatchService:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store, self.urls, self._wake, self._clock = store, tuple(urls), wake, clock
-        self._folder = FolderBytes(data_dir)
+        self._folder, self._data_dir = FolderBytes(data_dir), data_dir
+        self._pieces: FileBytes | None = None
         checker = InputChecker()
         self.files = StoredFiles(store, self._content, checker, limits, urls, clock)
         self._resolve = resolve
@@ -51,7 +52,12 @@ class BatchService:
         )
 
     def _content(self) -> FileBytes:
-        return self._folder
+        """In the database where several gateways may share it. Called once the database is open."""
+        if self._pieces is None and (database := self.store.shared_database) is not None:
+            from batches.content.pieces import PieceBytes
+
+            self._pieces = PieceBytes(database, self._data_dir)
+        return self._pieces or self._folder
 
     @property
     def incoming(self) -> Path:

@@ -68,6 +68,12 @@ class BatchStore:
         return await self._threads.run(work, await self._open())
 
     @property
+    def shared_database(self) -> "Database | None":
+        """The database if other gateways may have it too: a PostgreSQL that is open."""
+        database = self._ledger.database
+        return None if database is None or database.is_sqlite else database
+
+    @property
     def is_alone(self) -> bool:
         """No other server can have this database: it is SQLite in this server's data directory."""
         database = self._ledger.database

@@ -9,7 +9,7 @@ from batches.content.protocol import CHUNK
 from registry.storage.files import FILE_MODE, give, make_private, sync_folder
 
 FOLDER = "files"
-_INCOMING = "incoming"
+INCOMING = "incoming"
 
 
 class FolderBytes:
@@ -20,7 +20,7 @@ class FolderBytes:
 
     @property
     def incoming(self) -> Path:
-        return self._folder / _INCOMING
+        return self._folder / INCOMING
 
     def store(self, file_id: str, source: Path) -> None:
         make_private(self._folder)
