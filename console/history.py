@@ -104,12 +104,12 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     """Where its time went, by `CAUSES`."""
     total: float
     first: float | None
+    is_stream: bool = False
     prompt_tokens: int
     completion_tokens: int
     audio_seconds: float
     cached_tokens: int = 0
     """Of the prompt's tokens, those that were in the prefix cache."""
-    attempts: int = 1
     failed_attempts: list[str] = []
     """Model and error code of each attempt before the last."""
     warning: str = ""
@@ -122,8 +122,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of the answer after its first token; None: too short to say."""
-        if self.first is None or self.completion_tokens < 2 or self.total <= self.first:
+        """Of a streamed answer after its first token; None: too short to say, or it came whole."""
+        if not self.is_stream or self.first is None or self.completion_tokens < 2 or self.total <= self.first:
             return None
         return (self.completion_tokens - 1) / (self.total - self.first)
 

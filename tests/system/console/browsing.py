@@ -22,7 +22,11 @@ EAR = (
     f"--use-file-for-fake-audio-capture={SPOKEN}",
 )  # fmt: skip
 """A microphone that hears this sentence again and again."""
-SERIOUS = ("serious", "critical")
+OUTSIDE = """() => [...document.querySelectorAll(".card")].flatMap((card) =>
+    [...card.querySelectorAll("button, a, input, select, .tag")].filter((one) => {
+        const { width, right } = one.getBoundingClientRect();
+        return width && right > (one.closest(".scroll") ?? card).getBoundingClientRect().right + 1;
+    }).map((one) => one.outerHTML.slice(0, 100)))"""
 
 
 @contextmanager
@@ -63,14 +67,12 @@ def picture(page: Any, name: str) -> None:
 
 
 def faults(page: Any) -> list[str]:
-    """What axe-core finds on the page that is serious: the rule, and where."""
+    """What axe-core finds on the page, the rule and where, and what stands out of its card."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response["violations"]
-    return [
-        f"{page.url}: {one['id']} {[node['html'][:100] for node in one['nodes']][:4]}"
-        for one in found
-        if one["impact"] in SERIOUS
+    return [f"{page.url}: {one['id']} {[node['html'][:100] for node in one['nodes']][:4]}" for one in found] + [
+        f"{page.url}: outside its card: {html}" for html in page.evaluate(OUTSIDE)
     ]
 
 
