@@ -21,6 +21,8 @@ from registry.errors import FinalConflict, NotFound, RoundhouseError
 
 log = logging.getLogger("roundhouse.batches")
 SWEEP_SECONDS = 60.0
+OUTPUT_SECONDS = 30 * 86_400
+"""For which the answers of an ended batch are stored."""
 
 
 async def _as_named(_: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
@@ -122,7 +124,27 @@ class BatchService:
                 f"Batch {quoted(id_)} is {batch.state.value}: cancel it, and delete it once it has ended.",
                 code="batch_running",
             )
-        await self.store.write(lambda tables: tables.lines.remove(id_))
+        await self._forget_all(id_)
+
+    async def remove_old(self, now: float) -> int:
+        """Remove the answers of batches that ended `OUTPUT_SECONDS` ago. Returns of how many batches.
+
+        Raises Unavailable, QueueFull.
+        """
+        if not await self.store.opened():
+            return 0
+        old = await self.store.read(lambda tables: tables.batches.with_results(now - OUTPUT_SECONDS))
+        for id_ in old:
+            await self._forget_all(id_)
+        return len(old)
+
+    async def _forget_all(self, id_: str) -> None:
+        """Remove the lines of an ended batch."""
+        for completed in (True, False):
+            while await self.store.write(
+                lambda tables, completed=completed: tables.lines.forget(id_, completed=completed)  # type: ignore[misc]
+            ):
+                pass
 
     async def has_lines(self, batch: BatchRecord, kind: OutputKind) -> bool:
         """Whether an output file still has its lines. Raises Unavailable, QueueFull."""
@@ -145,16 +167,24 @@ class BatchService:
     def set_wake(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 
+    async def open(self) -> None:
+        """Remove what a crash left of uploads. Before the first request."""
+        try:
+            if await self.store.opened():
+                await self.files.tidy()
+        except (RoundhouseError, OSError) as error:  # they take room, and do no other harm
+            log.warning("what is left of earlier uploads was not removed", extra={"cause": str(error)})
+
     async def run(self) -> None:
-        """Take up what a crash left, then remove files whose life is over, until cancelled."""
+        """Validate what a crash left; remove files and answers whose life is over. Until cancelled."""
         resumed = False
         while True:
             try:
-                if not resumed and await self.store.opened():
-                    await self.files.tidy()
+                if not resumed:
                     await self.creator.resume()
                     resumed = True
                 await self.files.sweep()
+                await self.remove_old(self._clock())
             except (RoundhouseError, OSError) as error:  # the next look may succeed
                 log.warning("files and batches were not looked through", extra={"cause": str(error)})
             await asyncio.sleep(SWEEP_SECONDS)

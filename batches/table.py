@@ -127,6 +127,13 @@ class BatchTable:
             query = sa.update(BATCHES).where(BATCHES.c.id.in_(ids), changes)
             connection.execute(query.values(waits=reason, waits_until=until))
 
+    def with_results(self, before: float, limit: int = 100) -> Sequence[str]:
+        """Ids of batches that ended before this time and whose lines are still stored."""
+        stored = sa.exists().where(LINES.c.batch == BATCHES.c.id)
+        query = sa.select(BATCHES.c.id).where(BATCHES.c.ended < before, stored).limit(limit)
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
     def delete(self, id_: str, team: str, now: float) -> bool:
         """Hide a final batch from its team. False: there is none. `LineTable.remove` removes its results."""
         final = [state.value for state in BatchState if state.is_final]

@@ -113,7 +113,7 @@ class BatchCreator:
         if not await self._store.opened() or not self._store.is_alone:
             return 0
         batches = await self._store.read(lambda tables: tables.batches.unfinished())
-        left = [batch for batch in batches if batch.state is BatchState.VALIDATING]
+        left = [batch for batch in batches if batch.state is BatchState.VALIDATING and batch.id not in self._tasks]
         for batch in left:
             self._begin(batch)
         return len(left)

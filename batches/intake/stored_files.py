@@ -219,11 +219,13 @@ class StoredFiles:
         await self.sweep()
 
     async def tidy(self) -> None:
-        """At a start: remove bytes without a row, which a crash left. Not while files are added."""
-        if self._store.is_alone:
-            ids = await self._store.read(lambda tables: tables.files.ids())
-            if removed := await asyncio.to_thread(self._content().keep_only, ids):
-                log.info("bytes of files without a row were removed", extra={"files": removed})
+        """Remove bytes without a row, which a crash left. Only before files can be added.
+
+        Raises Unavailable, QueueFull, OSError.
+        """
+        ids = await self._store.read(lambda tables: tables.files.ids())
+        if removed := await asyncio.to_thread(self._content().keep_only, ids):
+            log.info("bytes of files without a row were removed", extra={"files": removed})
 
     async def sweep(self) -> int:
         """Remove files that are deleted or past their life, and that no unfinished batch reads. Returns how many."""

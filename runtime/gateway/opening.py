@@ -236,6 +236,7 @@ class _Rooms:
         self.metrics.storage_free.set_function(lambda: self.reserve.measure()[0])
         self.metrics.storage_reserve.set_function(lambda: self.reserve.measure()[1])
         self.metrics.ledger_journalled.set_function(lambda: self.ledger.journalled)
+        await self.batches.open()
         await self.service.start()
         self.pool.start()
 

@@ -1,5 +1,6 @@
 """Anthropic's Message Batches: create, show, list, cancel, delete, results."""
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from batches.intake.creation import ANTHROPIC, MOST_LINES, NewBatch
 from batches.output import render_result
 from batches.records import BatchRecord, BatchState
+from batches.service import OUTPUT_SECONDS
 from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound
 from runtime.http.admin.answers import json_answer
@@ -193,6 +195,9 @@ def _view(batch: BatchRecord, public_url: str | None) -> dict[str, Any]:
     }
     tally = {"processing": 0, **progress} if is_ended else {"processing": counts.total, **dict.fromkeys(progress, 0)}
     status = "canceling" if batch.state is BatchState.CANCELLING else "ended" if is_ended else "in_progress"
+    archived = None if batch.ended is None else batch.ended + OUTPUT_SECONDS
+    if archived is not None and time.time() < archived:
+        archived = None
     results = f"{(public_url or '').rstrip('/')}{PATH}/{batch.id}/results"
     return {
         "id": batch.id,
@@ -203,8 +208,8 @@ def _view(batch: BatchRecord, public_url: str | None) -> dict[str, Any]:
         "expires_at": _time(batch.deadline),
         "ended_at": _time(batch.ended),
         "cancel_initiated_at": _time(batch.cancelling),
-        "archived_at": None,
-        "results_url": results if is_ended else None,
+        "archived_at": _time(archived),
+        "results_url": results if is_ended and archived is None else None,
         "roundhouse": {**details(batch), "progress": progress},
     }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ class BatchServer:
         for line in lines:
             change = LineChange(LineState.ENDED, end(line.number), 1, 0)
             await self.batches.store.write(
-                lambda tables, line=line, change=change: tables.lines.end(epoch, line, change, 50.0)
+                lambda tables, line=line, change=change: tables.lines.end(epoch, line, change, time.time())
             )
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ from openai.types import Batch, FileObject
 
 from batches.intake import creation
 from batches.records import BatchState, LineState
+from batches.service import OUTPUT_SECONDS
 from registry.errors import FinalConflict
 from tests.system.vendor.strict import faults
 from tests.unit.http.batches.conftest import BODY, URL, BatchServer, answered, jsonl, refused
@@ -318,3 +319,29 @@ async def test_a_running_batch_is_not_deleted(served: BatchServer) -> None:
     await served.batches.delete("default", made.id)
     with pytest.raises(openai.NotFoundError):
         await served.client.batches.retrieve(made.id)
+
+
+async def test_answers_are_removed_after_their_life(served: BatchServer) -> None:
+    made = await served.create(jsonl("a", "b"))
+    await served.work(made.id, lambda number: answered(number) if number else refused(number))
+    running = await served.create(jsonl("c"))
+    await served.reach(running.id, BatchState.IN_PROGRESS)
+    done = await served.client.batches.retrieve(made.id)
+    assert done.completed_at is not None
+    end = done.completed_at + OUTPUT_SECONDS
+    assert await served.batches.remove_old(end) == 0
+    assert await served.batches.remove_old(end + 1) == 1
+    assert await served.batches.remove_old(end + 1) == 0
+    for id_ in (done.output_file_id, done.error_file_id):
+        with pytest.raises(openai.NotFoundError):
+            await served.client.files.content(id_)
+    assert (await served.client.batches.retrieve(running.id)).request_counts.total == 1
+
+
+async def test_a_start_removes_what_a_crash_left(served: BatchServer) -> None:
+    file = await served.upload(jsonl("a"))
+    (served.batches.incoming / "half").write_bytes(b"x")
+    (served.batches.incoming.parent / "file-00").write_bytes(b"x")
+    await served.batches.open()
+    assert not list(served.batches.incoming.iterdir())
+    assert [path.name for path in served.batches.incoming.parent.iterdir() if path.is_file()] == [file.id]

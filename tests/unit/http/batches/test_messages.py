@@ -1,6 +1,7 @@
 """`client.messages.batches` of Anthropic's SDK against ours; each answer is held against its types."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ async def test_cancel(served: MessageBatchServer) -> None:
     with pytest.raises(anthropic.ConflictError) as running:
         await served.messages.delete(made.id)
     assert running.value.response.headers["x-should-retry"] == "false"
-    await served.batches.store.write(lambda tables: tables.lines.drop(made.id, LineState.CANCELLED, 60.0))
+    await served.batches.store.write(lambda tables: tables.lines.drop(made.id, LineState.CANCELLED, time.time()))
     done = await served.messages.retrieve(made.id)
     assert (done.processing_status, done.request_counts.canceled) == ("ended", 1)
     results = [one async for one in await served.messages.results(made.id)]
@@ -127,7 +128,7 @@ async def test_cancel(served: MessageBatchServer) -> None:
 async def test_expired_requests(served: MessageBatchServer) -> None:
     made = await served.start("a", "b")
     await served.work(made.id, answered, most=1)
-    await served.batches.store.write(lambda tables: tables.lines.drop(made.id, LineState.EXPIRED, 60.0))
+    await served.batches.store.write(lambda tables: tables.lines.drop(made.id, LineState.EXPIRED, time.time()))
     done = await served.messages.retrieve(made.id)
     assert (done.processing_status, done.request_counts.expired) == ("ended", 1)
     assert [one.result.type async for one in await served.messages.results(made.id)] == ["succeeded", "expired"]
@@ -250,3 +251,13 @@ async def test_results_of_a_batch_that_runs(served: MessageBatchServer) -> None:
     answer = await served.http.get(f"{PATH}/{made.id}/results")
     assert answer.status_code == 404
     assert answer.json()["error"]["type"] == "not_found_error"
+
+
+async def test_results_of_an_old_batch_are_archived(served: MessageBatchServer) -> None:
+    made = await served.start("a")
+    await served.reach(made.id, BatchState.IN_PROGRESS)
+    await served.batches.store.write(lambda tables: tables.batches.cancel(made.id, 50.0))
+    await served.batches.store.write(lambda tables: tables.lines.drop(made.id, LineState.CANCELLED, 60.0))
+    old = await served.messages.retrieve(made.id)
+    served.check(MessageBatch)
+    assert (old.archived_at is None, old.results_url) == (False, None)

@@ -1,0 +1,119 @@
+"""Files and batches of a team are nobody else's, and each line runs with the rights of the key that sent it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.eventually import PATIENCE, eventually
+from tests.system.batches.test_openai import CHAT, chat
+from tests.system.serving import ROOT, STARTER, Server
+
+pytestmark = pytest.mark.real
+
+
+class Teams:
+    """A server with keys; `search` and `speech` are clients of two teams."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.keys = [self._key(team) for team in ("search", "speech")]
+        self.search, self.speech = (
+            OpenAI(base_url=f"{server.url}/v1", api_key=key, timeout=PATIENCE, max_retries=0) for key in self.keys
+        )
+        self.wait_for(self.keys[-1])
+
+    def wait_for(self, key: str) -> None:
+        """Until the server knows a key."""
+        headers = {"x-api-key": key}
+        eventually(lambda: self.server.http.get("/v1/files", headers=headers).status_code == 200)
+
+    def command(self, *words: str) -> Any:
+        command = [sys.executable, "-m", "runtime.cli.main", *words, "--data-dir", str(self.server.data), "--json"]
+        return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+    def _key(self, team: str) -> str:
+        self.command("teams", "create", team)
+        return str(self.command("keys", "create", "--team", team, "--scopes", "infer,adapters")["value"])
+
+    def batch(self, client: OpenAI, *rows: dict[str, Any]) -> Any:
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        file = client.files.create(file=("in.jsonl", content), purpose="batch")
+        return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+
+    def ended(self, client: OpenAI, id_: str) -> Any:
+        final = ("completed", "failed", "expired", "cancelled")
+        eventually(lambda: client.batches.retrieve(id_).status in final, lambda: str(client.batches.retrieve(id_)))
+        return client.batches.retrieve(id_)
+
+
+@pytest.fixture(scope="module")
+def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Teams]:
+    data = tmp_path_factory.mktemp("batches") / "a" / "data"
+    with Server(data, [STARTER / "starter-chat.yaml"]) as server:
+        yield Teams(server.wait_ready())
+
+
+def test_another_team_sees_nothing(teams: Teams) -> None:
+    made = teams.batch(teams.search, chat("a", "uppercase", "hello"), chat("b", "nobody", "hello"))
+    done = teams.ended(teams.search, made.id)
+    other = teams.speech
+    assert list(other.files.list()) == []
+    assert list(other.batches.list()) == []
+    for call in (other.batches.retrieve, other.batches.cancel):
+        with pytest.raises(openai.NotFoundError) as caught:
+            call(made.id)
+        assert caught.value.code == "batch_not_found"
+    for id_ in (done.input_file_id, done.output_file_id, done.error_file_id):
+        for call_ in (other.files.retrieve, other.files.content, other.files.delete):
+            with pytest.raises(openai.NotFoundError) as unknown:
+                call_(id_)
+            assert unknown.value.code == "file_not_found"
+    with pytest.raises(openai.NotFoundError):
+        other.batches.create(input_file_id=done.input_file_id, endpoint=CHAT, completion_window="24h")
+    assert len(teams.search.files.content(done.output_file_id).text.splitlines()) == 1
+
+
+def test_message_batches_of_another_team(teams: Teams) -> None:
+    clients = [
+        anthropic.Anthropic(base_url=teams.server.url, api_key=key, timeout=PATIENCE, max_retries=0).messages.batches
+        for key in teams.keys
+    ]
+    params: Any = {"model": "uppercase", "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
+    made = clients[0].create(requests=[{"custom_id": "a", "params": params}])
+    eventually(lambda: clients[0].retrieve(made.id).processing_status == "ended")
+    assert list(clients[1].list()) == []
+    for call in (clients[1].retrieve, clients[1].results, clients[1].cancel, clients[1].delete):
+        with pytest.raises(anthropic.NotFoundError):
+            call(made.id)
+    assert [one.result.type for one in clients[0].results(made.id)] == ["succeeded"]
+
+
+def test_without_a_key_there_is_nothing(teams: Teams) -> None:
+    for path in ("/v1/files", "/v1/batches", "/v1/messages/batches"):
+        assert teams.server.http.get(path).status_code == 401
+    for path in ("/v1/batch", "/v1/messages/batches", "/v1/batches"):
+        assert teams.server.http.post(path, json={}).status_code == 401
+
+
+def test_a_revoked_key_stops_its_batch(teams: Teams) -> None:
+    made = teams.command("keys", "create", "--team", "search", "--scopes", "infer")
+    client = OpenAI(base_url=f"{teams.server.url}/v1", api_key=made["value"], timeout=PATIENCE, max_retries=0)
+    teams.wait_for(made["value"])
+    rows = [chat(f"id-{number}", "starter-chat", "tell me more", max_tokens=64) for number in range(3000)]
+    batch = teams.batch(client, *rows)
+    eventually(lambda: client.batches.retrieve(batch.id).request_counts.completed > 0)
+    teams.command("keys", "revoke", made["id"])
+    done = teams.ended(teams.search, batch.id)
+    assert done.status == "cancelled"
+    assert done.errors.data[0].message
+    assert 0 < done.request_counts.completed < 3000
+    errors = teams.search.files.content(done.error_file_id).text.splitlines()
+    assert json.loads(errors[-1])["error"]["code"] == "batch_cancelled"
+    assert done.request_counts.completed + len(errors) == 3000
