@@ -7,6 +7,8 @@
 | `store/`, `routers/`     | by digest, never changed; copied before and after the databases, so that what   |
 |                          | they name is there                                                              |
 | `merged/`                | whole folders, never changed                                                    |
+| `files/`                 | with `files`: as `store/`; else the copied database has no files and no batches, |
+|                          | since people's texts are in both                                                |
 | `recipes/`, `pepper`     | files; a recipe of a merged model names it from its own folder, so that it is   |
 |                          | found wherever the copy is restored                                             |
 
@@ -22,6 +24,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -39,12 +42,16 @@ DATABASES = (STATE, "tenants.db")
 BY_DIGEST = ("store", "routers")
 MERGED, RECIPES = "merged", "recipes"
 FOLDERS = (*BY_DIGEST, MERGED, RECIPES, "providers")
+FILES = "files"
+_TEXTS = ("lines", "batches", "pieces", "files")
+"""Tables of `batches` in which texts of requests and answers are, or what makes no sense without them."""
 PEPPER, MANIFEST = "pepper", "backup.json"
 PART = ".roundhouse-backup-"
 
 
-def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) -> int:
-    """Make the folder `target`, whole or not at all; returns bytes. Raises Refused."""
+def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None, *, files: bool = False) -> int:
+    """Make the folder `target`, whole or not at all; returns bytes. files: with files and batches. Raises Refused."""
+    folders = (*FOLDERS, FILES) if files else FOLDERS
     if not was_served(data_dir):
         raise RefusedError(f"No server has used the data directory {data_dir}. See --data-dir.")
     if url is None and ((data_dir / REMOTE_MARK).is_file() or not (data_dir / STATE).is_file()):
@@ -61,12 +68,14 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
     except OSError as error:
         raise RefusedError(f"{target} cannot be made: {error.strerror}.") from None
     try:
-        _copy_folders(data_dir, made)
+        _copy_folders(data_dir, made, folders)
         for name in DATABASES:
             copy_database(data_dir / name, made / name)
+        if not files:
+            _remove_texts(made / DATABASES[1])
         if is_remote(url):
             _copy_state(data_dir, made / DATABASES[0], url)
-        _copy_folders(data_dir, made)
+        _copy_folders(data_dir, made, folders)
         _name_merged_from_here(made / RECIPES, data_dir / MERGED)
         if pepper:
             copy_private(data_dir / PEPPER, made / PEPPER)
@@ -139,7 +148,7 @@ def restore(source: Path, data_dir: Path) -> None:
 def _fill(data_dir: Path, source: Path) -> None:
     """Copy a backup as a whole; after an error everything copied is removed again."""
     try:
-        _copy_folders(source, data_dir)
+        _copy_folders(source, data_dir, (*FOLDERS, FILES))
         for name in (*DATABASES, PEPPER):
             copy_private(source / name, data_dir / name)
         give_all(data_dir)
@@ -152,7 +161,7 @@ def _fill(data_dir: Path, source: Path) -> None:
 
 def _empty(data_dir: Path) -> None:
     """Remove everything that comes from a backup."""
-    for name in FOLDERS:
+    for name in (*FOLDERS, FILES):
         _delete(data_dir / name)
     for name in (*DATABASES, PEPPER, HALF_RESTORED):
         (data_dir / name).unlink(missing_ok=True)
@@ -183,6 +192,20 @@ def copy_database(source: Path, target: Path) -> None:
         copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
 
 
+def _remove_texts(database: Path) -> None:
+    """Leave files and batches out of a copied database, and nothing of them in its free pages."""
+    if not database.is_file():
+        return
+    with closing(sqlite3.connect(database)) as copy:
+        there = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not there.issuperset(_TEXTS):
+            return
+        with copy:
+            for name in _TEXTS:
+                copy.execute(f"DELETE FROM {name}")
+        copy.execute("VACUUM")
+
+
 def _copy_state(data_dir: Path, target: Path, url: str | None) -> None:
     """Copy from PostgreSQL to a file for any database. Raises Refused."""
     target.unlink(missing_ok=True)  # of the time before that server had a PostgreSQL
@@ -193,15 +216,15 @@ def _copy_state(data_dir: Path, target: Path, url: str | None) -> None:
         raise RefusedError(error.message, code=error.code) from None
 
 
-def _copy_folders(source: Path, target: Path) -> None:
+def _copy_folders(source: Path, target: Path, folders: Sequence[str]) -> None:
     """Copy with new times: the store reads such an adapter before it trusts it."""
-    for name in FOLDERS:
+    for name in folders:
         if not (source / name).is_dir():
             continue
         (target / name).mkdir(exist_ok=True)
         for one in sorted((source / name).iterdir()):
             there = target / name / one.name
-            if one.name.startswith(("tmp-", ".")) or there.exists():
+            if one.name.startswith(("tmp-", ".", "incoming")) or there.exists():
                 continue  # half written; or the second time
             try:
                 if one.is_dir():

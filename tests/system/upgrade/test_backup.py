@@ -55,7 +55,7 @@ def test_a_backup_beside_a_server_that_writes_holds_what_it_names(server: Server
     assert rounds
     names = {one.name for one in (tmp_path / "copy").iterdir()}
     needed = {"backup.json", "state.db", "store"}
-    assert needed <= names <= {*needed, "routers", "recipes", "merged", "providers"}
+    assert needed <= names <= {*needed, "routers", "recipes", "merged", "providers", "tenants.db", "pepper"}
     assert (tmp_path / "copy").stat().st_mode & 0o077 == 0
     roundhouse("restore", tmp_path / "copy", "--data-dir", tmp_path / "data")
     with State(tmp_path / "data", read_only=True) as state:

@@ -15,6 +15,9 @@ def backup(
     pepper: Annotated[
         bool, typer.Option("--pepper/--no-pepper", help="Take the secret along without which no key works.")
     ] = True,
+    files: Annotated[
+        bool, typer.Option("--files", help="Take uploaded files and batches along, with the texts in them.")
+    ] = False,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -31,7 +34,7 @@ def backup(
 
     settings = settings_of(data_dir=data_dir, database=database)
     result = settings.data_dir
-    size = back_up(result, folder.absolute(), pepper, settings.database)
+    size = back_up(result, folder.absolute(), pepper, settings.database, files=files)
     if as_json:
         emit({"object": "backup", "data_dir": str(result), "folder": str(folder), "bytes": size})
     else:

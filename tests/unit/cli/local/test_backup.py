@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ import yaml
 
 from adapters.content.forms import CONFIG, TENSORS
 from adapters.store import MARK, Store
+from batches.content.folder import FolderBytes
+from batches.files import FileTable
+from batches.lines import LineTable
+from batches.records import BatchRecord, FileRecord, NewLine
+from batches.runners import RunnerTable
+from batches.storage.opening import has_tables, prepare
+from batches.store import BatchTables
+from batches.table import BatchTable
 from launch.recipe_store import RecipeStore
 from registry.errors import EngineFailed
 from registry.recipes.fields import PathSource
@@ -25,6 +34,7 @@ from runtime.cli.failures import RefusedError
 from runtime.cli.local import backup
 from runtime.cli.local.backup import back_up, restore
 from runtime.cli.local.data_dir import HALF_RESTORED, DataDir
+from tenants.storage.opening import open_tables
 from tests.unit.registry.makers import KEY, new
 
 
@@ -110,10 +120,10 @@ def test_a_directory_that_a_server_has_is_not_filled(tmp_path: Path) -> None:
         back_up(data, tmp_path / "copy", pepper=False)
     real = backup._copy_folders
 
-    def meanwhile(source: Path, target: Path) -> None:
+    def meanwhile(source: Path, target: Path, folders: Sequence[str]) -> None:
         with pytest.raises(RefusedError), DataDir(again, "http://127.0.0.1:1"):
             pass
-        real(source, target)
+        real(source, target, folders)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(backup, "_copy_folders", meanwhile)
@@ -318,3 +328,33 @@ def test_a_copy_is_on_the_disk_before_it_is_called_done(tmp_path: Path, monkeypa
     monkeypatch.setattr(backup, "sync_all", lambda at: synced.append((at / HALF_RESTORED).exists()))
     restore(copy, again)
     assert synced == [True, True]
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_texts_of_batches_are_copied_only_on_request(tmp_path: Path, files: bool) -> None:
+    data = tmp_path / "data"
+    with State(data):
+        pass
+    database = open_tables(data)
+    prepare(database)
+    tables = BatchTables(FileTable(database), BatchTable(database), LineTable(database), RunnerTable(database, "s"))
+    tables.files.create(FileRecord("file-1", "default", "swordfish.jsonl", "batch", 9, 1.0))
+    batch = BatchRecord("batch_1", "default", "", "openai", "/v1/embeddings", "file-1", 2.0, 3600)
+    assert tables.batches.create(batch) is not None
+    assert tables.lines.add("batch_1", [NewLine(0, "swordfish", "m", 0, 9)])
+    assert tables.batches.start("batch_1", 3.0)
+    database.close()
+    (data / "files" / "incoming").mkdir(parents=True)
+    (data / "files" / "incoming" / "half").write_bytes(b"swordfish")
+    (data / "files" / "file-1").write_bytes(b"swordfish")
+    back_up(data, tmp_path / "copy", pepper=False, files=files)
+    held = [path for path in (tmp_path / "copy").rglob("*") if path.is_file() and b"swordfish" in path.read_bytes()]
+    names = sorted(path.name for path in held)
+    assert names == (["file-1", "tenants.db"] if files else [])
+    restore(tmp_path / "copy", tmp_path / "new")
+    again = open_tables(tmp_path / "new")
+    assert has_tables(again)
+    assert (FileTable(again).get("file-1") is not None) == files
+    assert ([one.id for one in BatchTable(again).unfinished()] == ["batch_1"]) == files
+    assert (FolderBytes(tmp_path / "new").read("file-1", 0, 9) == b"swordfish") if files else True
+    again.close()
