@@ -27,6 +27,7 @@ storage/    their tables, in the ledger's database
 files.py    the table of files
 table.py    the table of batches
 lines.py    the table of lines: claimed, ended exactly once, read in order
+waiting.py  how many lines wait, counted now and then
 runners.py  the table of runs of servers, and their epochs
 paging.py   pages of a team's rows
 store.py    the tables of a running server: writes go through the ledger's thread

@@ -57,7 +57,9 @@ class BatchService:
         """In the database where several gateways may share it. Called once the database is open."""
         if self._pieces is None and (database := self.store.shared_database) is not None:
             from batches.content.pieces import PieceBytes
+            from batches.storage.opening import prepare
 
+            prepare(database)  # bytes are stored before the first row is
             self._pieces = PieceBytes(database, self._data_dir)
         return self._pieces or self._folder
 

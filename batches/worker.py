@@ -20,7 +20,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -29,6 +29,7 @@ from batches import policy
 from batches.records import BatchFault, BatchRecord, BatchState, LineState
 from batches.running import LineAttempt
 from batches.store import BatchStore
+from batches.waiting import WaitingLines
 from registry.errors import BudgetExceeded, NotFound, RoundhouseError, Unauthorized, Unavailable
 from tenants.caller import Caller
 
@@ -95,12 +96,18 @@ class BatchWorker:
         """By team: until when nothing is claimed for it, and until when its budget is spent."""
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = self._fails = False
+        self._batches: dict[str, BatchRecord] = {}
+        """Those that may run lines, as they were read last."""
+        self._callers: dict[str, Caller] = {}
+        self._waiting = WaitingLines(store, clock)
+        self._is_stale, self._read_at = True, 0.0
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._work(), name="batches")
 
     def wake(self) -> None:
         """Something was created, started or cancelled: look at once."""
+        self._is_stale = True
         self._changed.set()
 
     def stop_claiming(self) -> None:
@@ -164,6 +171,17 @@ class BatchWorker:
                 log.info("lines of batches run again after a restart", extra={"lines": returned})
         elif not await self._beat(self._epoch):
             return
+        if self._is_stale or time.monotonic() >= self._read_at:
+            await self._read()
+        if self._is_stopping or not self._is_open():
+            return
+        works = [one for one in self._batches.values() if one.team not in self._paused]
+        if works:
+            await self._claim(works, self._callers)
+
+    async def _read(self) -> None:
+        """Read the batches, drop lines of those that end, and look who may still run lines."""
+        self._is_stale, self._read_at = False, time.monotonic() + POLL_SECONDS
         batches = await self._store.read(lambda tables: tables.batches.unfinished())
         now = self._clock()
         for batch in batches:
@@ -171,17 +189,13 @@ class BatchWorker:
                 await self._drop(batch, LineState.CANCELLED)
             elif batch.state is BatchState.IN_PROGRESS and batch.deadline <= now:
                 await self._drop(batch, LineState.EXPIRED)
-        if self._is_stopping or not self._is_open():
-            return
-        callers = await self._callers([one for one in batches if one.state is BatchState.IN_PROGRESS])
+        runs = [one for one in batches if one.state is BatchState.IN_PROGRESS and one.deadline > now]
+        self._callers = await self._find_callers(runs)
+        self._batches = {one.id: one for one in runs if one.id in self._callers}
         self._paused = {team: pause for team, pause in self._paused.items() if pause[0] > now}
-        open_ = [one for one in batches if one.id in callers and one.deadline > now]
-        for batch in open_:
+        for batch in list(self._batches.values()):
             if batch.team in self._paused:
                 await self._set_wait(batch, BUDGET_WORDS, self._paused[batch.team][1])
-        works = [one for one in open_ if one.team not in self._paused]
-        while works and await self._claim(works, callers):
-            pass
 
     async def _beat(self, epoch: int) -> bool:
         """Tell other servers that this one lives, and look after them. False: it has lost its epoch."""
@@ -212,7 +226,7 @@ class BatchWorker:
                 attempt.is_stopped = True
                 task.cancel()
 
-    async def _callers(self, batches: Sequence[BatchRecord]) -> dict[str, Caller]:
+    async def _find_callers(self, batches: Sequence[BatchRecord]) -> dict[str, Caller]:
         """By batch, for those whose keys have their rights; the others are cancelled."""
         callers: dict[str, Caller] = {}
         for batch in batches:
@@ -232,12 +246,12 @@ class BatchWorker:
         self.wake()
 
     # --- claims -------------------------------------------------------------------------------------------------------
-    async def _claim(self, batches: Sequence[BatchRecord], callers: Mapping[str, Caller]) -> bool:
-        """One round of claims. True: lines were claimed, and others may be."""
-        now, ids = self._clock(), [batch.id for batch in batches]
-        waiting = await self._store.read(lambda tables: tables.lines.waiting(ids, now))
+    async def _claim(self, batches: Sequence[BatchRecord], callers: Mapping[str, Caller]) -> None:
+        """Claim lines of these batches as the policy says, and run them."""
+        now = self._clock()
+        waiting = await self._waiting.of([batch.id for batch in batches])
         if not waiting:
-            return False
+            return
         rooms: dict[str, NamedRoom] = {}
         by_id = {batch.id: batch for batch in batches}
         groups: dict[str, list[policy.LineGroup]] = {}
@@ -255,11 +269,9 @@ class BatchWorker:
             if batch.id in groups
         ]
         claims = policy.choose(works, {key: self._use(key, room) for key, room in rooms.items()})
-        count = 0
         for claim in claims:
-            count += await self._take(by_id[claim.batch], callers[claim.batch], claim, now)
+            await self._take(by_id[claim.batch], callers[claim.batch], claim, now)
         await self._explain(by_id, groups, rooms, {claim.batch for claim in claims}, runs)
-        return False if not count else any(claim.is_suspect for claim in claims)
 
     def _work_of(
         self, batch: BatchRecord, caller: Caller, groups: Sequence[policy.LineGroup], running: int, now: float
@@ -277,8 +289,8 @@ class BatchWorker:
         limits = {level: policy.room_for(room.traffic, level) for level in policy.Level}
         return policy.RoomUse(limits, len(there), any(attempt.line.deaths for attempt in there))
 
-    async def _take(self, batch: BatchRecord, caller: Caller, claim: policy.LineClaim, now: float) -> int:
-        """Claim lines and run them. Returns how many."""
+    async def _take(self, batch: BatchRecord, caller: Caller, claim: policy.LineClaim, now: float) -> None:
+        """Claim lines and run them."""
         epoch = self._epoch
         assert epoch is not None
         lines = await self._store.write(
@@ -290,7 +302,7 @@ class BatchWorker:
             request = f"batch_req_{secrets.token_hex(12)}"
             attempt = LineAttempt(batch, line, epoch, caller, request, self._clock)
             self._follow(self._run(attempt), attempt, claim.room)
-        return len(lines)
+        self._waiting.take(claim.batch, claim.name, claim.count, len(lines), suspects=claim.is_suspect)
 
     async def _explain(
         self,
@@ -311,6 +323,7 @@ class BatchWorker:
     async def _set_wait(self, batch: BatchRecord, words: str, until: float | None = None) -> None:
         if (words, until) != (batch.waits, batch.waits_until):
             await self._store.write(lambda tables: tables.batches.wait([batch.id], words, until))
+            self._batches[batch.id] = replace(batch, waits=words, waits_until=until)
 
     # --- a line -------------------------------------------------------------------------------------------------------
     async def _run(self, attempt: LineAttempt) -> None:
@@ -346,6 +359,8 @@ class BatchWorker:
                     return
                 await asyncio.sleep(RETRY_SECONDS)
         end = attempt.end_record
+        if attempt.change().state is LineState.WAITING:
+            self._waiting.give_back()
         if end.code == BudgetExceeded.code and not end.reached_engine:
             now, seconds = self._clock(), end.retry_after
             until = None if seconds is None else now + seconds

@@ -1,0 +1,96 @@
+"""Two gateways on one PostgreSQL, one of them stopped in mid-line and let go on: each line is answered once.
+
+The other one takes its lines over after 30 s of silence. What the stopped one answers when it goes on is not written.
+"""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.eventually import PATIENCE, eventually
+from tests.postgres import postgres, programs
+from tests.system.serving import ROOT, STARTER, Server
+
+pytestmark = [pytest.mark.real, pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")]
+LINES = 400
+URL = "/v1/chat/completions"
+
+
+def _body(number: int) -> dict[str, Any]:
+    message = {"role": "user", "content": f"seven boats {number}"}
+    return {"model": "starter-chat", "messages": [message], "max_tokens": 200, "ignore_eos": True}
+
+
+def _serve(folder: Path, name: str, url: str) -> Server:
+    options = ("--slots", "1", "--database", url, "--hung-after", "300")
+    return Server(folder / name / "data", [STARTER / "starter-chat.yaml"], *options)
+
+
+def _create(server: Server) -> str:
+    rows = [
+        {"custom_id": f"line-{number}", "method": "POST", "url": URL, "body": _body(number)} for number in range(LINES)
+    ]
+    data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    file = server.http.post("/v1/files", files={"file": ("a.jsonl", data)}, data={"purpose": "batch"})
+    assert file.status_code == 200, f"{file.text}\n{server.tail()}"
+    body = {"input_file_id": file.json()["id"], "endpoint": URL, "completion_window": "24h"}
+    return str(server.http.post("/v1/batches", json=body).json()["id"])
+
+
+def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        url = stack.enter_context(postgres())
+        stopped = stack.enter_context(_serve(tmp_path, "a", url)).wait_ready()
+        (tmp_path / "b" / "data").mkdir(parents=True)
+        shutil.copy(stopped.data / "pepper", tmp_path / "b" / "data")  # gateways on one database share it
+        other = stack.enter_context(_serve(tmp_path, "b", url)).wait_ready()
+        database = sa.create_engine(url)
+
+        def rows(query: str) -> list[Any]:
+            with database.connect() as connection:
+                return list(connection.execute(sa.text(query)))
+
+        def batch() -> dict[str, Any]:
+            found: dict[str, Any] = other.http.get(f"/v1/batches/{id_}").json()
+            return found
+
+        id_ = _create(stopped)
+        eventually(lambda: batch()["request_counts"]["completed"] > 10, other.tail)
+        gateway = stopped.gateway()
+        owner = "SELECT l.number FROM lines l JOIN runners r ON r.epoch = l.epoch WHERE r.server = '{}'"
+        server_id = (stopped.data / "server-id").read_text().strip()
+        eventually(lambda: rows(owner.format(server_id)), stopped.tail)
+        gateway.send_signal(signal.SIGSTOP)
+        try:
+            orphans = {row.number for row in rows(owner.format(server_id))}
+            assert orphans
+            eventually(lambda: batch()["status"] == "completed", other.tail, 10 * PATIENCE)
+        finally:
+            gateway.send_signal(signal.SIGCONT)
+        eventually(lambda: "another server took over" in stopped.log.read_text(errors="replace"), stopped.tail)
+        assert batch()["request_counts"] == {"total": LINES, "completed": LINES, "failed": 0}
+        content = stopped.http.get(f"/v1/files/{batch()['output_file_id']}/content").text
+        answers = [json.loads(line) for line in content.splitlines()]
+        assert Counter(line["custom_id"] for line in answers) == Counter(f"line-{n}" for n in range(LINES))
+        eventually(lambda: not rows("SELECT 1 FROM ledger WHERE state = 'open'"), stopped.tail)
+        done = rows("SELECT request, prompt_tokens + completion_tokens AS tokens FROM ledger WHERE \"end\" = 'done'")
+        used = {line["response"]["request_id"]: line["response"]["body"]["usage"]["total_tokens"] for line in answers}
+        assert {row.request: row.tokens for row in done} == used
+        assert len(done) == LINES
+        others = "SELECT COALESCE(SUM(cost_micro + prompt_tokens), 0) FROM ledger WHERE \"end\" <> 'done'"
+        assert rows(others)[0][0] == 0
+        database.dispose()
+        command = [sys.executable, "-m", "runtime.cli.main", "usage", "reconcile", "--database", url]
+        command += ["--data-dir", str(other.data), "--json"]
+        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        checked = json.loads(finished.stdout)
+        assert (checked["differences"], checked["open"]) == ([], 0)
