@@ -27,13 +27,13 @@ storage/    their tables, in the ledger's database
 files.py    the table of files
 table.py    the table of batches
 lines.py    the table of lines: claimed, ended exactly once, read in order
-waiting.py  how many lines wait, counted now and then
 runners.py  the table of runs of servers, and their epochs
 paging.py   pages of a team's rows
 store.py    the tables of a running server: writes go through the ledger's thread
 content/    bytes of files
 intake/     how files and batches come in: checked, stored, turned into lines
 check_process.py  the process that reads an input file
+work/       how lines are worked off
 output.py   output and error files, rendered from lines
 service.py  files and batches for HTTP
 """

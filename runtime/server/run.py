@@ -29,7 +29,7 @@ import psutil
 import uvicorn
 from fastapi import FastAPI
 
-from batches.worker import BatchWorker
+from batches.work.worker import BatchWorker
 from models.process_control import die_with_parent
 from registry.base.heap import CollectionLog, freeze_heap
 from registry.errors import Unavailable

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 
-from batches.policy import LOOK_AHEAD, RESERVED_PLACES, Traffic
-from batches.worker import NamedRoom
+from batches.work.policy import LOOK_AHEAD, RESERVED_PLACES, Traffic
+from batches.work.worker import NamedRoom
 from registry.catalog import ResolvedName
 from registry.errors import RoundhouseError
 from runtime.gateway.names import Names
@@ -23,7 +23,7 @@ AWAY_LINES = 4
 
 
 class LineRooms:
-    """`batches.worker.Rooms`, and a sink of records: it notices when people use a model."""
+    """`batches.work.worker.Rooms`, and a sink of records: it notices when people use a model."""
 
     def __init__(self, names: Names, residency: ResidencyManager, clock: Callable[[], float] = time.monotonic) -> None:
         self._names, self._residency, self._clock = names, residency, clock

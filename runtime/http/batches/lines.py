@@ -6,8 +6,8 @@ from contextlib import aclosing
 import msgspec
 
 from batches.records import BatchRecord
-from batches.running import LineAttempt
-from batches.worker import BatchWorker, RunLine
+from batches.work.running import LineAttempt
+from batches.work.worker import BatchWorker, RunLine
 from registry.base.json import NOT_JSON
 from registry.errors import RoundhouseError
 from runtime.gateway.context import RequestContext

@@ -1,9 +1,9 @@
-"""The table of `batches.ends`, row by row."""
+"""The table of `batches.work.ends`, row by row."""
 
 import pytest
 
-from batches.ends import ATTEMPTS, DEATHS, ENGINE_DIED, LONGEST_PAUSE, LONGEST_REFUSED, decide
 from batches.records import Line, LineEnd, LineState
+from batches.work.ends import ATTEMPTS, DEATHS, ENGINE_DIED, LONGEST_PAUSE, LONGEST_REFUSED, decide
 
 LINE = Line("batch_1", 3, "id-3", "m", 0, 10)
 NOW = 1000.0

@@ -1,4 +1,4 @@
-"""Which lines run next: the rules of `batches.policy`, one by one and as properties."""
+"""Which lines run next: the rules of `batches.work.policy`, one by one and as properties."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches.policy import (
+from batches.records import LineCounts
+from batches.work.policy import (
     LOOK_AHEAD,
     RESERVED_PLACES,
     BatchWork,
@@ -20,7 +21,6 @@ from batches.policy import (
     room_for,
     slack,
 )
-from batches.records import LineCounts
 from tests.unit.batches.conftest import BATCH
 
 

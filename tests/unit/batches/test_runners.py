@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batches.ends import decide
 from batches.files import FileTable
 from batches.lines import LineTable, is_open
 from batches.records import BatchRecord, BatchState, Line, LineEnd, LineState, NewLine
@@ -18,6 +17,7 @@ from batches.storage.opening import prepare
 from batches.storage.tables import LINES, RUNNERS
 from batches.store import BatchTables
 from batches.table import BatchTable
+from batches.work.ends import decide
 from registry.storage.database import Database
 from tenants.ledger.rows import BATCH as SOURCE
 from tenants.ledger.table import LedgerTable

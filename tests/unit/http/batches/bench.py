@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from batches.records import BatchRecord, FileRecord, Line, NewLine
 from batches.store import BatchStore
-from batches.worker import BatchWorker
+from batches.work.worker import BatchWorker
 from models.messages import Chunk, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Prices

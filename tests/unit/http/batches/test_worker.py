@@ -1,4 +1,4 @@
-"""Lines of batches from claim to end, over a scripted engine: the table of `batches.worker`, and the ledger's sums."""
+"""Lines of batches from claim to end, over a scripted engine, and the sums of the ledger."""
 
 import asyncio
 import json
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from batches import ends, worker
 from batches.records import BatchState, LineCounts, LineState
+from batches.work import ends, worker
 from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed, Unauthorized, Unavailable
 from runtime.gateway.context import RequestContext

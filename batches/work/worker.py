@@ -25,11 +25,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from batches import policy
 from batches.records import BatchFault, BatchRecord, BatchState, LineState
-from batches.running import LineAttempt
 from batches.store import BatchStore
-from batches.waiting import WaitingLines
+from batches.work import policy
+from batches.work.running import LineAttempt
+from batches.work.waiting import WaitingLines
 from registry.errors import BudgetExceeded, NotFound, RoundhouseError, Unauthorized, Unavailable
 from tenants.caller import Caller
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from batches.ends import decide
 from batches.records import BatchRecord, Line, LineChange, LineEnd, LineUsage
+from batches.work.ends import decide
 from tenants.caller import Caller
 from tenants.ledger.rows import Settlement
 

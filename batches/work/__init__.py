@@ -1,0 +1,8 @@
+"""How lines are worked off.
+
+policy.py   which lines run next, and how many
+ends.py     what a line becomes at the end of an attempt
+running.py  one attempt, written with the end of its row in the ledger
+waiting.py  how many lines wait, counted now and then
+worker.py   the loop: claims, runs, returns
+"""
