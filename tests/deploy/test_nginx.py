@@ -1,5 +1,6 @@
 """deploy/nginx.conf on a real nginx: TLS, streams as they come, uploads that nginx would refuse by itself."""
 
+import json
 import os
 import shutil
 import socket
@@ -8,8 +9,11 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import anthropic
 import httpx
+import httpx2
 import pytest
 from openai import OpenAI
 
@@ -25,9 +29,12 @@ pytestmark = [
 
 
 class Proxy:
-    """The example with another port, certificate and upstream; everything else as it stands in the file."""
+    """The example with another port, certificate and upstream; everything else as it stands in the file.
 
-    def __init__(self, folder: Path, upstream: int) -> None:
+    prefix: of the paths under which the server is reached, such as /ai.
+    """
+
+    def __init__(self, folder: Path, upstream: int, prefix: str = "") -> None:
         self.port, self.certificate = free_port(), folder / "cert.pem"
         key = folder / "key.pem"
         subprocess.run(
@@ -41,6 +48,8 @@ class Proxy:
             ("/etc/ssl/roundhouse/cert.pem", str(self.certificate)),
             ("/etc/ssl/roundhouse/key.pem", str(key)),
             ("server 127.0.0.1:8000;", f"server 127.0.0.1:{upstream};"),
+            ("location / {", f"location {prefix}/ {{"),
+            ("proxy_pass http://roundhouse;", f"proxy_pass http://roundhouse{'/' if prefix else ''};"),
         ):
             assert old in site
             site = site.replace(old, new)
@@ -99,6 +108,33 @@ def test_an_upload_comes_through_and_one_too_large_gets_the_servers_own_answer(p
     assert large.status_code == 413
     assert large.headers["content-type"] == "application/json", "nginx refused it, not the server"
     assert large.json()["error"]["message"]
+
+
+@pytest.mark.real
+def test_batches_of_both_sdks_come_through_with_a_prefix(server: Server, tmp_path: Path) -> None:
+    proxy = Proxy(tmp_path, server.port, "/ai")
+    base = f"https://127.0.0.1:{proxy.port}/ai"
+    client = OpenAI(base_url=f"{base}/v1", api_key="none", http_client=proxy.http)
+    messages: Any = [{"role": "user", "content": "hello world"}]
+    body = {"model": "uppercase", "messages": messages, "temperature": 0}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+    assert client.files.wait_for_processing(file.id).status == "processed"
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    eventually(lambda: client.batches.retrieve(batch.id).status == "completed")
+    output = client.batches.retrieve(batch.id).output_file_id
+    assert output is not None
+    assert "HELLO WORLD" in client.files.content(output).text
+    trust = httpx2.Client(verify=ssl.create_default_context(cafile=str(proxy.certificate)), timeout=PATIENCE)
+    batches = anthropic.Anthropic(base_url=base, api_key="none", http_client=trust).messages.batches
+    request: Any = {"custom_id": "a", "params": {"model": "uppercase", "max_tokens": 32, "messages": messages}}
+    made = batches.create(requests=[request])
+    eventually(lambda: batches.retrieve(made.id).processing_status == "ended")
+    (entry,) = batches.results(made.id)
+    assert entry.result.type == "succeeded"
+    assert entry.result.message.content[0].type == "text"
+    assert entry.result.message.content[0].text == "HELLO WORLD"
+    proxy.close()
 
 
 @pytest.mark.real

@@ -226,3 +226,10 @@ def _stored(served: BatchServer) -> list[Path]:
 
 async def _nothing_is_stored(served: BatchServer) -> bool:
     return not _stored(served) and not (await served.client.files.list()).data
+
+
+async def test_250_files_page_by_page_both_ways(served: BatchServer) -> None:
+    ids = [(await served.upload(b"x", f"{number}", "user_data")).id for number in range(250)]
+    assert [file.id async for file in served.client.files.list(limit=100)] == ids[::-1]
+    assert [file.id async for file in served.client.files.list(limit=100, order="asc")] == ids
+    assert len((await served.client.files.list()).data) == 250

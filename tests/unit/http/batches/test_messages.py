@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +262,25 @@ async def test_results_of_an_old_batch_are_archived(served: MessageBatchServer) 
     old = await served.messages.retrieve(made.id)
     served.check(MessageBatch)
     assert (old.archived_at is None, old.results_url) == (False, None)
+
+
+async def test_250_batches_page_by_page_both_ways(served: MessageBatchServer) -> None:
+    made = await served.start("a")
+    first = await served.reach(made.id, BatchState.IN_PROGRESS)
+    file = await served.upload(jsonl("a"))
+    for surface in ("anthropic", "openai"):
+        for number in range(249):
+            other = replace(
+                first,
+                id=f"{surface}_{number:03}",
+                surface=surface,
+                input_file=file.id,
+                created=first.created + number + 1,
+            )
+            await served.batches.store.write(lambda tables, other=other: tables.batches.create(other))
+    newest = [f"anthropic_{number:03}" for number in reversed(range(249))] + [made.id]
+    assert [one.id async for one in served.messages.list(limit=100)] == newest
+    backwards = [one.id async for one in served.messages.list(limit=100, before_id=made.id)]
+    assert backwards == newest[149:249] + newest[49:149] + newest[:49]
+    openai_ids = [one.id async for one in served.client.batches.list(limit=100)]
+    assert openai_ids == [f"openai_{number:03}" for number in reversed(range(249))]
