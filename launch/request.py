@@ -9,7 +9,7 @@ from typing import Literal
 from registry.base.wording import quoted
 from registry.errors import BadRequest
 from registry.recipes.definition import Recipe
-from registry.recipes.fields import HubSource, PackageSource, PathSource, Source, is_revision
+from registry.recipes.fields import GgufSource, HubSource, PackageSource, PathSource, Source, is_gguf, is_revision
 
 Phase = Literal["looking", "waiting", "added", "fetching", "converting"]
 
@@ -82,15 +82,18 @@ def parse_source(text: str, revision: str | None = None) -> Source:
         if not PACKAGE.match(name) or inside.startswith("/") or ".." in PurePosixPath(inside).parts:
             raise BadRequest(f"{quoted(text)} is not a package: write package:NAME[/inside].", param="source")
         return PackageSource(package=name, inside=inside or ".")
-    if text.lower().endswith(".gguf"):
-        if revision or not Path(text).is_absolute():
+    hub, at, named = text.partition("@")
+    if text.lower().endswith(".gguf") and Path(text).is_absolute() and not revision:
+        return PathSource(path=str(Path(text).parent))
+    file = ""
+    if hub.lower().endswith(".gguf"):
+        hub, file = "/".join(hub.split("/")[:2]), "/".join(hub.split("/")[2:])
+        if not HUB.match(hub) or not is_gguf(file):
             raise BadRequest(
-                f"{quoted(text)}: a GGUF file is named by its absolute path on the server. Of a hub add the model that "
-                "it was made from, as safetensors.",
+                f"{quoted(text)}: a GGUF file is named by its absolute path on the server, or as org/name/file.gguf of "
+                "a hub.",
                 param="source",
             )
-        return PathSource(path=str(Path(text).parent))
-    hub, at, named = text.partition("@")
     if HUB.match(hub):
         requested = named or revision or MAIN
         if at and (not named or (revision and revision != named)):
@@ -99,6 +102,8 @@ def parse_source(text: str, revision: str | None = None) -> Source:
             raise BadRequest(
                 f"{quoted(requested)} is not a revision: write a branch, a tag or a commit.", param="revision"
             )
+        if file:
+            return GgufSource(hub=hub, revision=requested, file=file)
         return HubSource(hub=hub, revision=requested)
     if revision:
         raise BadRequest("Only a hub's repository has a revision.", param="revision")
@@ -111,6 +116,8 @@ def parse_source(text: str, revision: str | None = None) -> Source:
 def proposed_id(source: Source) -> str:
     """From the last name in it that says something, in lower case."""
     match source:
+        case GgufSource():
+            parts = [PurePosixPath(source.file).name[: -len(".gguf")]]
         case HubSource():
             parts = [source.hub.rpartition("/")[2]]
         case PackageSource():

@@ -59,9 +59,9 @@ def walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldI
             yield prefix + name, field
         deeper = prefix + name + ("[]." if many else ".NAME." if kind_of is dict else ".")
         if not (many and len(inner) > 1):
-            for one in inner:
-                # the source of an adapter is like the model's own: told once
-                yield from ((n, f) for n, f in walk(one, deeper) if not n.startswith("adapters[].source."))
+            # the source of an adapter is like the model's own, and kinds of source share keys
+            found = {n: f for one in reversed(inner) for n, f in reversed([*walk(one, deeper)])}
+            yield from ((n, f) for n, f in reversed(found.items()) if not n.startswith("adapters[].source."))
 
 
 def _bare(annotation: Any) -> Any:

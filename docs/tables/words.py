@@ -8,6 +8,7 @@ RECIPE: dict[str, str] = {
     "source.package": "An installed Python package that carries the weights.",
     "source.inside": "The folder inside that package.",
     "source.hub": "A repository on a model hub.",
+    "source.file": "One GGUF file of that repository, for chat; it is converted to bfloat16.",
     "source.revision": "Its revision: a commit, or a tag or branch, which is resolved to one.",
     "engine.name": "The library that runs it: `vllm` for chat, `sentence-transformers` for embed and rerank, "
     "`faster-whisper` for transcribe.",

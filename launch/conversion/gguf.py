@@ -9,17 +9,20 @@ import sys
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import psutil
 
 from launch.files.gguf import read_header
-from launch.files.listing import Listing
+from launch.files.listing import Listing, RepositoryListing, read_beginning
 from models.process_control import die_with_parent
+from models.sources.repository import files_of, missing_bytes
 from registry.base.packages import PACKAGES, with_our_packages
 from registry.base.wording import size_words
 from registry.errors import DoesNotFit, EngineFailed, Unfit
+from registry.recipes.fields import GgufSource
 
 BYTES = 2
 """Of a value of bfloat16."""
@@ -28,6 +31,8 @@ WORKING_BYTES = 7
 SECONDS, PROCESSOR_SECONDS = 900.0, 180
 """Longest description: the vocabulary is read value by value."""
 HEADER = 1 << 20
+LARGEST_HEADER = 64 << 20
+"""Bytes in which a header ends: a vocabulary of 260,000 tokens takes about 10 MiB."""
 
 
 class GgufDescription(msgspec.Struct, frozen=True):
@@ -93,6 +98,22 @@ def listing_of(file: Path, description: GgufDescription) -> Listing:
     sizes = {name: len(text.encode()) for name, text in texts.items()}
     sizes["model.safetensors"] = description.parameters * BYTES
     return Listing(str(file), sizes, lambda name: texts[name].encode())
+
+
+def look(source: GgufSource) -> RepositoryListing:
+    """Ask the hub for a file's header alone: its tensors are not read. Raises as `describe`, and as `files_of`."""
+    repository = files_of(source)
+    pinned = source.model_copy(update={"revision": repository.commit})
+    where = Path(source.hub) / source.file
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / where.name
+        file.write_bytes(read_beginning(pinned, source.file, LARGEST_HEADER))
+        os.truncate(file, repository.files[source.file].size)
+        try:
+            description = describe(file)
+        except Unfit as unfit:
+            raise Unfit(unfit.message.replace(str(file), str(where)), code=unfit.code, param=unfit.param) from None
+    return RepositoryListing(pinned, listing_of(where, description), missing_bytes(pinned, repository))
 
 
 def convert(file: Path, out: Path) -> None:

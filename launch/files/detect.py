@@ -132,8 +132,8 @@ def _refuse_without_weights(listing: Listing) -> None:
         what = f" ({header.architecture})" if header else ""
         base = f"{header.base}, from which it was made" if header and header.base else "the original, as safetensors"
         raise Unfit(
-            f"{listing.where} holds a GGUF{what}, which is read from a folder and not from a hub: add {base}, or fetch "
-            f"{ggufs[0]} into a folder of its own, and add that.",
+            f"{listing.where} holds {'a GGUF' if len(ggufs) == 1 else 'GGUF files'}{what}: add {base}, or name the "
+            f"file, such as {listing.where}/{ggufs[0]}.",
             code="gguf_not_served",
             param="source",
         )

@@ -206,18 +206,23 @@ def _read(source: HubSource, folder: Path, name: str) -> bytes:
     """A small file; of a large one its first MiB: a GGUF's header."""
     if (folder / name).is_file():
         return (folder / name).read_bytes()
+    return read_beginning(source, name, HEADER)
+
+
+def read_beginning(source: HubSource, name: str, most: int) -> bytes:
+    """The first bytes of a file, from the hub. Raises as `hub_errors`."""
     from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     url = hf_hub_url(source.hub, name, revision=source.revision, endpoint=endpoint())
     with hub_errors(source), get_session().stream(
-        "GET", url, headers={**build_hf_headers(), "Range": f"bytes=0-{HEADER - 1}"}, timeout=TIMEOUT,
+        "GET", url, headers={**build_hf_headers(), "Range": f"bytes=0-{most - 1}"}, timeout=TIMEOUT,
         follow_redirects=True,
     ) as response:  # fmt: skip
         response.raise_for_status()
         data = b""
         for part in response.iter_bytes():
             data += part
-            if len(data) >= HEADER:
+            if len(data) >= most:
                 break
-        return data[:HEADER]
+        return data[:most]

@@ -18,7 +18,7 @@ from registry.files.shape import shape_of
 from registry.files.weights import Weights
 from registry.names import MODEL, MODEL_RULE
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.fields import HubSource, PackageSource, PathSource, Source
+from registry.recipes.fields import GgufSource, HubSource, PackageSource, PathSource, Source
 
 log = logging.getLogger("roundhouse.launch")
 SOURCE_KEYS = frozenset({"source", "version"})
@@ -99,6 +99,8 @@ def estimate_for(recipe: Recipe, listing: Listing, weights: Weights, kind: Devic
 
 def _name(source: Source) -> str:
     match source:
+        case GgufSource():
+            return f"{source.hub}/{source.file}"
         case HubSource():
             return source.hub
         case PackageSource():

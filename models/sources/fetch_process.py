@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+from pydantic import TypeAdapter
 
 from models.process_control import die_with_parent
 from models.sources.fetching import Answer, FetchDone, FetchFailed, FetchProgress
@@ -16,7 +17,7 @@ from models.sources.large_files import fetch_large_files
 from models.sources.repository import check_disk, check_files, files_of, keep_name
 from models.sources.resolve import resolve
 from registry.errors import RoundhouseError
-from registry.recipes.fields import HubSource
+from registry.recipes.fields import GgufSource, HubSource
 
 EVERY_SECONDS = 0.2
 
@@ -27,7 +28,7 @@ def main() -> None:
     disable_progress_bars()
     answers = os.dup(1)
     os.dup2(2, 1)  # nothing but answers may go to the pipe
-    source = HubSource.model_validate_json(sys.stdin.buffer.readline())
+    source: HubSource = TypeAdapter(GgufSource | HubSource).validate_json(sys.stdin.buffer.readline())
     os.nice(10)  # requests come first
     _send(answers, _fetch(source, answers))
 
@@ -52,7 +53,7 @@ def _fetch(source: HubSource, answers: int) -> Answer:
     try:
         files = files_of(source)
         check_disk(source, files)
-        pinned = HubSource(hub=source.hub, revision=files.commit)
+        pinned = source.model_copy(update={"revision": files.commit})
         fetch_large_files(pinned, files, on_progress)
         folder = resolve(pinned, Path.cwd())  # a branch may have moved on meanwhile
         check_files(source, folder, files)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from models.sources.resolve import EXCLUDED, INCLUDED
+from models.sources.resolve import EXCLUDED, FILES, INCLUDED
 from registry.base.wording import size_words
-from registry.errors import Unavailable
+from registry.errors import NotFound, Unavailable
 from registry.files.sources import TIMEOUT, endpoint, hub_errors, public_endpoint
-from registry.recipes.fields import HubSource, is_revision
+from registry.recipes.fields import GgufSource, HubSource, is_revision
 from registry.storage.reserve import DiskReserve
 
 SPARE = 256 * 2**20
@@ -33,10 +33,14 @@ class RepositoryFile:
 class Repository:
     commit: str
     files: Mapping[str, RepositoryFile]
+    only: str = ""
+    """The one file that is fetched; empty: all that a model may need."""
 
     @property
     def included(self) -> dict[str, RepositoryFile]:
         """Files that are fetched."""
+        if self.only:
+            return {self.only: self.files[self.only]}
         return {name: file for name, file in self.files.items() if is_included(name)}
 
 
@@ -45,7 +49,7 @@ def is_included(name: str) -> bool:
 
 
 def files_of(source: HubSource) -> Repository:
-    """Asks the hub. Raises as `hub_errors`. Blocks."""
+    """Asks the hub. Raises as `hub_errors`, and NotFound for a file that is not there. Blocks."""
     from huggingface_hub import HfApi  # takes a fifth of a second: not at start
 
     with hub_errors(source):
@@ -59,7 +63,13 @@ def files_of(source: HubSource) -> Repository:
         one.rfilename: RepositoryFile(one.size or 0, (one.lfs.sha256 if one.lfs else one.blob_id) or "")
         for one in info.siblings or []
     }
-    return Repository(info.sha, files)
+    if not isinstance(source, GgufSource):
+        return Repository(info.sha, files)
+    if source.file not in files:
+        others = sorted(name for name in files if name.lower().endswith(".gguf"))
+        there = f"It holds {', '.join(others[:8])}." if others else "It holds no GGUF file."
+        raise NotFound(f"'{source.hub}' holds no {source.file}. {there}", code="source_not_found", param="source")
+    return Repository(info.sha, files, source.file)
 
 
 def cache_folder() -> Path:
@@ -184,4 +194,7 @@ def purge(sources: Collection[HubSource], retained: Collection[HubSource] = (), 
     cache = replace(cache, repos=frozenset(staying.get(one, one) for one in cache.repos))
     strategy = cache.delete_revisions(*expired)
     strategy.execute()
+    for source in sources:
+        for commit in expired:
+            shutil.rmtree(blobs_of(source).with_name(FILES) / commit, ignore_errors=True)
     return freed + strategy.expected_freed_size

@@ -10,12 +10,13 @@ Weights come as safetensors (or CTranslate2's own format) only: a pickle can run
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from registry.errors import Unavailable, Unfit
 from registry.files.sources import TIMEOUT, endpoint, hub_errors, locate
-from registry.recipes.fields import HubSource, PathSource, Source
+from registry.recipes.fields import GgufSource, HubSource, PathSource, Source
 
 WHOLE = 256 * 2**20
 """Folders of up to this many bytes are read in full (all-MiniLM-L6-v2, 87 MB: about a tenth of a second)."""
@@ -85,6 +86,8 @@ def resolve(source: Source, base_dir: Path, *, download: bool = True) -> Path:
 
 def revision(source: Source, path: Path) -> str:
     """The hub's commit, else 12 hex digits of the content's digest."""
+    if isinstance(source, GgufSource) and len(path.parent.name) == 40:
+        return path.parent.name
     if isinstance(source, HubSource) and len(path.name) == 40:
         return path.name
     return digest(path)[:12]
@@ -99,8 +102,8 @@ def _from_hub(source: HubSource, download: bool) -> Path:
             folder = snapshot_download(
                 source.hub,
                 revision=source.revision,
-                allow_patterns=list(INCLUDED),
-                ignore_patterns=list(EXCLUDED),
+                allow_patterns=[source.file] if isinstance(source, GgufSource) else list(INCLUDED),
+                ignore_patterns=None if isinstance(source, GgufSource) else list(EXCLUDED),
                 endpoint=endpoint(),
                 etag_timeout=TIMEOUT,
                 local_files_only=not download,
@@ -115,9 +118,26 @@ def _from_hub(source: HubSource, download: bool) -> Path:
             code="source_not_stored",
         ) from error
     path = Path(folder)
+    if isinstance(source, GgufSource):
+        return _folder_of_file(source, path)
     if not any(path.glob("*.safetensors")) and not (path / "model.bin").is_file():
         raise Unfit(
             f"{where} has no weights as safetensors (nor a CTranslate2 model.bin), and pickles are never read.",
             code="bad_weights",
         )
     return path
+
+
+FILES = "ggufs"
+"""Folder in a repository's cache with a folder for each GGUF file that was added."""
+
+
+def _folder_of_file(source: GgufSource, snapshot: Path) -> Path:
+    """A folder that holds this file alone, as a link: the repository may have others of the same model."""
+    if not (snapshot / source.file).is_file():
+        raise Unavailable(f"{source.file} of '{source.hub}' is not downloaded yet.", code="source_not_downloaded")
+    folder = snapshot.parent.parent / FILES / snapshot.name / source.file.replace("/", "--")
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        (folder / Path(source.file).name).symlink_to((snapshot / source.file).resolve())
+    return folder

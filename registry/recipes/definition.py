@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from registry.names import AdapterName, ModelId, RecipeId
-from registry.recipes.fields import AnySource, Flag, Money, PoolName, Seconds, Size, Strict
+from registry.recipes.fields import AnySource, Flag, ModelSource, Money, PoolName, Seconds, Size, Strict
 
 MOST_REPLICAS = 16
 
@@ -314,7 +314,7 @@ class Recipe(Strict):
     id: RecipeId
     version: int = Field(ge=1, description="the recipe's own version; raise it with every change")
     task: Task
-    source: AnySource
+    source: ModelSource
     engine: EngineSpec
     dtype: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     context_length: int | None = Field(default=None, ge=16)

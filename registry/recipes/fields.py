@@ -82,6 +82,24 @@ class HubSource(Strict):
     revision: Annotated[Text, AfterValidator(_revision)]
 
 
+def _gguf(value: str) -> str:
+    if not is_gguf(value):
+        raise PydanticCustomError("gguf", "write the path of a .gguf file inside the repository")
+    return value
+
+
+def is_gguf(path: str) -> bool:
+    """Whether it may be the path of a GGUF file inside a repository."""
+    parts = path.split("/")
+    return path.lower().endswith(".gguf") and len(path) <= 400 and not {"", ".", ".."} & {*parts} and "\\" not in path
+
+
+class GgufSource(HubSource):
+    """One GGUF file of a hub's repository."""
+
+    file: Annotated[Text, AfterValidator(_gguf)]
+
+
 Source = PathSource | PackageSource | HubSource
 
 
@@ -91,6 +109,12 @@ def _kind_of_source(value: object) -> str | None:
         value = value.model_dump()
     keys = [key for key in ("path", "package", "hub") if isinstance(value, dict) and key in value]
     return f"<{keys[0]}>" if len(keys) == 1 else None
+
+
+def _kind_of_model_source(value: object) -> str | None:
+    kind = _kind_of_source(value)
+    has_file = isinstance(value, GgufSource) or (isinstance(value, dict) and "file" in value)
+    return "<file>" if kind == "<hub>" and has_file else kind
 
 
 AnySource = Annotated[
@@ -104,3 +128,15 @@ AnySource = Annotated[
     ),
 ]
 """A source as a field: read by the one of its keys `path`, `package`, `hub` that is there."""
+ModelSource = Annotated[
+    Annotated[PathSource, Tag("<path>")]
+    | Annotated[PackageSource, Tag("<package>")]
+    | Annotated[HubSource, Tag("<hub>")]
+    | Annotated[GgufSource, Tag("<file>")],
+    Discriminator(
+        _kind_of_model_source,
+        custom_error_type="source",
+        custom_error_message="write exactly one of: path; package (and inside); hub and revision (and file)",
+    ),
+]
+"""A model's source as a field: a hub's may be one GGUF `file`."""

@@ -20,7 +20,7 @@ from models.sources import resolve as sources
 from models.sources.fetching import Downloads
 from registry.errors import RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.fields import HubSource
+from registry.recipes.fields import GgufSource, HubSource
 from registry.state.database import State
 from registry.storage.files import unusable
 from registry.storage.reserve import DiskReserve
@@ -119,7 +119,8 @@ class ModelFiles:
             with _readable():
                 if isinstance(recipe.source, HubSource):
                     path = await self._downloads.fetch(recipe.source, on_progress)
-                    await self._checker.check(recipe, path)
+                    if not isinstance(recipe.source, GgufSource):  # once it is converted
+                        await self._checker.check(recipe, path)
                 else:
                     path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
                 if await asyncio.to_thread(self._conversions.find, recipe, path) is None:

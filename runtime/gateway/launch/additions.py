@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from launch.checks.checker import FileChecker
+from launch.conversion import gguf
 from launch.conversion.gguf import describe, gguf_of, listing_of
 from launch.files.listing import list_folder, look
 from launch.proposal.code import check_flags
@@ -19,7 +20,7 @@ from registry.errors import Conflict, DoesNotFit, Unfit
 from registry.files.sources import locate
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
-from registry.recipes.fields import HubSource
+from registry.recipes.fields import GgufSource, HubSource
 from registry.storage.files import unusable
 from runtime.config.device import Device
 from runtime.gateway.files import check_version
@@ -96,7 +97,7 @@ class Additions:
         source = parse_source(request.source, request.revision)
         to_fetch, weights, unfit = 0, None, None
         if isinstance(source, HubSource):
-            on_hub = look(source)
+            on_hub = gguf.look(source) if isinstance(source, GgufSource) else look(source)
             source, listing, to_fetch = on_hub.source, on_hub.listing, on_hub.to_fetch
         else:
             folder = locate(source)

@@ -8,7 +8,7 @@ from launch.request import HUB, MAIN
 from registry.base.wording import quoted
 from registry.errors import BadRequest
 from registry.names import AdapterName
-from registry.recipes.fields import HubSource, PackageSource, PathSource, is_revision
+from registry.recipes.fields import GgufSource, HubSource, PackageSource, PathSource, is_revision
 from registry.records import PROBE_BYTES
 from runtime.http.bodies import WHOLE
 
@@ -49,6 +49,8 @@ def source_text(source: str | PathSource | HubSource | PackageSource) -> str:
     match source:
         case PathSource():
             return source.path if source.path.startswith("/") else f"./{source.path}"  # no hub's name
+        case GgufSource():
+            return f"{source.hub}/{source.file}@{source.revision}"
         case HubSource():
             return f"{source.hub}@{source.revision}"
         case PackageSource():

