@@ -5,7 +5,7 @@ without waiting for the upload. The engine reads the recording from a temporary 
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -153,16 +153,19 @@ class RecordingResponse(Response):
             await Answer(serve_parsed(gateway, request, parsed))(scope, receive_, send)
 
 
-def _form_endpoint(path: str) -> Endpoint:
-    """The form as JSON, without a recording, to explain a router's choice."""
+def json_endpoint(path: str, recording: Callable[[object], str], max_seconds: float, name: str = "file") -> Endpoint:
+    """The form as JSON.
+
+    recording: the path of the recording, given the field `name`. Raises RoundhouseError where there is none.
+    """
 
     def parse_json(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
         data = parse_object(body)
-        data.pop("file", None)
+        file = recording(data.pop(name, None))
         model = data.get("model")
         fields = {name: [_text(one) for one in _as_list(value)] for name, value in data.items() if value is not None}
         options = parse(fields, TASKS[path])
-        return _parsed(options, options.request(os.devnull, 0.0), ModelRef(recipe.Task.TRANSCRIBE, model))
+        return _parsed(options, options.request(file, max_seconds), ModelRef(recipe.Task.TRANSCRIBE, model))
 
     return Endpoint(path, parse_json, Dialect.OPENAI)
 
@@ -176,7 +179,8 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-FORM_ENDPOINTS = tuple(map(_form_endpoint, TASKS))
+FORM_ENDPOINTS = tuple(json_endpoint(path, lambda _: os.devnull, 0.0) for path in TASKS)
+"""Without a recording, to explain a router's choice."""
 
 
 def _model_ref(name: str | None) -> ModelRef:

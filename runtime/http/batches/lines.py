@@ -12,6 +12,7 @@ from registry.base.json import NOT_JSON
 from registry.errors import RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
+from runtime.http.batches.recordings import endpoint_of
 from runtime.http.dialect import Endpoint
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import serve
@@ -28,7 +29,10 @@ def line_runner(gateway: Gateway, endpoints: Mapping[str, Endpoint]) -> RunLine:
         """The attempt gets the whole answer, before the end of its row in the ledger."""
         context = RequestContext(attempt.request, attempt.caller, ServiceClass.BATCH, source=BATCH, line=attempt)
         body = with_model(attempt.body, attempt.model) if attempt.model != attempt.line.model else attempt.body
-        async with aclosing(serve(gateway, context, endpoints[attempt.batch.endpoint], body)) as parts:
+        async with (
+            endpoint_of(gateway, attempt, endpoints) as endpoint,
+            aclosing(serve(gateway, context, endpoint, body)) as parts,
+        ):
             async for _ in parts:
                 pass
 

@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 
 from tests.eventually import eventually
-from tests.system.serving import ROOT, Server
+from tests.system.serving import PACK, ROOT, Server
 
 pytestmark = pytest.mark.real
 FINAL = ("completed", "failed", "expired", "cancelled")
@@ -148,3 +148,24 @@ def test_the_command_line(server: Server, tmp_path: Path) -> None:
     assert "model_not_found" in failed.stderr
     assert len((tmp_path / "out.errors.jsonl").read_text().splitlines()) == 1
     assert "completed" in roundhouse(server, "batch", "list").stdout
+
+
+def test_recordings_are_named_by_their_files(server: Server, client: OpenAI, tmp_path: Path) -> None:
+    sample = PACK / "samples" / "kitchen-light.wav"
+    with sample.open("rb") as content:
+        sound = client.files.create(file=content, purpose="user_data")
+    url = "/v1/audio/transcriptions"
+    rows = [
+        request("json", url, model="starter-speech", file_id=sound.id),
+        request("text", url, model="starter-speech", file_id=sound.id, response_format="text"),
+        request("unknown", url, model="starter-speech", file_id="file-none"),
+        request("missing", url, model="starter-speech"),
+        request("stream", url, model="starter-speech", file_id=sound.id, stream=True),
+    ]
+    batch = run(client, write(tmp_path / "in.jsonl", rows), url)
+    assert batch.status == "completed"
+    output = {line["custom_id"]: line["response"]["body"] for line in read(client, batch.output_file_id)}
+    assert output["json"]["text"] == sample.with_suffix(".txt").read_text().strip()
+    assert output["text"].strip() == sample.with_suffix(".txt").read_text().strip()
+    statuses = {line["custom_id"]: line["response"]["status_code"] for line in read(client, batch.error_file_id)}
+    assert statuses == {"unknown": 404, "missing": 400, "stream": 400}
