@@ -8,6 +8,7 @@ import msgspec
 
 from batches.records import BatchRecord, Line, LineChange, LineEnd, LineUsage
 from batches.work.ends import decide
+from registry.base.json import NOT_JSON
 from tenants.caller import Caller
 from tenants.ledger.rows import Settlement
 
@@ -122,6 +123,6 @@ def _code(body: bytes) -> str:
         if isinstance(error, dict):
             found = msgspec.convert(error, _ErrorObject)
             return next((word for word in (found.code, found.type) if isinstance(word, str) and word), "")
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         pass
     return ""
