@@ -1,7 +1,7 @@
 """The table of lines: stored, claimed under an epoch, ended exactly once, read in the input's order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +11,8 @@ from batches.storage.tables import BATCHES, LINES, RUNNERS
 from batches.table import close, count, remove
 from registry.storage.database import Database
 
+MAX_OUTPUT = 8 << 30
+"""Bytes of a batch's answers."""
 _NEW = ("number", "custom_id", "model", "offset", "length")
 
 
@@ -188,6 +190,8 @@ def change_line(
     if not is_open(connection, epoch):
         return False
     end = change.end
+    if change.state is LineState.ENDED and end.body and _output_of(connection, line.batch) + len(end.body) > MAX_OUTPUT:
+        end = replace(end, status=None, code="output_too_large", body=b"")
     values: dict[str, Any] = {
         "state": change.state.value,
         "epoch": None,
@@ -218,6 +222,11 @@ def change_line(
         _count_end(connection, line.batch, end)
         close(connection, line.batch, now)
     return True
+
+
+def _output_of(connection: sa.Connection, batch: str) -> int:
+    query = sa.select(BATCHES.c.output_bytes).where(BATCHES.c.id == batch)
+    return int(connection.execute(query).scalar_one())
 
 
 def _count_end(connection: sa.Connection, batch: str, end: LineEnd) -> None:

@@ -27,7 +27,7 @@ class Level(IntEnum):
     """How urgent a batch is. Lower goes first."""
 
     LATE = 0
-    """Under 5 % of its window is slack: places are not kept free for others."""
+    """Under 5 % of its window is slack: its lines are of class interactive, and may take all places."""
     PRESSED = 1
     """Under 10 %: half of the places, at least."""
     SOON = 2
@@ -129,6 +129,7 @@ class LineClaim:
     room: str
     count: int
     is_suspect: bool = False
+    level: Level = Level.IDLE
 
 
 @dataclass(slots=True)
@@ -162,7 +163,11 @@ def choose(works: Sequence[BatchWork], rooms: Mapping[str, RoomUse]) -> list[Lin
             if best is None or rank < best[0]:
                 best = rank, pick, group, is_suspect
         if best is None:
-            return [LineClaim(key[0], key[1], keys[key], count, key[2]) for key, count in claims.items()]
+            levels = {work.id: work.level for work in works}
+            return [
+                LineClaim(batch, name, keys[batch, name, is_suspect], count, is_suspect, levels[batch])
+                for (batch, name, is_suspect), count in claims.items()
+            ]
         _, pick, group, is_suspect = best
         if is_suspect:
             pick.suspects[group.name] -= 1

@@ -31,7 +31,7 @@ _error_body = msgspec.json.Decoder(_ErrorBody)
 class LineAttempt:
     """`runtime.gateway.context.LineSink`, and the rider of its row (`tenants.ledger.rows.Rider`).
 
-    body: the line's request.
+    body: the line's request; is_late: its batch would not end in its window without more than idle capacity.
 
     | what happened                            | `has_rider` | what writes the line's end  |
     |------------------------------------------|-------------|-----------------------------|
@@ -45,7 +45,7 @@ class LineAttempt:
     ) -> None:
         self.batch, self.line, self.epoch, self.caller, self.request = batch, line, epoch, caller, request
         self.body = b""
-        self.has_rider = self.was_written = False
+        self.has_rider = self.was_written = self.is_late = False
         self.is_stopped = False
         """The worker has stopped it."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

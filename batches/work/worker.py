@@ -301,6 +301,7 @@ class BatchWorker:
         for line in lines:
             request = f"batch_req_{secrets.token_hex(12)}"
             attempt = LineAttempt(batch, line, epoch, caller, request, self._clock)
+            attempt.is_late = claim.level is policy.Level.LATE
             self._follow(self._run(attempt), attempt, claim.room)
         self._waiting.take(claim.batch, claim.name, claim.count, len(lines), suspects=claim.is_suspect)
 

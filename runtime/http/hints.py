@@ -79,11 +79,11 @@ def with_caller(context: RequestContext, caller: Caller) -> RequestContext:
 
 
 def _with_class(context: RequestContext) -> RequestContext:
-    """With the class that was asked for, if one was; no higher than the ceiling."""
+    """With the class that was asked for, if one was; no higher than the ceiling. A line has that of its batch."""
+    if context.source == "batch":
+        return context
     hints = context.hints.service_class
     service_class = context.service_class if hints is None else hints
-    if context.source == "batch":
-        service_class = ServiceClass.BATCH
     given = max(service_class, context.caller.ceiling)
     return context if given == context.service_class else replace(context, service_class=given)
 

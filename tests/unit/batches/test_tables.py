@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import sqlalchemy as sa
 
+from batches import lines as lines_module
 from batches.lines import is_open
 from batches.records import (
     BatchFault,
@@ -164,6 +166,20 @@ def test_lines_run_and_end_once(tables: BatchTables, start: Start) -> None:
     assert (results[0].uid, results[0].adapter, results[0].attempts) == ("uid", "sql@sha256:1", 1)
     assert [line.number for line in tables.lines.results(BATCH.id, after=0, limit=1)] == [1]
     assert tables.lines.failures(BATCH.id) == {"model_not_found": 1}
+
+
+def test_answers_beyond_the_bound_are_not_stored(
+    tables: BatchTables, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines_module, "MAX_OUTPUT", len(DONE.body) + 1)
+    start("m", "m")
+    epoch, _ = tables.runners.open()
+    for line in tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0):
+        assert tables.lines.end(epoch, line, final(line), 13.0)
+    first, second = tables.lines.results(BATCH.id)
+    assert (first.status, first.result) == (200, DONE.body)
+    assert (second.status, second.code, second.result) == (None, "output_too_large", b"")
+    assert state(tables) == (BatchState.COMPLETED, LineCounts(2, 1, 1))
 
 
 def test_a_line_waits_again_until_it_is_ready(tables: BatchTables, start: Start) -> None:

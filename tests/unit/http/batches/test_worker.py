@@ -207,6 +207,14 @@ async def test_at_the_end_of_its_window_a_batch_keeps_what_has_ended(bench: Benc
     assert bench.rows()["settled", "done", 7] == batch.counts.completed
 
 
+async def test_a_late_batch_runs_as_people_do_and_at_its_own_price(bench: Bench) -> None:
+    await bench.create([body("t", **{"x-tier": "critical"})], other_batch("b", created=time.time() - 97, window=100))
+    batch = await bench.until_final("b")
+    assert batch.counts == LineCounts(1, 1)
+    assert [request.priority for request in bench.link.requests] == [1], "never critical, whatever the line says"
+    assert bench.cost() == (5 + 2 * 2) * 10**6
+
+
 async def test_a_key_without_rights_cancels_its_batch(bench: Bench) -> None:
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(3)])
