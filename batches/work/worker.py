@@ -45,6 +45,8 @@ BUDGET_SECONDS = 30.0
 """Longest pause of a team whose budget is spent: its limits may be raised."""
 BUDGET_WORDS = "The team's budget has no room for these lines."
 CHUNK = 1000
+CLOSE_SECONDS = 10.0
+"""Longest wait for the ends of lines when the server stops."""
 
 
 class Rooms(Protocol):
@@ -95,7 +97,7 @@ class BatchWorker:
         self._paused: dict[str, tuple[float, float | None]] = {}
         """By team: until when nothing is claimed for it, and until when its budget is spent."""
         self._task: asyncio.Task[None] | None = None
-        self._is_stopping = self._fails = False
+        self._is_stopping = self._is_closed = self._fails = False
         self._batches: dict[str, BatchRecord] = {}
         """Those that may run lines, as they were read last."""
         self._callers: dict[str, Caller] = {}
@@ -133,9 +135,17 @@ class BatchWorker:
             self._task.cancel()
             await asyncio.wait({self._task})
         self._stop(list(self._running))
-        while self._running:
-            await asyncio.wait(list(self._running))
+        until = time.monotonic() + CLOSE_SECONDS
+        while self._running and (left := until - time.monotonic()) > 0:
+            await asyncio.wait(list(self._running), timeout=left)
             await asyncio.sleep(0)  # what ended before it began is followed
+        self._is_closed = True
+        if self._running:  # the ledger cannot write their ends; the next start returns them
+            log.warning("ends of lines were not written: they run again", extra={"lines": len(self._running)})
+            for task in list(self._running):
+                task.cancel()
+            await asyncio.wait(list(self._running))
+            return
         if self._epoch is not None:
             epoch = self._epoch
             try:
@@ -370,6 +380,8 @@ class BatchWorker:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         attempt, room = self._running.pop(task)
+        if task.cancelled() and self._is_closed:
+            return
         if task.cancelled():  # before it began: it still has to give its line back
             self._follow(self._see_to_end(attempt), attempt, room)
         elif (error := task.exception()) is not None:

@@ -16,6 +16,7 @@ from registry.errors import EngineFailed, Unauthorized, Unavailable
 from runtime.gateway.context import RequestContext
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import Caller
+from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.records import Kind, Limit
@@ -306,6 +307,35 @@ async def test_a_line_whose_row_cannot_begin_runs_later(bench: Bench, monkeypatc
     batch = await bench.until_final()
     assert (batch.counts, refused) == (LineCounts(5, 5), 3)
     assert bench.rows() == {("settled", "done", 7): 5}
+
+
+async def test_a_ledger_that_cannot_write_holds_up_no_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: the line's row stays open, so the next start runs it again, and it is paid for once."""
+    monkeypatch.setattr(worker, "CLOSE_SECONDS", 0.2)
+    bench = Bench(tmp_path)
+    await bench.open()
+    write = LedgerTable.write
+
+    def fail(table: LedgerTable, begun: Any, ended: Any, **options: Any) -> None:
+        if options.get("riders") and ended:
+            raise Unavailable("full", code="disk_full")
+        write(table, begun, ended, **options)
+
+    monkeypatch.setattr(LedgerTable, "write", fail)
+    await bench.create([body("t")])
+    async with asyncio.timeout(30):
+        while not bench.link.requests:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    await bench.close()
+    monkeypatch.setattr(LedgerTable, "write", write)
+    await bench.open()
+    try:
+        assert (await bench.until_final()).counts == LineCounts(1, 1)
+        assert bench.rows() == {("interrupted", "interrupted", 0): 1, ("settled", "done", 7): 1}
+        assert bench.differences() == []
+    finally:
+        await bench.close()
 
 
 async def test_a_file_that_is_gone_ends_its_lines(bench: Bench) -> None:
