@@ -1,6 +1,8 @@
 """`client.files` of OpenAI's SDK against our Files; each answer is held against its types."""
 
+import errno
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import openai
 import pytest
 from openai.types import FileDeleted, FileObject
 
+from batches.files import FileTable
+from registry.errors import Unavailable
 from tests.system.vendor.strict import faults
+from tests.unit.disks import mount_small
 from tests.unit.http.batches.conftest import BatchServer, jsonl
 
 FORM = {"purpose": "batch"}
@@ -233,3 +238,44 @@ async def test_250_files_page_by_page_both_ways(served: BatchServer) -> None:
     assert [file.id async for file in served.client.files.list(limit=100)] == ids[::-1]
     assert [file.id async for file in served.client.files.list(limit=100, order="asc")] == ids
     assert len((await served.client.files.list()).data) == 250
+
+
+async def test_a_disk_that_fills_up_during_an_upload_keeps_nothing(tmp_path: Path) -> None:
+    with mount_small(tmp_path / "small", "16m") as folder:
+        served = BatchServer(folder)
+        first = await served.upload(jsonl("a"))
+        with pytest.raises(openai.InternalServerError) as caught:
+            await served.upload(bytes(30 << 20), "large", "user_data")
+        assert (caught.value.status_code, caught.value.code) == (507, "storage_full")
+        assert [path.name for path in _stored(served)] == [first.id]
+        assert [file.id async for file in served.client.files.list()] == [first.id]
+        answer = await served.http.post(
+            "/v1/batch", content=b" " * (30 << 20), headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 507
+        assert [path.name for path in _stored(served)] == [first.id]
+        await served.close()
+
+
+async def test_a_store_that_fails_keeps_neither_row_nor_bytes(
+    served: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.upload(jsonl("a"))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def unavailable(*_: Any) -> None:
+        raise Unavailable("The database does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(openai.InternalServerError) as caught:
+            await served.upload(jsonl("b"))
+    assert (caught.value.status_code, caught.value.code) == (507, "storage_full")
+    with monkeypatch.context() as patch:
+        patch.setattr(FileTable, "create", unavailable)
+        with pytest.raises(openai.InternalServerError) as failed:
+            await served.upload(jsonl("b"))
+    assert failed.value.status_code == 503
+    assert len(_stored(served)) == len((await served.client.files.list()).data) == 1
