@@ -20,7 +20,7 @@ from registry.storage.files import make_private
 from runtime.gateway.context import RequestContext
 from runtime.http.admin.answers import json_answer
 from runtime.http.batches.idempotency import idempotency_key
-from runtime.http.batches.reading import file_answer, of_kind, rendered, rendered_answer
+from runtime.http.batches.reading import file_answer, of_kind, rendered_answer, rendered_size
 from runtime.http.batches.views import batch_of_output, file_view, has_output, output_view
 from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import CurrentContext, CurrentGateway
@@ -142,8 +142,7 @@ async def get_file(request: Request, gateway: CurrentGateway, context: CurrentCo
     if (output := await _output(service, context, file_id)) is None:
         return json_answer(file_view(await service.files.get(context.caller.team, file_id)))
     batch, kind = output
-    size = sum([len(part) async for part in rendered(service, batch, of_kind(kind))])
-    return json_answer(output_view(batch, kind, size))
+    return json_answer(output_view(batch, kind, await rendered_size(service, batch, of_kind(kind))))
 
 
 @route(
@@ -151,20 +150,22 @@ async def get_file(request: Request, gateway: CurrentGateway, context: CurrentCo
     f"{PATH}/{{file_id}}/content",
     scope=Scope.INFER,
     answer={"application/octet-stream": STRING, "application/jsonl": STRING},
+    others={206: ("A part, with `Range`.", {"application/octet-stream": STRING, "application/jsonl": STRING})},
     errors=(*MANAGEMENT, 429, 503),
 )
 async def get_file_content(request: Request, gateway: CurrentGateway, context: CurrentContext, file_id: Id) -> Response:
     """Read a file.
 
-    The output of a batch comes in the order of its input.
+    The output of a batch comes in the order of its input. `Range` with one part is honoured.
     """
+    part = request.headers.get("range", "")
     if (refused := _anthropic_refusal(request)) is not None:
         return refused
     service = gateway.services.batches
     if (output := await _output(service, context, file_id)) is not None:
         batch, kind = output
-        return rendered_answer(service, batch, of_kind(kind))
-    return file_answer(service, await service.files.get(context.caller.team, file_id))
+        return await rendered_answer(service, batch, of_kind(kind), part=part)
+    return file_answer(service, await service.files.get(context.caller.team, file_id), part)
 
 
 @route("DELETE", f"{PATH}/{{file_id}}", scope=Scope.INFER, answer=DELETED, errors=(*MANAGEMENT, 429, 503))

@@ -1,7 +1,8 @@
 """Contents of files as answers, read or rendered in parts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from fastapi.responses import StreamingResponse
 
@@ -12,26 +13,74 @@ from batches.service import BatchService
 PAGE_LINES = 100
 """Lines with their results that are in memory at a time."""
 JSONL = "application/jsonl"
+_RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})", re.ASCII)
 
 
-def file_answer(service: BatchService, file: FileRecord) -> StreamingResponse:
-    """The bytes of an uploaded file. Its name is the client's, and stands in no header."""
+def file_answer(service: BatchService, file: FileRecord, part: str = "") -> StreamingResponse:
+    """The bytes of an uploaded file, or a part of them. Its name is the client's, and stands in no header."""
     kind = JSONL if file.name.endswith(".jsonl") else "application/octet-stream"
-    headers = {"content-length": str(file.size), "x-content-type-options": "nosniff"}
-    return StreamingResponse(_stored(service, file), headers=headers, media_type=kind)
+    chosen = byte_range(part, file.size)
+    start, end = chosen or (0, file.size)
+    return _answer(_stored(service, file, start, end), kind, file.size, chosen, {"content-length": str(end - start)})
 
 
-async def _stored(service: BatchService, file: FileRecord) -> AsyncIterator[bytes]:
-    chunks = service.files.content().chunks(file.id, 0, file.size)
+async def _stored(service: BatchService, file: FileRecord, start: int, end: int) -> AsyncIterator[bytes]:
+    chunks = service.files.content().chunks(file.id, start, end)
     while (data := await asyncio.to_thread(next, chunks, None)) is not None:
         yield data
 
 
-def rendered_answer(
-    service: BatchService, batch: BatchRecord, render: Callable[[Line], bytes | None], media_type: str = JSONL
+def byte_range(header: str, size: int) -> tuple[int, int] | None:
+    """Start and end of a `Range` header with one part; None for all bytes, also where the header cannot be met."""
+    found = _RANGE.fullmatch(header)
+    if found is None or found.group() == "bytes=-":
+        return None
+    first, last = found.groups()
+    start = int(first) if first else max(0, size - int(last))
+    end = min(size, int(last) + 1) if first and last else size
+    return (start, end) if start < end else None
+
+
+async def rendered_answer(
+    service: BatchService,
+    batch: BatchRecord,
+    render: Callable[[Line], bytes | None],
+    media_type: str = JSONL,
+    part: str = "",
 ) -> StreamingResponse:
-    """Lines of a batch in the input's order."""
-    return StreamingResponse(rendered(service, batch, render), media_type=media_type)
+    """Lines of a batch in the input's order, or a part of their bytes."""
+    lines = rendered(service, batch, render)
+    if not part:
+        return _answer(lines, media_type, 0, None, {})
+    size = await rendered_size(service, batch, render)
+    chosen = byte_range(part, size)
+    return _answer(lines if chosen is None else _cut(lines, *chosen), media_type, size, chosen, {})
+
+
+async def rendered_size(service: BatchService, batch: BatchRecord, render: Callable[[Line], bytes | None]) -> int:
+    """Bytes of an output file."""
+    return sum([len(data) async for data in rendered(service, batch, render)])
+
+
+def _answer(
+    data: AsyncIterator[bytes], kind: str, size: int, part: tuple[int, int] | None, headers: Mapping[str, str]
+) -> StreamingResponse:
+    headers = {**headers, "accept-ranges": "bytes", "x-content-type-options": "nosniff"}
+    if part is not None:
+        headers["content-range"] = f"bytes {part[0]}-{part[1] - 1}/{size}"
+    return StreamingResponse(data, 200 if part is None else 206, headers, kind)
+
+
+async def _cut(parts: AsyncIterator[bytes], start: int, end: int) -> AsyncIterator[bytes]:
+    """Bytes from `start` up to, without, `end`."""
+    place = 0
+    async for data in parts:
+        piece = data[max(0, start - place) : max(0, end - place)]
+        place += len(data)
+        if piece:
+            yield piece
+        if place >= end:
+            return
 
 
 async def rendered(

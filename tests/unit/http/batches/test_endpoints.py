@@ -345,3 +345,28 @@ async def test_a_start_removes_what_a_crash_left(served: BatchServer) -> None:
     await served.batches.open()
     assert not list(served.batches.incoming.iterdir())
     assert [path.name for path in served.batches.incoming.parent.iterdir() if path.is_file()] == [file.id]
+
+
+RANGES = ["bytes=0-0", "bytes=3-10", "bytes=5-", "bytes=-7", "bytes=10-99999", "bytes=0-", "bytes=-99999"]
+
+
+@pytest.mark.parametrize("part", RANGES)
+async def test_a_part_of_a_file(served: BatchServer, part: str) -> None:
+    made = await served.create(jsonl("a", "b", "c"))
+    await served.work(made.id, answered)
+    done = await served.client.batches.retrieve(made.id)
+    for id_ in (done.input_file_id, done.output_file_id):
+        whole = (await served.http.get(f"/v1/files/{id_}/content")).content
+        answer = await served.http.get(f"/v1/files/{id_}/content", headers={"Range": part})
+        first, last = part.removeprefix("bytes=").split("-")
+        expected = whole[int(first) : int(last) + 1 if last else None] if first else whole[-int(last) :]
+        assert (answer.status_code, answer.content) == (206, expected)
+        start = whole.index(expected) if first else len(whole) - len(expected)
+        assert answer.headers["content-range"] == f"bytes {start}-{start + len(expected) - 1}/{len(whole)}"
+
+
+@pytest.mark.parametrize("part", ["bytes=5-2", "bytes=99999-", "bytes=-", "bytes=0-1,3-4", "lines=0-1", "bytes=a-b"])
+async def test_a_range_that_cannot_be_met_gives_all(served: BatchServer, part: str) -> None:
+    file = await served.upload(jsonl("a"))
+    answer = await served.http.get(f"/v1/files/{file.id}/content", headers={"Range": part})
+    assert (answer.status_code, answer.content) == (200, jsonl("a"))
