@@ -2,8 +2,8 @@
 
 A block whose info string is `bash run`, `python run` or `js run` is run. A fenced block `json answer` or `text answer`
 behind it, with no heading and no other example in between, is what it must print (see `tests.docs.compare`).
-`json answer approx` allows fractions to differ a little. `python run langchain` and `python run others` run in
-environments that `scripts/install-clients` makes.
+`json answer approx` allows fractions to differ a little. What has `langchain`, `others` or `agents` behind `run`
+runs in that environment of `scripts/install-clients`.
 """
 
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.blocks import ENVIRONMENTS, ROOT, Example
-from tests.system.frameworks.environments import interpreter
+from tests.system.frameworks.environments import agents, interpreter
 
 ADDRESS = "http://127.0.0.1:8000"
 SECONDS = 600
@@ -30,15 +30,16 @@ def run(example: Example, url: str, data: Path | None = None) -> str:
     `data`: the server's data directory, if it is known.
     """
     code = example.code.replace(ADDRESS, url)
+    other = next((name for name in ENVIRONMENTS if name in example.info), None)
+    python = str(interpreter(other)) if other else sys.executable
     match example.language:
         case "bash":
             command = ["bash", "-euo", "pipefail", "-c", code]
         case "python":
-            other_place = next((name for name in ENVIRONMENTS if name in example.info), None)
-            command = [str(interpreter(other_place)) if other_place else sys.executable, "-c", code]
+            command = [python, "-c", code]
         case _:
             command = ["node", "--input-type=module", "-e", code]
-    tools = str(Path(sys.executable).parent)
+    tools = str(Path(python).parent)
     environment = {
         **os.environ,
         "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -49,9 +50,10 @@ def run(example: Example, url: str, data: Path | None = None) -> str:
     }
     if data is not None:
         environment["ROUNDHOUSE_DATA_DIR"] = str(data)
+    folder = agents() if "agents" in example.info else ROOT
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:

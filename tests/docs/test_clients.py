@@ -10,7 +10,8 @@ CLIENTS = {
     "Ollama": "import ollama", "Hugging Face": "from huggingface_hub import",
     "LangChain": "from langchain_openai import", "LlamaIndex": "from llama_index", "LiteLLM": "import litellm",
     "Instructor": "import instructor",
-    "Pydantic AI": "from pydantic_ai import", "LoRAX": "from lorax import",
+    "Pydantic AI": "from pydantic_ai import", "OpenAI Agents": "from agents import", "llm": "llm -m",
+    "JavaScript": 'from "ai"', "LoRAX": "from lorax import",
     "Jina and Text Embeddings Inference": "/v1/rerank",
 }  # fmt: skip
 
