@@ -103,6 +103,8 @@ class BatchWorker:
         self._callers: dict[str, Caller] = {}
         self._waiting = WaitingLines(store, clock)
         self._is_stale, self._read_at = True, 0.0
+        self._ends = 0
+        """Lines that ended since the last look."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._work(), name="batches")
@@ -157,6 +159,7 @@ class BatchWorker:
     async def _work(self) -> None:
         while True:
             self._changed.clear()
+            self._ends = 0
             try:
                 if await self._store.opened():
                     await self._look()
@@ -386,7 +389,9 @@ class BatchWorker:
             self._follow(self._see_to_end(attempt), attempt, room)
         elif (error := task.exception()) is not None:
             log.error("the end of a line was not written", exc_info=error)
-        self._changed.set()
+        self._ends += 1
+        if self._ends >= policy.LOOK_AHEAD or not self._running:  # until then those that wait take the free places
+            self._changed.set()
 
     def _follow(self, work: Coroutine[Any, Any, None], attempt: LineAttempt, room: str) -> None:
         task = asyncio.create_task(work, name=attempt.request)
