@@ -61,6 +61,14 @@ class RunnerTable:
         with self._database.write() as connection:
             return connection.execute(query.values(seen=self._now)).rowcount > 0
 
+    def has_others(self, seconds: float = SILENT_SECONDS) -> bool:
+        """Whether another server that lives works on lines of this database."""
+        query = sa.select(RUNNERS.c.epoch).where(
+            RUNNERS.c.closed.is_(None), RUNNERS.c.server != self._server, RUNNERS.c.seen >= self._now - seconds
+        )
+        with self._database.read() as connection:
+            return connection.execute(query.limit(1)).one_or_none() is not None
+
     def close_silent(self, seconds: float = SILENT_SECONDS) -> Sequence[str]:
         """Close the epochs of other servers that are silent. Returns these servers."""
         silent = (

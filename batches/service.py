@@ -21,6 +21,8 @@ from registry.errors import FinalConflict, NotFound, RoundhouseError
 
 log = logging.getLogger("roundhouse.batches")
 SWEEP_SECONDS = 60.0
+ABANDONED_SECONDS = 3600.0
+"""After which a batch that is still `validating`, which takes seconds, is validated anew, whichever server began it."""
 OUTPUT_SECONDS = 30 * 86_400
 """For which the answers of an ended batch are stored."""
 
@@ -179,17 +181,24 @@ class BatchService:
 
     async def run(self) -> None:
         """Validate what a crash left; remove files and answers whose life is over. Until cancelled."""
-        resumed = False
+        before: float | None = self._clock()
         while True:
             try:
-                if not resumed:
-                    await self.creator.resume()
-                    resumed = True
+                if before is not None and await self._has_others():
+                    before = None
+                await self.creator.resume(self._clock() - ABANDONED_SECONDS if before is None else before)
+                before = None
                 await self.files.sweep()
                 await self.remove_old(self._clock())
             except (RoundhouseError, OSError) as error:  # the next look may succeed
                 log.warning("files and batches were not looked through", extra={"cause": str(error)})
             await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _has_others(self) -> bool:
+        """Whether another server may be validating batches of this database."""
+        if not await self.store.opened() or self.store.is_alone:
+            return False
+        return await self.store.read(lambda tables: tables.runners.has_others())
 
     async def close(self) -> None:
         await self.creator.close()

@@ -108,12 +108,16 @@ class BatchCreator:
         if (task := self._tasks.get(id_)) is not None:
             await asyncio.wait({task})
 
-    async def resume(self) -> int:
-        """Validate what a previous run left `validating`. Returns how many there were."""
-        if not await self._store.opened() or not self._store.is_alone:
+    async def resume(self, before: float) -> int:
+        """Validate what was created before this time, and what no server validates any more. Returns how many."""
+        if not await self._store.opened():
             return 0
         batches = await self._store.read(lambda tables: tables.batches.unfinished())
-        left = [batch for batch in batches if batch.state is BatchState.VALIDATING and batch.id not in self._tasks]
+        left = [
+            batch
+            for batch in batches
+            if batch.state is BatchState.VALIDATING and batch.created < before and batch.id not in self._tasks
+        ]
         for batch in left:
             self._begin(batch)
         return len(left)

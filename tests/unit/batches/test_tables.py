@@ -277,3 +277,14 @@ def test_why_a_batch_waits_is_stored(tables: BatchTables, start: Start) -> None:
     [unfinished] = tables.batches.unfinished("search")
     assert unfinished.id == BATCH.id
     assert tables.batches.unfinished("other") == []
+
+
+def test_another_server_that_lives(database: Database) -> None:
+    first, second = RunnerTable(database, "first"), RunnerTable(database, "second")
+    assert not first.has_others()
+    epoch, _ = first.open()
+    assert not first.has_others()
+    assert second.has_others()
+    assert not second.has_others(-60.0)
+    first.close(epoch)
+    assert not second.has_others()
