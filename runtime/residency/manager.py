@@ -191,12 +191,11 @@ class ResidencyManager:
             raise Conflict(
                 f"Model '{entry.id}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
             )
-        while True:
+        with self.scaler.pause(entry.model):  # else each would come back while another one leaves, without an end
             for one in entry.replicas[1:]:
-                one.requested_since = None  # else it comes as soon as another one has
+                one.requested_since = None
             await asyncio.gather(*(self._unload(one) for one in entry.replicas))
-            if len(entry.replicas) == 1 or all(one.state not in HOLDS_MEMORY for one in entry.replicas):
-                return
+        self.decide()
 
     async def _unload(self, entry: ModelEntry) -> None:
         while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING):

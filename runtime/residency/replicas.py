@@ -14,7 +14,9 @@ holds up a model that nothing serves; they come when the line is empty:
 """
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from runtime.residency import policy
 from runtime.residency.entry import CRASH_LOOP, ModelEntry
@@ -45,6 +47,16 @@ class ReplicaScaler:
         self._table, self._loader, self._decide = table, loader, decide
         self._over_since: dict[str, float] = {}
         """When a model's predicted wait rose over its goal."""
+        self._paused = Counter[str]()
+
+    @contextmanager
+    def pause(self, model: str) -> Iterator[None]:
+        """Bring no replica of a model beside another one while it is unloaded by hand."""
+        self._paused[model] += 1
+        try:
+            yield
+        finally:
+            self._paused[model] -= 1
 
     def look(self) -> None:
         """Request one replica more for each model whose requests have waited too long."""
@@ -76,7 +88,7 @@ class ReplicaScaler:
     def start(self) -> None:
         """Begin the loads for which there is room."""
         for entry in self._table.entries.values():
-            if entry.state not in AWAY or entry.is_leaving or not entry.has_others:
+            if entry.state not in AWAY or entry.is_leaving or not entry.has_others or self._paused[entry.model]:
                 continue
             is_requested = entry.requested_since is not None
             if not is_requested and (entry.is_extra or len(entry.failures) > CRASH_LOOP):

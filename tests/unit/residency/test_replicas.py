@@ -146,6 +146,28 @@ def test_an_unload_by_hand_ends_all() -> None:
     play(scene, a={"least": 2, "most": 3})
 
 
+def test_an_unload_by_hand_ends_while_new_requests_bring_the_model_back() -> None:
+    """One that comes back while another one still drains is not ended again, and the drained one comes after it."""
+
+    async def scene(world: Storm) -> None:
+        await ask(world, "a")
+        await asyncio.sleep(5)
+        running = asyncio.create_task(world.ask("a", 30.0))
+        await asyncio.sleep(0.1)
+        began = world.clock()
+        unload = asyncio.create_task(world.manager.unload(world.manager.get("a")))
+        await asyncio.sleep(1.0)
+        await ask(world, "a", 2.0)
+        await unload
+        assert world.clock() - began < 7.0, "its drain takes 5 s"
+        await running
+        assert (world.answered, world.refused) == (2, ["drained"])
+        await asyncio.sleep(5)
+        assert there(world) == {"a", "a#2"}
+
+    play(scene, a={"least": 2})
+
+
 def test_a_model_that_is_removed_leaves_with_all_and_serves_who_runs() -> None:
     async def scene(world: Storm) -> None:
         entry = world.manager.get("a")
