@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 H100, H200 = 85_520_809_984, 150_754_820_096
 """Bytes of the cards, as NVML tells them."""
 LLAMA = {**LLAMA_8B, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16"}
+LLAMA_70B = {
+    **LLAMA, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+}  # fmt: skip
 QWEN_32B = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "torch_dtype": "bfloat16", "hidden_size": 5120,
     "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 8,
@@ -54,9 +57,10 @@ def bert(folder: Path, layers: int, vocabulary: int, positions: int) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def variables(driver: Path, work: Path, card: int = H100) -> dict[str, str]:
-    """Of a process that is to find the made-up card; its calls are in `work` / calls."""
+def variables(driver: Path, work: Path, card: int = H100, cards: int = 1) -> dict[str, str]:
+    """Of a process that is to find the made-up cards; its calls are in `work` / calls."""
     given = {**os.environ, "LD_LIBRARY_PATH": str(driver), "REHEARSAL_LOG": str(work / "calls")}
+    given |= {"REHEARSAL_CARDS": str(cards)}
     given |= {"REHEARSAL_BYTES": str(card), "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(work / "cache")}
     given.pop("CUDA_VISIBLE_DEVICES", None)
     return given

@@ -1,10 +1,12 @@
-/* A driver that is not one: libcuda.so.1 and libnvidia-ml.so.1 in one, as of a machine with an H100 that nobody uses.
+/* A driver that is not one: libcuda.so.1 and libnvidia-ml.so.1 in one, as of a machine with H100s that nobody uses.
 
-   CUDA's calls are written to the file that REHEARSAL_LOG names, one line each: "cuInit PID". All other questions are
-   NVML's, answered from what is written here. */
+   CUDA's calls are written to the file that REHEARSAL_LOG names, one line each: "cuInit PID", and before that what
+   CUDA would see then: "sees GPU-...,GPU-... PID". All other questions are NVML's, answered from what is written here.
+   REHEARSAL_CARDS is the number of cards; a card's handle is its number, from 1. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +28,7 @@ static void record(const char *call) {
     const char *path = getenv("REHEARSAL_LOG");
     int file = path ? open(path, O_WRONLY | O_APPEND | O_CREAT, 0600) : -1;
     if (file >= 0) {
-        char line[64];
+        char line[512];
         int length = snprintf(line, sizeof line, "%s %d\n", call, (int)getpid());
         if (write(file, line, length) != length) abort();
         close(file);
@@ -36,7 +38,15 @@ static void record(const char *call) {
 /* 100: no device. Nothing can run here; that somebody asks is what counts. */
 #define NO_DEVICE(call) \
     int call(void) { record(#call); return 100; }
-int cuInit(unsigned int flags) { (void)flags; record("cuInit"); return 100; }
+int cuInit(unsigned int flags) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    char seen[448];
+    (void)flags;
+    snprintf(seen, sizeof seen, "sees %s", visible ? visible : "all");
+    record(seen);
+    record("cuInit");
+    return 100;
+}
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 /* The CUDA runtime asks for every function here, cuInit too. 500: there is none of that name. */
 int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned long long flags, int *status) {
@@ -87,20 +97,36 @@ int nvmlInitWithFlags(unsigned int flags) { (void)flags; return nvmlInit_v2(); }
 int nvmlShutdown(void) { opened--; record("nvmlShutdown"); return 0; }
 const char *nvmlErrorString(int code) { (void)code; return "made up"; }
 int nvmlSystemGetDriverVersion(char *text, unsigned int length) { snprintf(text, length, "580.65.06"); return 0; }
-int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 1; return opened > 0 ? 0 : 1; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
-    *handle = (void *)1;
-    return opened <= 0 ? 1 : index ? 2 : 0;
+static unsigned int cards(void) {
+    const char *asked = getenv("REHEARSAL_CARDS");
+    return asked ? (unsigned int)strtoul(asked, NULL, 10) : 1;
 }
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) { (void)uuid; *handle = (void *)1; return 0; }
+int nvmlDeviceGetCount_v2(unsigned int *count) { *count = cards(); return opened > 0 ? 0 : 1; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
+    *handle = (void *)(uintptr_t)(index + 1);
+    return opened <= 0 ? 1 : index >= cards() ? 2 : 0;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+    unsigned long number = strlen(uuid) == 40 ? strtoul(uuid + 28, NULL, 10) : 0;
+    *handle = (void *)(uintptr_t)number;
+    return number >= 1 && number <= cards() ? 0 : 6; /* not found */
+}
+int nvmlDeviceGetIndex(void *handle, unsigned int *index) {
+    *index = (unsigned int)(uintptr_t)handle - 1;
+    return 0;
+}
+int nvmlDeviceGetP2PStatus(void *one, void *other, int what, int *status) { /* all are linked */
+    (void)one, (void)other, (void)what;
+    *status = 0;
+    return 0;
+}
 int nvmlDeviceGetName(void *handle, char *text, unsigned int length) {
     (void)handle;
     snprintf(text, length, total() < 100000000000ull ? "NVIDIA H100 80GB HBM3" : "NVIDIA H200");
     return 0;
 }
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned int length) {
-    (void)handle;
-    snprintf(text, length, "GPU-00000000-0000-0000-0000-000000000001");
+    snprintf(text, length, "GPU-00000000-0000-0000-0000-%012u", (unsigned int)(uintptr_t)handle);
     return 0;
 }
 int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {

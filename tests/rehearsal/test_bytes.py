@@ -7,9 +7,15 @@ import pytest
 
 from models.engines import GIB, MIB
 from models.estimate import estimate
+from runtime.config.budgets import DeviceBudget
 from runtime.config.device import SHARE
-from tests.rehearsal.card import H100, H200, LLAMA, QWEN_32B, bert, chat_model, recipe
+from runtime.residency.outlook import plan_all
+from runtime.residency.policy import Need, Snapshot, replica_id
+from tests.rehearsal.card import H100, H200, LLAMA, LLAMA_70B, QWEN_32B, bert, chat_model, recipe
 from tests.unit.registry.test_estimate import llama_tensors
+
+SPEECH = 1600 * MIB + GIB + 480 * 50 * 1280 * (12 + 2 * 4 * 5) * 2
+"""large-v3-turbo in 16 bits: weights, its engine's overhead, and 480 s of windows with five beams of four layers."""
 
 
 @pytest.mark.parametrize(
@@ -18,6 +24,7 @@ from tests.unit.registry.test_estimate import llama_tensors
         ("single-gpu-80gb/llama-8b", LLAMA, 16_060_522_496),
         ("h200/llama-8b", LLAMA, 16_060_522_496),
         ("h200/qwen-32b", QWEN_32B, 65_527_752_704),
+        ("node-8x80gb/llama-8b", LLAMA, 16_060_522_496),
     ],
 )
 def test_a_plan_counts_what_the_files_hold(name: str, config: dict[str, Any], weights: int, tmp_path: Path) -> None:
@@ -33,7 +40,7 @@ def test_a_plan_counts_what_the_files_hold(name: str, config: dict[str, Any], we
     linear = sum(rows + columns for key, (rows, columns) in linear_layers(config).items() if "proj" in key)
     ends = 2 * (config["vocab_size"] + config["hidden_size"])
     assert found.adapter_places == (places.device + bool(places.device)) * places.max_rank * 2 * (linear + ends)
-    card = H100 if name.startswith("single") else H200
+    card = H200 if name.startswith("h200") else H100
     assert found.total < card * SHARE
 
 
@@ -56,7 +63,47 @@ def test_four_kinds_of_model_and_a_second_chat_model_fit_into_80_gb(tmp_path: Pa
         estimate(recipe("single-gpu-80gb/bge-embed"), tmp_path / "embed", "cuda").total,
         estimate(recipe("single-gpu-80gb/bge-rerank"), tmp_path / "rerank", "cuda").total,
     ]
-    # large-v3-turbo in 16 bits: weights, its engine's overhead, and 480 s of windows with five beams of four layers
-    speech = 1600 * MIB + GIB + 480 * 50 * 1280 * (12 + 2 * 4 * 5) * 2
-    assert sum(sums) + speech < H100 * SHARE
-    assert estimate(chat, tmp_path / "chat", "cuda").total + sum(sums[2:]) + speech < H100 * SHARE
+    assert sum(sums) + SPEECH < H100 * SHARE
+    assert estimate(chat, tmp_path / "chat", "cuda").total + sum(sums[2:]) + SPEECH < H100 * SHARE
+
+
+def test_a_model_over_four_cards_has_a_quarter_of_its_files_on_each(tmp_path: Path) -> None:
+    """The published size of the checkpoint; of its KV cache the eight heads are shared out, too."""
+    held = chat_model(tmp_path / "model", LLAMA_70B)
+    assert held == 141_107_412_992
+    requested = recipe("node-8x80gb/llama-70b")
+    assert (requested.parallel.tensor, requested.replicas.least) == (4, 2)
+    found = estimate(requested, tmp_path / "model", "cuda")
+    assert found.devices == 4
+    assert found.weights == held // 4
+    assert requested.memory.kv_cache is not None
+    assert found.kv_cache == requested.memory.kv_cache // 4
+    assert found.adapter_places == 0
+
+
+def test_all_models_of_the_recipes_for_eight_cards_are_there_at_once(tmp_path: Path) -> None:
+    chat_model(tmp_path / "large", LLAMA_70B)
+    chat_model(tmp_path / "chat", LLAMA)
+    bert(tmp_path / "embed", 24, 30522, 512)
+    bert(tmp_path / "rerank", 24, 250002, 8194)
+    needs = []
+    for name, folder in (
+        ("llama-70b", "large"),
+        ("llama-8b", "chat"),
+        ("bge-embed", "embed"),
+        ("bge-rerank", "rerank"),
+    ):
+        requested = recipe(f"node-8x80gb/{name}")
+        found = estimate(requested, tmp_path / folder, "cuda")
+        ids = [replica_id(name, number) for number in range(1, requested.replicas.least + 1)]
+        needs += [Need(id_, found.on_each, 1.0, 0.0, spread=found.devices, host=found.host) for id_ in ids]
+    needs.append(Need("whisper", SPEECH, 1.0, 0.0))
+    cards = tuple(DeviceBudget(f"cuda:{number}", int(H100 * SHARE)) for number in range(8))
+    plans = plan_all(Snapshot(cards, (), len(needs), 0.0, host_budget=400 * GIB), needs)
+    assert [(one.verdict, one.victims) for one in plans] == [("load", ())] * 7
+    assert [one.devices for one in plans[:2]] == [
+        ("cuda:0", "cuda:1", "cuda:2", "cuda:3"), ("cuda:4", "cuda:5", "cuda:6", "cuda:7"),
+    ]  # fmt: skip
+    assert plans[2].devices != plans[3].devices, "each replica of the 8B has a card of its own"
+    small = sum(one.needed for one in plans[4:])
+    assert plans[0].needed + small < H100 * SHARE, "embeddings, reranker and speech would fit on one card, too"

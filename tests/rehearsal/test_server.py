@@ -7,12 +7,13 @@ import yaml
 
 from models.estimate import estimate
 from registry.recipes.loading import load_recipes
-from tests.rehearsal.card import H100, H200, LLAMA, QWEN_32B, ROOT, bert, calls, chat_model, variables
+from tests.rehearsal.card import H100, H200, LLAMA, LLAMA_70B, QWEN_32B, ROOT, bert, calls, chat_model, variables
 from tests.system.serving import PACK, Server
 
 pytestmark = pytest.mark.real
 MAKE = {
     "llama-8b": lambda folder: chat_model(folder, LLAMA),
+    "llama-70b": lambda folder: chat_model(folder, LLAMA_70B),
     "qwen-32b": lambda folder: chat_model(folder, QWEN_32B),
     "bge-embed": lambda folder: bert(folder, 24, 30522, 512),
     "bge-rerank": lambda folder: bert(folder, 24, 250002, 8194),
@@ -57,6 +58,48 @@ def test_plans_are_the_sums_of_the_files_and_a_load_says_what_is_missing(
             assert (refused.status_code, refused.json()["error"]["code"]) == (500, "engine_failed"), refused.text
             assert "CUDA" in refused.json()["error"]["message"]
         assert status["pid"] not in {process for call, process in calls(tmp_path) if call == "cuInit"}
+        assert server.stop() == 0
+    finally:
+        server.close()
+
+
+def uuids(numbers: range) -> str:
+    return ",".join(f"GPU-00000000-0000-0000-0000-{number + 1:012}" for number in numbers)
+
+
+def test_on_eight_cards_each_engine_sees_its_own(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """The driver writes down what CUDA would see at each `cuInit`; there every load ends."""
+    models = local("node-8x80gb", tmp_path)
+    room = "--host-memory", "400GiB"
+    given = {"device": "cuda", "python": str(cuda_build), "env": variables(driver, tmp_path, H100, cards=8)}
+    server = Server(tmp_path / "a" / "data", [tmp_path / "recipes"], *room, **given)  # type: ignore[arg-type]
+    try:
+        server.wait_ready()
+        status = server.http.get("/v1/status").json()
+        assert [device["total_bytes"] for device in status["devices"]] == [H100] * 8
+        assert ",".join(device["uuid"] for device in status["devices"]) == uuids(range(8))
+        for model, (file, weights) in models.items():
+            plan = server.http.post(f"/v1/models/{model}/plan").json()
+            (recipe,) = load_recipes(file)
+            spread = recipe.parallel.devices
+            assert (plan["verdict"], plan["victims"]) == ("load", []), plan
+            assert plan["bytes_needed"] == estimate(recipe, weights, "cuda").on_each
+            assert [room["device"] for room in plan["devices"]] == [f"cuda:{number}" for number in range(spread)]
+            others = [[room["device"] for room in one["devices"]] for one in plan["replicas"][1:]]
+            again = [f"cuda:{number}" for number in range(spread, 2 * spread)]
+            assert others == [again] * (recipe.replicas.least - 1)
+        seen_before: set[tuple[str, int]] = set()
+        for model, (file, _) in models.items():
+            refused = server.http.post(f"/v1/models/{model}/load")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (500, "engine_failed"), refused.text
+            seen = {call for call in calls(tmp_path) if call[0].startswith("sees ")}
+            (recipe,) = load_recipes(file)
+            spread = recipe.parallel.devices
+            groups = {f"sees {uuids(range(start, start + spread))}" for start in range(0, 8, spread)}
+            print("MODEL", model, sorted(seen - seen_before), refused.json()["error"]["message"])
+            assert {call for call, _ in seen - seen_before} <= groups
+            seen_before = seen
+        assert status["pid"] not in {process for _, process in seen_before}
         assert server.stop() == 0
     finally:
         server.close()

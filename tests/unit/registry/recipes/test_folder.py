@@ -13,7 +13,7 @@ SETS = sorted(path.name for path in RECIPES.iterdir() if path.is_dir())
 
 
 def test_all_sets_are_known() -> None:
-    assert SETS == ["h200", "real", "single-gpu-80gb", "starter"]
+    assert SETS == ["h200", "node-8x80gb", "real", "single-gpu-80gb", "starter"]
     assert {recipe.id for recipe in load_recipes(RECIPES / "real")} == {"minilm", "smollm2", "whisper-tiny-en"}
 
 
