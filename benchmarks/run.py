@@ -32,6 +32,7 @@ NAMES = (
     "streams",
     "tenants",
     "fairness",
+    "devices",
     "routing",
     "console",
 )
@@ -41,6 +42,7 @@ MORE = ("adapters_wide",)
 MODULES = {
     "adapters": "adapters.small", "adapters_wide": "adapters.wide", "client_cost": "load.client_cost",
     "routing": "routing.run", "fairness": "tenants.fairness",
+    "devices": "devices.run",
 }  # fmt: skip
 """Where the name is not that of the module."""
 SERVERS = (

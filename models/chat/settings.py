@@ -86,6 +86,8 @@ def gpu_settings(recipe: Recipe, context: int | None) -> Iterator[str]:
     if flags.get("enable_chunked_prefill") is not False:
         yield from ("--long-prefill-token-threshold", str(min(LONG_PREFILL, context or LONG_PREFILL)))
     compilation = str(flags.get("compilation_config", ""))
+    if recipe.parallel.tensor > 1 and not compilation:
+        yield NO_FUSION
     if not (GRAPH_FLAGS & flags.keys() or "capture_size" in compilation):
         sizes = capture_sizes(recipe.batching.sequences, recipe.batching.max_tokens)
         yield from ("--cudagraph-capture-sizes", *map(str, sizes))
@@ -139,6 +141,11 @@ NO_DOMAIN = "none. Send it as a data: URL, or let the model's recipe name domain
 """An impossible host, so that nothing is fetched for a client from where it may not go itself. vLLM quotes it in its
 error.
 """
+
+
+NO_FUSION = "--compilation-config.pass_config.fuse_allreduce_rms=false"
+"""On several GPUs vLLM would fuse all-reduce and norm by flashinfer. Its import asks CUDA for the devices, in the slot,
+which cannot be forked any more then. The flag `compilation_config` of a recipe replaces it."""
 
 
 def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:

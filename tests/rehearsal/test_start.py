@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from models.chat import settings
-from tests.rehearsal.card import H100, LLAMA, QWEN_32B, ROOT, calls, chat_model, recipe, variables
+from tests.rehearsal.card import H100, LLAMA, LLAMA_70B, QWEN_32B, ROOT, calls, chat_model, recipe, variables
 
 pytestmark = pytest.mark.real
 
@@ -76,6 +76,27 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
     assert len(set(touched)) == (0 if short else 1)
     opened, closed = made.count(("nvmlInit", slot)), made.count(("nvmlShutdown", slot))
     assert opened == closed > 0, "a fork must not inherit it"
+
+
+def test_of_four_cards_each_worker_touches_cuda_and_nothing_before_them(
+    cuda_build: Path, driver: Path, tmp_path: Path
+) -> None:
+    """They are forks of EngineCore, which is one of the slot: neither may have touched it."""
+    chat_model(tmp_path / "model", LLAMA_70B)
+    command = [str(cuda_build), "-m", "tests.rehearsal.probe", "recipes/node-8x80gb/llama-70b.yaml"]
+    env = variables(driver, tmp_path, cards=8)
+    env["CUDA_VISIBLE_DEVICES"] = seen = ",".join(f"GPU-00000000-0000-0000-0000-{n:012}" for n in range(5, 9))
+    done = subprocess.run(
+        [*command, str(tmp_path / "model")], cwd=ROOT, env=env, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert (found["executor"], found["asked_to_sleep"], found["start"]["way"]) == ("mp", False, "fork")
+    made = calls(tmp_path)
+    touched = {process for call, process in made if call == "cuInit"}
+    assert len(touched) == 4, made
+    assert found["pid"] not in touched
+    assert {call for call, _ in made if call.startswith("sees ")} == {f"sees {seen}"}
 
 
 def test_the_log_tells_of_anyone_touches_cuda(cuda_build: Path, driver: Path, tmp_path: Path) -> None:

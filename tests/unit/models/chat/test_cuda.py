@@ -46,6 +46,17 @@ def test_another_kind_of_graph_keeps_the_sizes_unless_it_has_its_own() -> None:
     assert "--cudagraph-capture-sizes" not in own
 
 
+def test_several_gpus_go_without_a_fusion_that_would_touch_cuda_in_the_slot() -> None:
+    def given(tensor: int, **flags: object) -> list[str]:
+        engine = {"name": "vllm", "flags": flags}
+        made = recipe("m", engine=engine, memory={"kv_cache": "1GiB"}, dtype="bfloat16", parallel={"tensor": tensor})
+        return list(settings.gpu_settings(made, 2048))
+
+    assert settings.NO_FUSION in given(2)
+    assert settings.NO_FUSION not in given(1)
+    assert settings.NO_FUSION not in given(2, compilation_config="{}")
+
+
 def test_a_long_prompt_takes_a_part_of_a_step_unless_the_recipe_says_more() -> None:
     flag = "--long-prefill-token-threshold"
     stated = words("cuda:0")

@@ -1,0 +1,150 @@
+"""Replicas and devices: what a second replica brings, and what they cost where there is one.
+
+On the real server with the scripted engine, two servers in turn: requests per second of two replicas over one. On a
+virtual clock with the server's own policies (`benchmarks.devices.fleet`): what a team with twenty adapters waits beside
+a flood over two replicas, in steps of the engine, and how often 40 adapters are in a place where two replicas have 24
+each, at 70 % of their load. Alone: a choice among eight replicas.
+
+With DEVICES_BEFORE=FOLDER, a checkout of before there were several devices, its start, memory and first tokens are
+measured in turn with today's on one device.
+
+Physical limit: two replicas do twice as much as one, until the gateway's core is full.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import yaml
+
+from benchmarks.devices.fleet import STEP, digest_of, quiet_wait, warm_hits
+from benchmarks.harness import Bench
+from benchmarks.load.clients import closed_loop
+from benchmarks.load.stats import percentile
+from benchmarks.peers import processes
+from benchmarks.peers.servers import Server, start_all
+from benchmarks.report.generated import write_model
+from benchmarks.streams import Scripted, paced_request, scripted_recipe
+from runtime.scheduling.replicas import ReplicaState, choose, keys_of
+
+AT_ONCE, TOKENS, PAUSE_MS = 16, 20, 20
+
+
+class Other(Scripted):
+    """The same from another checkout."""
+
+    def __init__(self, root: Path, name: str, model: str, folder: Path, recipes: Sequence[Path]) -> None:
+        super().__init__(model, folder, recipes, "--slots", "1", "--no-prewarm", "--device", "cpu")
+        self.name, self._root = name, root
+
+    def variables(self) -> Mapping[str, str]:
+        return {"PYTHONPATH": str(self._root)}
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    seconds = s.pick(300.0, 120.0, 10.0)
+    seeds = range(s.seed, s.seed + s.rounds)
+    bench.figure("choose.us", [_choice(s.pick(200_000, 50_000, 100)) for _ in range(s.rounds)], "us")
+    bench.figure("hits.warm", [100 * warm_hits(seed, seconds) for seed in seeds], "%")
+    added = []
+    for seed in seeds:
+        alone = percentile(quiet_wait(seed, seconds, flooded=False), 99)
+        added.append((percentile(quiet_wait(seed, seconds, flooded=True), 99) - alone) / STEP)
+    bench.figure("flood.queue_p99_added", added, "steps")
+    await _two(bench)
+    if before := os.environ.get("DEVICES_BEFORE"):
+        await _before(bench, Path(before))
+    else:
+        bench.note("one device was not compared with before: DEVICES_BEFORE names no checkout")
+    bench.bar("two replicas' requests/s over one's", "two.speedup", ">=", 1.95)
+    bench.bar("a quiet team's queue beside a flood over two replicas, p99 added", "flood.queue_p99_added", "<=", 1.0)
+    bench.bar("a choice among eight replicas", "choose.us", "<=", 5.0)
+    bench.bar("requests that find one of 40 adapters in a place", "hits.warm", ">=", 95.0)
+    for what in ("start", "memory", "ttft"):
+        bench.bar(f"one device: {what} over that of before", f"before.{what}", "<=", 1.02)
+
+
+def _choice(count: int) -> float:
+    """Microseconds of a choice; keys are computed once for a request, and not counted."""
+    rng = random.Random(1)
+    states = [
+        [ReplicaState(n, rng.choice([0.0, 0.1, 2.0]), rng.random() * 1e4, rng.choice([0.0, 0.2])) for n in range(1, 9)]
+        for _ in range(64)
+    ]
+    keys = [keys_of({"prompt": str(n)}, "", digest_of(1, n)) for n in range(64)]
+    began = time.perf_counter()
+    for number in range(count):
+        choose(states[number % 64], keys[number % 61], 0.1)
+    return (time.perf_counter() - began) / count * 1e6
+
+
+async def _two(bench: Bench) -> None:
+    s = bench.settings
+    weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # measured, never loaded
+    servers: list[Server] = []
+    for count in (1, 2):
+        folder = s.work / f"devices-{count}"
+        recipe = scripted_recipe(folder, "scripted", weights)
+        data = yaml.safe_load(recipe.read_text())
+        data |= {"batching": {"max_requests": AT_ONCE}, "replicas": {"least": count}}
+        recipe.write_text(yaml.safe_dump(data))
+        server = Scripted("scripted", folder, [recipe], "--slots", str(count), "--no-prewarm", "--device", "cpu")
+        server.name = f"{count} replicas"
+        servers.append(server)
+    rates: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        start_all(stack, servers)
+        await _until_ready(servers[1], 2)
+
+        async def load(server: Server, _: int) -> float:
+            clients = 6 * AT_ONCE
+            requests = [paced_request("scripted", TOKENS, PAUSE_MS)] * (clients * s.pick(12, 6, 1))
+            cell = await closed_loop(server, requests, clients)
+            bench.count(server.name, cell)
+            return cell.requests_per_second
+
+        rates |= {name: list(found) for name, found in (await bench.turns(servers, load)).items()}
+    for name, values in rates.items():
+        bench.figure(f"{name[0]}.requests_per_second", values, "1/s")
+    pairs = zip(rates["1 replicas"], rates["2 replicas"], strict=True)
+    bench.figure("two.speedup", [two / one for one, two in pairs], "x")
+
+
+async def _until_ready(server: Server, count: int) -> None:
+    for _ in range(600):
+        replicas = server.http.get("/v1/models/scripted").json()["replicas"]
+        if sum(one["state"] == "ready" for one in replicas) == count:
+            return
+        await asyncio.sleep(0.1)
+    raise TimeoutError(f"{count} replicas were not ready within 60 s")
+
+
+async def _before(bench: Bench, root: Path) -> None:
+    """Rounds of before and now in turn; each starts, answers, and ends."""
+    s = bench.settings
+    weights = write_model(s.work / "tiny-model-before", hidden=128, ffn=256, layers=2)
+    roots = {"before": root, "now": Path(__file__).parents[2]}
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in roots}
+    for number in range(s.pick(7, 5, 1)):
+        for name in list(roots) if number % 2 else reversed(list(roots)):
+            folder = s.work / f"{name}-{number}"
+            recipe = scripted_recipe(folder, "scripted", weights)
+            began = time.perf_counter()
+            with Other(roots[name], name, "scripted", folder, [recipe]) as server:
+                start = time.perf_counter() - began
+                requests = [paced_request("scripted", 1, 1)] * s.pick(600, 300, 5)
+                await closed_loop(server, requests[: len(requests) // 4], 1)
+                cell = await closed_loop(server, requests, 1)
+                bench.count(name, cell)
+                held = processes.memory(server.pid)
+                found[name].append((start, float(held.pss or held.rss), cell.ttft_ms(50)))
+    for at, (what, unit, scale) in enumerate((("start", "s", 1.0), ("memory", "MiB", 2**20), ("ttft", "ms", 1.0))):
+        for name, rounds in found.items():
+            bench.figure(f"{name}.{what}", [one[at] / scale for one in rounds], unit)
+        pairs = zip(found["before"], found["now"], strict=True)
+        bench.figure(f"before.{what}", [now[at] / before[at] for before, now in pairs], "x")
