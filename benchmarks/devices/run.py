@@ -6,7 +6,7 @@ a flood over two replicas, in steps of the engine, and how often 40 adapters are
 each, at 70 % of their load. Alone: a choice among eight replicas.
 
 With DEVICES_BEFORE=FOLDER, a checkout of before there were several devices, its start, memory and first tokens are
-measured in turn with today's on one device.
+measured in turn with today's on one device: of the starts the fastest, of memory and first tokens each pair.
 
 Physical limit: two replicas do twice as much as one, until the gateway's core is full.
 """
@@ -31,7 +31,7 @@ from benchmarks.report.generated import write_model
 from benchmarks.streams import Scripted, paced_request, scripted_recipe
 from runtime.scheduling.replicas import ReplicaState, choose, keys_of
 
-AT_ONCE, TOKENS, PAUSE_MS = 16, 20, 20
+AT_ONCE, TOKENS, PAUSE_MS = 16, 20, 40
 
 
 class Other(Scripted):
@@ -66,7 +66,7 @@ async def run(bench: Bench) -> None:
     bench.bar("a choice among eight replicas", "choose.us", "<=", 5.0)
     bench.bar("requests that find one of 40 adapters in a place", "hits.warm", ">=", 95.0)
     for what in ("start", "memory", "ttft"):
-        bench.bar(f"one device: {what} over that of before", f"before.{what}", "<=", 1.02)
+        bench.bar(f"one device: {what} over that of before", f"over.{what}", "<=", 1.02)
 
 
 def _choice(count: int) -> float:
@@ -147,4 +147,7 @@ async def _before(bench: Bench, root: Path) -> None:
         for name, rounds in found.items():
             bench.figure(f"{name}.{what}", [one[at] / scale for one in rounds], unit)
         pairs = zip(found["before"], found["now"], strict=True)
-        bench.figure(f"before.{what}", [now[at] / before[at] for before, now in pairs], "x")
+        ratios = [now[at] / before[at] for before, now in pairs]
+        if what == "start":  # others of the machine make one longer, and never shorter
+            ratios = [min(one[at] for one in found["now"]) / min(one[at] for one in found["before"])]
+        bench.figure(f"over.{what}", ratios, "x")
