@@ -142,7 +142,7 @@ class BatchRecord:
     fault_count: int = 0
     """All of them."""
     waits: str = ""
-    """Why no line runs, in words; '': they run, or only wait for places."""
+    """Why no line runs, in words; '': they run, or only wait for a turn."""
     waits_until: float | None = None
 
     @property

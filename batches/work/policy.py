@@ -16,9 +16,9 @@ from enum import IntEnum
 from batches.records import BatchRecord
 
 LOOK_AHEAD = 2
-"""Lines beyond a model's places, which wait so that no place stays empty between two looks."""
-RESERVED_PLACES = 8
-"""Places that stay free of lines while interactive requests come."""
+"""Lines beyond what a model runs, which wait so that it is full between two looks."""
+RESERVED = 8
+"""What a model runs less of lines while interactive requests come."""
 MEASURED = 20
 """Ended lines from which on a batch's rate is trusted."""
 
@@ -27,9 +27,9 @@ class Level(IntEnum):
     """How urgent a batch is. Lower goes first."""
 
     LATE = 0
-    """Under 5 % of its window is slack: its lines are of class interactive, and may take all places."""
+    """Under 5 % of its window is slack: its lines are of class interactive, and may take all that the model runs."""
     PRESSED = 1
-    """Under 10 %: half of the places, at least."""
+    """Under 10 %: half of what the model runs, at least."""
     SOON = 2
     """Under 25 %: models are loaded for it at once."""
     IDLE = 3
@@ -38,9 +38,10 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A model's places, and what others do with them."""
+    """How much a model runs at once, and what others have of it."""
 
-    places: int
+    capacity: int
+    """Requests that it runs at once."""
     others: int = 0
     """Requests of higher classes that run or wait."""
     is_quiet: bool = True
@@ -55,11 +56,11 @@ def room_for(traffic: Traffic, level: Level) -> int:
     if not traffic.is_resident and not traffic.may_load and level > Level.SOON:
         return 0
     if traffic.is_quiet:
-        return max(0, traffic.places - traffic.others) + LOOK_AHEAD
-    free = max(0, traffic.places - RESERVED_PLACES - traffic.others)
+        return max(0, traffic.capacity - traffic.others) + LOOK_AHEAD
+    free = max(0, traffic.capacity - RESERVED - traffic.others)
     if level is Level.PRESSED:
-        return max(free, traffic.places // 2)
-    return max(free, traffic.places) if level is Level.LATE else free
+        return max(free, traffic.capacity // 2)
+    return max(free, traffic.capacity) if level is Level.LATE else free
 
 
 def slack(batch: BatchRecord, now: float, rate: float | None = None) -> float:

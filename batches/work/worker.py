@@ -390,7 +390,7 @@ class BatchWorker:
         elif (error := task.exception()) is not None:
             log.error("the end of a line was not written", exc_info=error)
         self._ends += 1
-        if self._ends >= policy.LOOK_AHEAD or not self._running:  # until then those that wait take the free places
+        if self._ends >= policy.LOOK_AHEAD or not self._running:  # until then those that wait fill what is free
             self._changed.set()
 
     def _follow(self, work: Coroutine[Any, Any, None], attempt: LineAttempt, room: str) -> None:

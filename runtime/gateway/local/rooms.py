@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from batches.work.policy import LOOK_AHEAD, RESERVED_PLACES, Traffic
+from batches.work.policy import LOOK_AHEAD, RESERVED, Traffic
 from batches.work.worker import NamedRoom
 from registry.catalog import ResolvedName
 from registry.errors import RoundhouseError
@@ -95,8 +95,8 @@ class LineRooms:
     def _words(self, entry: ModelEntry, traffic: Traffic) -> str:
         if not traffic.is_resident and not traffic.may_load:
             return f"{entry.model} is not loaded, and a load would take memory from models in use."
-        if not traffic.is_quiet and traffic.places - RESERVED_PLACES - traffic.others <= 0:
-            return f"Interactive traffic has all places of {entry.model}."
+        if not traffic.is_quiet and traffic.capacity - RESERVED - traffic.others <= 0:
+            return f"Interactive requests fill {entry.model}."
         return ""
 
 

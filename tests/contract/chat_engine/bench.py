@@ -26,7 +26,8 @@ class Answer:
 
     @property
     def events(self) -> list[Any]:
-        lines = [line[6:] for line in self.data.decode().splitlines() if line.startswith("data: ")]
+        lines = self.data.decode().split("\n")  # a text may hold other ends of lines
+        lines = [line[6:] for line in lines if line.startswith("data: ")]
         return [json.loads(line) for line in lines if line != "[DONE]"]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batches.records import LineCounts
 from batches.work.policy import (
     LOOK_AHEAD,
-    RESERVED_PLACES,
+    RESERVED,
     BatchWork,
     Level,
     LineGroup,
@@ -93,7 +93,7 @@ def test_suspects_come_one_at_a_time() -> None:
         (Traffic(32), Level.IDLE, 32 + LOOK_AHEAD),
         (Traffic(32, others=4), Level.IDLE, 28 + LOOK_AHEAD),
         (Traffic(32, others=40), Level.IDLE, LOOK_AHEAD),
-        (Traffic(32, is_quiet=False), Level.IDLE, 32 - RESERVED_PLACES),
+        (Traffic(32, is_quiet=False), Level.IDLE, 32 - RESERVED),
         (Traffic(32, others=30, is_quiet=False), Level.IDLE, 0),
         (Traffic(32, others=30, is_quiet=False), Level.SOON, 0),
         (Traffic(32, others=30, is_quiet=False), Level.PRESSED, 16),
