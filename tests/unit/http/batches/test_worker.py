@@ -30,7 +30,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "REFUSED_PAUSE", 0.01)
     monkeypatch.setattr(ends, "LONGEST_REFUSED", 0.01)
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(worker, "BUDGET_SECONDS", 0.05)
+    monkeypatch.setattr(worker, "BUDGET_SECONDS", 0.5)  # several looks long: each says why the batch waits
 
 
 @pytest.fixture
