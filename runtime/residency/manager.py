@@ -6,7 +6,7 @@ parts start tasks that carry the change out; each task ends by asking for the ne
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from models.estimate import Estimate
@@ -227,15 +227,15 @@ class ResidencyManager:
             return
         self._relieve()
         self.scaler.forget()
-        line = [
-            e
-            for e in self.table.entries.values()
-            if e.requested_since is not None and e.state in NOT_RESIDENT and not e.has_others
-        ]
-        for entry in sorted(line, key=lambda e: e.requested_since or 0.0):
+        self._serve_line()
+        while self.scaler.claim_waiting():  # another replica leaves by this decision
+            self._serve_line()
+
+    def _serve_line(self) -> None:
+        seen: set[str] = set()
+        while (entry := self._next_in_line(seen)) is not None:
+            seen.add(entry.id)
             assert entry.requested_since is not None
-            if entry.state not in NOT_RESIDENT or entry.has_others:  # asleep before, and ended for one ahead of it
-                continue
             if self.fetcher.start(entry):
                 continue
             plan = policy.plan(self.table.snapshot(), need_of(entry, entry.requested_since, self.patience))
@@ -247,6 +247,19 @@ class ResidencyManager:
                 return
             self.loader.start(entry, plan)
         self.scaler.start()
+
+    def _next_in_line(self, seen: Collection[str]) -> ModelEntry | None:
+        """The oldest claim but these. Asked after each load: for that one the last replica of a model may leave."""
+        self.scaler.claim_waiting()
+        line = [
+            (entry.requested_since, number, entry)
+            for number, entry in enumerate(self.table.entries.values())
+            if entry.requested_since is not None
+            and entry.state in NOT_RESIDENT
+            and not entry.has_others
+            and entry.id not in seen
+        ]
+        return min(line)[2] if line else None
 
     def _decide_later(self, at: float | None, now: float) -> None:
         """Decide again at `at`, or earlier if that is planned."""

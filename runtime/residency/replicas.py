@@ -41,7 +41,7 @@ def predicted_wait(entry: ModelEntry, service_class: ServiceClass) -> float:
 
 
 class ReplicaScaler:
-    """See the module's table. `look` is called with each heartbeat, `forget` and `start` before and after decisions."""
+    """See the module's table. `look` is called with each heartbeat, all else with decisions."""
 
     def __init__(self, table: Table, loader: Loader, decide: Callable[[], None]) -> None:
         self._table, self._loader, self._decide = table, loader, decide
@@ -84,6 +84,21 @@ class ReplicaScaler:
                 is_requested = entry.replicas[0].requested_since is not None
                 if not (is_requested or entry.has_others or entry.queue.waiting):
                     entry.requested_since = None
+
+    def claim_waiting(self) -> bool:
+        """Request replicas in whose line somebody waits, while nothing serves their model. True: there were some.
+
+        They waited for a replica that was about to take them, and has left since.
+        """
+        forgotten = [
+            entry
+            for entry in self._table.entries.values()
+            if len(entry.replicas) > 1 and entry.requested_since is None and entry.state in (S.ABSENT, S.ASLEEP)
+            and not entry.is_leaving and not entry.has_others and entry.queue.oldest is not None
+        ]  # fmt: skip
+        for entry in forgotten:
+            entry.requested_since = entry.queue.oldest
+        return bool(forgotten)
 
     def start(self) -> None:
         """Begin the loads for which there is room."""

@@ -114,6 +114,8 @@ class Watcher:
         self._table.note_change()
         buried = self._clean_up(entry, held, link.gone(), None if unused else reason)
         self._table.spawn(buried, f"clean-up-{entry.id}")
+        if len(entry.replicas) > 1:  # another one may be waited for
+            self._decide()
 
     async def _clean_up(self, entry: ModelEntry, held: int, gone: Awaitable[None], reason: Cause | None) -> None:
         """Count its memory as free once its last process is gone, then bring it back.

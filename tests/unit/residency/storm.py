@@ -229,7 +229,8 @@ class Storm(VirtualWorld):
                 assert self.clock() - since <= MOST_DRAINING, f"{entry.id} does not get drained"
             else:
                 self.draining.pop(entry.id, None)
-            if entry.state in (S.ABSENT, S.ASLEEP) and entry.queue.oldest is not None:
+            serves = any(one.state in (S.READY, S.LOADING, S.DRAINING, S.UNLOADING) for one in entry.replicas)
+            if entry.state in (S.ABSENT, S.ASLEEP) and entry.queue.oldest is not None and not serves:
                 assert entry.requested_since is not None, f"{entry.id} is waited for, and nobody brings it"
                 assert entry.requested_since <= entry.queue.oldest, f"{entry.id} lost its place in the line"
             policy = entry.queue.policy

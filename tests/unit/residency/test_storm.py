@@ -142,6 +142,18 @@ def test_the_same_with_models_over_several_devices(
     run(storm(actions, sleepers, 1000, slots, parts=4, spread=wide))
 
 
+@settings(max_examples=STORMS // 3, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    actions=st.lists(st.tuples(ACTIONS, GAPS), min_size=15, max_size=40),
+    sleepers=st.sets(st.sampled_from("c")),
+    slots=st.integers(2, 6),
+)
+@pytest.mark.long
+def test_the_same_with_replicas_over_several_devices(actions: Actions, sleepers: set[str], slots: int) -> None:
+    replicas = {"b": {"least": 2}, "c": {"least": 1, "most": 3}, "d": {"most": 2}}
+    run(storm(actions, sleepers, 1000, slots, parts=4, spread={"a": 4, "b": 2, "d": 2}, replicas=replicas, at_once=2))
+
+
 def test_who_waits_for_a_slot_is_served_when_it_is_back() -> None:
     """Nothing else happens meanwhile upon which the manager would look again."""
     run(storm([(("ask", "a", 0.0), 5.0), (("unload", "a", 0.0), 0.3), (("ask", "b", 0.0), 0.0)], set(), 1000, slots=1))
