@@ -36,7 +36,7 @@ def page_of(day: Day) -> str:
     parts = [
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
         f"<title>{title}</title><style>{_STYLE}</style>",
-        f"<h1>{title}</h1><p>{head}. Hours are those of {escape(day.timezone)}.</p>",
+        f"<main><h1>{title}</h1><p>{head}. Hours are those of {escape(day.timezone)}.</p>",
         *(f"<h2>{label} by hour</h2>{_bars(day, name)}" for name, label in _PLOTS),
         "<h2>By model, adapter and class</h2>",
         _table(("model", "adapter", "class", *COLUMNS), ([*one.names, *numbers(one).values()] for one in day.models)),
@@ -48,7 +48,7 @@ def page_of(day: Day) -> str:
         ]
         columns = ("at", "theirs", "list price here", "saving %", "machine cost here", "saving %")
         parts += ["<h2>The same at other providers</h2>", _table(columns, rows)]
-    return "".join(parts) + "</html>\n"
+    return "".join(parts) + "</main></html>\n"
 
 
 def _bars(day: Day, name: str) -> str:
