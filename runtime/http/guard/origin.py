@@ -156,8 +156,9 @@ def _check_type(path: str, value: str) -> None:
         if kind == "multipart/form-data":
             return
         if path in FORMS_ONLY:
-            what = "file" if path == "/v1/files" else "recording"
-            raise UnsupportedMedia(f"Send multipart/form-data with the {what} as its field 'file'.")
+            if path == "/v1/files":
+                raise UnsupportedMedia("Send multipart/form-data with the bytes as its field 'file', and 'purpose'.")
+            raise UnsupportedMedia("Send multipart/form-data with the recording as its field 'file'.")
         raise UnsupportedMedia("Send Content-Type: application/json with JSON, or multipart/form-data with a file.")
     raise UnsupportedMedia(
         f"Send JSON with Content-Type: application/json; this has {quoted(kind) if kind else 'none'}."

@@ -238,6 +238,7 @@ UPLOADS = (
     "in the field 'file'",
     "Send one 'file' per request",
     "Send JSON with Content-Type: application/json",
+    "Send multipart/form-data with the bytes as its field 'file', and 'purpose'",
 )
 
 
@@ -257,6 +258,9 @@ def test_what_is_no_form_is_sent_as_one(server: Server) -> None:
     assert UPLOADS[3] in message_of(server.http.post(SPEECH, data={"model": "starter-speech"}, files=two))
     assert recording(server.http, {}).status_code == 200
     assert UPLOADS[4] in post(CHAT, "text/plain", b"{}")
+    assert UPLOADS[5] in post("/v1/files", "application/octet-stream", b"abc")
+    file = server.http.post("/v1/files", data={"purpose": "user_data"}, files={"file": ("a.txt", b"abc")})
+    assert file.status_code == 200, file.text
 
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}}
