@@ -313,6 +313,30 @@ async def test_each_attempt_is_a_row_of_its_own(
     assert reported == [(1, "first/big", End.FAILED, "provider_failed"), (2, "second/big", End.DONE, None)]
 
 
+async def test_a_fallback_that_refuses_ends_its_own_row_only(
+    tmp_path: Path, routed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of this machine refuses with a whole answer, whose status is known before its end is recorded."""
+    routed += ["chat", "second/big"]
+    refusal: list[Event] = [
+        ResponseStart(status=400, content_type="application/json"),
+        Chunk(data=b'{"error":{"message":"no"}}'),
+        ResponseEnd(usage=Usage()),
+    ]
+    rows: list[RequestRecord] = []
+    async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
+        rig.gateway.links["chat"].script = lambda _: refusal
+        for method in ("take", "attempt"):
+            monkeypatch.setattr(rig.gateway.gateway._ledger, method, rows.append)
+        monkeypatch.setattr(
+            rig.gateway.gateway, "_sinks", [rig.gateway.gateway._ledger, *rig.gateway.gateway._sinks[1:]]
+        )
+        found = await rig.chat("first/big")
+        assert (found.status_code, found.headers["x-roundhouse-model"]) == (200, "second/big@v1")
+    ends = [(row.attempt, row.target and row.target.model, row.end) for row in rows]
+    assert ends == [(1, "first/big", End.FAILED), (2, "chat", End.REFUSED), (3, "second/big", End.DONE)]
+
+
 async def test_a_failed_attempts_cost_is_in_its_row(
     tmp_path: Path, routed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
