@@ -141,6 +141,9 @@ async def test_one_request_has_a_page_with_all_that_is_known_of_it(console: Cons
         }
         history.take(row(id="req-1/odd", adapter="legal", digest="sha256:abc", cached_tokens=2, is_stream=True, **more))
         page = await displayed.page("requests?id=req-1/odd")
+        history.take(row(id="req-2", replica=2, replica_reason="adapter"))
+        assert "replica 2 (adapter)" in await displayed.page("requests?id=req-2")
+        assert "replica 2: adapter" in await displayed.page("requests")
         expected = ("Left out: &#39;foo&#39;.", "60 requests a minute", "large queue_full", "sha256:abc", "(2 cached)")
         for words in (*expected, "13.3 a second", "prefill", "24 %", "Not stored"):
             assert words in page, words

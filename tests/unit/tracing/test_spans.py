@@ -18,6 +18,7 @@ from opentelemetry.trace.status import StatusCode
 from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
 from routing.providers import upstream
+from runtime.gateway.local.backend import LocalLease
 from runtime.gateway.tracing.spans import Spans, operation
 from runtime.http.guard.layers import layers
 from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS
@@ -105,6 +106,17 @@ async def test_a_request_is_a_span_and_its_stages_lie_in_it(tmp_path: Path) -> N
     [record] = gateway.records.all
     length = ((whole.end_time or 0) - whole.start_time) / 1e9
     assert length == pytest.approx(record.seconds["receive"] + record.seconds["total"], abs=1e-6)
+
+
+async def test_the_replica_that_answered_is_on_the_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalLease, "replica", 2)
+    monkeypatch.setattr(LocalLease, "replica_reason", "adapter")
+    kept = ExportedSpans()
+    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
+    with telling(gateway, *REPORTED):
+        assert (await ask(gateway)).headers["x-roundhouse-replica"] == "2 adapter"
+    attributes = reported(kept["chat chat"])
+    assert (attributes["roundhouse.replica"], attributes["roundhouse.replica.reason"]) == (2, "adapter")
 
 
 async def test_a_callers_trace_goes_on_into_the_engine(tmp_path: Path) -> None:

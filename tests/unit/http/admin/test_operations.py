@@ -76,6 +76,16 @@ async def test_a_full_disk_and_a_failing_ledger_are_reported(
     assert answer.headers.get("retry-after") == ("5" if failing else None)
 
 
+async def test_a_device_that_is_gone_is_reported_and_the_others_serve(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    gateway.gateway.phase = "ready"
+    gateway.gateway.services.overview.lost_devices["cuda:1"] = "GPU is lost"  # type: ignore[index]
+    answer = await client.get("/health/ready")
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "degraded", "faults": {}, "degraded": ["device_lost"]}
+
+
 async def test_no_label_comes_from_a_request(client: httpx.AsyncClient) -> None:
     for path, body in (
         ("/v1/chat/completions", {"model": "chat:made-up", "messages": []}),
