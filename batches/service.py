@@ -92,6 +92,16 @@ class BatchService:
             raise unknown_page_error(after or "", param)
         return batches[:limit], len(batches) > limit
 
+    async def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
+        """The newest batches of a team, or of all. Raises Unavailable, QueueFull."""
+        if not await self.store.opened():
+            return []
+        return await self.store.read(lambda tables: tables.batches.recent(team, limit))
+
+    async def failures(self, batch: BatchRecord) -> Mapping[str, int]:
+        """Failed lines by code. Raises Unavailable, QueueFull."""
+        return await self.store.read(lambda tables: tables.lines.failures(batch.id))
+
     async def create_of_requests(self, new: NewBatch, lines: Path, count: int) -> BatchRecord:
         """Create a batch of an input file that no client uploaded, and wait until it is validated.
 

@@ -77,6 +77,15 @@ class BatchTable:
             rows = connection.execute(query.order_by(BATCHES.c.created, BATCHES.c.id).limit(limit))
             return [_batch(row) for row in rows]
 
+    def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
+        """The newest batches of all surfaces. team: None for all."""
+        query = sa.select(BATCHES).where(BATCHES.c.deleted.is_(None))
+        if team is not None:
+            query = query.where(BATCHES.c.team == team)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(BATCHES.c.created.desc(), BATCHES.c.id.desc()).limit(limit))
+            return [_batch(row) for row in rows]
+
     def start(self, id_: str, now: float, names: Mapping[str, str] | None = None) -> bool:
         """validating → in_progress, once all of its lines are stored. False: it has left `validating`."""
         values: dict[str, Any] = {"state": BatchState.IN_PROGRESS.value, "started": now}

@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from models.process_control import die_with_parent
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 
 FOLDERS = "/usr/lib/postgresql/*/bin"
 USERS = ("postgres", "nobody")
@@ -53,8 +54,8 @@ def postgres() -> Iterator[str]:
             eventually(lambda: subprocess.run(ready, capture_output=True).returncode == 0, lambda: "no PostgreSQL")
             yield f"postgresql+psycopg://tests@/postgres?host={folder}"
         finally:
-            process.terminate()
-            process.wait()
+            process.send_signal(signal.SIGINT)  # SIGTERM would wait for clients of a test that failed
+            process.wait(PATIENCE)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

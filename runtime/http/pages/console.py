@@ -1,11 +1,13 @@
 """The console below `/console`: what it is handed of the gateway, for one request."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fastapi import FastAPI
 from fastapi.responses import RedirectResponse, Response
 from starlette.types import Scope as Asgi
 
+from batches.records import BatchRecord
+from console.host import ConsoleBatch
 from console.live import LiveView
 from console.state import Console
 from console.web import Web
@@ -68,6 +70,13 @@ class ConsoleHost:
 
     def providers(self) -> list[ProviderView]:
         return self._gateway.services.provider_models.views().data
+
+    async def batches(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
+        return await self._gateway.services.batches.recent(team, limit)
+
+    async def batch_failures(self, batch: ConsoleBatch) -> Mapping[str, int]:
+        assert isinstance(batch, BatchRecord)
+        return await self._gateway.services.batches.failures(batch)
 
     def may_route(self, router: str) -> bool:
         return self._gateway.dispatcher.card(router, self.caller) is not None

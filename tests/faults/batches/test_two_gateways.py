@@ -54,6 +54,7 @@ def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> N
         shutil.copy(stopped.data / "pepper", tmp_path / "b" / "data")  # gateways on one database share it
         other = stack.enter_context(_serve(tmp_path, "b", url)).wait_ready()
         database = sa.create_engine(url)
+        stack.callback(database.dispose)
 
         def rows(query: str) -> list[Any]:
             with database.connect() as connection:
@@ -88,7 +89,6 @@ def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> N
         assert len(done) == LINES
         others = "SELECT COALESCE(SUM(cost_micro + prompt_tokens), 0) FROM ledger WHERE \"end\" <> 'done'"
         assert rows(others)[0][0] == 0
-        database.dispose()
         command = [sys.executable, "-m", "runtime.cli.main", "usage", "reconcile", "--database", url]
         command += ["--data-dir", str(other.data), "--json"]
         finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -14,7 +14,7 @@ from tests.system.serving import PACK
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
 )
-PAGES = ("now", "models", "adapters", "playground", "requests", "routers", "providers", "usage", "teams")
+PAGES = ("now", "models", "adapters", "playground", "requests", "batches", "routers", "providers", "usage", "teams")
 WIDTH, PHONE = 1320, 390
 SPOKEN = PACK / "samples" / "kitchen-light.wav"
 EAR = (

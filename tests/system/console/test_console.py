@@ -144,6 +144,31 @@ def test_the_curve_of_cost_and_quality_marks_the_threshold(page: Any, console: S
     page.wait_for_selector("#kpi-cost:has-text('USD')")
 
 
+def test_a_batch_and_its_failures_are_seen(page: Any, console: Server) -> None:
+    messages = [{"role": "user", "content": "sun bird apple"}]
+    lines = [
+        {
+            "custom_id": name,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": name, "messages": messages},
+        }
+        for name in ("acronym", "nobody")
+    ]
+    content = "".join(f"{json.dumps(line)}\n" for line in lines)
+    file = console.http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", content)})
+    body = {"input_file_id": file.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    batch = console.http.post("/v1/batches", json=body).json()
+    page.goto("batches")
+    page.locator("#rows tr", has_text="completed").wait_for(timeout=120_000)
+    assert "2 of 2" in page.inner_text("#rows")
+    page.click("#rows a")
+    page.wait_for_selector(f"#chosen >> text={batch['id']}")
+    facts = page.inner_text("#chosen")
+    assert "2: 1 answered, 1 failed" in facts
+    assert "model_not_found" in facts
+
+
 def test_a_team_with_more_weight_has_a_larger_share(page: Any, console: Server, team: str) -> None:
     page.on("dialog", lambda dialog: dialog.accept("3"))
     page.goto("teams")

@@ -1,0 +1,40 @@
+"""Batches in the console: rows, one batch, and what other teams see."""
+
+import httpx
+
+from batches.records import BatchState, LineState
+from tests.unit.http.batches.conftest import BatchServer, jsonl
+
+HTML = {"Accept": "text/html"}
+
+
+async def page(served: BatchServer, path: str) -> str:
+    response: httpx.Response = await served.http.get(f"/console/{path}", headers=HTML)
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+async def test_an_empty_page_says_how_to_begin(served: BatchServer) -> None:
+    assert "roundhouse batch run requests.jsonl" in await page(served, "batches")
+
+
+async def test_a_batch_can_be_cancelled_while_it_runs(served: BatchServer) -> None:
+    batch = await served.create(jsonl("a", "b", "c"))
+    await served.reach(batch.id, BatchState.IN_PROGRESS)
+    rows = await page(served, "batches?part=rows")
+    assert "0 of 3" in rows
+    assert f"POST v1/batches/{batch.id}/cancel" in rows
+    await served.client.batches.cancel(batch.id)
+    await served.batches.store.write(lambda tables: tables.lines.drop(batch.id, LineState.CANCELLED, 60.0))
+    await served.reach(batch.id, BatchState.CANCELLED)
+    rows = await page(served, f"batches?id={batch.id}")
+    assert "3: 0 answered, 0 failed, 3 cancelled" in rows
+    assert f"{batch.id}/cancel" not in rows
+
+
+async def test_faults_of_a_file_are_listed(served: BatchServer) -> None:
+    batch = await served.create(jsonl("same", "same"))
+    await served.reach(batch.id, BatchState.FAILED)
+    text = await page(served, f"batches?id={batch.id}")
+    assert "line 2: " in text
+    assert "duplicate_custom_id" in text
