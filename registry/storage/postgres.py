@@ -4,6 +4,7 @@
 |-----------------------------------------------|-----------------------------------------------------------|
 | its machine has gone                          | SILENCE: libpq, which by itself waits up to two hours     |
 | another session holds a lock                  | LOCK_SECONDS: PostgreSQL itself                           |
+| another server was stopped in a transaction   | IDLE_SECONDS: PostgreSQL ends it, and frees its locks     |
 | its processes stand still, or its disk hangs  | WRITE_SECONDS and READ_SECONDS: here, where a server asks |
 """
 
@@ -19,6 +20,8 @@ SILENCE = {
 }  # fmt: skip
 """Options of libpq; those of the address win."""
 LOCK_SECONDS = 5
+IDLE_SECONDS = 20
+"""Between two statements of a transaction; less than the silence after which other servers take over lines of batches."""
 WRITE_SECONDS, READ_SECONDS = 10.0, 30.0
 """For each answer. What is written are a few rows; a report may sum up many."""
 
@@ -27,7 +30,8 @@ def options(url: URL, schema: str | None) -> dict[str, Any]:
     """Options for libpq besides the address."""
     silence: dict[str, Any] = {name: value for name, value in SILENCE.items() if name not in url.query}
     url_options = url.query.get("options", "")
-    words = [f"-clock_timeout={LOCK_SECONDS}s", *([url_options] if isinstance(url_options, str) else url_options)]
+    words = [f"-clock_timeout={LOCK_SECONDS}s", f"-cidle_in_transaction_session_timeout={IDLE_SECONDS}s"]
+    words += [url_options] if isinstance(url_options, str) else url_options
     words += [] if schema is None else [f"-csearch_path={schema}"]
     return silence | {"options": " ".join(filter(None, words))}
 

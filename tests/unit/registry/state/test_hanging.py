@@ -74,3 +74,18 @@ def test_another_sessions_lock_is_not_waited_for_without_end(
             assert (state.models.pins(), state.models.aliases()) == ({}, {})
         assert state.adapters.pin(key).pinned
         assert state.adapters.get(key).pinned
+
+
+def test_what_a_stopped_server_locked_is_free_again(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that stands still in a transaction: its locks would hold up all others."""
+    monkeypatch.setattr(postgres, "WRITE_SECONDS", 600.0)
+    monkeypatch.setattr(postgres, "IDLE_SECONDS", 1)
+    lock = sa.select(sa.func.pg_advisory_xact_lock(5))
+    with opened(postgres_url) as stopped, opened(postgres_url) as other:
+        with pytest.raises(Unavailable), stopped.write() as holding:  # noqa: PT012
+            holding.execute(lock)
+            with other.write() as asking:
+                asking.execute(lock)  # within its lock_timeout of 5 s
+            holding.execute(sa.select(1))
+        with stopped.write() as holding:
+            assert holding.execute(sa.select(1)).scalar_one() == 1
