@@ -21,7 +21,7 @@ SILENCE = {
 """Options of libpq; those of the address win."""
 LOCK_SECONDS = 5
 IDLE_SECONDS = 20
-"""Between two statements of a transaction; less than the silence after which other servers take over lines of batches."""
+"""Between two statements of a transaction: less than the silence after which others take over lines of batches."""
 WRITE_SECONDS, READ_SECONDS = 10.0, 30.0
 """For each answer. What is written are a few rows; a report may sum up many."""
 

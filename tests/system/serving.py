@@ -118,6 +118,11 @@ class Server:
             raise
         return self
 
+    def wait_closed(self) -> Self:
+        """Until it has seen its first key: before, it lets in anybody, with that key as well, as another team."""
+        eventually(lambda: httpx.get(f"{self.url}/v1/models").status_code == 401, self.tail)
+        return self
+
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, f"the server ended:\n{self.tail()}"
         try:

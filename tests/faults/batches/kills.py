@@ -81,6 +81,7 @@ class Run:
             self._cli("limits", "set", "spend_per_month", BUDGET, "--team", "counted")
             self._key = self._cli("keys", "create", "--team", "counted", "--scopes", "infer,models")["value"]
             self._server.http.headers["x-api-key"] = self._key
+            self._server.wait_closed()
             eventually(lambda: self._server.http.get("/v1/status").status_code == 200)
             sent = {name: self._create(name, lines) for name, lines in self._made().items()}
             self._kill_all()

@@ -37,6 +37,7 @@ def test_a_batch_goes_on_after_a_restart_and_ends_with_its_key(tmp_path: Path) -
         keys(server, "teams", "create", "counted")
         key = keys(server, "keys", "create", "--team", "counted", "--scopes", "infer,models")
         server.http.headers["x-api-key"] = key["value"]
+        server.wait_closed()
         eventually(lambda: server.http.get("/v1/status").status_code == 200)
         id_ = _create(server, 200, 120)
         eventually(lambda: _batch(server, id_)["request_counts"]["completed"] > 20, server.tail)

@@ -85,6 +85,7 @@ class Run:
             self._cli("teams", "create", "counted")
             self._key = self._cli("keys", "create", "--team", "counted", "--scopes", "infer,models")["value"]
             self._server.http.headers["x-api-key"] = self._key
+            self._server.wait_closed()
             eventually(lambda: self._server.http.get("/v1/status").status_code == 200)
             self._up.set()
             threads = [threading.Thread(target=self._client, args=(number,)) for number in range(self._clients)]

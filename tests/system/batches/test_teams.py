@@ -32,6 +32,7 @@ class Teams:
     def wait_for(self, key: str) -> None:
         """Until the server knows a key."""
         headers = {"x-api-key": key}
+        self.server.wait_closed()
         eventually(lambda: self.server.http.get("/v1/files", headers=headers).status_code == 200)
 
     def command(self, *words: str) -> Any:
