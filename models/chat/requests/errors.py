@@ -34,6 +34,8 @@ OVERLONG = frozenset({"input_text", "input_tokens"})
 """What vLLM calls the prompt when it is longer than the context."""
 PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input"}
 _WORDS = re.compile(r"[a-z][a-z_]+")
+_COUNTS = re.compile(r"maximum context length is (\d+) tokens\..* (\d+) input tokens")
+"""The context and the prompt in vLLM's words; Claude Code reads both from Anthropic's."""
 _NUMBER = re.compile(rb'"?[-0-9]')
 """The beginning of a number, also inside a string, which vLLM takes."""
 
@@ -86,7 +88,9 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
 def _too_long(error: Mapping[str, Any], text: str, request: ChatRequest) -> dict[str, Any]:
     message = text or str(error.get("message"))
     if request.path in (MESSAGES, COUNT_TOKENS):  # Anthropic's errors have no code: its clients go by these words
-        return {**error, "message": f"prompt is too long: {message}"}
+        counts = _COUNTS.search(message)
+        sizes = "" if counts is None else f"{counts[2]} tokens > {counts[1]} maximum. "
+        return {**error, "message": f"prompt is too long: {sizes}{message}"}
     return {**error, "message": message, "param": PROMPTS.get(request.path), "code": ContextLengthExceeded.code}
 
 

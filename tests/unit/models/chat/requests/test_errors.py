@@ -18,6 +18,9 @@ def test_what_a_failure_of_a_living_engine_means(reached: bool, constrained: boo
     assert (fault and fault.code) == code
 
 
+LONG = "This model's maximum context length is 8 tokens. However, your prompt contains at least 9 input tokens."
+
+
 @pytest.mark.parametrize(
     ("path", "error", "expected"),
     [
@@ -27,6 +30,8 @@ def test_what_a_failure_of_a_living_engine_means(reached: bool, constrained: boo
          {"message": "Too long.", "param": "input", "code": "context_length_exceeded"}),
         ("/v1/messages", {"message": "Too long. (parameter=input_tokens, value=9)"},
          {"message": "prompt is too long: Too long."}),
+        ("/v1/messages", {"message": f"{LONG} (parameter=input_tokens, value=9)"},
+         {"message": f"prompt is too long: 9 tokens > 8 maximum. {LONG}"}),
         ("/v1/completions", {"message": "Bad. (parameter=logprobs, value=9)", "param": "logprobs"},
          {"message": "Bad. (parameter=logprobs, value=9)", "param": "logprobs"}),
         ("/v1/completions", {"message": "max_tokens is odd", "param": None},
