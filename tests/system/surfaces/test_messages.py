@@ -131,3 +131,5 @@ def test_a_prompt_that_is_too_long_is_named_so_that_agents_compact(claude: Anthr
     with pytest.raises(anthropic.BadRequestError, match="prompt is too long") as refused:
         claude.messages.create(model=MODEL, max_tokens=4, messages=[{"role": "user", "content": "x" * 5000}])
     assert "parameter=" not in str(refused.value)
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: 513 tokens > 512 maximum"):
+        claude.messages.create(model=MODEL, max_tokens=4, messages=[{"role": "user", "content": "x" * 700}])
