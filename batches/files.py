@@ -54,7 +54,7 @@ class FileTable:
         return None if row is None else _file(row)
 
     def ids(self) -> set[str]:
-        """Of all files whose bytes are stored."""
+        """Ids of all files whose bytes are stored."""
         with self._database.read() as connection:
             return set(connection.execute(sa.select(FILES.c.id)).scalars())
 

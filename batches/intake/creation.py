@@ -25,7 +25,7 @@ ANTHROPIC = "anthropic"
 MOST_LINES = {ANTHROPIC: 100_000}
 """By surface, where it is not the usual bound."""
 PREFIXES = {ANTHROPIC: "msgbatch"}
-"""Of a batch's id, where it is not `batch`."""
+"""Prefixes of ids by surface, where they are not `batch`."""
 AGAIN_SECONDS = 5.0
 """After a failure of the database."""
 Resolve = Callable[[BatchRecord, Sequence[str]], Awaitable[Mapping[str, str]]]

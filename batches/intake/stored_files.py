@@ -25,7 +25,7 @@ BATCH = "batch"
 PURPOSES = (BATCH, "user_data", "evals")
 DAY = 86_400
 LIFE_SECONDS = 30 * DAY
-"""Of a file whose upload names no other."""
+"""Life of a file whose upload names none, in seconds."""
 UNREAD_SECONDS = 3600
 """After which the input of a batch is removed that a crash kept from being created."""
 REPEAT_SECONDS = DAY

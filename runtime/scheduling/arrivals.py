@@ -20,7 +20,7 @@ class ArrivalRates:
         self._sums[service_class] += work
 
     def rate(self, service_class: ServiceClass, now: float) -> float:
-        """Of the time since the first request where that is short, but at least of a second."""
+        """Work per second lately: since the first request if that is recent, over a second at least."""
         self._fade(now)
         span = SPAN * -math.expm1(-max(1.0, now - self._since) / SPAN)
         return self._sums[service_class] / span

@@ -50,14 +50,14 @@ class ModelDemand:
     replicas: int
     """That serve it or are on their way."""
     least: int
-    """Of the recipe."""
+    """As the recipe has it."""
     rate: float
     """Work per second of one replica; 0: nothing was measured yet."""
     lead: float
     """Seconds until another replica serves."""
     classes: Sequence[ClassDemand]
     kv_use: float = 0.0
-    """Of the replica whose KV cache is the fullest, from 0 to 1."""
+    """Use of the fullest replica's KV cache, from 0 to 1."""
 
 
 def desired_replicas(demand: ModelDemand) -> int:
