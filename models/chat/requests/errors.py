@@ -34,7 +34,7 @@ OVERLONG = frozenset({"input_text", "input_tokens"})
 """What vLLM calls the prompt when it is longer than the context."""
 PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input"}
 _WORDS = re.compile(r"[a-z][a-z_]+")
-_COUNTS = re.compile(r"maximum context length is (\d+) tokens\..* (\d+) input tokens")
+_COUNTS = re.compile(r"maximum context length is (\d+) tokens\..* contains (?:at least )?(\d+) input tokens")
 """The context and the prompt in vLLM's words; Claude Code reads both from Anthropic's."""
 _NUMBER = re.compile(rb'"?[-0-9]')
 """The beginning of a number, also inside a string, which vLLM takes."""

@@ -18,6 +18,10 @@ def test_what_a_failure_of_a_living_engine_means(reached: bool, constrained: boo
     assert (fault and fault.code) == code
 
 
+LETTERS = (
+    "This model's maximum context length is 8 tokens. However, your prompt contains 99 characters (more than 40 "
+    "characters, which is the upper bound for 8 input tokens)."
+)
 LONG = "This model's maximum context length is 8 tokens. However, your prompt contains at least 9 input tokens."
 
 
@@ -30,6 +34,8 @@ LONG = "This model's maximum context length is 8 tokens. However, your prompt co
          {"message": "Too long.", "param": "input", "code": "context_length_exceeded"}),
         ("/v1/messages", {"message": "Too long. (parameter=input_tokens, value=9)"},
          {"message": "prompt is too long: Too long."}),
+        ("/v1/messages", {"message": f"{LETTERS} (parameter=input_text, value=99)"},
+         {"message": f"prompt is too long: {LETTERS}"}),
         ("/v1/messages", {"message": f"{LONG} (parameter=input_tokens, value=9)"},
          {"message": f"prompt is too long: 9 tokens > 8 maximum. {LONG}"}),
         ("/v1/completions", {"message": "Bad. (parameter=logprobs, value=9)", "param": "logprobs"},
