@@ -71,7 +71,8 @@ def run(
     if as_json:
         emit(batch)
     else:
-        print(f"{batch['request_counts']['completed']} answers are in {output}")
+        count = batch["request_counts"]["completed"]
+        print(f"{count} answers are in {output}" if count != 1 else f"1 answer is in {output}")
 
 
 def _check_input(path: Path) -> str:

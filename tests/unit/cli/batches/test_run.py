@@ -68,6 +68,13 @@ def input_(tmp_path: Path) -> Path:
     return path
 
 
+def test_one_answer_is_one(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
+    Batches(server, batch("completed", 1))
+    output = tmp_path / "out.jsonl"
+    result = run("batch", "run", str(input_), "-o", str(output))
+    assert result.stdout == f"1 answer is in {output}\n", result.stderr
+
+
 def test_all_answers(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
     served = Batches(server, batch("validating"), batch("in_progress", 2), batch("completed", 5))
     output = tmp_path / "out.jsonl"
