@@ -13,9 +13,8 @@ from batches.intake.checker import InputChecker
 from batches.intake.creation import BatchCreator, NewBatch, Resolve
 from batches.intake.stored_files import FileLimits, StoredFiles, unknown_page_error
 from batches.output import OutputKind
-from batches.records import BatchRecord
+from batches.records import URLS, BatchRecord
 from batches.store import BatchStore
-from batches.urls import URLS
 from registry.base.wording import quoted
 from registry.errors import FinalConflict, NotFound, RoundhouseError
 

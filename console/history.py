@@ -122,7 +122,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of a streamed answer after its first token; None: too short to say, or it came whole."""
+        """Speed of a streamed answer after its first token; None: too short to say, or it came whole."""
         if not self.is_stream or self.first is None or self.completion_tokens < 2 or self.total <= self.first:
             return None
         return (self.completion_tokens - 1) / (self.total - self.first)

@@ -194,7 +194,7 @@ class LimitSink:
 def charged(record: RequestRecord) -> tuple[Usage, int]:
     """Usage that counts for the team, and the tokens of routing.
 
-    Of a line of a batch only a whole answer counts: any other attempt is repeated, or ends as an error.
+    A line of a batch counts only by its whole answer: any other attempt is repeated, or ends as an error.
     """
     is_repeated = record.context.source == BATCH and (record.end is not End.DONE or (record.status or 0) >= 400)
     return (Usage(), 0) if is_repeated else (record.usage, record.routing_tokens)

@@ -41,7 +41,7 @@ class SignalView(msgspec.Struct, frozen=True, kw_only=True):
     arriving_work_per_second: Annotated[float, Meta(description="A mean of about 30 s; refused work counts.")]
     replica_work_per_second: Annotated[float, Meta(description="Of one replica; 0: nothing was measured yet.")]
     classes: dict[str, ClassWaitView]
-    kv_cache_use: Annotated[float | None, Meta(description="Of the fullest, 0 to 1; null: it has none.")]
+    kv_cache_use: Annotated[float | None, Meta(description="Use of the fullest KV cache, 0 to 1; null: it has none.")]
     lead_seconds: Annotated[float, Meta(description="Expected until one more replica would serve.")]
 
 

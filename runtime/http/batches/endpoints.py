@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from batches.intake.creation import NewBatch
-from batches.urls import URLS
+from batches.records import URLS
 from registry.errors import BadRequest
 from runtime.http.admin.answers import json_answer
 from runtime.http.batches.files import list_answer

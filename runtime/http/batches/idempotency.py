@@ -15,7 +15,7 @@ def idempotency_key(request: Request) -> str:
     """The header's value; empty where there is none. Raises BadRequest for one that is too long."""
     key = request.headers.get(HEADER, "")
     if len(key) > MOST:
-        raise BadRequest(f"An {HEADER} may have {MOST} letters.", param=HEADER)
+        raise BadRequest(f"An {HEADER} has at most {MOST} characters: send a shorter one.", param=HEADER)
     return key
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
 from batches.intake.creation import NewBatch
-from batches.urls import URLS
+from batches.records import URLS
 from registry.errors import BadRequest
 from runtime.http.admin.answers import json_answer
 from runtime.http.batches.endpoints import PATH as BATCHES

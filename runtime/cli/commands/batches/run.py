@@ -79,7 +79,7 @@ def _check_input(path: Path) -> str:
     """The endpoint that the lines name. Raises RefusedError with what is wrong with them."""
     from batches.check_process import InputJob, InputSummary
     from batches.check_process import check as check_lines
-    from batches.urls import URLS
+    from batches.records import URLS
 
     if not path.is_file():
         raise RefusedError(f"There is no file {path}.")
