@@ -32,6 +32,9 @@ ADVICE = {
 """vLLM's advice to those who start it from a shell, and what to do here."""
 OVERLONG = frozenset({"input_text", "input_tokens"})
 """What vLLM calls the prompt when it is longer than the context."""
+TEXT_ONLY = "is not a multimodal model"
+"""vLLM's end of a message that names the model as the engine knows it, by a digest or as its base."""
+SEND_TEXT = "This model reads text only: leave out images, sounds and videos."
 PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input"}
 _WORDS = re.compile(r"[a-z][a-z_]+")
 _COUNTS = re.compile(r"maximum context length is (\d+) tokens\..* contains (?:at least )?(\d+) input tokens")
@@ -77,6 +80,9 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
             return msgspec.json.encode({**whole, "error": _too_long(error, text, request)})
         if error.get("param") is not None:
             return data
+        if text.endswith(TEXT_ONLY) or str(error.get("message")).endswith(TEXT_ONLY):
+            param = PROMPTS.get(request.path)
+            return msgspec.json.encode({**whole, "error": {**error, "message": SEND_TEXT, "param": param}})
         numbers = _numbers(request.fields)
     except NOT_JSON:
         return data

@@ -259,7 +259,7 @@ def test_responses_with_instructions_tools_and_a_schema(client: OpenAI) -> None:
     [
         ({"functions": [{"name": "f", "parameters": {}}]}, "functions"),
         ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}, "audio"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "multimodal"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "text only"),
         ({"extra_body": {"thinking_token_budget": 9}}, "reasoning"),
         ({"logprobs": True, "top_logprobs": 10_000}, "logprobs"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool"),
