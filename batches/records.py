@@ -77,7 +77,7 @@ class BatchFault:
     code: str
     message: str
     line: int | None = None
-    """LineCounts from 1."""
+    """Counts from 1."""
     param: str | None = None
 
 
@@ -160,7 +160,7 @@ class NewLine:
     """A line of the input file."""
 
     number: int
-    """LineCounts from 0, without blank lines."""
+    """Counts from 0, without blank lines."""
     custom_id: str
     model: str
     """Name that its body asks for; '': none that can be read."""

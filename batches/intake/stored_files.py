@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +27,7 @@ DAY = 86_400
 LIFE_SECONDS = 30 * DAY
 """Life of a file whose upload names none, in seconds."""
 UNREAD_SECONDS = 3600
-"""After which the input of a batch is removed that a crash kept from being created."""
+"""Life of a batch's input, in seconds, if a crash comes before the batch is created."""
 REPEAT_SECONDS = DAY
 """For which an Idempotency-Key is remembered."""
 
@@ -142,7 +142,7 @@ class StoredFiles:
         return await self.insert(file, source)
 
     async def hide(self, file: FileRecord) -> None:
-        """Show a file to nobody; `sweep` removes it once no batch reads it. Raises Unavailable."""
+        """Hide a file from its team; `sweep` removes it once no batch reads it. Raises Unavailable."""
         await self._store.write(lambda tables: tables.files.delete(file.id, file.team, self._clock()))
 
     async def _checked(self, file: FileRecord, source: Path) -> FileRecord:
@@ -241,8 +241,6 @@ class StoredFiles:
 
 
 def _with_check(file: FileRecord, summary: InputSummary) -> FileRecord:
-    from dataclasses import replace
-
     if not summary.fault_count:
         return replace(file, lines=summary.lines)
     first = summary.faults[0]

@@ -16,9 +16,9 @@ from tenants.caller import ServiceClass
 
 KV_SERIES = "vllm:kv_cache_usage_perc"
 LEAST_LEAD = 1.0
-"""Seconds: a load is no faster."""
+"""Seconds that any load takes at least."""
 NOTHING = 1e-3
-"""Work per second that is left of requests long ago."""
+"""Work per second below which a class counts as idle."""
 RUNNING = frozenset({ModelState.READY, ModelState.LOADING})
 
 

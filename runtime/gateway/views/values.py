@@ -228,7 +228,7 @@ class ReplicaPlanView(msgspec.Struct, frozen=True):
 
 
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a model with several replicas the first one's, but for `replicas`."""
+    """The plan of a model's first replica; `replicas` has those of all."""
 
     object: Literal["plan"] = "plan"
     model: str
