@@ -10,6 +10,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,11 +187,8 @@ async def receive(
     with uploads.share(folder, {owner: SHARES[owner[0]] for owner in owners}) as share:
         try:
             try:
-                handle = await asyncio.to_thread(_create, path)
-                try:
-                    await _fill(request, parser, parts, handle, most, share, uploads.bounds)
-                finally:
-                    os.close(handle)
+                async with new_file(path, make_folder=True) as file:
+                    await _fill(request, parser, parts, file, most, share, uploads.bounds)
             except OSError as error:
                 raise Unavailable(
                     f"The upload could not be stored: {os.strerror(error.errno or 0)}.", code="no_space", retry_after=30
@@ -202,13 +200,39 @@ async def receive(
             path.unlink(missing_ok=True)
 
 
-def _create(path: Path) -> int:
-    path.parent.mkdir(mode=0o700, exist_ok=True)  # of the data directory: one that was moved is missed
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+@asynccontextmanager
+async def new_file(path: Path, *, make_folder: bool = False) -> AsyncIterator[BufferedWriter]:
+    """Create a private file, for threads to write and flush. Raises OSError.
+
+    A cancelled request leaves its thread behind, perhaps in the midst of a write. The file's lock makes `close` wait
+    for that write and fails later ones. With a bare descriptor they would go to whoever has its number by then: the
+    connection of another client.
+    """
+    file = await asyncio.to_thread(_create, path, make_folder)
+    try:
+        yield file
+    finally:
+        await asyncio.shield(asyncio.to_thread(file.close))
+
+
+def _create(path: Path, make_folder: bool) -> BufferedWriter:
+    if make_folder:
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # of the data directory: one that was moved is missed
+    return open(path, "xb", opener=_private)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 async def _fill(
-    request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int, share: UploadShare, bounds: Bounds
+    request: Request,
+    parser: MultipartParser,
+    parts: _Parts,
+    file: BufferedWriter,
+    most: int,
+    share: UploadShare,
+    bounds: Bounds,
 ) -> None:
     """Feed the parser and write the file. OSError comes from the disk only."""
     loop = asyncio.get_running_loop()
@@ -228,7 +252,7 @@ async def _fill(
                         raise BadRequest(f"The form cannot be read: {error}.", code="invalid_form") from None
                     await asyncio.sleep(0)
                 if len(parts.pending) >= BUFFER:
-                    await asyncio.to_thread(_write, handle, parts)
+                    await asyncio.to_thread(_write, file, parts)
                     share.written()
                 timeout.reschedule(min(end, loop.time() + pause))
     except TimeoutError:
@@ -237,12 +261,12 @@ async def _fill(
         ) from None
     if not parts.ended:
         raise BadRequest("The form ends before its closing boundary.", code="invalid_form")
-    await asyncio.to_thread(_write, handle, parts)
+    await asyncio.to_thread(_write, file, parts)
     share.written()
 
 
-def _write(handle: int, parts: _Parts) -> None:
-    view = memoryview(bytes(parts.pending))
+def _write(file: BufferedWriter, parts: _Parts) -> None:
+    data = bytes(parts.pending)
     parts.pending.clear()
-    while view:
-        view = view[os.write(handle, view) :]
+    file.write(data)
+    file.flush()

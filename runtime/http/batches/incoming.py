@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BufferedWriter
 from pathlib import Path
 
 from fastapi import Request
@@ -17,7 +18,7 @@ from runtime.gateway.core import Gateway
 from runtime.http.bodies import too_large_error
 from runtime.http.guard.memory import SHARES, owners_of
 from runtime.http.middleware import context_of
-from runtime.http.upload import BUFFER
+from runtime.http.upload import BUFFER, new_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,7 @@ async def receive_body(request: Request, gateway: Gateway) -> AsyncIterator[Stor
     try:
         await asyncio.to_thread(make_private, folder)
         with services.uploads.share(folder, {owner: SHARES[owner[0]] for owner in owners}) as share:
-            handle = await asyncio.to_thread(_create, path)
-            try:
+            async with new_file(path) as file:
                 async for chunk in request.stream():
                     size += len(chunk)
                     if size > limit:
@@ -55,12 +55,10 @@ async def receive_body(request: Request, gateway: Gateway) -> AsyncIterator[Stor
                     share.add(len(chunk))
                     pending += chunk
                     if len(pending) >= BUFFER:
-                        await asyncio.to_thread(_write, handle, pending, digest)
+                        await asyncio.to_thread(_write, file, pending, digest)
                         share.written()
-                await asyncio.to_thread(_write, handle, pending, digest)
+                await asyncio.to_thread(_write, file, pending, digest)
                 share.written()
-            finally:
-                os.close(handle)
             yield StoredBody(path, digest.hexdigest())
     except Unavailable as error:
         if error.code != "storage_full":
@@ -73,14 +71,9 @@ async def receive_body(request: Request, gateway: Gateway) -> AsyncIterator[Stor
         await asyncio.shield(asyncio.to_thread(path.unlink, missing_ok=True))
 
 
-def _create(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-
-
-def _write(handle: int, pending: bytearray, digest: "hashlib._Hash") -> None:
+def _write(file: BufferedWriter, pending: bytearray, digest: "hashlib._Hash") -> None:
     data = bytes(pending)
     pending.clear()
     digest.update(data)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
+    file.write(data)
+    file.flush()
