@@ -14,7 +14,7 @@ from registry import errors
 from registry.errors import RoundhouseError
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("registry", "adapters", "models", "tenants", "routing", "batches", "launch", "runtime")
+SOURCES = ("registry", "adapters", "models", "tenants", "routing", "batches", "launch", "fleet", "runtime")
 LONGEST = 240
 
 CLASSES: dict[str, type[RoundhouseError]] = {

@@ -12,7 +12,7 @@ from typing import Any
 import grimp
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("runtime", "console", "tenants", "routing", "batches", "launch", "models", "adapters", "registry")
+PRODUCT = ("runtime", "console", "fleet", "tenants", "routing", "batches", "launch", "models", "adapters", "registry")
 MAX_FILES = 15
 """Source files of a folder, beside its `__init__.py`."""
 

@@ -16,6 +16,7 @@ from tests.contract.vllm import touch_scan
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real
+ROOMS = ("registry", "adapters", "models", "tenants", "routing", "batches", "launch", "console", "fleet", "runtime")
 ROOT = Path(__file__).parents[3]
 
 
@@ -143,7 +144,7 @@ def test_vllm_is_imported_in_one_folder_only() -> None:
     vllm = re.compile(r"^\s*(from|import) vllm\b|import_module\(\"vllm", re.MULTILINE)
     outside = [
         str(file.relative_to(ROOT))
-        for room in ("registry", "adapters", "models", "tenants", "routing", "batches", "launch", "console", "runtime")
+        for room in ROOMS
         for file in (ROOT / room).rglob("*.py")
         if vllm.search(file.read_text()) and "models/chat/vllm" not in file.as_posix()
     ]

@@ -9,7 +9,7 @@ from tests.system.serving import STARTER, Server
 from tests.system.test_adapters import new_content, register, say
 
 pytestmark = pytest.mark.real
-NAMES = ("runtime", "models", "adapters", "registry", "tenants", "console", "routing", "batches", "launch")
+NAMES = ("runtime", "models", "adapters", "registry", "tenants", "console", "routing", "batches", "launch", "fleet")
 
 
 def test_no_process_of_the_server_imports_what_lies_where_it_was_started(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from runtime.cli.options import root
 from tests.unit.cli.test_help import ALL, parameters
 
-ROOMS = ("adapters", "console", "launch", "registry", "routing", "runtime", "tenants")
+ROOMS = ("adapters", "console", "fleet", "launch", "registry", "routing", "runtime", "tenants")
 """`models` speaks of vLLM's options, too."""
 OPTIONS = {option for command in ALL.values() for p in parameters(command) for option in (*p.opts, *p.secondary_opts)}
 OTHERS = {"--help", "--version", "--gpus", "--include", "--local-dir"}

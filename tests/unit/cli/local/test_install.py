@@ -27,7 +27,7 @@ OTHER_FOLDERS = {
 }  # fmt: skip
 """Only in the CUDA build; only in the environments of scripts/install-clients."""
 FOLDERS = {
-    "registry", "adapters", "models", "tenants", "routing", "batches", "launch", "console", "runtime", "tests",
+    "registry", "adapters", "models", "tenants", "routing", "batches", "launch", "console", "fleet", "runtime", "tests",
     "benchmarks", "docs", "starter-training",
 }  # fmt: skip
 OURS = FOLDERS | {"starter_training"}

@@ -9,7 +9,7 @@ import pytest
 from registry.base.json import NOT_JSON
 
 ROOT = Path(__file__).parents[4]
-ROOMS = ("runtime", "console", "tenants", "routing", "batches", "launch", "models", "adapters")
+ROOMS = ("runtime", "console", "fleet", "tenants", "routing", "batches", "launch", "models", "adapters")
 APART = {"runtime/slots/frames.py", "models/chat/grammars/sizes.py"}
 """Our own frames, and a text that is Unicode already."""
 

@@ -1,0 +1,1 @@
+"""What nodes report, and the policies of a fleet: no server, no network."""
