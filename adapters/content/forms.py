@@ -1,6 +1,6 @@
-"""Forms in which trainers, archives and hubs leave adapters: which are taken, and what makes others of them.
+"""Forms in which trainers, archives and hubs leave adapters: which are taken, and what to do with others.
 
-Told by file names and the first bytes alone. docs/adapters.md has these tables.
+File names and the first bytes tell them apart. docs/reference/adapter-forms.md has these tables.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Tables of docs/adapters.md: the forms in which adapters come."""
+"""The tables of docs/reference/adapter-forms.md: the forms in which adapters come."""
 
 from adapters.content.config import REFUSED
 from adapters.content.forms import FOREIGN, KINDS, LFS_FAULT, TAKEN
