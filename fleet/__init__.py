@@ -32,7 +32,10 @@ A **block**, the part of a limit that one server may use in one window:
 
 The sum of blocks never exceeds the limit's capacity. The block of a killed server stays granted until its window ends.
 
-reports.py    what a node reports, and the table of the newest reports
+reports.py    what a node reports
+table.py      the newest report of each node
+index.py      nodes by what they serve
+choose.py     which nodes get a request
 
 It imports nothing of the server: `runtime` sends reports, passes requests on and loads models.
 """

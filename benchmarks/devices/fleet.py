@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from registry.recipes.definition import Batching
+from routing.replicas import ReplicaState, choose, keys_of
 from runtime.scheduling.admission import QueueAdmission, WaitingBound
 from runtime.scheduling.fair import Pace, QueueRequest
 from runtime.scheduling.placement import Placement
 from runtime.scheduling.queue import SWAP_SECONDS
-from runtime.scheduling.replicas import ReplicaState, choose, keys_of
 
 STEP = 0.02
 """Seconds of an engine's step: a token for each request that runs."""

@@ -29,7 +29,7 @@ from benchmarks.peers import processes
 from benchmarks.peers.servers import Server, start_all
 from benchmarks.report.generated import write_model
 from benchmarks.streams import Scripted, paced_request, scripted_recipe
-from runtime.scheduling.replicas import ReplicaState, choose, keys_of
+from routing.replicas import ReplicaState, choose, keys_of
 
 AT_ONCE, TOKENS, PAUSE_MS = 16, 20, 40
 

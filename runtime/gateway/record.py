@@ -18,9 +18,9 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from models.messages import Usage
+from routing.replicas import Reason
 from runtime.gateway.context import RequestContext, Trace, TranscriptSink
 from runtime.gateway.target import Target
-from runtime.scheduling.replicas import Reason
 from tenants.ledger.rows import Entry
 from tenants.limits.limiter import Admission
 

@@ -11,7 +11,7 @@ from models.tasks import Call
 from registry.files.context import Ability
 from registry.records import Version
 from routing.decision import Decision
-from runtime.scheduling.replicas import Reason
+from routing.replicas import Reason
 from tenants.costs.prices import PriceList
 
 _UNQUOTED = punctuation.replace("%", "")

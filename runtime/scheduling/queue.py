@@ -15,7 +15,7 @@ the base only.
 An engine that sleeps is away: residency closes the queue, waits until it is settled, and opens it after the wake with
 all adapters unplaced, as after a load.
 
-Most models have one replica. Where there are several, `runtime.scheduling.replicas` chooses the queue of a request, all
+Most models have one replica. Where there are several, `routing.replicas` chooses the queue of a request, all
 share accounts and bounds, and a request may move to the queue of another one: when its own goes away, or when the other
 can start it sooner (rule 10 of the policy).
 """
@@ -29,13 +29,13 @@ from models.messages import AdapterRef
 from registry.errors import RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
+from routing.replicas import ReplicaState
 from runtime.scheduling.admission import QueueAdmission, QueueEntry, SlotLease, WaitingBound
 from runtime.scheduling.arrivals import ArrivalRates
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
 from runtime.scheduling.fair import DEFAULT_REQUEST, Pace, Pool, QueueRequest
 from runtime.scheduling.placement import TIERS, AdapterStatus, Placement, PlacementPlan
 from runtime.scheduling.probes import ProbeResult
-from runtime.scheduling.replicas import ReplicaState
 from runtime.slots.link import SlotLink
 from tenants.caller import ServiceClass
 

@@ -18,6 +18,7 @@ from models.tasks.chat import ChatPayload
 from registry.errors import DeadlineExceeded, Unavailable
 from registry.files.context import Ability, abilities_of, context_of
 from registry.records import Version
+from routing.replicas import Reason, choose, keys_of
 from runtime.gateway.backend import LoadProgress, TargetState
 from runtime.gateway.charging import batch_price_list, price_list
 from runtime.gateway.local.work import ANSWER_TOKEN, WorkEstimator, work_of
@@ -30,7 +31,6 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import SlotLease, unreachable
 from runtime.scheduling.fair import QueueRequest
-from runtime.scheduling.replicas import Reason, choose, keys_of
 from runtime.slots import frames
 from runtime.slots.link import FrameCall
 from tenants.caller import Caller, ServiceClass

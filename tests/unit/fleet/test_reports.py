@@ -1,22 +1,12 @@
-"""Reports of nodes: the table of `fleet.reports`, and how late each one is."""
+"""Reports of nodes: the table of `fleet.table`, and how late each one is."""
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.reports import (
-    DRIFT,
-    MAX_ADAPTERS,
-    MAX_LEAD_SECONDS,
-    MAX_NODES,
-    MAX_REPORT_BYTES,
-    DeviceReport,
-    NodeReport,
-    ReplicaReport,
-    ReportTable,
-    encode,
-)
+from fleet.reports import MAX_ADAPTERS, MAX_REPORT_BYTES, DeviceReport, NodeReport, ReplicaReport, encode
+from fleet.table import DRIFT, MAX_LEAD_SECONDS, MAX_NODES, ReportTable
 
 DIGEST = f"sha256:{7:064x}"
 

@@ -1,4 +1,4 @@
-"""Which replica gets a request: the table of `runtime.scheduling.replicas`, and properties."""
+"""Which replica gets a request: the table of `routing.replicas`, and properties."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.scheduling.replicas import (
+from routing.replicas import (
     PREFIX_BYTES,
     HomeKeys,
     ReplicaState,
@@ -118,7 +118,7 @@ def test_a_replica_that_goes_moves_only_its_own_keys(count: int, number: int) ->
 
 def test_homes_are_spread_evenly_and_the_same_in_every_process() -> None:
     script = (
-        "from runtime.scheduling.replicas import *\n"
+        "from routing.replicas import *\n"
         "states = [ReplicaState(n, 0.0, 0.0, 1.0) for n in range(1, 5)]\n"
         "print(*(choose(states, keys_of(None, '', f'sha256:{n:064x}'), 0.0)[0] for n in range(400)))"
     )

@@ -54,7 +54,7 @@ class ReplicaState(NamedTuple):
     """One replica that is ready, as one request finds it."""
 
     number: int
-    """From 1 to MOST_REPLICAS."""
+    """From 1 to MOST_REPLICAS; 0 where its homes are known (`choose_near`)."""
     start: float
     """Predicted seconds until its turn; 0: at once."""
     work: float
@@ -79,11 +79,16 @@ def choose(replicas: Sequence[ReplicaState], keys: HomeKeys, prefill: float) -> 
         prefill: seconds to read the prompt where its beginning is not cached.
     """
     prompt, adapter = keys
-    home = warm = -1
-    if adapter is not None:
-        home = _home(replicas, adapter)
-    if prompt is not None:
-        warm = _home(replicas, prompt)
+    home = -1 if adapter is None else _home(replicas, adapter)
+    return choose_near(replicas, home, -1 if prompt is None else _home(replicas, prompt), prefill)
+
+
+def choose_near(replicas: Sequence[ReplicaState], home: int, warm: int, prefill: float) -> tuple[int, Reason]:
+    """`choose`, where it is known which replica is the home of the adapter, and which that of the prompt.
+
+    Args:
+        home, warm: positions; -1: there is none.
+    """
     costs = [one[1] + one[3] for one in replicas]
     if warm >= 0:
         costs[warm] -= prefill  # all others have it to read

@@ -1,0 +1,195 @@
+"""Which nodes get a request: at most two, the second for when the first does not answer. Pure: no clock, no I/O.
+
+A node chooses among its own replicas. Among nodes the question is the same as among replicas, so
+`routing.replicas.choose_near` answers it; here are the few candidates that it gets of all nodes.
+
+| the request has                   | candidates                                                                  |
+|-----------------------------------|-----------------------------------------------------------------------------|
+| an adapter that has a place       | of the nodes that hold it: the prompt's home, the next one, and two by      |
+| somewhere                         | draw; and two by draw of all that serve the model                           |
+| an adapter that has none          | the adapter's home, the next one, and three by draw of all that serve it    |
+| no adapter                        | the prompt's home, the next one, and three by draw of all that serve it     |
+
+1. A node whose newest report is older than REPORT_SECONDS, or that has another revision, is no candidate.
+2. Nor is one with far more work than the mean of those that serve the model, while another one is not so busy: then an
+   adapter gets a place on one more node, and so follows its load.
+3. Of the others `choose_near` takes one; the second try is the cheapest of the rest.
+4. Where no node is ready, those that load the model come first, then those where it sleeps, then the one to which the
+   model's name hashes among all nodes, which may load it.
+
+Two draws are enough: with the better of two nodes drawn at random the most loaded one is close to the mean, however old
+the reports are, while "the least loaded of all" sends everything to one node between two reports.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import islice
+from math import inf
+from typing import Literal, NamedTuple
+
+from fleet.index import NodeEntry, NodeGroup, fresh, position_of
+from fleet.table import REPORT_SECONDS, ReportTable
+from routing.replicas import MOST_LOAD, ReplicaState, choose_near
+from routing.replicas import Reason as ReplicaReason
+
+STAGE_SECONDS = 0.15
+"""To read an adapter into host memory."""
+PLACE_SECONDS = 0.05
+"""To bring an adapter from there into a place."""
+SLACK = 1.0
+"""Requests above the mean that no node is too busy for."""
+TRIES = 2
+
+Reason = ReplicaReason | Literal["loading", "asleep", "home", "none"]
+
+
+class FleetTarget(NamedTuple):
+    """What runs a request."""
+
+    model: str
+    revision: str = ""
+    """Of the model; empty: any."""
+    digest: str | None = None
+    """Of its adapter."""
+    draw: int = 0
+    """64 random bits of the request, such as of its id."""
+
+
+class NodeChoice(NamedTuple):
+    tries: tuple[str, ...]
+    reason: Reason
+    candidates: Sequence[tuple[str, ReplicaState]] = ()
+    """For an explanation: those that were compared."""
+
+
+def prefix_key(salt: str, digest: str | None, prefix: bytes) -> int:
+    """Where the beginning of a prompt is on the ring. prefix: by `routing.replicas.prefix_of`."""
+    data = b"\0".join((salt.encode(), (digest or "").encode(), prefix))
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+
+
+def choose(target: FleetTarget, prefix: int | None, reports: ReportTable, now: float) -> Sequence[str]:
+    """The nodes to try, the best first; at most TRIES.
+
+    Args:
+        prefix: `prefix_key` of its prompt; None: its engine caches none.
+    """
+    return _decide(target, prefix, reports, now - REPORT_SECONDS).tries
+
+
+def explain(target: FleetTarget, prefix: int | None, reports: ReportTable, now: float) -> NodeChoice:
+    """`choose` with its reason, and with what was compared."""
+    decision = _decide(target, prefix, reports, now - REPORT_SECONDS)
+    compared = zip((node.name for node in decision.nodes), decision.states, strict=False)
+    return NodeChoice(tuple(decision.tries), decision.reason, list(compared))
+
+
+class _Decision(NamedTuple):
+    nodes: Sequence[NodeEntry]
+    states: Sequence[ReplicaState]
+    reason: Reason
+    first: int = 0
+    second: int = -1
+    """Positions of the tries; without a second one all of the nodes are tries."""
+
+    @property
+    def tries(self) -> Sequence[str]:
+        if self.second < 0:
+            return [node.name for node in self.nodes]
+        return self.nodes[self.first].name, self.nodes[self.second].name
+
+
+def _decide(target: FleetTarget, prefix: int | None, reports: ReportTable, oldest: float) -> _Decision:
+    model, revision, digest, draw = target
+    index = reports.index
+    group = index.serving(model)
+    if group is None:
+        return _cold(model, reports, oldest)
+    holders = None if digest is None else index.holding(digest)
+    picks = _picks(group, holders, digest, prefix, draw)
+    nodes = [node for node in dict.fromkeys(picks) if node.at >= oldest and model in node.loads]  # 1
+    if revision:
+        nodes = [node for node in nodes if node.loads[model].revision == revision]
+    if len(nodes) < TRIES < len(group.nodes):
+        nodes += [node for node in _others(group, model, revision, oldest, draw) if node not in nodes]
+    if not nodes:
+        return _cold(model, reports, oldest)
+    if digest is None:
+        states = [node.loads[model].state(0.0) for node in nodes]
+    else:
+        states = [node.loads[model].state(_swap_seconds(node, digest)) for node in nodes]
+    most = MOST_LOAD * group.work / len(group.nodes) + SLACK
+    works = [state[2] for state in states]
+    if min(works) <= most < max(works):  # 2
+        nodes = [node for node, work in zip(nodes, works, strict=True) if work <= most]
+        states = [state for state in states if state[2] <= most]
+    home = warm = -1
+    if nodes[0] is picks[0] or nodes[0] is picks[1]:
+        if digest is not None and holders is None:
+            home = 0
+        elif prefix is not None:
+            warm = 0
+    at, reason = choose_near(states, home, warm, nodes[0].loads[model].prefill)  # 3
+    second, least = -1, inf
+    for i, state in enumerate(states):
+        cost = state[1] + state[3]
+        if i != at and cost < least:
+            second, least = i, cost
+    return _Decision(nodes, states, reason, at, second)
+
+
+def _others(group: NodeGroup, model: str, revision: str, oldest: float, draw: int) -> Sequence[NodeEntry]:
+    """The first nodes from a drawn one on, where most of the candidates are silent or have another revision."""
+    first = draw % len(group.nodes)
+    around = (*group.nodes[first:], *group.nodes[:first])
+    able = (one for one in around if one.at >= oldest and (not revision or one.loads[model].revision == revision))
+    return list(islice(able, TRIES))
+
+
+def _swap_seconds(node: NodeEntry, digest: str) -> float:
+    if digest in node.placed:
+        return 0.0
+    return PLACE_SECONDS if digest in node.staged else STAGE_SECONDS + PLACE_SECONDS
+
+
+def _picks(
+    group: NodeGroup, holders: NodeGroup | None, digest: str | None, prefix: int | None, draw: int
+) -> list[NodeEntry]:
+    """Candidates as the table says, some of them twice. Homes are the first two."""
+    nodes = group.nodes
+    count = len(nodes)
+    if holders is not None:
+        near, held = holders.nodes, len(holders.nodes)
+        first = holders.home(prefix) if prefix is not None else draw % held
+        return [
+            near[first],
+            near[(first + 1) % held],
+            near[(draw >> 12) % held],
+            near[(draw >> 24) % held],
+            nodes[(draw >> 36) % count],
+            nodes[(draw >> 48) % count],
+        ]
+    if digest is not None:
+        first = group.home(int(digest[7:23], 16))
+    else:
+        first = group.home(prefix) if prefix is not None else draw % count
+    return [
+        nodes[first],
+        nodes[(first + 1) % count],
+        nodes[(draw >> 12) % count],
+        nodes[(draw >> 24) % count],
+        nodes[(draw >> 36) % count],
+    ]
+
+
+def _cold(model: str, reports: ReportTable, oldest: float) -> _Decision:
+    """Rule 4: no node is ready for it."""
+    group, key = reports.index.warming(model), position_of(model)
+    if group is not None:
+        warming = fresh(group.nodes, oldest, group.home(key), len(group.nodes))
+        warming.sort(key=lambda node: node.phases[model] != "loading")
+        if warming:
+            return _Decision(warming[:TRIES], (), "loading" if warming[0].phases[model] == "loading" else "asleep")
+    every = reports.index.all
+    homes = fresh(every.nodes, oldest, every.home(key), TRIES) if every.nodes else []
+    return _Decision(homes, (), "home" if homes else "none")

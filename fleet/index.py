@@ -1,0 +1,214 @@
+"""Nodes by what they serve: kept up to date as reports come, so that a choice reads a few of them only."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+
+from fleet.reports import NodeReport, ReplicaPhase, ReplicaReport
+from routing.replicas import ReplicaState
+
+FULL_KV = 0.95
+"""An engine with more of its cache in use takes no new request before another one ends."""
+UNKNOWN_SECONDS = 1.0
+"""Taken for the duration of a request where none has ended yet."""
+
+
+class ReplicaLoad:
+    """What one node's replicas of a model have to do: as reported, and what this server sent there since."""
+
+    __slots__ = ("free", "prefill", "revision", "sent", "start", "turn", "work")
+
+    def __init__(self) -> None:
+        self.sent: list[float] = []
+        """When this server sent a request of which the newest report cannot know."""
+
+    def take(self, report: ReplicaReport, at: float) -> None:
+        """Count a report that was made at `at`."""
+        self.revision, self.prefill, self.start = report.revision, report.prefill_seconds, report.start_seconds
+        self.work = report.running + report.waiting
+        if report.start_seconds > 0 or report.kv_used >= FULL_KV:
+            self.work = max(self.work, report.capacity)
+        self.free = report.capacity - self.work
+        self.turn = (report.request_seconds or UNKNOWN_SECONDS) / report.capacity
+        self.sent = [sent for sent in self.sent if sent > at]
+
+    @property
+    def total(self) -> int:
+        """Requests that run or wait there; as many as can run where no further one would start at once."""
+        return self.work + len(self.sent)
+
+    def state(self, swap: float) -> ReplicaState:
+        """As one request finds it.
+
+        Args:
+            swap: seconds until its adapter has a place.
+        """
+        sent = len(self.sent)
+        start = 0.0
+        if sent >= self.free:
+            start = self.start + (sent - max(0, self.free) + (self.start <= 0)) * self.turn
+        return ReplicaState(0, start, self.work + sent, swap)
+
+
+class NodeEntry:
+    """One node in the index."""
+
+    __slots__ = ("adapters", "at", "loads", "name", "phases", "placed", "position", "staged")
+
+    def __init__(self, name: str) -> None:
+        self.name, self.position = name, position_of(name)
+        self.at = 0.0
+        """When its newest report was made."""
+        self.loads: dict[str, ReplicaLoad] = {}
+        """By model, of those that are ready for new requests."""
+        self.phases: Mapping[str, ReplicaPhase] = {}
+        """By model, of those that are loading or asleep."""
+        self.adapters: tuple[Sequence[str], Sequence[str]] = (), ()
+        """Placed and staged, as in its newest report."""
+        self.placed: frozenset[str] = frozenset()
+        self.staged: frozenset[str] = frozenset()
+
+
+class NodeGroup:
+    """Nodes in the order of their positions on a ring, on which each key has its home: the next node from there.
+
+    A node that comes or goes moves only the keys that it gets or had.
+    """
+
+    __slots__ = ("nodes", "positions", "work")
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.nodes: list[NodeEntry] = []
+        self.work = 0
+        """Sum over the nodes, for a mean."""
+
+    def add(self, node: NodeEntry) -> None:
+        at = bisect_left(self.positions, node.position)
+        self.positions.insert(at, node.position)
+        self.nodes.insert(at, node)
+
+    def remove(self, node: NodeEntry) -> None:
+        at = self.nodes.index(node, bisect_left(self.positions, node.position))
+        del self.positions[at], self.nodes[at]
+
+    def home(self, key: int) -> int:
+        """Index of the home of a key; there is at least one node."""
+        return bisect_left(self.positions, key) % len(self.positions)
+
+
+class NodeIndex:
+    """Groups of nodes by model and by adapter."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, NodeEntry] = {}
+        self.all = NodeGroup()
+        """Every node that takes requests."""
+        self._serving: dict[str, NodeGroup] = {}
+        self._warming: dict[str, NodeGroup] = {}
+        self._holding: dict[str, NodeGroup] = {}
+
+    def serving(self, model: str) -> NodeGroup | None:
+        """Nodes where a model is ready; None: there are none."""
+        return self._serving.get(model)
+
+    def warming(self, model: str) -> NodeGroup | None:
+        """Nodes where a model loads or sleeps, and is not ready; None: there are none."""
+        return self._warming.get(model)
+
+    def holding(self, digest: str) -> NodeGroup | None:
+        """Nodes where an adapter has a place; None: there are none."""
+        return self._holding.get(digest)
+
+    def take(self, report: NodeReport, at: float) -> None:
+        """Count a node's newest report."""
+        if report.draining:
+            self.remove(report.node)
+            return
+        node = self.entries.get(report.node)
+        if node is None:
+            node = self.entries[report.node] = NodeEntry(report.node)
+            self.all.add(node)
+        node.at = at
+        ready = {one.model: one for one in report.replicas if one.state == "ready" and one.ready}
+        for model in node.loads.keys() - ready.keys():
+            self._serving[model].work -= node.loads.pop(model).total
+            _leave(self._serving, (model,), node)
+        for model, replica in ready.items():
+            load = node.loads.get(model)
+            if load is None:
+                load = node.loads[model] = ReplicaLoad()
+                _join(self._serving, (model,), node)
+                before = 0
+            else:
+                before = load.total
+            load.take(replica, at)
+            self._serving[model].work += load.total - before
+        phases = {
+            one.model: one.state
+            for one in report.replicas
+            if one.state in ("loading", "asleep") and one.model not in ready
+        }
+        if phases != node.phases:
+            _leave(self._warming, node.phases.keys() - phases.keys(), node)
+            _join(self._warming, phases.keys() - node.phases.keys(), node)
+            node.phases = phases
+        if (report.placed, report.staged) != node.adapters:
+            node.adapters = report.placed, report.staged
+            placed = frozenset(report.placed)
+            _leave(self._holding, node.placed - placed, node)
+            _join(self._holding, placed - node.placed, node)
+            node.placed, node.staged = placed, frozenset(report.staged)
+
+    def remove(self, name: str) -> None:
+        """Safe to call for one that is not there."""
+        node = self.entries.pop(name, None)
+        if node is None:
+            return
+        self.all.remove(node)
+        for model, load in node.loads.items():
+            self._serving[model].work -= load.total
+        _leave(self._serving, node.loads, node)
+        _leave(self._warming, node.phases, node)
+        _leave(self._holding, node.placed, node)
+
+    def count_sent(self, name: str, model: str, now: float) -> None:
+        """A request was sent there, of which no report tells yet."""
+        node = self.entries.get(name)
+        load = node.loads.get(model) if node is not None else None
+        if load is not None:
+            load.sent.append(now)
+            self._serving[model].work += 1
+
+
+def position_of(text: str) -> int:
+    """The place of a node or a key on a ring: 64 bits, the same in every process."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _join(groups: dict[str, NodeGroup], names: Iterable[str], node: NodeEntry) -> None:
+    for name in names:
+        group = groups.get(name)
+        if group is None:
+            group = groups[name] = NodeGroup()
+        group.add(node)
+
+
+def _leave(groups: dict[str, NodeGroup], names: Iterable[str], node: NodeEntry) -> None:
+    for name in names:
+        group = groups[name]
+        group.remove(node)
+        if not group.nodes:
+            del groups[name]
+
+
+def fresh(nodes: Sequence[NodeEntry], oldest: float, first: int, most: int) -> list[NodeEntry]:
+    """Up to `most` nodes whose report is not older, from an index on and around."""
+    result: list[NodeEntry] = []
+    for step in range(len(nodes)):
+        node = nodes[(first + step) % len(nodes)]
+        if node.at >= oldest:
+            result.append(node)
+            if len(result) == most:
+                break
+    return result

@@ -1,0 +1,107 @@
+"""The newest report of each node, and nodes by what they serve.
+
+A report that does not count is ignored and counted by its reason:
+
+| reason      | the report                                                                               |
+|-------------|------------------------------------------------------------------------------------------|
+| `too_large` | has more than MAX_REPORT_BYTES                                                           |
+| `malformed` | is no JSON, or has a value out of its bounds                                             |
+| `sender`    | names another node than the one that sent it                                             |
+| `old`       | has a lower boot than one before, or a `seq` that is not higher                          |
+| `future`    | says that its node has been up for longer than time has passed, by over MAX_LEAD_SECONDS |
+| `full`      | is of a new node, and there are MAX_NODES                                                |
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from fleet.index import NodeIndex
+from fleet.reports import MAX_REPORT_BYTES, NodeReport, decode
+from registry.base.json import NOT_JSON
+
+MAX_NODES = 4096
+MAX_LEAD_SECONDS = 10.0
+REPORT_SECONDS = 3.0
+"""A node whose newest report is older gets no new requests. Nodes report once a second, and at each change."""
+DRIFT = 0.01
+"""By how much two monotonic clocks may differ in speed."""
+
+Verdict = Literal["taken", "too_large", "malformed", "sender", "old", "future", "full"]
+
+
+class StoredReport(NamedTuple):
+    report: NodeReport
+    at: float
+    """When its node made it, by this server's clock: the arrival less its delay."""
+
+
+class ReportTable:
+    """The newest report of each node. For one thread; `now` is the caller's monotonic clock in seconds."""
+
+    def __init__(self) -> None:
+        self._stored: dict[str, StoredReport] = {}
+        self._starts: dict[str, float] = {}
+        """When a node's boot began, by this server's clock: the least arrival less uptime of its reports."""
+        self.ignored: Counter[Verdict] = Counter()
+        self.index = NodeIndex()
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __iter__(self) -> Iterator[StoredReport]:
+        return iter(self._stored.values())
+
+    def get(self, node: str) -> StoredReport | None:
+        return self._stored.get(node)
+
+    def take(self, data: bytes, now: float, sender: str | None = None) -> Verdict:
+        """Store a report that is newer than what is there; else count why not.
+
+        Args:
+            sender: the node that the connection belongs to; None: not known.
+        """
+        if len(data) > MAX_REPORT_BYTES:
+            return self._ignore("too_large")
+        try:
+            report = decode(data)
+        except NOT_JSON:
+            return self._ignore("malformed")
+        return self.add(report, now, sender)
+
+    def add(self, report: NodeReport, now: float, sender: str | None = None) -> Verdict:
+        """`take`, of a report that is decoded."""
+        node = report.node
+        if sender is not None and node != sender:
+            return self._ignore("sender")
+        before, start = self._stored.get(node), now - report.uptime
+        if before is None:
+            if len(self._stored) >= MAX_NODES:
+                return self._ignore("full")
+        elif report.boot < before.report.boot or (
+            report.boot == before.report.boot and report.seq <= before.report.seq
+        ):
+            return self._ignore("old")
+        elif report.boot == before.report.boot:
+            earliest = self._starts[node]
+            if start < earliest - MAX_LEAD_SECONDS and now - before.at <= MAX_LEAD_SECONDS:
+                return self._ignore("future")
+            start = min(start, earliest + DRIFT * max(0.0, now - before.at))
+        self._starts[node] = start
+        self._stored[node] = StoredReport(report, start + report.uptime)
+        self.index.take(report, start + report.uptime)
+        return "taken"
+
+    def remove(self, node: str) -> None:
+        """A node that is gone. Safe to call for one that is not there."""
+        self._stored.pop(node, None)
+        self._starts.pop(node, None)
+        self.index.remove(node)
+
+    def count_sent(self, node: str, model: str, now: float) -> None:
+        """Count a request that this server sent, until a report tells of it."""
+        self.index.count_sent(node, model, now)
+
+    def _ignore(self, verdict: Verdict) -> Verdict:
+        self.ignored[verdict] += 1
+        return verdict
