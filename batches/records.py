@@ -112,6 +112,16 @@ class LineUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a batch is expected to end. Times are seconds since the epoch."""
+
+    made: float
+    early: float
+    likely: float
+    late: float
+
+
+@dataclass(frozen=True, slots=True)
 class BatchRecord:
     id: str
     team: str
@@ -149,10 +159,29 @@ class BatchRecord:
     waits: str = ""
     """Why no line runs, in words; '': they run, or only wait for a turn."""
     waits_until: float | None = None
+    forecast: Forecast | None = None
+    """The newest one; None: nothing is known of its models yet."""
+    first_forecast: Forecast | None = None
+    tenth_forecast: Forecast | None = None
+    """The first one after a tenth of its lines had ended."""
 
     @property
     def deadline(self) -> float:
         return self.created + self.window
+
+    @property
+    def slack(self) -> float | None:
+        """Part of its window that the forecast leaves; None: there is no forecast, or it has ended."""
+        if self.forecast is None or self.state.is_final:
+            return None
+        return (self.deadline - self.forecast.likely) / self.window
+
+    @property
+    def is_late(self) -> bool:
+        """Its forecast, or its end, is beyond its window."""
+        if self.state.is_final:
+            return self.ended is not None and self.ended > self.deadline
+        return self.forecast is not None and self.forecast.likely > self.deadline
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,8 @@ log = logging.getLogger("roundhouse.batches")
 SWEEP_SECONDS = 60.0
 ABANDONED_SECONDS = 3600.0
 """After which a batch that is still `validating`, which takes seconds, is validated anew, whichever server began it."""
+FORECAST_SECONDS = 0.5
+"""For which the answer to a creation waits for a forecast."""
 OUTPUT_SECONDS = 30 * 86_400
 """For which the answers of an ended batch are stored."""
 
@@ -30,8 +32,15 @@ async def _as_named(_: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
     return {}
 
 
+async def _no_forecast(_: str) -> None:
+    return
+
+
 class BatchService:
-    """urls: what a line may name. wake: called once lines may run, or a batch is being cancelled."""
+    """urls: what a line may name. wake: called once lines may run, or a batch is being cancelled.
+
+    forecast: called with a batch whose lines may run.
+    """
 
     def __init__(
         self,
@@ -42,16 +51,17 @@ class BatchService:
         *,
         resolve: Resolve = _as_named,
         wake: Callable[[], None] = lambda: None,
+        forecast: Callable[[str], Awaitable[None]] = _no_forecast,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.store, self.urls, self._wake, self._clock = store, tuple(urls), wake, clock
+        self.store, self.urls, self._wake, self._forecast, self._clock = store, tuple(urls), wake, forecast, clock
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
         self._pieces: FileBytes | None = None
         checker = InputChecker()
         self.files = StoredFiles(store, self._content, checker, limits, urls, clock)
         self._resolve = resolve
         self.creator = BatchCreator(
-            store, self.files, checker, lambda batch, names: self._resolve(batch, names), lambda: self._wake(), clock
+            store, self.files, checker, lambda batch, names: self._resolve(batch, names), self._started, clock
         )
 
     def _content(self) -> FileBytes:
@@ -112,6 +122,15 @@ class BatchService:
         finally:
             await asyncio.shield(self.files.hide(file))
         await self.creator.validated(batch.id)
+        return await self.get(new.team, batch.id)
+
+    async def create(self, new: NewBatch) -> BatchRecord:
+        """Create a batch of an uploaded file, with its forecast where that is there in a moment.
+
+        Raises what `BatchCreator.create` does.
+        """
+        batch = await self.creator.create(new)
+        await self.creator.validated(batch.id, FORECAST_SECONDS)
         return await self.get(new.team, batch.id)
 
     async def cancel(self, team: str, id_: str, surface: str | None = None) -> BatchRecord:
@@ -177,8 +196,12 @@ class BatchService:
     def set_resolve(self, resolve: Resolve) -> None:
         self._resolve = resolve
 
-    def set_wake(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
+    def set_worker(self, wake: Callable[[], None], forecast: Callable[[str], Awaitable[None]]) -> None:
+        self._wake, self._forecast = wake, forecast
+
+    async def _started(self, id_: str) -> None:
+        await self._forecast(id_)
+        self._wake()
 
     async def open(self) -> None:
         """Remove what a crash left of uploads. Before the first request."""

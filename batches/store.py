@@ -13,6 +13,7 @@ from tenants.ledger.ledger import Ledger
 if TYPE_CHECKING:  # a server without batches loads no database
     from batches.files import FileTable
     from batches.lines import LineTable
+    from batches.rates import RateTable
     from batches.runners import RunnerTable
     from batches.table import BatchTable
     from registry.storage.database import Database
@@ -26,6 +27,7 @@ class BatchTables:
     batches: "BatchTable"
     lines: "LineTable"
     runners: "RunnerTable"
+    rates: "RateTable"
 
 
 class BatchStore:
@@ -99,10 +101,12 @@ class BatchStore:
 def _open_tables(database: "Database", data_dir: Path) -> BatchTables:
     from batches.files import FileTable
     from batches.lines import LineTable
+    from batches.rates import RateTable
     from batches.runners import RunnerTable
     from batches.storage.opening import prepare
     from batches.table import BatchTable
 
     prepare(database)
-    runners = RunnerTable(database, server_id(data_dir))
-    return BatchTables(FileTable(database), BatchTable(database), LineTable(database), runners)
+    server = server_id(data_dir)
+    runners, rates = RunnerTable(database, server), RateTable(database, server)
+    return BatchTables(FileTable(database), BatchTable(database), LineTable(database), runners, rates)

@@ -1,13 +1,13 @@
 """The table of batches. A team sees only its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 import sqlalchemy as sa
 
 from batches.paging import page
-from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, LineCounts, LineUsage
+from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, Forecast, LineCounts, LineUsage
 from batches.storage.tables import BATCHES, FILES, LINES
 from registry.storage.database import Database
 
@@ -16,6 +16,7 @@ FAULTS = 100
 _COUNTS = tuple(field.name for field in fields(LineCounts))
 _USAGE = {"input": "input_tokens", "cached": "cached_tokens", "output": "output_tokens",
           "reasoning": "reasoning_tokens"}  # fmt: skip
+_FORECASTS = ("forecast", "first_forecast", "tenth_forecast")
 _LEFT = BATCHES.c.total - BATCHES.c.completed - BATCHES.c.failed - BATCHES.c.cancelled - BATCHES.c.expired
 
 
@@ -136,6 +137,28 @@ class BatchTable:
             query = sa.update(BATCHES).where(BATCHES.c.id.in_(ids), changes)
             connection.execute(query.values(waits=reason, waits_until=until))
 
+    def store_forecasts(self, forecasts: Mapping[str, Forecast], tenths: Collection[str] = ()) -> None:
+        """Store the newest forecast of each batch that is not final.
+
+        tenths: batches with a tenth of their lines done; their first such forecast is kept, as the very first one is.
+        """
+        with self._database.write() as connection:
+            for id_, forecast in forecasts.items():
+                value = sa.literal(asdict(forecast), BATCHES.c.forecast.type)
+                kept = {"first_forecast": sa.func.coalesce(BATCHES.c.first_forecast, value)}
+                if id_ in tenths:
+                    kept["tenth_forecast"] = sa.func.coalesce(BATCHES.c.tenth_forecast, value)
+                query = sa.update(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.ended.is_(None))
+                connection.execute(query.values(forecast=value, **kept))
+
+    def judge(self, ids: Collection[str]) -> Sequence[BatchRecord]:
+        """Those of these batches that are completed and were not returned before, by any server."""
+        query = sa.update(BATCHES).where(
+            BATCHES.c.id.in_(ids), BATCHES.c.state == BatchState.COMPLETED.value, BATCHES.c.judged.is_(False)
+        )
+        with self._database.write() as connection:
+            return [_batch(row) for row in connection.execute(query.values(judged=True).returning(BATCHES))]
+
     def with_results(self, before: float, limit: int = 100) -> Sequence[str]:
         """Ids of batches that ended before this time and whose lines are still stored."""
         stored = sa.exists().where(LINES.c.batch == BATCHES.c.id)
@@ -205,8 +228,11 @@ def _values(batch: BatchRecord) -> dict[str, Any]:
 
 def _batch(row: sa.Row[Any]) -> BatchRecord:
     values = row._asdict()
+    del values["judged"]
+    stored = {name: values.pop(name) for name in _FORECASTS}
+    forecasts: dict[str, Any] = {name: Forecast(**value) for name, value in stored.items() if value}
     counts = LineCounts(*(values.pop(name) for name in _COUNTS))
     usage = LineUsage(**{field: values.pop(name) for field, name in _USAGE.items()})
     faults = tuple(BatchFault(**fault) for fault in values.pop("faults"))
     state = BatchState(values.pop("state"))
-    return BatchRecord(**values, counts=counts, usage=usage, faults=faults, state=state)
+    return BatchRecord(**values, **forecasts, counts=counts, usage=usage, faults=faults, state=state)

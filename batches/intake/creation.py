@@ -49,7 +49,10 @@ class NewBatch:
 
 
 class BatchCreator:
-    """resolve: run at the end of a validation; started: called once lines may run. clock: seconds since the epoch."""
+    """resolve: run at the end of a validation; started: called with a batch whose lines may run now.
+
+    clock: seconds since the epoch.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class BatchCreator:
         files: StoredFiles,
         checker: InputChecker,
         resolve: Resolve,
-        started: Callable[[], None] = lambda: None,
+        started: Callable[[str], Awaitable[None]],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._files, self._checker = store, files, checker
@@ -103,10 +106,10 @@ class BatchCreator:
         self._begin(stored)
         return stored
 
-    async def validated(self, id_: str) -> None:
-        """Wait until a batch has left `validating`, or the server stops."""
+    async def validated(self, id_: str, seconds: float | None = None) -> None:
+        """Wait until a batch has left `validating`, or the server stops; at most so long."""
         if (task := self._tasks.get(id_)) is not None:
-            await asyncio.wait({task})
+            await asyncio.wait({task}, timeout=seconds)
 
     async def resume(self, before: float) -> int:
         """Validate what was created before this time, and what no server validates any more. Returns how many."""
@@ -172,7 +175,7 @@ class BatchCreator:
                 return
         resolved = await self._resolve(batch, sorted(names - {""}))
         if await self._store.write(lambda tables: tables.batches.start(batch.id, self._clock(), resolved)):
-            self._started()
+            await self._started(batch.id)
 
     async def _add(self, batch: BatchRecord, waiting: list[NewLine]) -> bool:
         """Store the first lines of those that wait. False: the batch is cancelled."""

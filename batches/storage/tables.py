@@ -7,6 +7,7 @@
 | batches | a batch with its counts, which change in the transaction that changes its lines              |
 | lines   | a line of a batch; its request is in the input file, its result is here                      |
 | runners | a run of a server that works on lines; its number is the epoch under which it claims them     |
+| rates   | how fast lines of one model were done on one server, for forecasts                           |
 """
 
 import sqlalchemy as sa
@@ -75,6 +76,8 @@ BATCHES = sa.Table(
     *_numbers("fault_count"),
     *_texts("waits"),
     sa.Column("waits_until", sa.Double),
+    *(sa.Column(name, sa.JSON(none_as_null=True)) for name in ("forecast", "first_forecast", "tenth_forecast")),
+    sa.Column("judged", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("ix_batches_team", "team", "created", "id"),
     sa.Index("ix_batches_state", "state"),
 )
@@ -120,4 +123,13 @@ RUNNERS = sa.Table(
     sa.Column("seen", sa.Double, nullable=False),
     sa.Column("closed", sa.Double),
     sqlite_autoincrement=True,
+)
+RATES = sa.Table(
+    "rates",
+    METADATA,
+    sa.Column("server", sa.String(32), primary_key=True),
+    sa.Column("room", sa.String(128), primary_key=True),
+    sa.Column("per_second", sa.Double, nullable=False),
+    sa.Column("spread", sa.Double, nullable=False),
+    sa.Column("measured", sa.Double, nullable=False),
 )

@@ -19,8 +19,6 @@ LOOK_AHEAD = 2
 """Lines beyond what a model runs, which wait so that it is full between two looks."""
 RESERVED = 8
 """What a model runs less of lines while interactive requests come."""
-MEASURED = 20
-"""Ended lines from which on a batch's rate is trusted."""
 
 
 class Level(IntEnum):
@@ -63,13 +61,10 @@ def room_for(traffic: Traffic, level: Level) -> int:
     return max(free, traffic.capacity) if level is Level.LATE else free
 
 
-def slack(batch: BatchRecord, now: float, rate: float | None = None) -> float:
-    """Part of its window that is left beyond what its lines need.
-
-    rate: lines a second while it ran; None: nothing was measured, and it is taken to need no time.
-    """
-    needed = batch.counts.left / rate if rate else 0.0
-    return (batch.deadline - now - needed) / batch.window
+def slack(batch: BatchRecord, now: float) -> float:
+    """Part of its window that is left after its forecast end; without a forecast it is taken to end now."""
+    end = now if batch.forecast is None else max(now, batch.forecast.likely)
+    return (batch.deadline - end) / batch.window
 
 
 def level_of(slack: float) -> Level:

@@ -8,6 +8,8 @@ import msgspec
 
 from batches.records import BatchRecord, Line, LineChange, LineEnd, LineUsage
 from batches.work.ends import decide
+from models.messages import Usage
+from models.work import work_of
 from registry.base.json import NOT_JSON
 from tenants.caller import Caller
 from tenants.ledger.rows import Settlement
@@ -48,6 +50,8 @@ class LineAttempt:
         self.has_rider = self.was_written = self.is_late = False
         self.is_stopped = False
         """The worker has stopped it."""
+        self.used: Usage | None = None
+        """What the attempt was counted with; None: it has no row in the ledger."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the ledger has done with its row."""
         self._loop, self._clock = asyncio.get_running_loop(), clock
@@ -74,6 +78,12 @@ class LineAttempt:
         """As `LineSink`."""
         entry, end = settled.entry, self._end
         self.has_rider, self._uid = True, entry.uid
+        self.used = Usage(
+            prompt_tokens=settled.prompt_tokens,
+            cached_tokens=settled.cached_tokens,
+            completion_tokens=settled.completion_tokens,
+            audio_seconds=settled.audio_ms / 1e3,
+        )
         usage = LineUsage(settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens)
         self._end = LineEnd(
             end.status,
@@ -87,6 +97,11 @@ class LineAttempt:
             reached_engine=reached_engine,
         )
         return self
+
+    @property
+    def work(self) -> float:
+        """The work that the attempt was (`models.work`)."""
+        return 0.0 if self.used is None else work_of(self.used)
 
     def change(self) -> LineChange:
         """What the line becomes."""

@@ -19,7 +19,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ import msgspec
 from batches.records import BatchFault, BatchRecord, BatchState, LineState
 from batches.store import BatchStore
 from batches.work import policy
+from batches.work.forecaster import Forecaster, Observe, RoomFacts
 from batches.work.running import LineAttempt
 from batches.work.waiting import WaitingLines
 from registry.errors import BudgetExceeded, NotFound, RoundhouseError, Unauthorized, Unavailable
@@ -66,6 +67,10 @@ class NamedRoom:
     """Its adapter is in a place, or it needs none."""
     words: str = ""
     """Why it has no room, if it has none."""
+    rate: float = 0.0
+    """Work per second with all places taken (`models.work`); 0: it was never measured."""
+    load_seconds: float = 0.0
+    """Until it can begin."""
 
 
 RunLine = Callable[[LineAttempt], Awaitable[None]]
@@ -86,6 +91,7 @@ class BatchWorker:
         rights: Callable[[str], Caller],
         is_open: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
+        observe: Observe = lambda _, __: None,
     ) -> None:
         self._store, self._run_line, self._read_body, self._rooms = store, run_line, read_body, rooms
         self._rights, self._is_open, self._clock = rights, is_open, clock
@@ -102,6 +108,7 @@ class BatchWorker:
         """Those that may run lines, as they were read last."""
         self._callers: dict[str, Caller] = {}
         self._waiting = WaitingLines(store, clock)
+        self._forecasts = Forecaster(store, clock, observe)
         self._is_stale, self._read_at = True, 0.0
         self._ends = 0
         """Lines that ended since the last look."""
@@ -113,6 +120,16 @@ class BatchWorker:
         """Something was created, started or cancelled: look at once."""
         self._is_stale = True
         self._changed.set()
+
+    async def forecast(self, id_: str) -> None:
+        """Forecast a batch that has just begun. What fails here is done at a later look."""
+        try:
+            batch = await self._store.read(lambda tables: tables.batches.get(id_))
+            if batch is not None and batch.state is BatchState.IN_PROGRESS:
+                caller = self._rights(batch.key)
+                await self._forecasts.add(batch, caller.weight, lambda _, name: self._facts(batch, name, caller))
+        except RoundhouseError as error:
+            log.warning("a new batch has no forecast yet", extra={"batch": id_, "cause": error.message})
 
     def stop_claiming(self) -> None:
         """The server begins to stop."""
@@ -189,8 +206,24 @@ class BatchWorker:
         if self._is_stopping or not self._is_open():
             return
         works = [one for one in self._batches.values() if one.team not in self._paused]
-        if works:
-            await self._claim(works, self._callers)
+        full = await self._claim(works, self._callers) if works else ()
+        self._forecasts.advance(full)
+        if self._forecasts.is_due():
+            await self._renew()
+
+    async def _renew(self) -> None:
+        callers = self._callers
+        batches = [one for one in self._batches.values() if one.id in callers]
+
+        def find(batch: BatchRecord, name: str) -> RoomFacts:
+            return self._facts(batch, name, callers[batch.id])
+
+        await self._forecasts.renew(batches, {one.id: callers[one.id].weight for one in batches}, find)
+        self._is_stale = True
+
+    def _facts(self, batch: BatchRecord, name: str, caller: Caller) -> RoomFacts:
+        room = self._rooms.room(batch.names.get(name, name), caller)
+        return RoomFacts(room.key, room.rate, room.load_seconds)
 
     async def _read(self) -> None:
         """Read the batches, drop lines of those that end, and look who may still run lines."""
@@ -204,7 +237,9 @@ class BatchWorker:
                 await self._drop(batch, LineState.EXPIRED)
         runs = [one for one in batches if one.state is BatchState.IN_PROGRESS and one.deadline > now]
         self._callers = await self._find_callers(runs)
-        self._batches = {one.id: one for one in runs if one.id in self._callers}
+        self._batches, before = {one.id: one for one in runs if one.id in self._callers}, self._batches
+        if gone := before.keys() - {one.id for one in batches}:
+            await self._forecasts.judge(list(gone))
         self._paused = {team: pause for team, pause in self._paused.items() if pause[0] > now}
         for batch in list(self._batches.values()):
             if batch.team in self._paused:
@@ -259,12 +294,12 @@ class BatchWorker:
         self.wake()
 
     # --- claims -------------------------------------------------------------------------------------------------------
-    async def _claim(self, batches: Sequence[BatchRecord], callers: Mapping[str, Caller]) -> None:
-        """Claim lines of these batches as the policy says, and run them."""
+    async def _claim(self, batches: Sequence[BatchRecord], callers: Mapping[str, Caller]) -> Collection[str]:
+        """Claim lines of these batches as the policy says, and run them. Returns the rooms that have lines left."""
         now = self._clock()
         waiting = await self._waiting.of([batch.id for batch in batches])
         if not waiting:
-            return
+            return ()
         rooms: dict[str, NamedRoom] = {}
         by_id = {batch.id: batch for batch in batches}
         groups: dict[str, list[policy.LineGroup]] = {}
@@ -285,13 +320,16 @@ class BatchWorker:
         for claim in claims:
             await self._take(by_id[claim.batch], callers[claim.batch], claim, now)
         await self._explain(by_id, groups, rooms, {claim.batch for claim in claims}, runs)
+        left = Counter[str]()
+        for group in (group for many in groups.values() for group in many):
+            left[group.room] += group.count + group.suspects
+        left.subtract(Counter(claim.room for claim in claims for _ in range(claim.count)))
+        return [key for key, count in left.items() if count > 0 and not rooms[key].load_seconds]
 
     def _work_of(
         self, batch: BatchRecord, caller: Caller, groups: Sequence[policy.LineGroup], running: int, now: float
     ) -> policy.BatchWork:
-        ended, since = batch.counts.completed + batch.counts.failed, batch.started
-        rate = ended / (now - since) if since is not None and now > since and ended >= policy.MEASURED else None
-        left = policy.slack(batch, now, rate)
+        left = policy.slack(batch, now)
         return policy.BatchWork(
             batch.id, batch.team, caller.weight, policy.level_of(left), left, batch.created, batch.priority, groups,
             running,
@@ -315,7 +353,7 @@ class BatchWorker:
             request = f"batch_req_{secrets.token_hex(12)}"
             attempt = LineAttempt(batch, line, epoch, caller, request, self._clock)
             attempt.is_late = claim.level is policy.Level.LATE
-            self._follow(self._run(attempt), attempt, claim.room)
+            self._follow(self._run(attempt, claim.room), attempt, claim.room)
         self._waiting.take(claim.batch, claim.name, claim.count, len(lines), suspects=claim.is_suspect)
 
     async def _explain(
@@ -340,7 +378,7 @@ class BatchWorker:
             self._batches[batch.id] = replace(batch, waits=words, waits_until=until)
 
     # --- a line -------------------------------------------------------------------------------------------------------
-    async def _run(self, attempt: LineAttempt) -> None:
+    async def _run(self, attempt: LineAttempt, room: str) -> None:
         """Run a line and see to its end; when it is stopped, to its return."""
         try:
             line = attempt.line
@@ -357,9 +395,9 @@ class BatchWorker:
             attempt.answer(Unavailable.status, b"")
         except Exception:  # the border: the line is tried again
             log.exception("a line of a batch broke", extra={"request_id": attempt.request})
-        await self._see_to_end(attempt)
+        await self._see_to_end(attempt, room)
 
-    async def _see_to_end(self, attempt: LineAttempt) -> None:
+    async def _see_to_end(self, attempt: LineAttempt, room: str) -> None:
         if attempt.has_rider:
             await attempt.ended
         while not attempt.was_written:
@@ -373,6 +411,7 @@ class BatchWorker:
                     return
                 await asyncio.sleep(RETRY_SECONDS)
         end = attempt.end_record
+        self._forecasts.answered(attempt, room)
         if attempt.change().state is LineState.WAITING:
             self._waiting.give_back()
         if end.code == BudgetExceeded.code and not end.reached_engine:
@@ -386,7 +425,7 @@ class BatchWorker:
         if task.cancelled() and self._is_closed:
             return
         if task.cancelled():  # before it began: it still has to give its line back
-            self._follow(self._see_to_end(attempt), attempt, room)
+            self._follow(self._see_to_end(attempt, room), attempt, room)
         elif (error := task.exception()) is not None:
             log.error("the end of a line was not written", exc_info=error)
         self._ends += 1

@@ -56,7 +56,7 @@ class CallSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkRates:
-    """Work before any was measured, in prompt tokens (`runtime.gateway.local.work`)."""
+    """Work before any was measured, in prompt tokens (`models.work`)."""
 
     byte: float = 0.25
     most_per_byte: float = float("inf")

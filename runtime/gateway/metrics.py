@@ -13,6 +13,7 @@ Series = TypeVar("Series", bound=MetricWrapperBase)
 _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
 _LOAD = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
+_RATIOS = (0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2, 4)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ADAPTER = ("model", "adapter")
 
@@ -93,6 +94,13 @@ class Metrics:
         "roundhouse_judged_answers",
         "Answers that clients judged through /v1/feedback, by verdict (accepted, rejected).",
         ["model", "verdict"],
+    )
+    batch_forecast = _histogram(
+        "roundhouse_batch_forecast_ratio",
+        "Seconds that a forecast gave a batch until its end, over those that it took, by when it was made (creation; "
+        "tenth: after a tenth of the lines). 1: right; below: it came later.",
+        ["made"],
+        buckets=_RATIOS,
     )
     device_seconds = _counter(
         "roundhouse_device_seconds", "The machine's time that requests took, each its part.", ["model"]

@@ -203,6 +203,7 @@ class _Rooms:
             responses=self.responses,
             batches=self.batches,
             line_rooms=line_rooms,
+            batch_forecasts=self.metrics.batch_forecast,
             routers=self.routers,
             providers=self.providers,
             provider_models=Providers(self.providers, self.metrics),

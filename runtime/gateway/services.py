@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from prometheus_client import Histogram
+
 from batches.service import BatchService
 from console.state import Console
 from registry.bounds import Bounds
@@ -130,6 +132,8 @@ class Services:
     batches: BatchService
     line_rooms: LineRooms
     """What models have for lines of batches."""
+    batch_forecasts: Histogram
+    """Forecasts of batches over the truth, by when they were made."""
     routers: RouterStore
     providers: ProviderIndex
     provider_models: Providers

@@ -15,13 +15,14 @@ from adapters.types import StoredAdapter
 from models.messages import AdapterRef, Chunk, Event, HttpCall, Message, Progress, ResponseStart, Usage
 from models.tasks import Call
 from models.tasks.chat import ChatPayload
+from models.work import ANSWER_TOKEN, work_of
 from registry.errors import DeadlineExceeded, Unavailable
 from registry.files.context import Ability, abilities_of, context_of
 from registry.records import Version
 from routing.replicas import Reason, choose, keys_of
 from runtime.gateway.backend import LoadProgress, TargetState
 from runtime.gateway.charging import batch_price_list, price_list
-from runtime.gateway.local.work import ANSWER_TOKEN, WorkEstimator, work_of
+from runtime.gateway.local.work import WorkEstimator
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import ModelRef, Names
 from runtime.gateway.request import Request

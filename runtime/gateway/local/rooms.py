@@ -43,7 +43,15 @@ class LineRooms:
         except (RoundhouseError, KeyError):  # a router's, a provider's, or unknown: the line itself gets the error
             return NamedRoom(f"{name.partition('/')[0]}/" if "/" in name else "", Traffic(AWAY_LINES - LOOK_AHEAD))
         traffic = self._traffic(entry)
-        return NamedRoom(entry.model, traffic, self._is_placed(entry, resolved), self._words(entry, traffic))
+        lead = entry.lead
+        return NamedRoom(
+            entry.model,
+            traffic,
+            self._is_placed(entry, resolved),
+            self._words(entry, traffic),
+            rate=lead.queue.rate * max(1, sum(one.is_ready for one in entry.replicas)),
+            load_seconds=0.0 if traffic.is_resident or not traffic.may_load else lead.remaining_load_seconds,
+        )
 
     def pin(self, names: Sequence[str], caller: Caller) -> dict[str, str]:
         """What names mean now, spelled with their versions; without those that mean no model of this machine."""

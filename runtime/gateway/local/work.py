@@ -1,29 +1,15 @@
-"""How much work a request to a model of this machine is, for its queue.
-
-One unit for all tasks: the work of reading a prompt token. The other figures say how much longer an engine is busy
-with something else; teams share a model's time by them, to within how well they fit.
-
-| a token of an answer | a cached token | a second of audio                           | a pair, a text  |
-|----------------------|----------------|---------------------------------------------|-----------------|
-| 4                    | 0.1            | 50: what Whisper's encoder makes of it       | by its tokens   |
-"""
+"""How much work a request to a model of this machine will be, for its queue (the unit: `models.work`)."""
 
 from cachetools import LRUCache
 
 from models.messages import Usage
 from models.tasks import TASKS
+from models.work import ANSWER_TOKEN, AUDIO_SECOND
 from registry.recipes.definition import Task
 
-ANSWER_TOKEN, CACHED_TOKEN, AUDIO_SECOND = 4.0, 0.1, 50.0
 LEARNING_RATE = 0.1
 """The part of a new figure in a running mean."""
 MOST_ADAPTERS = 1024
-
-
-def work_of(usage: Usage) -> float:
-    """The work that a finished request was."""
-    read = usage.prompt_tokens - usage.cached_tokens * (1 - CACHED_TOKEN)
-    return max(1.0, read + usage.completion_tokens * ANSWER_TOKEN + usage.audio_seconds * AUDIO_SECOND)
 
 
 class WorkEstimator:

@@ -49,7 +49,7 @@ BATCH = component(
             "request_counts": _COUNTS,
             "usage": ANY_OBJECT,
             "metadata": nullable(ANY_OBJECT),
-            "roundhouse": {**ANY_OBJECT, "description": "Priority, and why the batch waits."},
+            "roundhouse": {**ANY_OBJECT, "description": "Priority, forecast of the end, and why the batch waits."},
         }
     ),
 )  # fmt: skip
@@ -94,7 +94,7 @@ async def create_batch(request: Request, gateway: CurrentGateway, context: Curre
         idempotency=idempotency_key(request),
         body_hash=body_hash(body),
     )
-    return json_answer(batch_view(await gateway.services.batches.creator.create(new)))
+    return json_answer(batch_view(await gateway.services.batches.create(new)))
 
 
 @route("GET", PATH, scope=Scope.INFER, answer=LIST, errors=(*MANAGEMENT, 429, 503))

@@ -59,8 +59,9 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
         services.line_rooms,
         services.callers.by_id,
         is_open=lambda: gateway.phase == "ready",
+        observe=lambda made, ratio: services.batch_forecasts.labels(made).observe(ratio),
     )
-    services.batches.set_wake(worker.wake)
+    services.batches.set_worker(worker.wake, worker.forecast)
 
     async def resolve(batch: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
         try:

@@ -17,7 +17,7 @@ from runtime.http.batches.idempotency import idempotency_key
 from runtime.http.batches.incoming import receive_body
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup
-from runtime.http.schema import ANY_OBJECT, CONFLICT, COUNT, STRING, array, component, record
+from runtime.http.schema import ANY_OBJECT, CONFLICT, COUNT, STRING, array, component, nullable, record
 from tenants.caller import Scope
 
 route = RouteGroup("Batches")
@@ -39,7 +39,18 @@ BODY = component(
         open_=False,
     ),
 )
-CREATED = component("BatchCreated", record({"batch_id": STRING, "status_url": STRING, "expires_at": COUNT}))
+CREATED = component(
+    "BatchCreated",
+    record(
+        {
+            "batch_id": STRING,
+            "status_url": STRING,
+            "expires_at": COUNT,
+            "estimated_completion": {**nullable(COUNT), "description": "Null: nothing is known of its models yet."},
+            "late": {"type": "boolean", "description": "It is expected to need more than its window."},
+        }
+    ),
+)
 
 
 class _Rest(BaseModel):
@@ -79,13 +90,19 @@ async def create_batch_of_requests(request: Request, gateway: CurrentGateway, co
                 body_hash=stored.digest if key else "",
             )
             if rest.input_file_id is not None:
-                batch = await service.creator.create(new)
+                batch = await service.create(new)
             else:
                 batch = await service.create_of_requests(new, stored.path, summary.lines)
     except ClientDisconnect:
         return Response(status_code=499)  # nobody reads it
     base = (gateway.services.settings.public_url or "").rstrip("/")
-    answer = {"batch_id": batch.id, "status_url": f"{base}{BATCHES}/{batch.id}", "expires_at": int(batch.deadline)}
+    answer = {
+        "batch_id": batch.id,
+        "status_url": f"{base}{BATCHES}/{batch.id}",
+        "expires_at": int(batch.deadline),
+        "estimated_completion": None if batch.forecast is None else int(batch.forecast.likely),
+        "late": batch.is_late,
+    }
     return json_answer(answer)
 
 

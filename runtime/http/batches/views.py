@@ -110,6 +110,8 @@ def batch_view(batch: BatchRecord) -> dict[str, Any]:
 def details(batch: BatchRecord) -> dict[str, Any]:
     """What OpenAI's object has no field for."""
     found: dict[str, Any] = {"priority": ("low", "normal", "high")[batch.priority]}
+    if not batch.state.is_final:
+        found |= {"forecast": _forecast(batch), "late": batch.is_late}
     if batch.waits:
         found |= {"waits": batch.waits, "waits_until": _whole(batch.waits_until)}
     if batch.names:
@@ -138,6 +140,14 @@ def _usage(batch: BatchRecord) -> Mapping[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.input + usage.output,
     }
+
+
+def _forecast(batch: BatchRecord) -> Mapping[str, int] | None:
+    """Null: nothing is known of its models yet."""
+    found = batch.forecast
+    if found is None:
+        return None
+    return {name: int(getattr(found, name)) for name in ("early", "likely", "late", "made")}
 
 
 def _whole(seconds: float | None) -> int | None:

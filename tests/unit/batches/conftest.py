@@ -9,6 +9,7 @@ import pytest
 
 from batches.files import FileTable
 from batches.lines import LineTable
+from batches.rates import RateTable
 from batches.records import BatchRecord, FileRecord, NewLine
 from batches.runners import RunnerTable
 from batches.storage.opening import prepare
@@ -36,7 +37,11 @@ def database(url: str | None, tmp_path: Path) -> Iterator[Database]:
 @pytest.fixture
 def tables(database: Database) -> BatchTables:
     return BatchTables(
-        FileTable(database), BatchTable(database), LineTable(database), RunnerTable(database, "server-a")
+        FileTable(database),
+        BatchTable(database),
+        LineTable(database),
+        RunnerTable(database, "server-a"),
+        RateTable(database, "server-a"),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches.records import LineCounts
+from batches.records import Forecast
 from batches.work.policy import (
     LOOK_AHEAD,
     RESERVED,
@@ -109,9 +109,11 @@ def test_the_room_of_a_model(traffic: Traffic, level: Level, expected: int) -> N
 
 
 def test_slack_is_what_the_window_has_beyond_the_work() -> None:
-    batch = replace(BATCH, window=1000, created=0.0, counts=LineCounts(100, 20))
+    batch = replace(BATCH, window=1000, created=0.0)
     assert slack(batch, 500.0) == 0.5
-    assert slack(batch, 500.0, rate=0.2) == pytest.approx(0.1)
+    batch = replace(batch, forecast=Forecast(400.0, 600.0, 900.0, 1500.0))
+    assert slack(batch, 500.0) == pytest.approx(0.1)
+    assert slack(batch, 950.0) == pytest.approx(0.05), "what should have ended ends now"
     assert [level_of(part) for part in (0.3, 0.2, 0.07, 0.01, -1.0)] == [
         Level.IDLE,
         Level.SOON,

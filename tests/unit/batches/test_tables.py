@@ -8,10 +8,12 @@ import sqlalchemy as sa
 
 from batches import lines as lines_module
 from batches.lines import is_open
+from batches.rates import RateTable
 from batches.records import (
     BatchFault,
     BatchRecord,
     BatchState,
+    Forecast,
     Line,
     LineChange,
     LineCounts,
@@ -24,6 +26,7 @@ from batches.runners import RunnerTable
 from batches.storage.opening import MIGRATIONS, prepare
 from batches.storage.tables import METADATA, VERSION_TABLE
 from batches.store import BatchTables
+from batches.work.forecast import RoomRate
 from registry.storage.database import Database
 from registry.storage.migration import newest, revision
 from tests.unit.batches.conftest import BATCH, FILE
@@ -288,3 +291,51 @@ def test_another_server_that_lives(database: Database) -> None:
     assert not second.has_others(-60.0)
     first.close(epoch)
     assert not second.has_others()
+
+
+def test_forecasts_of_a_batch(tables: BatchTables, start: Start) -> None:
+    """The first one stays, that after a tenth too, and each batch is judged once."""
+    start("m", "m")
+    one, two, three = (Forecast(at, at + 5, at + 10, at + 20) for at in (1.0, 2.0, 3.0))
+    tables.batches.store_forecasts({BATCH.id: one, "unknown": one})
+    tables.batches.store_forecasts({BATCH.id: two}, [BATCH.id])
+    tables.batches.store_forecasts({BATCH.id: three}, [BATCH.id])
+    batch = tables.batches.get(BATCH.id)
+    assert batch is not None
+    assert (batch.forecast, batch.first_forecast, batch.tenth_forecast) == (three, one, two)
+    assert (batch.slack, batch.is_late) == ((10.0 + 86_400 - 13.0) / 86_400, False)
+    assert replace(batch, forecast=replace(three, likely=1e6)).is_late
+    assert tables.batches.judge([BATCH.id]) == [], "it runs"
+    epoch, _ = tables.runners.open()
+    for line in tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0):
+        assert tables.lines.end(epoch, line, final(line), 20.0)
+    tables.batches.store_forecasts({BATCH.id: one})
+    [judged] = tables.batches.judge([BATCH.id])
+    assert (judged.ended, judged.forecast, judged.first_forecast, judged.slack) == (20.0, three, one, None)
+    assert tables.batches.judge([BATCH.id]) == []
+
+
+def test_what_is_left_by_name(tables: BatchTables, start: Start) -> None:
+    start("m", "n", "m")
+    epoch, _ = tables.runners.open()
+    [line] = tables.lines.claim(epoch, BATCH.id, "m", 1, 12.0)
+    assert {(one.model, one.count, one.size) for one in tables.lines.unfinished([BATCH.id])} == {
+        ("m", 2, 20), ("n", 1, 10),
+    }  # fmt: skip
+    assert tables.lines.end(epoch, line, final(line), 13.0)
+    assert {(one.model, one.count) for one in tables.lines.unfinished([BATCH.id, "b"])} == {("m", 1), ("n", 1)}
+
+
+def test_rates_of_servers_that_work_add_up(tables: BatchTables, database: Database) -> None:
+    mine, other = RunnerTable(database, "server-a"), RunnerTable(database, "server-b")
+    rates = RateTable(database, "server-b")
+    epoch, _ = mine.open()
+    tables.rates.store({"chat": RoomRate(50.0, 0.1), "embed": RoomRate(9.0, 0.2)}, 1.0)
+    rates.store({"chat": RoomRate(70.0, 0.3)}, 2.0)
+    assert tables.rates.all() == {"chat": RoomRate(50.0, 0.1), "embed": RoomRate(9.0, 0.2)}
+    other.open()
+    assert tables.rates.all()["chat"] == RoomRate(120.0, 0.3)
+    tables.rates.store({"chat": RoomRate(40.0, 0.1)}, 3.0)
+    assert rates.all()["chat"] == RoomRate(110.0, 0.3)
+    mine.close(epoch)
+    assert rates.all() == {"chat": RoomRate(70.0, 0.3), "embed": RoomRate(9.0, 0.2)}, "what was measured last"

@@ -252,6 +252,7 @@ class FakeGateway:
             administration=Administration(keys),
             usage=usage,
             line_rooms=self.line_rooms,
+            batch_forecasts=self.metrics.batch_forecast,
             batches=self.batches,
             responses=responses or ResponseStore(folder),
             routers=self.routers,

@@ -1,5 +1,6 @@
 """`roundhouse batch`: list, show, watch, cancel, results."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 from runtime.cli.commands.batches.results import check, errors_path, fault_lines, fetch
 from runtime.cli.commands.batches.run import run
 from runtime.cli.commands.batches.transfer import download
-from runtime.cli.commands.batches.waiting import BATCHES, FINAL, follow
+from runtime.cli.commands.batches.waiting import BATCHES, FINAL, duration, follow
 from runtime.cli.failures import EXIT_CODES, RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import ago, emit, note, pairs, show, table
@@ -36,7 +37,12 @@ def _show(batch: Json) -> None:
         ("errors", batch["error_file_id"] or "-"),
         ("created", ago(batch["created_at"])),
     ]
-    if waits := dict(batch.get("roundhouse") or {}).get("waits"):
+    more = dict(batch.get("roundhouse") or {})
+    if forecast := more.get("forecast"):
+        early, likely, late = (duration(forecast[name] - time.time()) for name in ("early", "likely", "late"))
+        beyond = ": later than its window" if more.get("late") else ""
+        rows.append(("forecast", f"{likely} left ({early} to {late}){beyond}"))
+    if waits := more.get("waits"):
         rows.append(("waits", str(waits)))
     pairs(rows)
     for line in fault_lines(batch):

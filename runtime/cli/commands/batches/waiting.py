@@ -59,14 +59,22 @@ def _draw(progress_bar: Bar, batch: Json, rate: _Rate) -> None:
     done, total = counts["completed"] + counts["failed"], counts["total"]
     words = [f"{batch['status'].replace('_', ' ')}: {done} of {total} lines"]
     if (speed := rate.add(done)) is not None:
-        words.append(f"{speed:.1f}/s, about {_duration((total - done) / speed)} left")
-    elif waits := dict(batch.get("roundhouse") or {}).get("waits"):
+        words.append(f"{speed:.1f}/s")
+    more = dict(batch.get("roundhouse") or {})
+    if forecast := more.get("forecast"):
+        words.append(f"about {duration(forecast['likely'] - time.time())} left")
+    elif speed is not None:
+        words.append(f"about {duration((total - done) / speed)} left")
+    if more.get("late"):
+        words.append("later than its window")
+    if speed is None and (waits := more.get("waits")):
         words.append(str(waits))
     with suppress(ValueError):  # a terminal that was closed
         progress_bar.show(", ".join(words), done / total if total else 0.0)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    seconds = max(0.0, seconds)
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,6 +1,7 @@
 """`batch list|show|watch|cancel|results` and `files`."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,17 @@ def test_show_says_why_it_waits_and_what_is_wrong(server: FakeServer, run: Run) 
     assert "line 4: url_mismatch: Another url." in text
     assert "the budget is spent" in text
     assert json.loads(run("batch", "show", "batch_1", "--json").stdout) == listed
+
+
+def test_show_has_the_forecast(server: FakeServer, run: Run) -> None:
+    now = int(time.time())
+    forecast = {"early": now + 1810, "likely": now + 3610, "late": now + 7210, "made": now}
+    more = {"roundhouse": {"forecast": forecast, "late": False}}
+    server.on("GET", "/v1/batches/batch_1", Answer(batch("in_progress", 2, **more)))
+    assert "60 min left (30 min to 2.0 h)" in run("batch", "show", "batch_1").stdout
+    more["roundhouse"]["late"] = True
+    server.on("GET", "/v1/batches/batch_1", Answer(batch("in_progress", 2, **more)))
+    assert "2.0 h): later than its window" in run("batch", "show", "batch_1").stdout
 
 
 def test_watch(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

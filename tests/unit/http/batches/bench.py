@@ -56,6 +56,8 @@ class Bench:
         self.bodies: dict[int, bytes] = {}
         self.rights: Callable[[str], Caller] = lambda _: CALLER
         self.number = 0
+        self.ratios: list[tuple[str, float]] = []
+        """Forecasts over the truth."""
 
     async def open(self) -> None:
         self.number += 1
@@ -69,7 +71,7 @@ class Bench:
         self.link.script = echo
         self.worker = BatchWorker(
             self.store, line_runner(self.gateway.gateway, ENDPOINTS), self._read, self.gateway.line_rooms,
-            lambda key: self.rights(key),
+            lambda key: self.rights(key), observe=lambda made, ratio: self.ratios.append((made, ratio)),
         )  # fmt: skip
         self.worker.start()
 

@@ -2,7 +2,7 @@
 
 import httpx
 
-from batches.records import BatchState, LineState
+from batches.records import BatchState, Forecast, LineState
 from tests.unit.http.batches.conftest import BatchServer, jsonl
 
 HTML = {"Accept": "text/html"}
@@ -38,3 +38,17 @@ async def test_faults_of_a_file_are_listed(served: BatchServer) -> None:
     text = await page(served, f"batches?id={batch.id}")
     assert "line 2: " in text
     assert "duplicate_custom_id" in text
+
+
+async def test_forecast_and_slack(served: BatchServer) -> None:
+    batch = await served.create(jsonl("a"))
+    await served.reach(batch.id, BatchState.IN_PROGRESS)
+    assert "forecast" not in await page(served, "batches?part=rows")
+
+    async def forecast(hours: float) -> str:
+        found = Forecast(batch.created_at, *(batch.created_at + 3600 * part * hours for part in (0.5, 1.0, 2.0)))
+        await served.batches.store.write(lambda tables: tables.batches.store_forecasts({batch.id: found}))
+        return await page(served, f"batches?id={batch.id}")
+
+    assert "75 % of its window to spare" in await forecast(6)
+    assert "later than its window" in await forecast(30)

@@ -1,11 +1,12 @@
 """`POST /v1/batch`, our short form."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 
-from batches.records import BatchState
+from batches.records import BatchState, Forecast
 from tests.unit.http.batches.conftest import BODY, URL, BatchServer, answered, jsonl
 
 
@@ -25,6 +26,8 @@ async def test_requests_in_the_body(served: BatchServer) -> None:
     assert (batch.status, batch.request_counts.total, batch.metadata) == ("in_progress", 2, {"job": "1"})
     assert made["expires_at"] == batch.expires_at == batch.created_at + 7200
     assert served.raw[-1]["roundhouse"]["priority"] == "high"
+    assert (made["estimated_completion"], made["late"]) == (None, False), "nothing is known of the model yet"
+    assert served.raw[-1]["roundhouse"]["forecast"] is None
     await served.work(made["batch_id"], answered)
     done = await served.client.batches.retrieve(made["batch_id"])
     lines = (await served.client.files.content(done.output_file_id)).text.splitlines()
@@ -68,3 +71,24 @@ async def test_a_bound_on_requests_and_on_each(served: BatchServer) -> None:
     assert (await create(served, 400, **many))["error"]["param"] == "requests"
     large = {"requests": [{"body": {"x": "y" * (5 << 20)}}]}
     assert (await create(served, 400, **large))["error"]["param"] == "requests"
+
+
+async def test_a_creation_that_cannot_be_kept_says_so(served: BatchServer) -> None:
+    async def forecast(id_: str) -> None:
+        now = time.time()
+        found = Forecast(now, now + 3000, now + 4000, now + 5000)
+        await served.batches.store.write(lambda tables: tables.batches.store_forecasts({id_: found}))
+
+    served.batches.set_worker(lambda: None, forecast)
+    made = await create(served, requests=[{"body": BODY}], completion_window="1h")
+    assert made["late"]
+    assert made["estimated_completion"] - made["expires_at"] in (399, 400, 401)
+    file = await served.upload(jsonl("a"))
+    made = await create(served, input_file_id=file.id, completion_window="2h")
+    assert not made["late"]
+    await served.client.batches.retrieve(made["batch_id"])
+    more = served.raw[-1]["roundhouse"]
+    assert (more["forecast"]["likely"], more["late"]) == (made["estimated_completion"], False)
+    await served.work(made["batch_id"], answered)
+    await served.client.batches.retrieve(made["batch_id"])
+    assert "forecast" not in served.raw[-1]["roundhouse"], "it has ended"

@@ -4,13 +4,14 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batches.records import BatchState, LineCounts, LineState
-from batches.work import ends, worker
+from batches.work import ends, forecast, forecaster, worker
 from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed, Unauthorized, Unavailable
 from runtime.gateway.context import RequestContext
@@ -20,6 +21,7 @@ from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.records import Kind, Limit
+from tests.eventually import PATIENCE
 from tests.unit.http.answering import answer as answer_request
 from tests.unit.http.batches.bench import BATCH, CALLER, Bench, answer, body, echo, other_batch
 
@@ -364,3 +366,42 @@ async def test_beside_people_lines_leave_places_free(bench: Bench) -> None:
     bench.link.gate.set()
     await bench.until_final()
     assert max(seen) <= 24
+
+
+async def test_a_batch_is_forecast_while_it_runs_and_judged_at_its_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecaster, "EARLY_SECONDS", 0.05)
+    monkeypatch.setattr(forecast, "WINDOW_SECONDS", 0.2)
+    left = 200
+
+    def script(request: HttpCall) -> Any:
+        nonlocal left
+        left -= 1
+        if not left:
+            bench.link.gate.clear()
+        return echo(request)
+
+    bench.link.script = script
+    await bench.create([body(f"t{number}") for number in range(400)], replace(BATCH, created=time.time()))
+    batch = await bench.until(lambda batch: batch.tenth_forecast is not None)
+    assert batch.forecast is not None
+    assert batch.first_forecast is not None
+    assert batch.forecast.early <= batch.forecast.likely <= batch.forecast.late
+    assert batch.slack is not None
+    assert 0.9 < batch.slack <= 1.0
+    rates = await bench.store.read(lambda tables: tables.rates.all())
+    assert rates["chat"].per_second > 0
+    bench.link.script = echo
+    bench.link.gate.set()
+    await bench.until_final()
+    async with asyncio.timeout(PATIENCE):
+        while len(bench.ratios) < 2:
+            await asyncio.sleep(0.01)
+    assert [made for made, _ in bench.ratios] == ["creation", "tenth"]
+    assert all(ratio > 0 for _, ratio in bench.ratios)
+    await bench.create([body("t")], other_batch("b", created=time.time()))
+    await bench.worker.forecast("b")
+    known = await bench.get("b")
+    assert known.forecast is not None, "the model's rate and its lines are known by now"
+    await bench.worker.forecast("unknown")

@@ -1,0 +1,41 @@
+"""The table of rates: how fast each server did lines of each model, for forecasts."""
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from batches.storage.tables import RATES, RUNNERS
+from batches.work.forecast import RoomRate
+from registry.storage.database import Database
+
+
+class RateTable:
+    """Every call is one blocking transaction. Raises Unavailable. server: id of this server."""
+
+    def __init__(self, database: Database, server: str) -> None:
+        self._database, self._server = database, server
+
+    def store(self, rates: Mapping[str, RoomRate], now: float) -> None:
+        """Replace this server's rates of these rooms."""
+        mine = RATES.c.server == self._server
+        rows = [
+            {"server": self._server, "room": room, "per_second": one.per_second, "spread": one.spread, "measured": now}
+            for room, one in rates.items()
+        ]
+        with self._database.write() as connection:
+            connection.execute(sa.delete(RATES).where(mine, RATES.c.room.in_(rates)))
+            if rows:
+                connection.execute(sa.insert(RATES), rows)
+
+    def all(self) -> Mapping[str, RoomRate]:
+        """Rates of all servers that work on lines, added up by room; where none does, what one measured last."""
+        works = sa.exists().where(RUNNERS.c.server == RATES.c.server, RUNNERS.c.closed.is_(None))
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(RATES, works.label("works")).order_by(RATES.c.measured)).all()
+        last = {row.room: RoomRate(row.per_second, row.spread) for row in rows}
+        sums: dict[str, RoomRate] = {}
+        for row in rows:
+            if row.works:
+                before = sums.get(row.room, RoomRate(0.0, 0.0))
+                sums[row.room] = RoomRate(before.per_second + row.per_second, max(before.spread, row.spread))
+        return last | sums

@@ -1,0 +1,197 @@
+"""When batches end. Pure: no clock, no I/O. Work is in the unit of `models.work`.
+
+1. A line's work is foreseen from lines that ended: by the bytes that it sends, and by what an answer took. Lines of the
+   same batch and name count first, then those of the name, then those of the call.
+2. A model's rate is the work of lines that ended while others waited, over that time: what others took of the model,
+   and what models took of each other, is in it.
+3. Batches share a rate as `policy` orders them: higher levels first; teams of a level by weight; a team's batches one
+   after the other.
+4. A batch ends with the last of its models. The likely time is the middle of three; early and late are as far from it,
+   as a factor, as rates vary and as little as is known of the lines.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cachetools import LRUCache
+
+from batches.records import Forecast
+from models.messages import Usage
+from models.work import ANSWER_TOKEN, read_work
+
+WINDOW_SECONDS = 5.0
+"""Over which a rate is measured."""
+MEMORY = 20
+"""Windows of which a rate is the mean, about: newer ones count more."""
+LEAST_RATE = 1e-3
+LONGEST = 366 * 86_400.0
+"""Seconds: nothing is foreseen beyond."""
+LEAST_SPREAD, MOST_SPREAD = 0.05, 1.0
+MEANS = 4096
+"""Names whose lines are remembered."""
+KNOWN = 5
+"""Ended lines from which on their mean counts for others of that kind."""
+BYTE_WORK, ANSWER_WORK = 0.2, 128 * ANSWER_TOKEN
+"""Of a byte and of an answer, before any line of that call has ended."""
+READ_ONLY = frozenset(("/v1/embeddings", "/v1/rerank", "/v2/rerank"))
+"""Calls whose answers have no tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomRate:
+    """How fast a model does lines."""
+
+    per_second: float
+    spread: float = MOST_SPREAD
+    """Relative deviation."""
+
+
+class RateMeter:
+    """Measures the rate of one model's lines on this server."""
+
+    def __init__(self) -> None:
+        self._seen: float | None = None
+        self._seconds = self._work = 0.0
+        self._count = 0
+        self._mean = self._variance = 0.0
+
+    def add(self, work: float) -> None:
+        """A line was answered."""
+        self._work += work
+
+    def advance(self, now: float, *, is_full: bool) -> None:
+        """Time goes on. is_full: from now on lines wait although the model has as many as it may have."""
+        if self._seen is not None:
+            self._seconds += now - self._seen
+        elif self._work:
+            self._work = 0.0  # of lines that had the model to themselves
+        self._seen = now if is_full else None
+        if self._seconds >= WINDOW_SECONDS:
+            self._take(self._work / self._seconds)
+            self._seconds = self._work = 0.0
+
+    def rate(self) -> RoomRate | None:
+        """None: nothing was measured."""
+        if self._count:
+            deviation = self._variance**0.5 / max(self._mean, LEAST_RATE)
+            return RoomRate(max(self._mean, LEAST_RATE), min(MOST_SPREAD, max(LEAST_SPREAD, deviation)))
+        if self._seconds >= WINDOW_SECONDS / 4 and self._work:
+            return RoomRate(self._work / self._seconds)
+        return None
+
+    def _take(self, rate: float) -> None:
+        self._count += 1
+        part, off = max(1 / self._count, 1 / MEMORY), rate - self._mean
+        self._mean += part * off
+        self._variance = (1 - part) * (self._variance + part * off * off)
+
+
+@dataclass(slots=True)
+class _Mean:
+    count: int = 0
+    byte: float = 0.0
+    """Work of reading a byte."""
+    answer: float = 0.0
+
+    def add(self, byte: float, answer: float) -> None:
+        self.count += 1
+        part = max(1 / self.count, 0.01)
+        self.byte += part * (byte - self.byte)
+        self.answer += part * (answer - self.answer)
+
+
+class LineWork:
+    """Foresees the work of lines."""
+
+    def __init__(self) -> None:
+        self._means = LRUCache[tuple[str, ...], _Mean](MEANS)
+
+    def learn(self, batch: str, endpoint: str, name: str, size: int, usage: Usage) -> None:
+        """A line was answered. size: bytes of its request."""
+        byte, answer = read_work(usage) / max(1, size), usage.completion_tokens * ANSWER_TOKEN
+        for key in ((batch, name), ("", name), ("", "", endpoint)):
+            mean = self._means.get(key)
+            if mean is None:
+                mean = self._means[key] = _Mean()
+            mean.add(byte, answer)
+
+    def of(self, batch: str, endpoint: str, name: str, count: int, size: int) -> tuple[float, float]:
+        """The work of so many lines with so many bytes, and how far off it may be, as a part."""
+        for key, least in (((batch, name), 0.1), (("", name), 0.3), (("", "", endpoint), 0.5)):
+            mean = self._means.get(key)
+            if mean is not None and mean.count >= KNOWN:
+                spread = least + 0.5 / mean.count**0.5
+                return max(count, size * mean.byte + count * mean.answer), min(MOST_SPREAD, spread)
+        answer = 0.0 if endpoint in READ_ONLY else ANSWER_WORK
+        return max(count, size * BYTE_WORK + count * answer), MOST_SPREAD
+
+
+@dataclass(frozen=True, slots=True)
+class RoomWork:
+    """What a batch still needs of a model."""
+
+    work: float
+    spread: float = MOST_SPREAD
+    """How far off it may be, as a part."""
+    delay: float = 0.0
+    """Seconds until the model can begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNeed:
+    """A batch with its place in the order of `policy`."""
+
+    id: str
+    team: str
+    weight: float
+    level: int
+    order: tuple[float, ...]
+    """Among the team's batches of a level; the lowest goes first."""
+    rooms: Mapping[str, RoomWork] = field(default_factory=dict)
+
+
+def forecast(needs: Sequence[BatchNeed], rates: Mapping[str, RoomRate], now: float) -> Mapping[str, Forecast]:
+    """Forecasts of these batches, without those that need a model whose rate is unknown."""
+    ends: dict[str, list[tuple[float, float]]] = {need.id: [(0.0, LEAST_SPREAD)] for need in needs}
+    rooms = {key: None for need in needs for key in need.rooms}
+    unknown: set[str] = set()
+    for key in rooms:
+        there = [need for need in needs if key in need.rooms]
+        rate = rates.get(key)
+        if rate is None:
+            unknown.update(need.id for need in there)
+            continue
+        for need, seconds in _shared(key, there, max(LEAST_RATE, rate.per_second)):
+            own = need.rooms[key]
+            spread = min(MOST_SPREAD, (own.spread**2 + rate.spread**2) ** 0.5)
+            ends[need.id].append((min(LONGEST, own.delay + seconds), spread))
+    found: dict[str, Forecast] = {}
+    for id_, parts in ends.items():
+        if id_ not in unknown:
+            seconds, spread = max(parts)
+            late = min(LONGEST, seconds * (1 + spread))
+            found[id_] = Forecast(now, now + seconds / (1 + spread), now + seconds, now + late)
+    return found
+
+
+def _shared(key: str, needs: Iterable[BatchNeed], rate: float) -> Iterable[tuple[BatchNeed, float]]:
+    """Seconds until each of these batches has had its work of a room."""
+    levels: dict[int, dict[str, list[BatchNeed]]] = {}
+    for need in needs:
+        levels.setdefault(need.level, {}).setdefault(need.team, []).append(need)
+    seconds = 0.0
+    for level in sorted(levels):
+        teams = levels[level]
+        steps: list[tuple[float, str, BatchNeed]] = []
+        weights, last = {team: many[0].weight for team, many in teams.items()}, dict.fromkeys(teams, 0.0)
+        for team, many in teams.items():
+            for need in sorted(many, key=lambda one: one.order):
+                last[team] += need.rooms[key].work / weights[team]
+                steps.append((last[team], team, need))
+        active, passed = sum(weights.values()), 0.0
+        for until, team, need in sorted(steps, key=lambda step: step[0]):
+            seconds += (until - passed) * active / rate
+            passed = until
+            yield need, seconds
+            if until == last[team]:
+                active -= weights.pop(team, 0.0)

@@ -1,0 +1,125 @@
+"""Keeps forecasts of batches: measures rates and lines, renews each row every minute, compares with the truth."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from batches.records import BatchRecord
+from batches.store import BatchStore
+from batches.work.forecast import BatchNeed, LineWork, RateMeter, RoomRate, RoomWork, forecast
+from batches.work.policy import level_of, slack
+from batches.work.running import LineAttempt
+
+log = logging.getLogger("roundhouse.batches")
+RENEW_SECONDS = 60.0
+EARLY_SECONDS = 5.0
+"""The same while a batch has no forecast, or has just begun."""
+CREATION, TENTH = "creation", "tenth"
+Observe = Callable[[str, float], None]
+"""Takes when a forecast was made, and the seconds that it gave over those that it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomFacts:
+    """What a forecast needs of a model."""
+
+    key: str
+    rate: float = 0.0
+    """Work per second with all places taken, as requests of any class had it; 0: it was never measured."""
+    delay: float = 0.0
+    """Seconds until it can begin."""
+
+
+FindRoom = Callable[[BatchRecord, str], RoomFacts]
+"""The model of a name in a batch."""
+
+
+class Forecaster:
+    """clock: seconds since the epoch."""
+
+    def __init__(self, store: BatchStore, clock: Callable[[], float], observe: Observe = lambda _, __: None) -> None:
+        self._store, self._clock, self._observe = store, clock, observe
+        self._lines = LineWork()
+        self._meters: dict[str, RateMeter] = {}
+        self._needs: dict[str, BatchNeed] = {}
+        self._rates: Mapping[str, RoomRate] = {}
+        self._renew_at = 0.0
+
+    # --- what is measured ---------------------------------------------------------------------------------------------
+    def answered(self, attempt: LineAttempt, room: str) -> None:
+        """A line ended. Failed ones tell nothing of the work."""
+        end = attempt.end_record
+        if attempt.used is None or end.status is None or end.status >= 400:
+            return
+        line, batch = attempt.line, attempt.batch
+        self._lines.learn(batch.id, batch.endpoint, attempt.model, line.length, attempt.used)
+        self._meter(room).add(attempt.work)
+
+    def advance(self, full: Iterable[str]) -> None:
+        """Called at each look. full: models with as many lines as they may have, while others wait for them."""
+        now, full = time.monotonic(), set(full)
+        for room in full:
+            self._meter(room)
+        for room, meter in self._meters.items():
+            meter.advance(now, is_full=room in full)
+
+    def _meter(self, room: str) -> RateMeter:
+        return self._meters.setdefault(room, RateMeter())
+
+    # --- forecasts ----------------------------------------------------------------------------------------------------
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._renew_at
+
+    async def renew(self, batches: Sequence[BatchRecord], weights: Mapping[str, float], find: FindRoom) -> None:
+        """Forecast all batches that run, and store that. weights: of teams, by batch. Raises Unavailable, QueueFull."""
+        mine = {room: rate for room, meter in self._meters.items() if (rate := meter.rate()) is not None}
+        now = self._clock()
+        if mine:
+            await self._store.write(lambda tables: tables.rates.store(mine, now))
+        self._rates = await self._store.read(lambda tables: tables.rates.all())
+        self._needs = {}
+        await self._store_of(batches, weights, find, now)
+        is_new = any(batch.first_forecast is None or batch.tenth_forecast is None for batch in batches)
+        self._renew_at = time.monotonic() + (EARLY_SECONDS if is_new else RENEW_SECONDS)
+
+    async def add(self, batch: BatchRecord, weight: float, find: FindRoom) -> None:
+        """Forecast a batch that begins, among the others as they were last seen. Raises Unavailable, QueueFull."""
+        if not self._rates:
+            self._rates = await self._store.read(lambda tables: tables.rates.all())
+        await self._store_of([batch], {batch.id: weight}, find, self._clock())
+
+    async def judge(self, ids: Sequence[str]) -> None:
+        """Compare forecasts of batches that ended with the truth. Raises Unavailable."""
+        for batch in await self._store.write(lambda tables: tables.batches.judge(ids)):
+            for label, found in ((CREATION, batch.first_forecast), (TENTH, batch.tenth_forecast)):
+                if found is not None and batch.ended is not None and batch.ended > found.made:
+                    self._observe(label, (found.likely - found.made) / (batch.ended - found.made))
+
+    async def _store_of(
+        self, batches: Sequence[BatchRecord], weights: Mapping[str, float], find: FindRoom, now: float
+    ) -> None:
+        ids = [batch.id for batch in batches]
+        rows = await self._store.read(lambda tables: tables.lines.unfinished(ids)) if ids else []
+        by_id, rates = {batch.id: batch for batch in batches}, dict(self._rates)
+        rooms: dict[str, dict[str, RoomWork]] = {id_: {} for id_ in ids}
+        for row in rows:
+            batch = by_id[row.batch]
+            name = batch.names.get(row.model, row.model)
+            room = find(batch, row.model)
+            work, spread = self._lines.of(batch.id, batch.endpoint, name, row.count, row.size)
+            before = rooms[batch.id].get(room.key, RoomWork(0.0, 0.0))
+            rooms[batch.id][room.key] = RoomWork(before.work + work, max(before.spread, spread), room.delay)
+            if room.rate:
+                rates.setdefault(room.key, RoomRate(room.rate))
+        for batch in batches:
+            left = slack(batch, now)
+            order = (-float(batch.priority), left, batch.created)
+            self._needs[batch.id] = BatchNeed(
+                batch.id, batch.team, weights[batch.id], level_of(left), order, rooms[batch.id]
+            )
+        found = forecast(list(self._needs.values()), rates, now)
+        mine = {id_: found[id_] for id_ in ids if id_ in found}
+        if mine:
+            tenths = {one.id for one in batches if one.counts.left <= 0.9 * one.counts.total}
+            await self._store.write(lambda tables: tables.batches.store_forecasts(mine, tenths))

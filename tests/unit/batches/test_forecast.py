@@ -1,0 +1,120 @@
+"""When batches end: what is measured, and how batches share it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches.work.forecast import (
+    ANSWER_WORK,
+    LONGEST,
+    WINDOW_SECONDS,
+    BatchNeed,
+    LineWork,
+    RateMeter,
+    RoomRate,
+    RoomWork,
+    forecast,
+)
+from models.messages import Usage
+
+CHAT = "/v1/chat/completions"
+EXACT = 0.0
+
+
+def need(id_: str, work: float, team: str = "a", weight: float = 1.0, level: int = 3, order: float = 0.0) -> BatchNeed:
+    return BatchNeed(id_, team, weight, level, (order,), {"m": RoomWork(work, EXACT)})
+
+
+def likely(needs: list[BatchNeed], rate: float = 10.0) -> dict[str, float]:
+    return {id_: found.likely for id_, found in forecast(needs, {"m": RoomRate(rate, EXACT)}, 0.0).items()}
+
+
+def test_a_batch_alone() -> None:
+    assert likely([need("b", 500.0)]) == {"b": 50.0}
+
+
+def test_batches_of_a_team_come_one_after_the_other() -> None:
+    assert likely([need("b", 500.0, order=2.0), need("a", 100.0, order=1.0)]) == {"a": 10.0, "b": 60.0}
+
+
+def test_teams_share_by_weight_until_one_has_ended() -> None:
+    needs = [need("a", 300.0, "a", weight=3.0), need("b", 300.0, "b")]
+    assert likely(needs) == {"a": 40.0, "b": 60.0}
+
+
+def test_a_higher_level_goes_first() -> None:
+    assert likely([need("idle", 100.0), need("late", 300.0, "b", level=0)]) == {"late": 30.0, "idle": 40.0}
+
+
+def test_the_last_model_ends_a_batch_and_an_unknown_rate_is_no_forecast() -> None:
+    rooms = {"m": RoomWork(100.0, EXACT), "n": RoomWork(100.0, EXACT, delay=5.0)}
+    both = BatchNeed("b", "a", 1.0, 3, (0.0,), rooms)
+    rates = {"m": RoomRate(10.0, EXACT), "n": RoomRate(5.0, EXACT)}
+    assert forecast([both], rates, 7.0)["b"].likely == 7.0 + 5.0 + 20.0
+    assert forecast([both, need("c", 50.0)], {"m": rates["m"]}, 0.0).keys() == {"c"}
+
+
+def test_early_and_late_are_as_far_as_little_is_known() -> None:
+    needs = [BatchNeed("b", "a", 1.0, 3, (0.0,), {"m": RoomWork(100.0, 0.3)})]
+    found = forecast(needs, {"m": RoomRate(10.0, 0.4)}, 1.0)["b"]
+    assert (found.early, found.likely, found.late) == pytest.approx((1 + 10 / 1.5, 11.0, 16.0))
+    assert likely([need("b", 1e9)], rate=0.0)["b"] == LONGEST
+
+
+NEEDS = st.lists(
+    st.builds(
+        need, st.uuids().map(str), st.floats(1, 1e6), st.sampled_from("abc"), st.just(2.0), st.integers(0, 3),
+        st.floats(0, 1),
+    ),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+@given(NEEDS)
+def test_all_work_is_done_by_the_last_end_and_none_before_its_own(needs: list[BatchNeed]) -> None:
+    ends = likely(needs)
+    assert max(ends.values()) == pytest.approx(sum(one.rooms["m"].work for one in needs) / 10.0)
+    for one in needs:
+        assert ends[one.id] >= one.rooms["m"].work / 10.0 * (1 - 1e-9)
+
+
+def test_a_rate_is_measured_while_lines_wait() -> None:
+    meter = RateMeter()
+    meter.add(1e9)  # it had the model to itself
+    meter.advance(0.0, is_full=True)
+    assert meter.rate() is None
+    now = 0.0
+    for _ in range(100):
+        for _ in range(10):
+            meter.add(5.0)
+        now += WINDOW_SECONDS / 2
+        meter.advance(now, is_full=True)
+    found = meter.rate()
+    assert found is not None
+    assert found.per_second == pytest.approx(50.0 * 2 / WINDOW_SECONDS)
+    assert found.spread == 0.05
+    meter.advance(now, is_full=False)
+    meter.advance(now + 1000.0, is_full=True)
+    assert meter.rate() == found, "time without waiting lines is no time of work"
+    for second in range(1, 200):
+        meter.advance(now + 1000.0 + second, is_full=True)
+    lower = meter.rate()
+    assert lower is not None
+    assert lower.per_second < found.per_second / 2, "others took the model"
+    assert lower.spread > 0.5
+
+
+def test_the_work_of_lines_is_that_of_lines_like_them() -> None:
+    lines = LineWork()
+    assert lines.of("b", CHAT, "m", 10, 1000) == (200.0 + 10 * ANSWER_WORK, 1.0)
+    assert lines.of("b", "/v1/embeddings", "m", 10, 1000) == (200.0, 1.0)
+    for _ in range(100):
+        lines.learn("b", CHAT, "m", 100, Usage(prompt_tokens=50, completion_tokens=25))
+    work, spread = lines.of("b", CHAT, "m", 10, 1000)
+    assert (work, spread) == (pytest.approx(500.0 + 1000.0), pytest.approx(0.15))
+    assert lines.of("c", CHAT, "m", 10, 1000) == (pytest.approx(1500.0), pytest.approx(0.35))
+    assert lines.of("c", CHAT, "n", 10, 1000) == (pytest.approx(1500.0), pytest.approx(0.55))
+    for _ in range(100):
+        lines.learn("c", CHAT, "m", 100, Usage(prompt_tokens=50, completion_tokens=5))
+    assert lines.of("c", CHAT, "m", 10, 1000)[0] == pytest.approx(700.0), "a batch of its own length"
+    assert lines.of("b", CHAT, "m", 10, 1000)[0] == pytest.approx(1500.0)
