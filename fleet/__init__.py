@@ -36,6 +36,9 @@ reports.py    what a node reports
 table.py      the newest report of each node
 index.py      nodes by what they serve
 choose.py     which nodes get a request
+place.py      which nodes hold which models
+demand.py     how much work each model has
+epochs.py     who may write the desired replicas
 
 It imports nothing of the server: `runtime` sends reports, passes requests on and loads models.
 """

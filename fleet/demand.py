@@ -1,0 +1,35 @@
+"""How much work each model has, from reports: in replicas that would be busy all the time."""
+
+from math import exp
+
+from fleet.place import LEASE_SECONDS
+from fleet.table import ReportTable
+
+SMOOTHING_SECONDS = 30.0
+
+
+def demand_of(reports: ReportTable, now: float) -> dict[str, float]:
+    """The demand at this moment, by model: requests that run and wait, by what one replica runs at once."""
+    demand: dict[str, float] = {}
+    for report, at in reports:
+        if now - at <= LEASE_SECONDS:
+            for one in report.replicas:
+                busy = (one.running + one.waiting) / (one.capacity / max(1, one.ready))
+                demand[one.model] = demand.get(one.model, 0.0) + busy
+    return demand
+
+
+class DemandMean:
+    """The demand without its peaks: an exponential mean over SMOOTHING_SECONDS."""
+
+    def __init__(self) -> None:
+        self.by_model: dict[str, float] = {}
+        self._at: float | None = None
+
+    def take(self, demand: dict[str, float], now: float) -> None:
+        """Count what `demand_of` says at `now`."""
+        part = 1.0 if self._at is None else 1 - exp((self._at - now) / SMOOTHING_SECONDS)
+        for model in self.by_model.keys() | demand.keys():
+            before = self.by_model.get(model, 0.0)
+            self.by_model[model] = before + part * (demand.get(model, 0.0) - before)
+        self._at = now

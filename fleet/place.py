@@ -1,0 +1,341 @@
+"""Which nodes hold which models: a pure function, from reports and demand to the desired replicas.
+
+No I/O, no clock. The same function answers traffic, `explain` and the simulation. The numbers stand in the code:
+
+1. Nodes count that reported within LEASE_SECONDS and do not drain. A node that is away for less than RETURN_SECONDS
+   gets its own models back when it returns.
+2. What is there stays: the plan before, and what nodes report beside it.
+3. Placement by hand comes first: on the nodes that it names, or with the number of replicas that it names. Others leave
+   for it, but never those that were placed by hand.
+4. Each model gets its least number of replicas, those with the most demand first.
+5. A model with more demand per replica than GOAL gets another one where there is room; the one with the most demand per
+   replica comes first, which keeps the highest load lowest.
+6. A model with more than HIGH gets one even where another model must leave: a replica whose model needs it least, and
+   stays below GOAL without it. A model below its least number gets one in the same way.
+7. Nothing that was moved is moved back within HOLD_SECONDS, and for 6 a node gives up SWAPS_AN_HOUR models at most.
+   Placement by hand does not wait.
+8. A replica never leaves only because it has little to do: its room is no use to anyone until 3, 4 or 6.
+
+A model comes to the node with the least expected load among those with room, then to the one with the most free bytes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from fleet.index import position_of
+from fleet.reports import NodeReport
+from fleet.table import ReportTable
+
+LEASE_SECONDS = 10.0
+RETURN_SECONDS = 600.0
+HOLD_SECONDS = 60.0
+HOUR = 3600.0
+SWAPS_AN_HOUR = 1
+"""A swap is two moves: one model leaves a node, and another one comes."""
+GOAL, HIGH = 0.7, 0.85
+"""Demand per replica, as a part of what it can do."""
+Why = Literal["hand", "least", "demand", "room", "back"]
+THERE = frozenset(("ready", "loading", "asleep"))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNeed:
+    """What one model needs of nodes."""
+
+    model: str
+    bytes: int
+    """On each of its devices."""
+    devices: int = 1
+    """That one replica is spread over."""
+    least: int = 1
+    most: int = 1 << 20
+    on: tuple[str, ...] = ()
+    """Nodes named by hand."""
+    replicas: int | None = None
+    """Their number by hand; None: as demand needs."""
+    not_on: frozenset[str] = frozenset()
+    """Nodes that do not have its files, and have no source for them."""
+
+
+class FleetMove(NamedTuple):
+    model: str
+    node: str
+    action: Literal["load", "unload"]
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """The desired replicas, and what leads there."""
+
+    replicas: Mapping[str, tuple[str, ...]]
+    """Nodes by model."""
+    moves: tuple[FleetMove, ...] = ()
+    """Beside those of the plan before."""
+    unplaced: Mapping[str, str] = field(default_factory=dict)
+    """Why a model has fewer replicas than it needs."""
+    moved: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """When a model was last moved to or from a node, of the last hour."""
+    away: Mapping[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
+    """Nodes that are not there: since when, and the models that they had."""
+
+
+class _Node:
+    """A node while a plan is made."""
+
+    __slots__ = ("free", "given_up", "name", "where")
+
+    def __init__(self, report: NodeReport) -> None:
+        self.name = report.node
+        self.free = {one.device: one.budget for one in report.devices}
+        self.where: dict[str, tuple[str, ...]] = {}
+        """Devices by the model that it holds."""
+        self.given_up = 0
+        """Models that left it in the last hour by a plan."""
+
+    def devices_for(self, need: ModelNeed) -> tuple[str, ...] | None:
+        """Those with the most free bytes; None: there is no room."""
+        best = tuple(sorted(self.free, key=lambda device: -self.free[device])[: need.devices])
+        return best if len(best) == need.devices and self.free[best[-1]] >= need.bytes else None
+
+    def hold(self, need: ModelNeed, devices: Iterable[str]) -> None:
+        self.where[need.model] = tuple(device for device in devices if device in self.free)
+        for device in self.where[need.model]:
+            self.free[device] -= need.bytes
+
+    def release(self, need: ModelNeed) -> None:
+        for device in self.where.pop(need.model):
+            self.free[device] += need.bytes
+
+
+def place(
+    models: Sequence[ModelNeed],
+    reports: ReportTable,
+    demand: Mapping[str, float],
+    now: float,
+    before: FleetPlan | None = None,
+) -> FleetPlan:
+    """The desired replicas.
+
+    Args:
+        demand: by model, in replicas that would be busy all the time.
+        before: the last plan; None: what nodes hold counts alone.
+    """
+    return _Planner(models, reports, demand, now, before or FleetPlan({})).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        models: Sequence[ModelNeed],
+        reports: ReportTable,
+        demand: Mapping[str, float],
+        now: float,
+        before: FleetPlan,
+    ) -> None:
+        self._needs = {need.model: need for need in models}
+        self._demand, self._now, self._before = demand, now, before
+        self._moved = {key: at for key, at in before.moved.items() if now - at < HOUR}
+        self._moves: list[FleetMove] = []
+        self._unplaced: dict[str, str] = {}
+        self._on: dict[str, set[str]] = {need.model: set() for need in models}
+        self._nodes: dict[str, _Node] = {}
+        for stored in reports:  # 1
+            if now - stored.at <= LEASE_SECONDS and not stored.report.draining:
+                self._nodes[stored.report.node] = _Node(stored.report)
+        for model, name in self._moved:
+            if name in self._nodes and name not in before.replicas.get(model, ()):
+                self._nodes[name].given_up += 1
+        self._keep(reports)
+
+    def plan(self) -> FleetPlan:
+        for model in sorted(self._needs):
+            need = self._needs[model]
+            if need.on or need.replicas is not None:
+                self._by_hand(need)
+        by_demand = sorted(self._needs.values(), key=lambda need: (-self._demand.get(need.model, 0.0), need.model))
+        for need in by_demand:
+            self._fill(need)
+        self._grow(by_demand)
+        replicas = {model: tuple(sorted(names)) for model, names in self._on.items()}
+        return FleetPlan(replicas, tuple(self._moves), self._unplaced, self._moved, self._away())
+
+    # --- what is there ----------------------------------------------------------------------------------------------
+    def _keep(self, reports: ReportTable) -> None:
+        """Begin with what nodes hold and what the plan before gave them (2)."""
+        planned = self._before.replicas
+        for name, node in self._nodes.items():
+            stored = reports.get(name)
+            for replica in stored.report.replicas if stored else ():
+                need = self._needs.get(replica.model)
+                is_leaving = (replica.model, name) in self._moved and name not in planned.get(replica.model, ())
+                if need is not None and replica.state in THERE and not is_leaving and replica.model not in node.where:
+                    self._add(need, node, replica.devices or node.devices_for(need) or ())
+        for model, names in planned.items():
+            for name in names:
+                self._return(model, name)
+        for name, (_, models) in self._before.away.items():
+            for model in models:
+                if self._return(model, name):
+                    self._moves.append(FleetMove(model, name, "load", "back"))
+
+    def _return(self, model: str, name: str) -> bool:
+        """Give a node a model that it had in the plan before, where it has room for it."""
+        need, node = self._needs.get(model), self._nodes.get(name)
+        if need is None or node is None or model in node.where:
+            return False
+        devices = node.devices_for(need)
+        if devices is not None:
+            self._add(need, node, devices)
+        return devices is not None
+
+    def _away(self) -> dict[str, tuple[float, tuple[str, ...]]]:
+        """Nodes that are not there, with what they had."""
+        before, away = self._before, dict[str, tuple[float, tuple[str, ...]]]()
+        for name, (since, models) in before.away.items():
+            if name not in self._nodes and self._now - since < RETURN_SECONDS:
+                away[name] = since, models
+        for model, names in before.replicas.items():
+            for name in names:
+                if name not in self._nodes:
+                    since, models = away.get(name, (self._now, ()))
+                    away[name] = since, tuple(sorted({*models, model}))
+        return away
+
+    # --- the rules --------------------------------------------------------------------------------------------------
+    def _by_hand(self, need: ModelNeed) -> None:  # 3
+        for name in need.on:
+            node = self._nodes.get(name)
+            if node is None:
+                self._unplaced[need.model] = f"{name} is not there."
+            elif need.model not in node.where and not self._make_room(need, node):
+                self._unplaced[need.model] = f"{name} has no room for it."
+        if need.replicas is None:
+            return
+        while len(self._on[need.model]) > max(need.replicas, len(need.on)):
+            extra = (self._nodes[name] for name in self._on[need.model] if name not in need.on)
+            self._move(need, max(extra, key=lambda node: (self._load(node), node.name)), "unload", "hand")
+        while len(self._on[need.model]) < need.replicas:
+            node = self._roomy(need, by_hand=True)
+            if node is not None:
+                self._move(need, node, "load", "hand")
+            elif not any(self._make_room(need, one) for one in self._by_load(need)):
+                self._unplaced[need.model] = "no node has room for it."
+                return
+
+    def _fill(self, need: ModelNeed) -> None:  # 4
+        while len(self._on[need.model]) < need.least and need.replicas is None:
+            node = self._roomy(need)
+            if node is not None:
+                self._move(need, node, "load", "least")
+            elif not self._replace(need, "least"):
+                self._unplaced.setdefault(need.model, "no node has room for it.")
+                return
+
+    def _grow(self, by_demand: Sequence[ModelNeed]) -> None:  # 5, 6
+        able = [need for need in by_demand if need.replicas is None]
+        while able:
+            need = max(able, key=lambda need: (self._share(need.model), need.model))
+            share = self._share(need.model)
+            if share <= GOAL:
+                return
+            node = self._roomy(need) if len(self._on[need.model]) < need.most else None
+            if node is not None:
+                self._move(need, node, "load", "demand")
+            elif share <= HIGH or len(self._on[need.model]) >= need.most or not self._replace(need, "demand"):
+                able.remove(need)
+
+    def _replace(self, need: ModelNeed, why: Literal["least", "demand"]) -> bool:
+        """Let the replica leave whose model needs it least, so that this one can come."""
+        best: tuple[float, str, str] | None = None
+        for node in self._nodes.values():
+            if node.given_up >= SWAPS_AN_HOUR or not self._may_take(need, node):  # 7
+                continue
+            for model, devices in node.where.items():
+                other = self._needs[model]
+                share = self._demand.get(model, 0.0) / max(1, len(self._on[model]) - 1)
+                if (
+                    self._may_leave(other, node)
+                    and len(self._on[model]) > other.least
+                    and (why == "least" or share <= GOAL)
+                    and min(node.free[device] for device in devices) + other.bytes >= need.bytes
+                    and len(devices) >= need.devices
+                ):
+                    best = min(best or (share, model, node.name), (share, model, node.name))
+        if best is None:
+            return False
+        node = self._nodes[best[2]]
+        self._move(self._needs[best[1]], node, "unload", "room")
+        self._move(need, node, "load", why)
+        return True
+
+    def _make_room(self, need: ModelNeed, node: _Node) -> bool:
+        """Load a model on this node, where others leave for it that were not placed by hand."""
+        leaving = sorted(
+            (self._needs[model] for model in node.where if not self._is_by_hand(self._needs[model], node)),
+            key=lambda other: (self._share(other.model), other.model),
+        )
+        room = _Node.__new__(_Node)
+        room.free, room.where = dict(node.free), dict(node.where)
+        count = 0
+        while room.devices_for(need) is None and count < len(leaving):
+            room.release(leaving[count])
+            count += 1
+        if room.devices_for(need) is None:
+            return False
+        for other in leaving[:count]:
+            self._move(other, node, "unload", "room")
+        self._move(need, node, "load", "hand")
+        return True
+
+    # --- nodes and moves --------------------------------------------------------------------------------------------
+    def _roomy(self, need: ModelNeed, *, by_hand: bool = False) -> _Node | None:
+        """The node with the least expected load among those with room; None: there is none."""
+        able = (
+            node
+            for node in self._nodes.values()
+            if self._may_take(need, node, by_hand) and node.devices_for(need) is not None
+        )
+        return min(able, key=lambda node: self._rank(need, node), default=None)
+
+    def _by_load(self, need: ModelNeed) -> list[_Node]:
+        able = (node for node in self._nodes.values() if self._may_take(need, node, by_hand=True))
+        return sorted(able, key=lambda node: self._rank(need, node))
+
+    def _rank(self, need: ModelNeed, node: _Node) -> tuple[float, int, int]:
+        return self._load(node), -sum(node.free.values()), position_of(f"{need.model} {node.name}")
+
+    def _may_take(self, need: ModelNeed, node: _Node, by_hand: bool = False) -> bool:
+        if need.model in node.where or node.name in need.not_on:
+            return False
+        return by_hand or self._now - self._moved.get((need.model, node.name), -HOUR) >= HOLD_SECONDS  # 7
+
+    def _may_leave(self, other: ModelNeed, node: _Node) -> bool:
+        if self._is_by_hand(other, node):
+            return False
+        return self._now - self._moved.get((other.model, node.name), -HOUR) >= HOLD_SECONDS  # 7
+
+    def _is_by_hand(self, need: ModelNeed, node: _Node) -> bool:
+        return node.name in need.on or need.replicas is not None
+
+    def _share(self, model: str) -> float:
+        """Demand per replica."""
+        return self._demand.get(model, 0.0) / max(1, len(self._on[model]))
+
+    def _load(self, node: _Node) -> float:
+        return sum(self._share(model) for model in node.where)
+
+    def _add(self, need: ModelNeed, node: _Node, devices: Iterable[str]) -> None:
+        node.hold(need, devices)
+        self._on[need.model].add(node.name)
+
+    def _move(self, need: ModelNeed, node: _Node, action: Literal["load", "unload"], why: Why) -> None:
+        if action == "load":
+            self._add(need, node, node.devices_for(need) or ())
+        else:
+            node.release(need)
+            node.given_up += 1
+            self._on[need.model].remove(node.name)
+        self._moved[need.model, node.name] = self._now
+        self._moves.append(FleetMove(need.model, node.name, action, why))
