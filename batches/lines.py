@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from batches.records import CHUNK, BatchState, Line, LineChange, LineEnd, LineState, NewLine
 from batches.storage.tables import BATCHES, LINES, RUNNERS
-from batches.table import close, count, remove
+from batches.table import close, count, is_validated, remove
 from registry.storage.database import Database
 
 MAX_OUTPUT = 8 << 30
@@ -45,12 +45,25 @@ class LineTable:
         self._database = database
 
     # --- while the batch is validating ------------------------------------------------------------------------------
-    def add(self, batch: str, lines: Sequence[NewLine]) -> bool:
-        """Store at most `CHUNK` lines. False: the batch has left `validating`, and nothing was stored."""
+    def begin(self, batch: str, validator: str) -> bool:
+        """Remove what an earlier validation of a batch left. False: as `add`."""
+        with self._database.write() as connection:
+            query = sa.update(BATCHES).where(is_validated(batch, validator))
+            if not connection.execute(query.values(total=0)).rowcount:
+                return False
+            remove(connection, batch)
+        return True
+
+    def add(self, batch: str, lines: Sequence[NewLine], validator: str | None = None) -> bool:
+        """Store at most `CHUNK` lines.
+
+        False, and nothing is stored: the batch has left `validating`, or another server than this validator
+        validates it.
+        """
         assert len(lines) <= CHUNK
         with self._database.write() as connection:
-            query = sa.select(BATCHES.c.state).where(BATCHES.c.id == batch).with_for_update()
-            if connection.execute(query).scalar_one_or_none() != BatchState.VALIDATING.value:
+            query = sa.select(BATCHES.c.id).where(is_validated(batch, validator)).with_for_update()
+            if connection.execute(query).one_or_none() is None:
                 return False
             if lines:
                 new = {"batch": batch, "state": LineState.WAITING.value}
@@ -60,7 +73,7 @@ class LineTable:
         return True
 
     def remove(self, batch: str) -> int:
-        """Remove all lines of a batch that failed or was deleted, or whose validation begins again."""
+        """Remove all lines of a batch that failed."""
         with self._database.write() as connection:
             removed = remove(connection, batch)
             validating = sa.update(BATCHES).where(

@@ -164,6 +164,8 @@ class BatchRecord:
     first_forecast: Forecast | None = None
     tenth_forecast: Forecast | None = None
     """The first one after a tenth of its lines had ended."""
+    validator: str = ""
+    """Id of the server that validates it."""
 
     @property
     def deadline(self) -> float:

@@ -5,7 +5,8 @@
 | a server starts                             | its earlier epochs are closed, their lines wait again; a new one |
 | a server stops                              | its epoch is closed, its lines wait again                        |
 | another server finds one silent             | its epoch is closed, its lines wait again, their rows of the     |
-|                                             | ledger end as interrupted, in one transaction                    |
+|                                             | ledger end as interrupted, in one transaction; then batches that |
+|                                             | it was validating are validated anew                             |
 | a server finds that its epoch was closed    | it ends its calls, and takes a new epoch                         |
 
 Epochs count up in the database and depend on no clock. Silence is measured by the database's clock.
@@ -15,8 +16,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from batches.records import LineState
-from batches.storage.tables import LINES, RUNNERS
+from batches.records import BatchState, LineState
+from batches.storage.tables import BATCHES, LINES, RUNNERS
 from registry.storage.database import Database
 from tenants.ledger.table import LedgerTable
 
@@ -28,7 +29,7 @@ class RunnerTable:
     """Every call is one blocking transaction. Raises Unavailable. server: id of this server."""
 
     def __init__(self, database: Database, server: str) -> None:
-        self._database, self._server = database, server
+        self._database, self.server = database, server
         self._ledger = LedgerTable(database, server)
         self._now: sa.ColumnElement[float] = (
             sa.literal_column("(julianday('now') - 2440587.5) * 86400.0", sa.Double)
@@ -42,11 +43,11 @@ class RunnerTable:
         Its open rows of the ledger were ended when the ledger was opened. alone: no other server has the database, so
         epochs of any other name are of a restored backup.
         """
-        whose = sa.true() if alone else RUNNERS.c.server == self._server
+        whose = sa.true() if alone else RUNNERS.c.server == self.server
         with self._database.write() as connection:
             query = sa.select(RUNNERS.c.epoch).where(whose, RUNNERS.c.closed.is_(None)).with_for_update()
             returned = sum(self._close(connection, epoch) for epoch in list(connection.execute(query).scalars()))
-            new = sa.insert(RUNNERS).values(server=self._server, started=self._now, seen=self._now)
+            new = sa.insert(RUNNERS).values(server=self.server, started=self._now, seen=self._now)
             epoch = connection.execute(new.returning(RUNNERS.c.epoch)).scalar_one()
         return epoch, returned
 
@@ -61,19 +62,24 @@ class RunnerTable:
         with self._database.write() as connection:
             return connection.execute(query.values(seen=self._now)).rowcount > 0
 
-    def has_others(self, seconds: float = SILENT_SECONDS) -> bool:
-        """Whether another server that lives works on lines of this database."""
-        query = sa.select(RUNNERS.c.epoch).where(
-            RUNNERS.c.closed.is_(None), RUNNERS.c.server != self._server, RUNNERS.c.seen >= self._now - seconds
+    def take_validations(self, seconds: float = SILENT_SECONDS) -> Sequence[str]:
+        """Ids of batches that this server is to validate: its own, and those of servers without an open epoch.
+
+        seconds: for which a server may have a batch before it has an epoch.
+        """
+        works = sa.exists().where(RUNNERS.c.server == BATCHES.c.validator, RUNNERS.c.closed.is_(None))
+        left = sa.and_(~works, BATCHES.c.created < self._now - seconds)
+        query = sa.update(BATCHES).where(
+            BATCHES.c.state == BatchState.VALIDATING.value, (BATCHES.c.validator == self.server) | left
         )
-        with self._database.read() as connection:
-            return connection.execute(query.limit(1)).one_or_none() is not None
+        with self._database.write() as connection:
+            return list(connection.execute(query.values(validator=self.server).returning(BATCHES.c.id)).scalars())
 
     def close_silent(self, seconds: float = SILENT_SECONDS) -> Sequence[str]:
         """Close the epochs of other servers that are silent. Returns these servers."""
         silent = (
             sa.select(RUNNERS.c.epoch, RUNNERS.c.server)
-            .where(RUNNERS.c.closed.is_(None), RUNNERS.c.server != self._server, RUNNERS.c.seen < self._now - seconds)
+            .where(RUNNERS.c.closed.is_(None), RUNNERS.c.server != self.server, RUNNERS.c.seen < self._now - seconds)
             .with_for_update(skip_locked=True)
         )
         with self._database.write() as connection:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,6 @@ from registry.errors import FinalConflict, NotFound, RoundhouseError
 
 log = logging.getLogger("roundhouse.batches")
 SWEEP_SECONDS = 60.0
-ABANDONED_SECONDS = 3600.0
-"""After which a batch that is still `validating`, which takes seconds, is validated anew, whichever server began it."""
 FORECAST_SECONDS = 0.5
 """For which the answer to a creation waits for a forecast."""
 OUTPUT_SECONDS = 30 * 86_400
@@ -57,6 +56,7 @@ class BatchService:
         self.store, self.urls, self._wake, self._forecast, self._clock = store, tuple(urls), wake, forecast, clock
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
         self._pieces: FileBytes | None = None
+        self._look = asyncio.Event()
         checker = InputChecker()
         self.files = StoredFiles(store, self._content, checker, limits, urls, clock)
         self._resolve = resolve
@@ -213,24 +213,22 @@ class BatchService:
 
     async def run(self) -> None:
         """Validate what a crash left; remove files and answers whose life is over. Until cancelled."""
-        before: float | None = self._clock()
         while True:
+            self._look.clear()
             try:
-                if before is not None and await self._has_others():
-                    before = None
-                await self.creator.resume(self._clock() - ABANDONED_SECONDS if before is None else before)
-                before = None
+                await self.creator.resume()
                 await self.files.sweep()
+                await self.files.remove_orphans()
                 await self.remove_old(self._clock())
             except (RoundhouseError, OSError) as error:  # the next look may succeed
                 log.warning("files and batches were not looked through", extra={"cause": str(error)})
-            await asyncio.sleep(SWEEP_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SWEEP_SECONDS):
+                    await self._look.wait()
 
-    async def _has_others(self) -> bool:
-        """Whether another server may be validating batches of this database."""
-        if not await self.store.opened() or self.store.is_alone:
-            return False
-        return await self.store.read(lambda tables: tables.runners.has_others())
+    def look(self) -> None:
+        """Another server is dead: go on with what it did."""
+        self._look.set()
 
     async def close(self) -> None:
         await self.creator.close()

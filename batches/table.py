@@ -87,21 +87,31 @@ class BatchTable:
             rows = connection.execute(query.order_by(BATCHES.c.created.desc(), BATCHES.c.id.desc()).limit(limit))
             return [_batch(row) for row in rows]
 
-    def start(self, id_: str, now: float, names: Mapping[str, str] | None = None) -> bool:
-        """validating → in_progress, once all of its lines are stored. False: it has left `validating`."""
+    def start(self, id_: str, now: float, names: Mapping[str, str] | None = None, validator: str | None = None) -> bool:
+        """validating → in_progress, once all of its lines are stored.
+
+        False: it has left `validating`, or another server than this validator validates it.
+        """
         values: dict[str, Any] = {"state": BatchState.IN_PROGRESS.value, "started": now}
         if names is not None:
             values["names"] = dict(names)
-        query = sa.update(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.state == BatchState.VALIDATING.value)
+        query = sa.update(BATCHES).where(is_validated(id_, validator))
         with self._database.write() as connection:
             return connection.execute(query.values(**values)).rowcount > 0
 
-    def fail(self, id_: str, now: float, faults: Sequence[BatchFault], fault_count: int | None = None) -> bool:
-        """validating → failed. fault_count: all, where `faults` has the first ones only. False: it has left that state.
+    def fail(
+        self,
+        id_: str,
+        now: float,
+        faults: Sequence[BatchFault],
+        fault_count: int | None = None,
+        validator: str | None = None,
+    ) -> bool:
+        """validating → failed. fault_count: all, where `faults` has the first ones only. False: as `start`.
 
         Its lines are removed by `LineTable.remove`.
         """
-        query = sa.update(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.state == BatchState.VALIDATING.value)
+        query = sa.update(BATCHES).where(is_validated(id_, validator))
         values = {
             "state": BatchState.FAILED.value,
             "ended": now,
@@ -212,6 +222,12 @@ def close(connection: sa.Connection, id_: str, now: float) -> bool:
         else_=BatchState.COMPLETED.value,
     )
     return connection.execute(query.values(state=state, ended=now, waits="", waits_until=None)).rowcount > 0
+
+
+def is_validated(id_: str, validator: str | None) -> sa.ColumnElement[bool]:
+    """Whether a batch is `validating`, by this server. validator: None for any."""
+    by = sa.true() if validator is None else BATCHES.c.validator == validator
+    return sa.and_(BATCHES.c.id == id_, BATCHES.c.state == BatchState.VALIDATING.value, by)
 
 
 def remove(connection: sa.Connection, id_: str) -> int:

@@ -57,6 +57,9 @@ class FolderBytes:
     def delete(self, file_id: str) -> None:
         self._path(file_id).unlink(missing_ok=True)
 
+    def remove_orphans(self) -> int:
+        return 0  # `keep_only` has removed them: no other server has this folder
+
     def keep_only(self, file_ids: Collection[str]) -> int:
         if not self._folder.is_dir():
             return 0

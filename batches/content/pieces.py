@@ -1,6 +1,7 @@
 """Bytes of files in pieces in a table, so that every gateway on the database has them."""
 
 import tempfile
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,14 @@ import sqlalchemy as sa
 
 from batches.content.folder import FOLDER, INCOMING
 from batches.content.protocol import CHUNK
-from batches.storage.tables import PIECES
+from batches.storage.tables import FILES, PIECES
 from registry.storage.database import Database
 from registry.storage.files import make_private
 
 PIECE = 1 << 20
 """Bytes of each piece but the last."""
+ORPHAN_SECONDS = 3600.0
+"""For which bytes may have no row: the server that stores them may have been stopped."""
 
 
 class PieceBytes:
@@ -22,6 +25,8 @@ class PieceBytes:
 
     def __init__(self, database: Database, data_dir: Path) -> None:
         self._database, self._folder = database, data_dir / FOLDER
+        self._orphans: dict[str, float] = {}
+        """Files without a row, and since when."""
 
     @property
     def incoming(self) -> Path:
@@ -69,6 +74,18 @@ class PieceBytes:
     def delete(self, file_id: str) -> None:
         with self._database.write() as connection:
             connection.execute(sa.delete(PIECES).where(PIECES.c.file == file_id))
+
+    def remove_orphans(self) -> int:
+        """Those that stay so for `ORPHAN_SECONDS`: a row follows its bytes in another transaction."""
+        is_first = sa.and_(PIECES.c.number == 0, ~sa.exists().where(FILES.c.id == PIECES.c.file))
+        with self._database.read() as connection:
+            found = list(connection.execute(sa.select(PIECES.c.file).where(is_first)).scalars())
+        now = time.monotonic()
+        self._orphans = {file_id: self._orphans.get(file_id, now) for file_id in found}
+        gone = [file_id for file_id, since in self._orphans.items() if now - since >= ORPHAN_SECONDS]
+        for file_id in gone:
+            self.delete(file_id)
+        return len(gone)
 
     def keep_only(self, file_ids: Collection[str]) -> int:
         """Only this server's unfinished uploads: another gateway may be storing a file whose row is to come."""

@@ -41,6 +41,10 @@ class FileBytes(Protocol):
 
     def delete(self, file_id: str) -> None: ...
 
+    def remove_orphans(self) -> int:
+        """Remove bytes that a crash left without a row, while files are added. Returns how many files went."""
+        ...
+
     def keep_only(self, file_ids: Collection[str]) -> int:
         """Remove all other bytes and unfinished uploads; for a start. Returns how many files went."""
         ...

@@ -1,6 +1,7 @@
 """Create batches, and validate them: their lines are read by the checker and stored while they are `validating`.
 
-A validation that a crash ended begins again at the next start, with the batch's lines removed.
+A validation that a crash ended begins again, with the batch's lines removed: at the next start of that server, or by
+another one that has closed its epoch.
 """
 
 import asyncio
@@ -8,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from batches.check_process import InputLine, InputSummary
 from batches.intake.checker import InputChecker
@@ -94,7 +95,7 @@ class BatchCreator:
                 return earlier
             if len(tables.batches.unfinished(new.team, UNFINISHED)) >= UNFINISHED:
                 raise _too_many_error()
-            return tables.batches.create(batch, since)
+            return tables.batches.create(replace(batch, validator=tables.runners.server), since)
 
         stored = await self._store.write(create)
         if stored is None:
@@ -111,16 +112,18 @@ class BatchCreator:
         if (task := self._tasks.get(id_)) is not None:
             await asyncio.wait({task}, timeout=seconds)
 
-    async def resume(self, before: float) -> int:
-        """Validate what was created before this time, and what no server validates any more. Returns how many."""
+    async def resume(self) -> int:
+        """Validate what an earlier run of this server left, and one that works no more. Returns how many.
+
+        Raises Unavailable, QueueFull.
+        """
         if not await self._store.opened():
             return 0
         batches = await self._store.read(lambda tables: tables.batches.unfinished())
-        left = [
-            batch
-            for batch in batches
-            if batch.state is BatchState.VALIDATING and batch.created < before and batch.id not in self._tasks
-        ]
+        if not any(batch.state is BatchState.VALIDATING and batch.id not in self._tasks for batch in batches):
+            return 0
+        mine = await self._store.write(lambda tables: tables.runners.take_validations())
+        left = [batch for batch in batches if batch.id in mine and batch.id not in self._tasks]
         for batch in left:
             self._begin(batch)
         return len(left)
@@ -153,7 +156,8 @@ class BatchCreator:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _try(self, batch: BatchRecord) -> None:
-        await self._store.write(lambda tables: tables.lines.remove(batch.id))
+        if not await self._store.write(lambda tables: tables.lines.begin(batch.id, tables.runners.server)):
+            return
         with self._files.content().local_path(batch.input_file) as path:
             job = self._files.job(path, batch.endpoint, MOST_LINES.get(batch.surface))
             names, number, waiting = set[str](), 0, list[NewLine]()
@@ -174,17 +178,19 @@ class BatchCreator:
             if not await self._add(batch, waiting):
                 return
         resolved = await self._resolve(batch, sorted(names - {""}))
-        if await self._store.write(lambda tables: tables.batches.start(batch.id, self._clock(), resolved)):
+        if await self._store.write(
+            lambda tables: tables.batches.start(batch.id, self._clock(), resolved, tables.runners.server)
+        ):
             await self._started(batch.id)
 
     async def _add(self, batch: BatchRecord, waiting: list[NewLine]) -> bool:
-        """Store the first lines of those that wait. False: the batch is cancelled."""
+        """Store the first lines of those that wait. False: the batch is cancelled, or another server validates it."""
         lines, waiting[:CHUNK] = waiting[:CHUNK], []
-        return await self._store.write(lambda tables: tables.lines.add(batch.id, lines))
+        return await self._store.write(lambda tables: tables.lines.add(batch.id, lines, tables.runners.server))
 
     async def _fail(self, batch: BatchRecord, faults: Sequence[BatchFault], count: int | None = None) -> None:
         def fail(tables: BatchTables) -> None:
-            if tables.batches.fail(batch.id, self._clock(), faults, count):
+            if tables.batches.fail(batch.id, self._clock(), faults, count, tables.runners.server):
                 tables.lines.remove(batch.id)
 
         await self._store.write(fail)

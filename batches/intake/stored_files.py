@@ -227,6 +227,13 @@ class StoredFiles:
         if removed := await asyncio.to_thread(self._content().keep_only, ids):
             log.info("bytes of files without a row were removed", extra={"files": removed})
 
+    async def remove_orphans(self) -> None:
+        """Remove bytes without a row, which another server left. Raises Unavailable, OSError."""
+        if not await self._store.opened():
+            return
+        if removed := await asyncio.to_thread(self._content().remove_orphans):
+            log.info("bytes of files without a row were removed", extra={"files": removed})
+
     async def sweep(self) -> int:
         """Remove files that are deleted or past their life, and that no unfinished batch reads. Returns how many."""
         if not await self._store.opened():

@@ -77,6 +77,7 @@ BATCHES = sa.Table(
     *_texts("waits"),
     sa.Column("waits_until", sa.Double),
     *(sa.Column(name, sa.JSON(none_as_null=True)) for name in ("forecast", "first_forecast", "tenth_forecast")),
+    sa.Column("validator", sa.String(32), nullable=False, server_default=""),
     sa.Column("judged", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("ix_batches_team", "team", "created", "id"),
     sa.Index("ix_batches_state", "state"),

@@ -64,6 +64,11 @@ class LineAttempt:
         return self.batch.names.get(self.line.model, self.line.model)
 
     @property
+    def own_name(self) -> str | None:
+        """As `LineSink`."""
+        return None if self.model == self.line.model else self.line.model
+
+    @property
     def end_record(self) -> LineEnd:
         """How it ended, as far as it is known."""
         return self._end

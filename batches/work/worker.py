@@ -80,7 +80,10 @@ ReadBody = Callable[[str, int, int], Awaitable[bytes]]
 
 
 class BatchWorker:
-    """rights: the caller of a key's id; raises Unauthorized once it has none. is_open: the server takes work."""
+    """rights: the caller of a key's id; raises Unauthorized once it has none. is_open: the server takes work.
+
+    observe: takes forecasts over the truth. taken_over: called once a silent server's lines came back.
+    """
 
     def __init__(
         self,
@@ -92,7 +95,9 @@ class BatchWorker:
         is_open: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
         observe: Observe = lambda _, __: None,
+        taken_over: Callable[[], None] = lambda: None,
     ) -> None:
+        self._taken_over = taken_over
         self._store, self._run_line, self._read_body, self._rooms = store, run_line, read_body, rooms
         self._rights, self._is_open, self._clock = rights, is_open, clock
         self._changed = asyncio.Event()
@@ -258,6 +263,7 @@ class BatchWorker:
             return False
         for server in await self._store.write(lambda tables: tables.runners.close_silent()):
             log.warning("lines of a server that is silent run again", extra={"server": server})
+            self._taken_over()
         return True
 
     async def _drop(self, batch: BatchRecord, to: LineState) -> None:

@@ -81,6 +81,11 @@ class Transcripts(Protocol):
 class LineSink(Protocol):
     """Takes the answer to a line of a batch, to be written with the end of its row in the ledger."""
 
+    @property
+    def own_name(self) -> str | None:
+        """The name in the line, where its request has the version that this name meant; the answer repeats it."""
+        ...
+
     def answer(self, status: int, body: bytes, retry_after: float | None = None) -> None:
         """The whole answer, or the error as an answer, before the request's end is recorded."""
         ...

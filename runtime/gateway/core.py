@@ -136,7 +136,8 @@ class Gateway:
         else:
             target = await self.dispatcher.route(router, request)
         if request.context.source == BATCH:
-            target = target.for_line()
+            line = request.context.line
+            target = target.for_line(None if line is None else line.own_name)
         request.attempt.target = target
         return target
 

@@ -70,9 +70,9 @@ class Target:
         """`model`, or `model:adapter`."""
         return self.model if self.adapter is None else f"{self.model}:{self.adapter}"
 
-    def for_line(self) -> "Target":
-        """This target as a line of a batch is charged for it."""
-        return replace(self, price=self.batch_price)
+    def for_line(self, requested: str | None = None) -> "Target":
+        """This target as a line of a batch is charged for it. requested: the line's own name, where that is another."""
+        return replace(self, price=self.batch_price, requested=requested or self.requested)
 
     def headers(self) -> dict[str, str]:
         """X-Roundhouse-Model, with X-Roundhouse-Adapter and -Route where they apply."""

@@ -60,6 +60,7 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
         services.callers.by_id,
         is_open=lambda: gateway.phase == "ready",
         observe=lambda made, ratio: services.batch_forecasts.labels(made).observe(ratio),
+        taken_over=services.batches.look,
     )
     services.batches.set_worker(worker.wake, worker.forecast)
 

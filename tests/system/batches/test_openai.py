@@ -66,6 +66,7 @@ def test_many_models_and_adapters_in_one_file(client: OpenAI, tmp_path: Path) ->
     assert [line["custom_id"] for line in output] == ["c", "a", "b"]
     bodies = [line["response"]["body"] for line in output]
     assert [body["choices"][0]["message"]["content"] for body in bodies] == ["GOOD GREEN HOUSE", "house", "GGH"]
+    assert [body["model"] for body in bodies] == ["uppercase", "starter-chat:last-word", "acronym@v1"], "as requested"
     assert all(line["error"] is None and line["response"]["request_id"] for line in output)
     assert output[0]["roundhouse"]["model"].startswith("starter-chat@")
     assert output[0]["roundhouse"]["adapter"].startswith("uppercase@sha256:")

@@ -1,12 +1,15 @@
 """Bytes of files in a table, on both databases."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from batches.content import pieces
 from batches.content.pieces import PieceBytes
+from batches.files import FileTable
 from registry.storage.database import Database
+from tests.unit.batches.conftest import FILE
 
 TEXT = b"0123456789abcdef"
 
@@ -59,3 +62,17 @@ def test_a_start_removes_only_what_this_server_left(content: PieceBytes, tmp_pat
     assert content.keep_only(()) == 0
     assert not list(content.incoming.iterdir())
     assert content.read("file-1", 0, 3) == b"012"
+
+
+def test_bytes_without_a_row_go_after_a_while(
+    content: PieceBytes, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(content, tmp_path)
+    assert content.remove_orphans() == 0, "its row may be to come"
+    monkeypatch.setattr(pieces, "ORPHAN_SECONDS", 0.0)
+    FileTable(database).create(replace(FILE, id="file-1"))
+    assert content.remove_orphans() == 0
+    FileTable(database).remove("file-1")
+    assert content.remove_orphans() == 1
+    with pytest.raises(FileNotFoundError):
+        content.read("file-1", 0, 3)

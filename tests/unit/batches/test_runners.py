@@ -56,6 +56,32 @@ def test_a_silent_server_loses_its_lines(
     assert [one.number for one in tables.lines.claim(mine, BATCH.id, "m", 2, 14.0)] == [0, 1]
 
 
+def test_a_dead_servers_validations_begin_again_elsewhere(
+    database: Database, tables: BatchTables, start: Callable[..., BatchRecord]
+) -> None:
+    """Its lines so far go; what it stores when it comes back is refused."""
+    start("m")
+    new = [NewLine(0, "a", "m", 0, 1), NewLine(1, "b", "m", 1, 1)]
+    other = RunnerTable(database, "server-b")
+    for id_, server, created in (("theirs", "server-b", 20.0), ("mine", "server-a", 20.0), ("now", "server-b", 1e11)):
+        assert tables.batches.create(replace(BATCH, id=id_, validator=server, created=created))
+    assert tables.lines.add("theirs", new[:1], "server-b")
+    theirs, _ = other.open()
+    assert tables.runners.take_validations() == ["mine"]
+    other.close(theirs)
+    assert sorted(tables.runners.take_validations()) == ["mine", "theirs"], "the third may get an epoch yet"
+    assert not tables.lines.add("theirs", new[1:], "server-b")
+    assert not tables.lines.begin("theirs", "server-b")
+    assert not tables.batches.start("theirs", 30.0, validator="server-b")
+    assert not tables.batches.fail("theirs", 30.0, [], validator="server-b")
+    assert tables.lines.begin("theirs", "server-a")
+    assert tables.lines.add("theirs", new, "server-a")
+    assert tables.batches.start("theirs", 30.0, validator="server-a")
+    batch = tables.batches.get("theirs")
+    assert batch is not None
+    assert batch.counts.total == 2
+
+
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Database]:
     database = open_tables(tmp_path)

@@ -282,17 +282,6 @@ def test_why_a_batch_waits_is_stored(tables: BatchTables, start: Start) -> None:
     assert tables.batches.unfinished("other") == []
 
 
-def test_another_server_that_lives(database: Database) -> None:
-    first, second = RunnerTable(database, "first"), RunnerTable(database, "second")
-    assert not first.has_others()
-    epoch, _ = first.open()
-    assert not first.has_others()
-    assert second.has_others()
-    assert not second.has_others(-60.0)
-    first.close(epoch)
-    assert not second.has_others()
-
-
 def test_forecasts_of_a_batch(tables: BatchTables, start: Start) -> None:
     """The first one stays, that after a tenth too, and each batch is judged once."""
     start("m", "m")

@@ -83,6 +83,8 @@ async def test_names_mean_what_they_did_when_the_batch_was_created(bench: Bench)
     assert batch.counts == LineCounts(2, 1, 1)
     await bench.create([body("t", "alias")], other_batch("b"), names={"alias": "chat@1"})
     assert (await bench.until_final("b")).counts == LineCounts(1, 1)
+    requests = [request for request in bench.link.requests if isinstance(request, HttpCall)]
+    assert [request.display_name for request in requests] == ["chat", "alias"], "answers have the line's own name"
     await bench.create([body("t")], other_batch("c"), names={"chat": "chat@7"})
     await bench.until_final("c")
     [line] = await bench.results("c")
