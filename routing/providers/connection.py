@@ -14,9 +14,7 @@
 """
 
 import asyncio
-import ipaddress
 import os
-import socket
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -25,86 +23,12 @@ from types import SimpleNamespace
 from typing import Literal, NamedTuple
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from registry.errors import DeadlineExceeded, ProviderFailed, ProviderTimedOut
 from registry.recipes.provider import Protocol, Provider
 from routing.providers import faults
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
-"""What NAT64 makes IPv4 of: the last 32 bits."""
-TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b:1::/48")
-"""The same in one network, which alone knows which bits of it they are (RFC 8215)."""
-
-
-class AddressRefused(OSError):
-    """A name that leads to where this provider must not be."""
-
-
-def fault(address: str, private: bool) -> str | None:
-    """Return why no connection may go to an address; None: it may.
-
-    `private` is the recipe's `private_addresses`. Link-local addresses are never allowed: in clouds they serve the
-    machine's own credentials.
-    """
-    target = _embedded_target(ipaddress.ip_address(address.partition("%")[0]))
-    if target.is_link_local or target.is_multicast or target.is_unspecified or target in TRANSLATED_HERE:
-        return f"{target} is not a valid address for a provider"
-    is_site_local = isinstance(target, ipaddress.IPv6Address) and target.is_site_local
-    if not private and (not target.is_global or is_site_local):
-        return f"{target} is private; `private_addresses: true` in the recipe allows it"
-    return None
-
-
-def _embedded_target(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one leads to, where it does."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    if address in TRANSLATED:
-        return embedded
-    if int(address) >> 32 == 0 and int(address) > 1:  # "::a.b.c.d"; 0 and 1 are IPv6's own
-        return embedded
-    return address.ipv4_mapped or address.sixtofour or address
-
-
-def literal(host: str) -> str | None:
-    """The host, if it is an address itself."""
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return None
-
-
-class Resolver(AbstractResolver):
-    """Refuses a name when any of its addresses is refused."""
-
-    def __init__(self, private: bool) -> None:
-        self._private = private
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        loop = asyncio.get_running_loop()
-        resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, family=family)
-        results = []
-        for kind, _, protocol, _, where in resolved:
-            address = str(where[0])
-            if (wrong := fault(address, self._private)) is not None:
-                raise AddressRefused(wrong)
-            results.append(
-                ResolveResult(
-                    hostname=host, host=address, port=port, family=kind, proto=protocol, flags=socket.AI_NUMERICHOST
-                )
-            )
-        return results
-
-    async def close(self) -> None:
-        pass
-
+from routing.providers.address import AddressRefused, AddressRules, Resolver, guarded_session, host_fault
 
 Body = bytes | Callable[[], aiohttp.FormData]
 """JSON; or a form, made anew for each attempt."""
@@ -116,6 +40,7 @@ PACKED, UNREADABLE = ("gzip", "x-gzip", "deflate"), ("br", "zstd")
 """Ways to compress that some servers go though they were asked not to."""
 LEAST_KEY = 6
 """Characters of what is kept secret: some servers without keys are given a letter as one."""
+PRIVATE_REMEDY = "`private_addresses: true` in the recipe allows it"
 VERSION = "2023-06-01"
 """Version of Anthropic's interface."""
 
@@ -228,23 +153,11 @@ class Connection:
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        connector = aiohttp.TCPConnector(
-            limit=0,  # calls are counted before they get here
-            resolver=Resolver(provider.private_addresses),
-            keepalive_timeout=30,
-        )
+        self._rules = AddressRules("a provider", PRIVATE_REMEDY, private=provider.private_addresses)
         sending = aiohttp.TraceConfig()
         sending.on_request_headers_sent.append(_is_sent)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            trace_configs=[sending],
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            read_bufsize=BUFFER,
-            trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None, connect=provider.timeouts.connect),
-            headers={"accept-encoding": "identity", "user-agent": "roundhouse"},
-        )
+        timeout = aiohttp.ClientTimeout(total=None, connect=provider.timeouts.connect)
+        self._session = guarded_session(Resolver(self._rules), BUFFER, timeout, [sending])
 
     async def close(self) -> None:
         await self._session.close()
@@ -286,8 +199,7 @@ class Connection:
         if until.first is not None:
             first = min(first, _Bound(until.first, "client"))
         url = f"{provider.base_url}/{path}"
-        host = literal(URL(url).host or "")  # the resolver is not asked of a host that is an address
-        if host is not None and (wrong := fault(host, provider.private_addresses)):
+        if (wrong := host_fault(URL(url).host or "", self._rules)) is not None:
             raise _refused(provider, wrong)
         data = body or None if isinstance(body, bytes) else body()
         try:

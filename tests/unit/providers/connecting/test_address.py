@@ -1,16 +1,21 @@
 """Where a connection may go: addresses, what they lead to, and names that lead to several or to others later."""
 
 import asyncio
+import ipaddress
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from routing.providers.connection import AddressRefused, Resolver, fault
+from routing.providers.address import AddressRefused, AddressRules, Resolver, fault, host_fault
+from routing.providers.connection import PRIVATE_REMEDY
 from tests.fakes import traces
 from tests.unit.providers.rig import Rig, rigged
 
+RULES = AddressRules("a provider", PRIVATE_REMEDY)
+WITH_PRIVATE = AddressRules("a provider", PRIVATE_REMEDY, private=True)
 PUBLIC = ["93.184.216.34", "2606:4700::1", "64:ff9b::5db8:d822", "::ffff:93.184.216.34", "2002:5db8:d822::1"]
 PRIVATE = [
     "127.0.0.1", "10.1.2.3", "192.168.0.1", "::1", "fd00::1", "fec0::1", "feff::1", "::127.0.0.1", "::10.0.0.1",
@@ -30,8 +35,29 @@ NEVER = [
 )
 def test_what_may_be_connected_to(addresses: list[str], by_itself: bool, with_private: bool) -> None:
     for address in addresses:
-        assert (fault(address, private=False) is None) is by_itself, address
-        assert (fault(address, private=True) is None) is with_private, address
+        assert (fault(address, RULES) is None) is by_itself, address
+        assert (fault(address, WITH_PRIVATE) is None) is with_private, address
+
+
+def test_networks_that_are_listed() -> None:
+    networks = (ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("169.254.0.0/16"))
+    rules = AddressRules("a callback", "--callback-networks allows it", networks=networks)
+    for address in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "93.184.216.34"):
+        assert fault(address, rules) is None, address
+    for address in ("10.2.2.3", "127.0.0.1", "169.254.169.254", "::ffff:10.2.2.3"):
+        assert fault(address, rules) is not None, address
+    assert fault("10.2.2.3", rules) == "10.2.2.3 is private; --callback-networks allows it"
+    only = replace(rules, is_listed_only=True)
+    assert fault("10.1.2.3", only) is None
+    assert fault("93.184.216.34", only) is not None
+
+
+def test_hosts_that_the_machine_would_read_as_addresses() -> None:
+    """No resolver is asked of these."""
+    for host in ("127.1", "2130706433", "0177.0.0.1", "127.0.0.1.", "127.0.0.1", "::1", "::1%lo"):
+        assert host_fault(host, RULES) is not None, host
+    for host in ("93.184.216.34", "2606:4700::1", "a.example", "0x7f.1", "localhost"):
+        assert host_fault(host, RULES) is None, host
 
 
 class Names:
@@ -50,10 +76,10 @@ class Names:
 async def test_a_name_that_leads_to_both_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Names(monkeypatch, ["93.184.216.34", "127.0.0.1"])
     with pytest.raises(AddressRefused, match="private_addresses"):
-        await Resolver(private=False).resolve("a.example", 443)
+        await Resolver(RULES).resolve("a.example", 443)
     Names(monkeypatch, ["127.0.0.1", "169.254.169.254"])
     with pytest.raises(AddressRefused, match="not a valid address for a provider"):
-        await Resolver(private=True).resolve("a.example", 443)
+        await Resolver(WITH_PRIVATE).resolve("a.example", 443)
 
 
 def named(rig: Rig) -> None:
