@@ -6,8 +6,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from batches.epochs import is_open
 from batches.records import CHUNK, BatchState, Line, LineChange, LineEnd, LineState, NewLine
-from batches.storage.tables import BATCHES, LINES, RUNNERS
+from batches.storage.tables import BATCHES, LINES
 from batches.table import close, count, is_validated, remove
 from registry.storage.database import Database
 
@@ -209,13 +210,6 @@ def _is_final(completed: bool) -> sa.ColumnElement[bool]:
         return answered
     final = (LineState.ENDED, LineState.CANCELLED, LineState.EXPIRED)
     return LINES.c.state.in_([state.value for state in final]) & ~sa.func.coalesce(answered, sa.false())
-
-
-def is_open(connection: sa.Connection, epoch: int) -> bool:
-    """Whether an epoch is open; it then stays open until this transaction ends."""
-    query = sa.select(RUNNERS.c.closed).where(RUNNERS.c.epoch == epoch).with_for_update(read=True)
-    row = connection.execute(query).one_or_none()
-    return row is not None and row.closed is None
 
 
 def change_line(

@@ -166,6 +166,12 @@ class BatchRecord:
     """The first one after a tenth of its lines had ended."""
     validator: str = ""
     """Id of the server that validates it."""
+    callback: str = ""
+    """URL that is called when it ends; '': none of its own."""
+    output_seconds: int | None = None
+    """For which its answers are stored after its end; None: as long as usual."""
+    queued: Mapping[str, int] = field(default_factory=dict)
+    """Input tokens of its lines by name, estimated."""
 
     @property
     def deadline(self) -> float:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from batches.callbacks.outbox import give_back
 from batches.records import BatchState, LineState
 from batches.storage.tables import BATCHES, LINES, RUNNERS
 from registry.storage.database import Database
@@ -94,4 +95,5 @@ class RunnerTable:
         closed = sa.update(RUNNERS).where(RUNNERS.c.epoch == epoch, RUNNERS.c.closed.is_(None))
         connection.execute(closed.values(closed=self._now))
         back = sa.update(LINES).where(LINES.c.epoch == epoch, LINES.c.state == LineState.RUNNING.value)
+        give_back(connection, epoch)
         return connection.execute(back.values(state=LineState.WAITING.value, epoch=None)).rowcount

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from batches.callbacks.addresses import CallbackAddresses
+from batches.callbacks.service import CallbackService
 from batches.content.folder import FolderBytes
 from batches.content.protocol import FileBytes
 from batches.intake.checker import InputChecker
@@ -24,7 +26,7 @@ SWEEP_SECONDS = 60.0
 FORECAST_SECONDS = 0.5
 """For which the answer to a creation waits for a forecast."""
 OUTPUT_SECONDS = 30 * 86_400
-"""For which the answers of an ended batch are stored."""
+"""For which the answers of an ended batch are stored, if its creation said nothing else."""
 
 
 async def _as_named(_: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
@@ -39,6 +41,7 @@ class BatchService:
     """urls: what a line may name. wake: called once lines may run, or a batch is being cancelled.
 
     forecast: called with a batch whose lines may run.
+    addresses: where callbacks may go.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class BatchService:
         wake: Callable[[], None] = lambda: None,
         forecast: Callable[[str], Awaitable[None]] = _no_forecast,
         clock: Callable[[], float] = time.time,
+        addresses: CallbackAddresses | None = None,
     ) -> None:
         self.store, self.urls, self._wake, self._forecast, self._clock = store, tuple(urls), wake, forecast, clock
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
@@ -59,6 +63,7 @@ class BatchService:
         self._look = asyncio.Event()
         checker = InputChecker()
         self.files = StoredFiles(store, self._content, checker, limits, urls, clock)
+        self.callbacks = CallbackService(store, addresses or CallbackAddresses(), clock)
         self._resolve = resolve
         self.creator = BatchCreator(
             store, self.files, checker, lambda batch, names: self._resolve(batch, names), self._started, clock
@@ -159,13 +164,13 @@ class BatchService:
         await self._forget_all(id_)
 
     async def remove_old(self, now: float) -> int:
-        """Remove the answers of batches that ended `OUTPUT_SECONDS` ago. Returns of how many batches.
+        """Remove the answers of batches whose time is over. Returns of how many batches.
 
         Raises Unavailable, QueueFull.
         """
         if not await self.store.opened():
             return 0
-        old = await self.store.read(lambda tables: tables.batches.with_results(now - OUTPUT_SECONDS))
+        old = await self.store.read(lambda tables: tables.batches.with_old_results(now, OUTPUT_SECONDS))
         for id_ in old:
             await self._forget_all(id_)
         return len(old)
@@ -220,6 +225,8 @@ class BatchService:
                 await self.files.sweep()
                 await self.files.remove_orphans()
                 await self.remove_old(self._clock())
+                if await self.store.opened():
+                    await self.callbacks.forget(self._clock())
             except (RoundhouseError, OSError) as error:  # the next look may succeed
                 log.warning("files and batches were not looked through", extra={"cause": str(error)})
             with suppress(TimeoutError):
@@ -232,6 +239,7 @@ class BatchService:
 
     async def close(self) -> None:
         await self.creator.close()
+        await self.callbacks.close()
 
 
 def missing_batch_error(id_: str) -> NotFound:

@@ -11,6 +11,8 @@ from registry.storage.files import server_id
 from tenants.ledger.ledger import Ledger
 
 if TYPE_CHECKING:  # a server without batches loads no database
+    from batches.callbacks.outbox import OutboxTable
+    from batches.callbacks.webhooks import WebhookTable
     from batches.files import FileTable
     from batches.lines import LineTable
     from batches.rates import RateTable
@@ -28,6 +30,8 @@ class BatchTables:
     lines: "LineTable"
     runners: "RunnerTable"
     rates: "RateTable"
+    outbox: "OutboxTable"
+    webhooks: "WebhookTable"
 
 
 class BatchStore:
@@ -99,6 +103,8 @@ class BatchStore:
 
 
 def _open_tables(database: "Database", data_dir: Path) -> BatchTables:
+    from batches.callbacks.outbox import OutboxTable
+    from batches.callbacks.webhooks import WebhookTable
     from batches.files import FileTable
     from batches.lines import LineTable
     from batches.rates import RateTable
@@ -109,4 +115,7 @@ def _open_tables(database: "Database", data_dir: Path) -> BatchTables:
     prepare(database)
     server = server_id(data_dir)
     runners, rates = RunnerTable(database, server), RateTable(database, server)
-    return BatchTables(FileTable(database), BatchTable(database), LineTable(database), runners, rates)
+    return BatchTables(
+        FileTable(database), BatchTable(database), LineTable(database), runners, rates, OutboxTable(database),
+        WebhookTable(database),
+    )  # fmt: skip

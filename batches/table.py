@@ -6,6 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from batches.callbacks.outbox import announce
+from batches.callbacks.webhooks import ensure_signer
 from batches.paging import page
 from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, Forecast, LineCounts, LineUsage
 from batches.storage.tables import BATCHES, FILES, LINES
@@ -42,6 +44,8 @@ class BatchTable:
             )
             if connection.execute(mine.with_for_update()).one_or_none() is None:
                 return None
+            if batch.callback:
+                ensure_signer(connection, batch.team, batch.created)
             connection.execute(sa.insert(BATCHES).values(**_values(batch)))
         return batch
 
@@ -119,7 +123,7 @@ class BatchTable:
             "fault_count": len(faults) if fault_count is None else fault_count,
         }
         with self._database.write() as connection:
-            return connection.execute(query.values(**values)).rowcount > 0
+            return _end(connection, query.values(**values), now)
 
     def cancel(self, id_: str, now: float, reason: BatchFault | None = None) -> bool:
         """validating, in_progress → cancelling; cancelled at once where no line is left. False: it is final already.
@@ -169,10 +173,14 @@ class BatchTable:
         with self._database.write() as connection:
             return [_batch(row) for row in connection.execute(query.values(judged=True).returning(BATCHES))]
 
-    def with_results(self, before: float, limit: int = 100) -> Sequence[str]:
-        """Ids of batches that ended before this time and whose lines are still stored."""
+    def with_old_results(self, now: float, seconds: int, limit: int = 100) -> Sequence[str]:
+        """Ids of batches whose lines are stored for longer than they should be.
+
+        seconds: from the end of a batch on, where its creation said nothing.
+        """
         stored = sa.exists().where(LINES.c.batch == BATCHES.c.id)
-        query = sa.select(BATCHES.c.id).where(BATCHES.c.ended < before, stored).limit(limit)
+        expires = BATCHES.c.ended + sa.func.coalesce(BATCHES.c.output_seconds, seconds)
+        query = sa.select(BATCHES.c.id).where(expires < now, stored).limit(limit)
         with self._database.read() as connection:
             return list(connection.execute(query).scalars())
 
@@ -221,7 +229,17 @@ def close(connection: sa.Connection, id_: str, now: float) -> bool:
         (BATCHES.c.expired > 0, BatchState.EXPIRED.value),
         else_=BatchState.COMPLETED.value,
     )
-    return connection.execute(query.values(state=state, ended=now, waits="", waits_until=None)).rowcount > 0
+    return _end(connection, query.values(state=state, ended=now, waits="", waits_until=None), now)
+
+
+def _end(connection: sa.Connection, query: sa.Update, now: float) -> bool:
+    """Run an update that ends a batch, and write what is sent to its team's URLs. False: it changed nothing."""
+    columns = BATCHES.c.id, BATCHES.c.team, BATCHES.c.surface, BATCHES.c.state, BATCHES.c.callback
+    row = connection.execute(query.returning(*columns)).one_or_none()
+    if row is None:
+        return False
+    announce(connection, row.id, row.team, row.surface, BatchState(row.state), row.callback, now)
+    return True
 
 
 def is_validated(id_: str, validator: str | None) -> sa.ColumnElement[bool]:

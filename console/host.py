@@ -129,6 +129,10 @@ class Host(Protocol):
         """The newest ones of a team, or of all. Raises Unavailable, QueueFull."""
         ...
 
+    async def batch_deliveries(self, batch: ConsoleBatch) -> Sequence[object]:
+        """Where its end was delivered to. Raises Unavailable, QueueFull."""
+        ...
+
     async def batch_failures(self, batch: ConsoleBatch) -> Mapping[str, int]:
         """Its failed lines by code. Raises Unavailable, QueueFull."""
         ...

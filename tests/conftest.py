@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     from tests.system.serving import STARTER, Server
 
     data: Path = tmp_path_factory.mktemp("data")
-    server = Server(data, [STARTER], "--log-level", "debug", prewarm=True)
+    server = Server(data, [STARTER], "--log-level", "debug", "--callback-networks", "127.0.0.0/8", prewarm=True)
     try:
         yield server.wait_ready()
     finally:

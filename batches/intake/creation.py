@@ -47,6 +47,8 @@ class NewBatch:
     metadata: Mapping[str, str] = field(default_factory=dict)
     idempotency: str = ""
     body_hash: str = ""
+    callback: str = ""
+    output_seconds: int | None = None
 
 
 class BatchCreator:
@@ -78,7 +80,7 @@ class BatchCreator:
         batch = BatchRecord(
             f"{prefix}_{secrets.token_hex(16)}", new.team, new.key, new.surface, new.endpoint, new.input_file,
             self._clock(), new.window, priority=new.priority, metadata=new.metadata, idempotency=new.idempotency,
-            body_hash=new.body_hash,
+            body_hash=new.body_hash, callback=new.callback, output_seconds=new.output_seconds,
         )  # fmt: skip
         file = await self._files.get(new.team, new.input_file, "input_file_id")
         if file.purpose != BATCH:

@@ -1,13 +1,15 @@
 """The tables of batches, in the ledger's database. Times are seconds since the epoch.
 
-| table   | a row is                                                                                     |
-|---------|----------------------------------------------------------------------------------------------|
-| files   | a file that a team uploaded, or that a batch was created with                                |
-| pieces  | 1 MiB of a file's bytes, on PostgreSQL; on SQLite they are files of the data directory       |
-| batches | a batch with its counts, which change in the transaction that changes its lines              |
-| lines   | a line of a batch; its request is in the input file, its result is here                      |
-| runners | a run of a server that works on lines; its number is the epoch under which it claims them     |
-| rates   | how fast lines of one model were done on one server, for forecasts                           |
+| table    | a row is                                                                                      |
+|----------|-----------------------------------------------------------------------------------------------|
+| files    | a file that a team uploaded, or that a batch was created with                                 |
+| pieces   | 1 MiB of a file's bytes, on PostgreSQL; on SQLite they are files of the data directory        |
+| batches  | a batch with its counts, which change in the transaction that changes its lines               |
+| lines    | a line of a batch; its request is in the input file, its result is here                       |
+| runners  | a run of a server that works on lines; its number is the epoch under which it claims them     |
+| rates    | how fast lines of one model were done on one server, for forecasts                            |
+| webhooks | a URL that gets a team's events, or what signs the team's `callback_url`s                     |
+| outbox   | an event on its way to a URL; written in the transaction that ends the batch                  |
 """
 
 import sqlalchemy as sa
@@ -79,6 +81,9 @@ BATCHES = sa.Table(
     *(sa.Column(name, sa.JSON(none_as_null=True)) for name in ("forecast", "first_forecast", "tenth_forecast")),
     sa.Column("validator", sa.String(32), nullable=False, server_default=""),
     sa.Column("judged", sa.Boolean, nullable=False, server_default=sa.false()),
+    *_texts("callback"),
+    sa.Column("output_seconds", sa.BigInteger),
+    sa.Column("queued", sa.JSON, nullable=False, server_default="{}"),
     sa.Index("ix_batches_team", "team", "created", "id"),
     sa.Index("ix_batches_state", "state"),
 )
@@ -133,4 +138,48 @@ RATES = sa.Table(
     sa.Column("per_second", sa.Double, nullable=False),
     sa.Column("spread", sa.Double, nullable=False),
     sa.Column("measured", sa.Double, nullable=False),
+)
+WEBHOOKS = sa.Table(
+    "webhooks",
+    METADATA,
+    sa.Column("id", sa.String(128), primary_key=True),
+    sa.Column("team", sa.String(64), nullable=False),
+    *_texts("name", "url"),
+    sa.Column("events", sa.JSON, nullable=False),
+    *_texts("secret", "previous"),
+    sa.Column("previous_until", sa.Double),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("updated", sa.Double, nullable=False),
+    sa.Index("ix_webhooks_team", "team", "created", "id"),
+)
+OUTBOX = sa.Table(
+    "outbox",
+    METADATA,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("team", sa.String(64), nullable=False),
+    sa.Column("batch", sa.String(64), nullable=False, index=True),
+    sa.Column("webhook", sa.String(128), nullable=False, index=True),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("event", sa.String(32), nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("since", sa.Double, nullable=False),
+    sa.Column("due", sa.Double, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    *_numbers("attempts"),
+    sa.Column("epoch", sa.BigInteger),
+    sa.Column("status", sa.Integer),
+    *_texts("error"),
+    sa.Column("ended", sa.Double, index=True),
+    sa.Index(
+        "ix_outbox_pending",
+        "due",
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    ),
+    sa.Index(
+        "ix_outbox_sending",
+        "epoch",
+        sqlite_where=sa.text("state = 'sending'"),
+        postgresql_where=sa.text("state = 'sending'"),
+    ),
 )

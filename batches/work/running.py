@@ -115,7 +115,7 @@ class LineAttempt:
     # --- in the ledger's thread ---------------------------------------------------------------------------------------
     def may_write(self, connection: "sa.Connection") -> bool:
         """As `Rider`."""
-        from batches.lines import is_open
+        from batches.epochs import is_open
 
         return is_open(connection, self.epoch)
 

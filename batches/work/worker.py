@@ -148,6 +148,11 @@ class BatchWorker:
             await asyncio.wait(list(self._running), timeout=left)
 
     @property
+    def epoch(self) -> int | None:
+        """The epoch under which this server claims; None: it has none now."""
+        return self._epoch
+
+    @property
     def running(self) -> int:
         """Lines that run."""
         return len(self._running)

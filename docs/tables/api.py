@@ -42,6 +42,8 @@ PAGES = {
     "/v1/messages": "chat.md",
     "/v1/files": "batches.md",
     "/v1/batch": "batches.md",
+    "/v1/webhook": "batches.md",
+    "/v1/callback_secret": "batches.md",
     "/v1/messages/batches": "batches.md",
     "/tokenize": "chat.md",
     "/detokenize": "chat.md",

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from runtime.cli import output
 from runtime.cli.commands.adapters import manage as adapters
-from runtime.cli.commands.batches import files
+from runtime.cli.commands.batches import files, webhooks
 from runtime.cli.commands.batches import manage as batches
 from runtime.cli.commands.models import manage as models
 from runtime.cli.commands.requests import chat, transcribe, vectors
@@ -132,6 +132,7 @@ app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(vectors.rerank)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(transcribe.transcribe)
 app.add_typer(batches.app, name="batch", rich_help_panel="Requests")
 app.add_typer(files.app, name="files", rich_help_panel="Requests")
+app.add_typer(webhooks.app, name="webhooks", rich_help_panel="Requests")
 app.command(rich_help_panel="Server")(inspect.version)
 
 

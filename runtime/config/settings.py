@@ -105,6 +105,11 @@ class Settings(BaseSettings):
         description="Address at which clients reach this server, prefix included: https://models.example/ai. Answers "
         "that name another address of this server begin with it.",
     )
+    callback_networks: Annotated[tuple[str, ...], NoDecode, OptionHelp(WHERE.panel, "none")] = Field(
+        default=(),
+        description="Private network whose hosts batches may call back, also over http, such as 10.1.0.0/16; repeat "
+        "it, or use commas in the variable.",
+    )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode, HOSTS] = Field(
         default=(),
         description="Host header to accept beside this machine's own names; repeat it, or use commas in the "
@@ -265,7 +270,7 @@ class Settings(BaseSettings):
         pepper = None if self.pepper is None else self.pepper.get_secret_value()
         return KeySettings(self.data_dir, self.database, pepper, is_loopback(self.host), self.open)
 
-    @field_validator("allowed_hosts", "cors_origins", "device_memory", mode="before")
+    @field_validator("allowed_hosts", "callback_networks", "cors_origins", "device_memory", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         given = [value] if isinstance(value, str) else value
@@ -288,6 +293,17 @@ class Settings(BaseSettings):
         for host in value:
             if "/" in host:
                 raise ValueError(f"{host} is no host: write a name or an address, such as models.example")
+        return value
+
+    @field_validator("callback_networks")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Raises ValueError for what is no network."""
+        for network in value:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError:
+                raise ValueError(f"{network} is no network: write one such as 10.1.0.0/16") from None
         return value
 
     @field_validator("cors_origins")

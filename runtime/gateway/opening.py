@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from adapters.service import AdapterService
+from batches.callbacks.addresses import CallbackAddresses
 from batches.intake.stored_files import FileLimits
 from batches.service import BatchService
 from batches.store import BatchStore
@@ -117,7 +118,8 @@ class _Rooms:
         self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
         limits = FileLimits(disk=settings.files_disk, line_bytes=settings.max_json, values=settings.bounds.json_values)
         store = BatchStore(self.ledger, settings.data_dir, self.keys.tables)
-        self.batches = BatchService(store, settings.data_dir, limits)
+        addresses = CallbackAddresses(settings.callback_networks)
+        self.batches = BatchService(store, settings.data_dir, limits, addresses=addresses)
         self.tracing = start_tracing()
         self.bounds = WaitingBound(settings.max_waiting)
         self.reserve = DiskReserve(settings.data_dir, settings.disk_reserve)

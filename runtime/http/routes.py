@@ -18,7 +18,7 @@ _MODULES = (
     "chat.routes", "responses.endpoints", "audio.endpoints", "ollama.models", "admin.models", "admin.launch",
     "admin.adapters", "admin.operations", "admin.providers", "admin.usage", "routing.endpoints", "organization.usage",
     "organization.projects", "organization.keys", "organization.spending", "batches.files", "batches.endpoints",
-    "batches.messages", "batches.requests",
+    "batches.messages", "batches.requests", "batches.deliveries", "batches.webhooks",
 )  # fmt: skip
 for _module in _MODULES:
     import_module(f"runtime.http.{_module}")

@@ -29,6 +29,7 @@ import psutil
 import uvicorn
 from fastapi import FastAPI
 
+from batches.callbacks.deliverer import CallbackDeliverer
 from batches.work.worker import BatchWorker
 from models.process_control import die_with_parent
 from registry.base.heap import CollectionLog, freeze_heap
@@ -41,7 +42,7 @@ from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
-from runtime.http.batches.lines import batch_worker
+from runtime.http.batches.lines import batch_worker, callback_deliverer
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import layers, raise_file_limit, uvicorn_options
 from runtime.http.middleware import ContextMiddleware
@@ -149,6 +150,7 @@ class ApiProcess:
         self._gateways: list[Gateway] = []
         self._reloads: list[asyncio.Task[None]] = []
         self._batches: BatchWorker | None = None
+        self._callbacks: CallbackDeliverer | None = None
         self._shutdown = Shutdown(self._remaining, settings.drain_seconds, self._closing)
 
     def gateway(self) -> Gateway:
@@ -180,6 +182,8 @@ class ApiProcess:
             raise Unavailable(unusable(error)) from error
         self._batches = batch_worker(self.gateway())
         self._batches.start()
+        self._callbacks = callback_deliverer(self.gateway(), self._batches)
+        self._callbacks.start()
         gc.callbacks.append(CollectionLog(asyncio.get_running_loop(), log))
         freeze_heap()
         self._shutdown.listen()
@@ -189,6 +193,8 @@ class ApiProcess:
     async def stop(self) -> None:
         if self._batches is not None:
             await self._batches.drain(self._shutdown.seconds_left())
+            if self._callbacks is not None:
+                await self._callbacks.close()
             await self._batches.close()
         self._shutdown.drained()
         await self._opened.__aexit__(None, None, None)

@@ -41,6 +41,12 @@ NOT_RUN = {
     ("sharing.md", "roundhouse adapters add"): "names a folder of the reader's own",
     ("limits.md", "roundhouse limits set"): "names a team and a key of the reader's own",
     ("limits.md", "roundhouse limits simulate"): "there is no ledger on the server that all other blocks ask",
+    ("batches.md", "batch = client.batches.create("): "calls a server of the reader's own",
+    (
+        "batches.md",
+        "from openai import OpenAI\n\nclient = OpenAI(api_key",
+    ): "a server calls it",
+    ("batches.md", "webhook = client.webhooks.create("): "calls a server of the reader's own",
     ("costs.md", "curl -s"): "there is no ledger on the server that all other blocks ask",
     ("costs.md", "roundhouse usage prune"): "there is no ledger on the server that all other blocks ask",
     ("organization.md", "from openai import OpenAI"): "needs an admin key; tests/unit/http/tenants does all of it",

@@ -21,7 +21,10 @@ MESSAGES = [{"role": "user", "content": SECRET}]
 TOOL = {"type": "function", "function": {"name": SECRET, "description": SECRET, "parameters": {"type": "object"}}}
 TGI = {"inputs": SECRET, "parameters": {"max_new_tokens": 4}}
 PAIR = {"query": SECRET, "documents": [SECRET, {"text": SECRET, "x": SECRET}]}
-LISTS = {"GET /v1/files": "after", "GET /v1/batches": "after", "GET /v1/messages/batches": "after_id"}
+LISTS = {
+    "GET /v1/files": "after", "GET /v1/batches": "after", "GET /v1/messages/batches": "after_id",
+    "GET /v1/webhook_endpoints": "after",
+}  # fmt: skip
 """Routes that list what a team has, and the parameter that names one of it."""
 FORMS = {"/v1/audio/transcriptions", "/v1/audio/translations"}
 BODIES: dict[str, list[dict[str, Any]]] = {
@@ -38,6 +41,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/batch": [{"input_file_id": SECRET, "url": "/v1/messages", "metadata": {SECRET: SECRET}}],
     "/v1/messages/batches": [{"requests": [{"custom_id": SECRET, "params": {"messages": MESSAGES}}], SECRET: SECRET}],
     "/v1/batches": [{"input_file_id": SECRET, "endpoint": "/v1/messages", "metadata": {SECRET: SECRET}}],
+    "/v1/webhook_endpoints": [{"name": SECRET, "url": f"https://127.0.0.1:9/{SECRET}", "event_types": [SECRET]}],
     "/v1/responses": [{"input": SECRET, "max_output_tokens": 4, "metadata": {SECRET: SECRET}}],
     "/v1/messages": [{"messages": MESSAGES, "system": SECRET, "max_tokens": 4}],
     "/v1/messages/count_tokens": [{"messages": MESSAGES, "system": SECRET}],
@@ -70,14 +74,23 @@ def model_for(path: str) -> str:
     return next((model for word, model in MODELS.items() if word in path), "starter-chat")
 
 
+WEBHOOK = "/v1/webhook_endpoints/{webhook_endpoint_id}"
+BY_ID_WITH_BODY: dict[str, Any] = {
+    WEBHOOK: {"name": SECRET},
+    f"{WEBHOOK}/rotate_secret": {},
+    f"{WEBHOOK}/test": {"event_type": "batch.failed"},
+}
+"""Bodies of the routes that take an id and a body, by path; their method is POST."""
 BY_ID = [route.split() for route, scopes in ROUTES.items() if scopes == INFER and "_id}" in route]
-"""Method and path of each route that takes an id and no body."""
+"""Method and path of each route that takes an id."""
+WITHOUT_WORDS = {"GET /v1/webhook_event_types", "GET /v1/callback_secret", "/v1/callback_secret/rotate", "/v1/files"}
+"""They take nothing that a client says, but the last one, whose form comes below."""
 
 
 def test_every_path_that_takes_what_clients_say_is_tried() -> None:
     requested = {route.removeprefix("POST ") for route, scopes in ROUTES.items() if scopes == INFER}
     by_id = {f"{method} {path}".removeprefix("POST ") for method, path in BY_ID}
-    assert requested - by_id - LISTS.keys() - {"/v1/files"} == BODIES.keys() | FORMS
+    assert requested - by_id - LISTS.keys() - WITHOUT_WORDS == BODIES.keys() | FORMS
 
 
 def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
@@ -91,6 +104,7 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
     assert {status for _, status in statuses} <= {200, 400, 404, 422}, statuses
     assert BODIES.keys() - {path for path, status in statuses if status == 200} == {
         "/detokenize", "/v1/batch", "/v1/batches", "/v1/feedback", "/v1/messages/batches",
+        "/v1/webhook_endpoints",
     }  # fmt: skip
     form = {"model": "starter-speech", "prompt": SECRET, "hotwords": SECRET}
     for path in FORMS:
@@ -102,7 +116,9 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
             received = server.http.post(path, data=form, files={"file": (name, content)}, headers=HEADERS)
             assert received.status_code == status, received.text
     for method, path in BY_ID:
-        assert server.http.request(method, re.sub(r"{\w+}", SECRET, path), headers=HEADERS).status_code == 404
+        body = BY_ID_WITH_BODY.get(path) if method == "POST" else None
+        named = server.http.request(method, re.sub(r"{\w+}", SECRET, path), json=body, headers=HEADERS)
+        assert named.status_code == 404, named.text
     for route, parameter in LISTS.items():
         listed = server.http.get(route.removeprefix("GET "), params={parameter: SECRET}, headers=HEADERS)
         assert listed.status_code == 400

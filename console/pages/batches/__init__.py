@@ -1,4 +1,4 @@
-"""Batches: how far each is, why it waits, what failed; cancel."""
+"""Batches: how far each is, why it waits, what failed, who was called; cancel."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import Scope
@@ -16,6 +16,7 @@ async def context(visit: Visit) -> Context:
         "own_team": visit.caller.team,
         "may_cancel": visit.may(Scope.INFER),
         "chosen": chosen,
+        "deliveries": [] if chosen is None else await visit.host.batch_deliveries(chosen),
         "failures": {} if chosen is None else await visit.host.batch_failures(chosen),
     }
 

@@ -6,11 +6,13 @@ from fastapi import Path, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from batches.callbacks.records import MOST_URL
 from batches.intake.creation import NewBatch
 from batches.records import URLS
+from batches.service import OUTPUT_SECONDS
 from registry.errors import BadRequest
 from runtime.http.admin.answers import json_answer
-from runtime.http.batches.files import list_answer
+from runtime.http.batches.files import LEAST_LIFE, list_answer
 from runtime.http.batches.idempotency import body_hash, idempotency_key
 from runtime.http.batches.views import HOUR, batch_view
 from runtime.http.middleware import CurrentContext, CurrentGateway
@@ -49,7 +51,7 @@ BATCH = component(
             "request_counts": _COUNTS,
             "usage": ANY_OBJECT,
             "metadata": nullable(ANY_OBJECT),
-            "roundhouse": {**ANY_OBJECT, "description": "Priority, forecast of the end, and why the batch waits."},
+            "roundhouse": {**ANY_OBJECT, "description": "Priority, callback, forecast, and why the batch waits."},
         }
     ),
 )  # fmt: skip
@@ -58,6 +60,14 @@ Metadata = Annotated[
     dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
     Field(max_length=16),
 ]
+
+
+class OutputLife(BaseModel):
+    """How long answers are stored, from the end of the batch on."""
+
+    model_config = ConfigDict(extra="forbid")
+    anchor: Literal["created_at"] = Field(description="creation of the output file")
+    seconds: int = Field(ge=LEAST_LIFE, le=OUTPUT_SECONDS)
 
 
 class BatchBody(BaseModel):
@@ -71,6 +81,10 @@ class BatchBody(BaseModel):
     priority: Literal["low", "normal", "high"] = Field(
         default="normal", description="order among the batches of the team"
     )
+    callback_url: str | None = Field(
+        default=None, min_length=1, max_length=MOST_URL, description="https URL that is called when the batch ends"
+    )
+    output_expires_after: OutputLife | None = None
 
 
 @route("POST", PATH, scope=Scope.INFER, answer=BATCH, body=BatchBody, errors=(*CONFLICT, 429, 503))
@@ -82,6 +96,8 @@ async def create_batch(request: Request, gateway: CurrentGateway, context: Curre
     """
     if body.endpoint not in URLS:
         raise BadRequest(f"The endpoint of a batch is one of {', '.join(URLS)}.", param="endpoint")
+    if body.callback_url is not None:
+        await gateway.services.batches.callbacks.addresses.check(body.callback_url, "callback_url")
     new = NewBatch(
         team=context.caller.team,
         key=context.caller.key or "",
@@ -93,6 +109,8 @@ async def create_batch(request: Request, gateway: CurrentGateway, context: Curre
         metadata=body.metadata or {},
         idempotency=idempotency_key(request),
         body_hash=body_hash(body),
+        callback=body.callback_url or "",
+        output_seconds=None if body.output_expires_after is None else body.output_expires_after.seconds,
     )
     return json_answer(batch_view(await gateway.services.batches.create(new)))
 

@@ -5,6 +5,8 @@ from contextlib import aclosing
 
 import msgspec
 
+from batches.callbacks.deliverer import CallbackDeliverer
+from batches.callbacks.sender import CallbackSender
 from batches.records import BatchRecord
 from batches.work.running import LineAttempt
 from batches.work.worker import BatchWorker, RunLine
@@ -72,3 +74,13 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
 
     services.batches.set_resolve(resolve)
     return worker
+
+
+def callback_deliverer(gateway: Gateway, worker: BatchWorker) -> CallbackDeliverer:
+    """What delivers the callbacks of a gateway's batches, not yet started."""
+    callbacks = gateway.services.batches.callbacks
+    deliverer = CallbackDeliverer(
+        gateway.services.batches.store, CallbackSender(callbacks.addresses), lambda: worker.epoch
+    )
+    callbacks.set_wake(deliverer.wake)
+    return deliverer

@@ -7,6 +7,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
+from batches.callbacks.records import MOST_URL
 from batches.intake.creation import NewBatch
 from batches.records import URLS
 from registry.errors import BadRequest
@@ -33,6 +34,7 @@ BODY = component(
             "url": {**STRING, "description": "Of each request, such as /v1/chat/completions."},
             "priority": {"enum": list(PRIORITIES)},
             "completion_window": STRING,
+            "callback_url": {**STRING, "description": "https URL that is called when the batch ends."},
             "metadata": ANY_OBJECT,
         },
         ["url"],
@@ -61,6 +63,7 @@ class _Rest(BaseModel):
     input_file_id: str | None = Field(default=None, min_length=1, max_length=128)
     priority: Literal["low", "normal", "high"] = "normal"
     completion_window: Window = "24h"
+    callback_url: str | None = Field(default=None, min_length=1, max_length=MOST_URL)
     metadata: Metadata | None = None
 
 
@@ -77,6 +80,8 @@ async def create_batch_of_requests(request: Request, gateway: CurrentGateway, co
             rest = _rest(bytes(summary.rest))
             if (rest.input_file_id is None) != bool(summary.lines):
                 raise BadRequest("Send 'requests' or 'input_file_id', one of them.", param="requests")
+            if rest.callback_url is not None:
+                await service.callbacks.addresses.check(rest.callback_url, "callback_url")
             new = NewBatch(
                 team=context.caller.team,
                 key=context.caller.key or "",
@@ -88,6 +93,7 @@ async def create_batch_of_requests(request: Request, gateway: CurrentGateway, co
                 metadata=rest.metadata or {},
                 idempotency=key,
                 body_hash=stored.digest if key else "",
+                callback=rest.callback_url or "",
             )
             if rest.input_file_id is not None:
                 batch = await service.create(new)

@@ -5,6 +5,7 @@ from typing import Any
 
 from batches.output import OutputKind
 from batches.records import BatchRecord, BatchState, FileRecord
+from batches.service import OUTPUT_SECONDS
 
 HOUR = 3600
 OUTPUT_PURPOSE = "batch_output"
@@ -41,6 +42,7 @@ def output_view(batch: BatchRecord, kind: OutputKind, size: int) -> dict[str, An
         "object": "file",
         "bytes": size,
         "created_at": int(batch.ended or batch.created),
+        "expires_at": int((batch.ended or batch.created) + (batch.output_seconds or OUTPUT_SECONDS)),
         "filename": f"{batch.id}_{kind}.jsonl",
         "purpose": OUTPUT_PURPOSE,
         "status": "processed",
@@ -112,6 +114,8 @@ def details(batch: BatchRecord) -> dict[str, Any]:
     found: dict[str, Any] = {"priority": ("low", "normal", "high")[batch.priority]}
     if not batch.state.is_final:
         found |= {"forecast": _forecast(batch), "late": batch.is_late}
+    if batch.callback:
+        found["callback_url"] = batch.callback
     if batch.waits:
         found |= {"waits": batch.waits, "waits_until": _whole(batch.waits_until)}
     if batch.names:

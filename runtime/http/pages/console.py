@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from fastapi.responses import RedirectResponse, Response
 from starlette.types import Scope as Asgi
 
+from batches.callbacks.records import Delivery
 from batches.records import BatchRecord
 from console.host import ConsoleBatch
 from console.live import LiveView
@@ -73,6 +74,10 @@ class ConsoleHost:
 
     async def batches(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
         return await self._gateway.services.batches.recent(team, limit)
+
+    async def batch_deliveries(self, batch: ConsoleBatch) -> Sequence[Delivery]:
+        assert isinstance(batch, BatchRecord)
+        return await self._gateway.services.batches.callbacks.deliveries(batch)
 
     async def batch_failures(self, batch: ConsoleBatch) -> Mapping[str, int]:
         assert isinstance(batch, BatchRecord)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from batches.callbacks.outbox import OutboxTable
+from batches.callbacks.webhooks import WebhookTable
 from batches.files import FileTable
 from batches.lines import LineTable
 from batches.rates import RateTable
@@ -37,12 +39,9 @@ def database(url: str | None, tmp_path: Path) -> Iterator[Database]:
 @pytest.fixture
 def tables(database: Database) -> BatchTables:
     return BatchTables(
-        FileTable(database),
-        BatchTable(database),
-        LineTable(database),
-        RunnerTable(database, "server-a"),
-        RateTable(database, "server-a"),
-    )
+        FileTable(database), BatchTable(database), LineTable(database), RunnerTable(database, "server-a"),
+        RateTable(database, "server-a"), OutboxTable(database), WebhookTable(database),
+    )  # fmt: skip
 
 
 @pytest.fixture

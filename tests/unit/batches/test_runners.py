@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from batches.epochs import is_open
 from batches.files import FileTable
-from batches.lines import LineTable, is_open
+from batches.lines import LineTable
 from batches.records import BatchRecord, BatchState, Line, LineEnd, LineState, NewLine
 from batches.runners import RunnerTable
 from batches.storage.opening import prepare
@@ -56,7 +57,7 @@ def test_a_silent_server_loses_its_lines(
     assert [one.number for one in tables.lines.claim(mine, BATCH.id, "m", 2, 14.0)] == [0, 1]
 
 
-def test_a_dead_servers_validations_begin_again_elsewhere(
+def test_a_dead_servers_validations_begin_again(
     database: Database, tables: BatchTables, start: Callable[..., BatchRecord]
 ) -> None:
     """Its lines so far go; what it stores when it comes back is refused."""

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from batches import lines as lines_module
-from batches.lines import is_open
+from batches.epochs import is_open
 from batches.rates import RateTable
 from batches.records import (
     BatchFault,

@@ -69,8 +69,11 @@ def test_all_commands_are_there() -> None:
         "version",
     )
     adapters = {("adapters", name) for name in names}
-    batches = {("batch", name) for name in ("run", "list", "show", "watch", "cancel", "results")}
+    batches = {
+        ("batch", name) for name in ("run", "list", "show", "watch", "cancel", "results", "deliveries", "redeliver")
+    }
     batches |= {("files", name) for name in ("upload", "list", "get", "delete")}
+    batches |= {("webhooks", name) for name in ("list", "create", "rotate", "test", "delete", "secret")}
     assert set(ALL) == batches | models | keys | teams | routing | adapters | {(name,) for name in single}
 
 

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from adapters.types import StoredAdapter
+from batches.callbacks.addresses import CallbackAddresses
 from batches.intake.stored_files import FileLimits
 from batches.service import BatchService
 from batches.store import BatchStore
@@ -236,7 +237,10 @@ class FakeGateway:
             disk=self.settings.files_disk, line_bytes=self.settings.max_json, values=self.settings.bounds.json_values
         )
         self.batches = BatchService(
-            BatchStore(kept, self.settings.data_dir, keys.tables), self.settings.data_dir, limits
+            BatchStore(kept, self.settings.data_dir, keys.tables),
+            self.settings.data_dir,
+            limits,
+            addresses=CallbackAddresses(self.settings.callback_networks),
         )
         self.line_rooms = LineRooms(self.names, residency)
         services = Services(

@@ -1,1 +1,1 @@
-"""`roundhouse batch` and `roundhouse files`."""
+"""`roundhouse batch`, `roundhouse files` and `roundhouse webhooks`."""

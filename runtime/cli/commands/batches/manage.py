@@ -1,4 +1,4 @@
-"""`roundhouse batch`: list, show, watch, cancel, results."""
+"""`roundhouse batch`: list, show, watch, cancel, results, deliveries, redeliver."""
 
 import time
 from pathlib import Path
@@ -138,3 +138,31 @@ def results(
             check(ended, fetch(client, ended, output, errors), errors)
     if as_json:
         emit(ended)
+
+
+def _show_deliveries(result: Json) -> None:
+    rows = [
+        [one["id"], one["event_type"], one["state"], str(one["attempts"]), one["url"], one["error"] or "-"]
+        for one in result["data"]
+    ]
+    table(["DELIVERY", "EVENT", "STATE", "ATTEMPTS", "URL", "ERROR"], rows, right=["ATTEMPTS"])
+
+
+@app.command()
+def deliveries(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List where the end of a batch was delivered to: its callback URL and webhooks.
+
+    Example: roundhouse batch deliveries batch_1f2e
+    """
+    with Client(url) as client:
+        show(client.get(f"{BATCHES}/{part(batch)}/deliveries"), as_json, _show_deliveries)
+
+
+@app.command()
+def redeliver(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Send the event of a batch's end again.
+
+    Example: roundhouse batch redeliver batch_1f2e
+    """
+    with Client(url) as client:
+        show(client.post(f"{BATCHES}/{part(batch)}/redeliver"), as_json, _show_deliveries)

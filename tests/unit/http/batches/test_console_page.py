@@ -3,7 +3,7 @@
 import httpx
 
 from batches.records import BatchState, Forecast, LineState
-from tests.unit.http.batches.conftest import BatchServer, jsonl
+from tests.unit.http.batches.conftest import URL, BatchServer, jsonl
 
 HTML = {"Accept": "text/html"}
 
@@ -52,3 +52,17 @@ async def test_forecast_and_slack(served: BatchServer) -> None:
 
     assert "75 % of its window to spare" in await forecast(6)
     assert "later than its window" in await forecast(30)
+
+
+async def test_deliveries_of_a_batch_are_listed(served: BatchServer) -> None:
+    """With the URL escaped, and a way to send them again."""
+    file = await served.upload(b"no json\n")
+    url = "https://93.184.216.34/?a=<b>"
+    batch = await served.client.batches.create(
+        input_file_id=file.id, endpoint=URL, completion_window="24h", extra_body={"callback_url": url}
+    )
+    await served.reach(batch.id, BatchState.FAILED)
+    text = await page(served, f"batches?id={batch.id}")
+    assert "batch.failed" in text
+    assert "https://93.184.216.34/?a=&lt;b&gt;" in text
+    assert f"POST v1/batches/{batch.id}/redeliver" in text

@@ -29,6 +29,10 @@ ADDED_PATHS = {
     "/v1/signal", "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content", "/v1/batches",
     "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel",
     "/v1/batch", "/v1/messages/batches", "/v1/messages/batches/{message_batch_id}",
+    "/v1/batches/{batch_id}/deliveries", "/v1/batches/{batch_id}/redeliver", "/v1/webhook_event_types",
+    "/v1/webhook_endpoints", "/v1/webhook_endpoints/{webhook_endpoint_id}",
+    "/v1/webhook_endpoints/{webhook_endpoint_id}/rotate_secret", "/v1/webhook_endpoints/{webhook_endpoint_id}/test",
+    "/v1/callback_secret", "/v1/callback_secret/rotate",
     "/v1/messages/batches/{message_batch_id}/cancel", "/v1/messages/batches/{message_batch_id}/results",
 }  # fmt: skip
 ADDED_HEADER = "X-Roundhouse-Replica"

@@ -1,0 +1,138 @@
+"""Works off the outbox: claims what is due under the server's epoch, sends it, and writes what came of it.
+
+| event                                 | then                                                             |
+|---------------------------------------|------------------------------------------------------------------|
+| a delivery is due                     | it is claimed and sent: `MOST` at a time, `PER_TEAM` of one team |
+| it succeeded, or failed               | its row is written, if this server's epoch is open still         |
+| another server closed the epoch       | what is being sent is stopped; that server sends it              |
+| the server stops                      | what is being sent gets `CLOSE_SECONDS`; then it waits again     |
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from batches.callbacks import policy
+from batches.callbacks.records import DeliveryOutcome, DeliveryState
+from batches.callbacks.sender import CallbackSender, event_body
+from batches.store import BatchStore
+from registry.errors import RoundhouseError
+
+if TYPE_CHECKING:  # a server without batches loads no database
+    from batches.callbacks.outbox import ClaimedDelivery
+
+log = logging.getLogger("roundhouse.batches")
+MOST, PER_TEAM = 16, 4
+"""Deliveries at a time; of one team, so that its slow receiver holds up nobody else's."""
+POLL_SECONDS = 1.0
+CLOSE_SECONDS = 3.0
+NO_SECRET = "Its webhook was deleted."
+
+
+class CallbackDeliverer:
+    """epoch: the one under which this server claims; None: there is none now. chance: 0 to 1."""
+
+    def __init__(
+        self,
+        store: BatchStore,
+        sender: CallbackSender,
+        epoch: Callable[[], int | None],
+        clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._store, self._sender, self._epoch = store, sender, epoch
+        self._clock, self._chance = clock, chance
+        self._running: dict[asyncio.Task[None], tuple[str, int]] = {}
+        """With the team and the epoch of each."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._fails = False
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._work(), name="callbacks")
+
+    def wake(self) -> None:
+        """A batch ended, or a delivery is to be sent again: look at once."""
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Stop. What is being sent waits again once the epoch is closed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=CLOSE_SECONDS)
+        await self._stop(list(self._running))
+        await self._sender.close()
+
+    async def _work(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                await self.look()
+                self._fails = False
+            except Exception as error:  # whatever it is: the next look may succeed
+                if not self._fails:
+                    log.error("callbacks wait: their table cannot be read or written", exc_info=error)
+                self._fails = True
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def look(self) -> None:
+        """Begin to send what is due. Raises what the store does."""
+        epoch, now = self._epoch(), self._clock()
+        await self._stop([task for task, (_, its_epoch) in self._running.items() if its_epoch != epoch])
+        if epoch is None or not await self._store.opened():
+            return
+        while (free := MOST - len(self._running)) > 0:
+            if not await self._store.read(lambda tables: tables.outbox.is_due(now)):
+                return
+            counts = Counter(team for team, _ in self._running.values())
+            claimed = await self._claim(epoch, now, free, counts)
+            for one in claimed:
+                task = asyncio.create_task(self._deliver(one, epoch), name=one.delivery.id)
+                self._running[task] = one.delivery.team, epoch
+                task.add_done_callback(self._ended)
+            if not claimed:
+                return
+
+    async def _claim(self, epoch: int, now: float, most: int, counts: Mapping[str, int]) -> "Sequence[ClaimedDelivery]":
+        return await self._store.write(lambda tables: tables.outbox.claim(epoch, now, most, PER_TEAM, counts))
+
+    async def _deliver(self, claimed: "ClaimedDelivery", epoch: int) -> None:
+        delivery = claimed.delivery
+        if claimed.secrets:
+            body = event_body(delivery.id, delivery.event, delivery.batch, delivery.created)
+            outcome = await self._sender.send(delivery.url, delivery.id, body, claimed.secrets, self._clock())
+        else:
+            outcome = DeliveryOutcome(policy.GONE, NO_SECRET)
+        now = self._clock()
+        change = policy.decide(delivery, outcome, now, self._chance())
+        await self._store.write(lambda tables: tables.outbox.end(epoch, delivery, change, now))
+        if change.state is DeliveryState.DEAD:
+            log.warning(
+                "a callback could not be delivered",
+                extra={"batch": delivery.batch, "delivery": delivery.id, "cause": outcome.error},
+            )
+
+    async def _stop(self, tasks: list["asyncio.Task[None]"]) -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        del self._running[task]
+        self._changed.set()
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            level = logging.WARNING if isinstance(error, RoundhouseError) else logging.ERROR
+            log.log(level, "the end of a callback was not written", exc_info=error)

@@ -1,0 +1,144 @@
+"""The table of deliveries: written with the end of a batch, claimed under an epoch, ended under it."""
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import sqlalchemy as sa
+
+from batches.callbacks.records import EVENTS, Delivery, DeliveryChange, DeliveryState
+from batches.callbacks.webhooks import webhook_of
+from batches.epochs import is_open
+from batches.records import BatchState
+from batches.storage.tables import OUTBOX, WEBHOOKS
+from registry.storage.database import Database
+
+LISTED = 100
+"""Deliveries of one batch that are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedDelivery:
+    delivery: Delivery
+    secrets: tuple[str, ...] = field(repr=False)
+    """Those that sign it now; none: its webhook is gone."""
+
+
+class OutboxTable:
+    """Every call is one blocking transaction. Raises Unavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def is_due(self, now: float) -> bool:
+        """Whether a delivery waits whose time has come."""
+        query = sa.select(OUTBOX.c.id).where(_is_pending(), OUTBOX.c.due <= now).limit(1)
+        with self._database.read() as connection:
+            return connection.execute(query).one_or_none() is not None
+
+    def claim(
+        self, epoch: int, now: float, most: int, per_team: int, running: Mapping[str, int]
+    ) -> Sequence[ClaimedDelivery]:
+        """Take deliveries whose time has come, the longest due first: pending → sending under an open epoch.
+
+        most: of all teams. per_team: of one, with those that are being sent: `running`, by team.
+        """
+        busy = [team for team, count in running.items() if count >= per_team]
+        candidates = (
+            sa.select(OUTBOX.c.id, OUTBOX.c.team)
+            .where(_is_pending(), OUTBOX.c.due <= now, OUTBOX.c.team.not_in(busy))
+            .order_by(OUTBOX.c.due)
+            .limit(most)
+            .with_for_update(skip_locked=True)
+        )
+        with self._database.write() as connection:
+            if not is_open(connection, epoch):
+                return []
+            counts, ids = Counter(running), list[str]()
+            for id_, team in connection.execute(candidates).all():
+                if counts[team] < per_team:
+                    counts[team] += 1
+                    ids.append(id_)
+            if not ids:
+                return []
+            query = sa.update(OUTBOX).where(OUTBOX.c.id.in_(ids)).returning(OUTBOX)
+            rows = connection.execute(query.values(state=DeliveryState.SENDING.value, epoch=epoch)).all()
+            hooks = sa.select(WEBHOOKS).where(WEBHOOKS.c.id.in_({row.webhook for row in rows}))
+            signers = {row.id: webhook_of(row).secrets(now) for row in connection.execute(hooks)}
+        return [ClaimedDelivery(_delivery(row), signers.get(row.webhook, ())) for row in rows]
+
+    def end(self, epoch: int, delivery: Delivery, change: DeliveryChange, now: float) -> bool:
+        """End an attempt. False, and nothing is changed: it is not sent under this epoch any more."""
+        is_over = change.state in (DeliveryState.DELIVERED, DeliveryState.DEAD)
+        query = sa.update(OUTBOX).where(
+            OUTBOX.c.id == delivery.id, OUTBOX.c.state == DeliveryState.SENDING.value, OUTBOX.c.epoch == epoch
+        )
+        values = {
+            "state": change.state.value,
+            "epoch": None,
+            "attempts": change.attempts,
+            "due": change.due,
+            "status": change.outcome.status,
+            "error": change.outcome.error,
+            "ended": now if is_over else None,
+        }
+        with self._database.write() as connection:
+            return connection.execute(query.values(**values)).rowcount > 0
+
+    def of(self, batch: str) -> Sequence[Delivery]:
+        """Deliveries of a batch, at most `LISTED`."""
+        query = sa.select(OUTBOX).where(OUTBOX.c.batch == batch).order_by(OUTBOX.c.created, OUTBOX.c.id).limit(LISTED)
+        with self._database.read() as connection:
+            return [_delivery(row) for row in connection.execute(query)]
+
+    def redeliver(self, batch: str, now: float) -> int:
+        """Send the deliveries of a batch again that are delivered or dead, and pending ones at once. Returns how many.
+
+        Those of a webhook that was deleted stay dead.
+        """
+        there = sa.exists().where(WEBHOOKS.c.id == OUTBOX.c.webhook)
+        query = sa.update(OUTBOX).where(OUTBOX.c.batch == batch, OUTBOX.c.state != DeliveryState.SENDING.value, there)
+        values = {"state": DeliveryState.PENDING.value, "since": now, "due": now, "attempts": 0, "ended": None}
+        with self._database.write() as connection:
+            return connection.execute(query.values(**values)).rowcount
+
+    def forget(self, before: float, limit: int = 1000) -> int:
+        """Remove deliveries that ended before this time. Returns how many."""
+        old = sa.select(OUTBOX.c.id).where(OUTBOX.c.ended < before).limit(limit)
+        with self._database.write() as connection:
+            return connection.execute(sa.delete(OUTBOX).where(OUTBOX.c.id.in_(old.scalar_subquery()))).rowcount
+
+
+def announce(
+    connection: sa.Connection, id_: str, team: str, surface: str, state: BatchState, callback: str, now: float
+) -> None:
+    """Write the deliveries of a batch that ends, within the transaction that ends it."""
+    if surface != "openai":  # a Message Batch: its clients know no such events
+        return
+    event = EVENTS[state]
+    for row in connection.execute(sa.select(WEBHOOKS).where(WEBHOOKS.c.team == team)).all():
+        hook = webhook_of(row)
+        url = hook.url if event in hook.events else "" if hook.url else callback
+        if url:
+            delivery = Delivery(f"evt_{secrets.token_hex(16)}", team, id_, hook.id, url, event, now, now, now)
+            connection.execute(sa.insert(OUTBOX).values(**_values(delivery)))
+
+
+def give_back(connection: sa.Connection, epoch: int) -> int:
+    """Let the deliveries of an epoch that is closed wait again. Returns how many."""
+    query = sa.update(OUTBOX).where(OUTBOX.c.epoch == epoch, OUTBOX.c.state == DeliveryState.SENDING.value)
+    return connection.execute(query.values(state=DeliveryState.PENDING.value, epoch=None)).rowcount
+
+
+def _is_pending() -> sa.ColumnElement[bool]:
+    return OUTBOX.c.state == DeliveryState.PENDING.value
+
+
+def _values(delivery: Delivery) -> dict[str, object]:
+    return {**asdict(delivery), "state": delivery.state.value}
+
+
+def _delivery(row: "sa.Row[tuple[object, ...]]") -> Delivery:
+    values = row._asdict()
+    return Delivery(**{**values, "state": DeliveryState(values["state"])})

@@ -1,0 +1,117 @@
+"""One attempt to deliver an event: signed as Standard Webhooks, sent without redirects, proxies and cookies.
+
+| what happens                          | `DeliveryOutcome.error`                                   |
+|---------------------------------------|---------------------------------------------------|
+| an answer with 2xx                    | empty                                             |
+| an answer with 3xx                    | the redirect is not followed                      |
+| another answer                        | its status                                        |
+| no whole head of an answer in time    | that it took too long                             |
+| no connection, a broken one           | the kind of error                                 |
+| its address is refused                | why                                               |
+
+The body of an answer is not read.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import aiohttp
+import msgspec
+from standardwebhooks.webhooks import Webhook as Signer
+from yarl import URL
+
+from batches.callbacks.addresses import CallbackAddresses
+from batches.callbacks.records import DeliveryOutcome
+from registry.errors import RoundhouseError
+from routing.providers.address import AddressRefused, guarded_session, host_fault
+
+CONNECT_SECONDS, WHOLE_SECONDS = 5.0, 15.0
+BUFFER = 4096
+"""Bytes of an answer that may wait in memory."""
+
+
+class WebhookEvent(msgspec.Struct):
+    """As OpenAI's."""
+
+    id: str
+    type: str
+    created_at: int
+    data: dict[str, str]
+    object: str = "event"
+
+
+def event_body(id_: str, event: str, batch: str, created: float) -> bytes:
+    """The same bytes in each attempt."""
+    return msgspec.json.encode(WebhookEvent(id_, event, int(created), {"id": batch}))
+
+
+def signed_headers(id_: str, body: bytes, secrets: Sequence[str], now: float) -> dict[str, str]:
+    """Headers of Standard Webhooks, with a signature for each secret."""
+    at = datetime.fromtimestamp(int(now), UTC)
+    signatures = (Signer(secret).sign(id_, at, body.decode()) for secret in secrets)
+    return {
+        "webhook-id": id_,
+        "webhook-timestamp": str(int(now)),
+        "webhook-signature": " ".join(signatures),
+        "content-type": "application/json",
+    }
+
+
+class CallbackSender:
+    """Made anywhere, used and closed on one event loop."""
+
+    def __init__(self, addresses: CallbackAddresses) -> None:
+        self._addresses = addresses
+        self._sessions: dict[str, aiohttp.ClientSession] = {}
+
+    async def send(self, url: str, id_: str, body: bytes, secrets: Sequence[str], now: float) -> DeliveryOutcome:
+        """now: seconds since the epoch. Raises nothing but CancelledError."""
+        target = URL(url)
+        if (wrong := host_fault(target.host or "", self._addresses.rules(target.scheme))) is not None:
+            return DeliveryOutcome(None, f"It is not called: {wrong}.")
+        headers = signed_headers(id_, body, secrets, now)
+        try:
+            async with self._session(target.scheme).post(
+                target, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                response.close()
+                return _outcome(response.status)
+        except aiohttp.ConnectionTimeoutError:
+            return DeliveryOutcome(None, f"It gave no connection within {CONNECT_SECONDS:g} s.")
+        except TimeoutError:
+            return DeliveryOutcome(None, f"It gave no answer within {WHOLE_SECONDS:g} s.")
+        except RoundhouseError as error:  # too many names are being resolved
+            return DeliveryOutcome(None, error.message)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return DeliveryOutcome(None, _words(error))
+
+    def _session(self, scheme: str) -> aiohttp.ClientSession:
+        if scheme not in self._sessions:
+            timeout = aiohttp.ClientTimeout(total=WHOLE_SECONDS, connect=CONNECT_SECONDS)
+            resolver = self._addresses.resolver(scheme)
+            self._sessions[scheme] = guarded_session(resolver, BUFFER, timeout, keeps_connections=False)
+        return self._sessions[scheme]
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+
+
+def _outcome(status: int) -> DeliveryOutcome:
+    if 200 <= status < 300:
+        return DeliveryOutcome(status)
+    if 300 <= status < 400:
+        return DeliveryOutcome(status, f"It answered with a redirect ({status}), which is not followed.")
+    return DeliveryOutcome(status, f"It answered with status {status}.")
+
+
+def _words(error: Exception) -> str:
+    inner = getattr(error, "os_error", error)
+    if isinstance(inner, AddressRefused):
+        return f"It is not called: {inner}."
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "Its certificate is not one that this machine trusts."
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"It cannot be reached: {type(inner).__name__}."
+    return f"The connection broke: {type(error).__name__}."

@@ -1,0 +1,164 @@
+"""Callbacks and webhooks of a running server, for HTTP and the console."""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from batches.callbacks.addresses import CallbackAddresses
+from batches.callbacks.records import Delivery, DeliveryOutcome, Webhook
+from batches.callbacks.sender import CallbackSender, event_body
+from batches.records import BatchRecord
+from batches.store import BatchStore
+from registry.base.wording import quoted
+from registry.errors import BadRequest, Conflict, FinalConflict, NotFound, QueueFull
+
+if TYPE_CHECKING:  # a server without batches loads no database
+    from batches.callbacks.webhooks import WebhookTable
+
+KEPT_SECONDS = 30 * 86_400
+"""For which deliveries are shown after their end."""
+TESTS = 4
+"""Test events under way."""
+
+
+class CallbackService:
+    """All calls raise Unavailable and QueueFull. A team sees only its own webhooks."""
+
+    def __init__(self, store: BatchStore, addresses: CallbackAddresses, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._clock, self.addresses = store, clock, addresses
+        self._sender = CallbackSender(addresses)
+        self._wake: Callable[[], None] = lambda: None
+        self._tests = 0
+
+    def set_wake(self, wake: Callable[[], None]) -> None:
+        """wake: called once a delivery is due at once."""
+        self._wake = wake
+
+    async def close(self) -> None:
+        await self._sender.close()
+
+    # --- deliveries ---------------------------------------------------------------------------------------------------
+    async def deliveries(self, batch: BatchRecord) -> Sequence[Delivery]:
+        return await self._store.read(lambda tables: tables.outbox.of(batch.id))
+
+    async def redeliver(self, batch: BatchRecord) -> Sequence[Delivery]:
+        """Send the events of a batch again. Raises FinalConflict where there is none to send."""
+        now = self._clock()
+        if not await self._store.write(lambda tables: tables.outbox.redeliver(batch.id, now)):
+            raise FinalConflict(
+                f"Batch {quoted(batch.id)} has no event to send again: it had no callback_url and no webhook when it "
+                "ended, or it has not ended.",
+                code="no_deliveries",
+            )
+        self._wake()
+        return await self.deliveries(batch)
+
+    async def forget(self, now: float) -> None:
+        """Remove deliveries that ended long ago."""
+        while await self._store.write(lambda tables: tables.outbox.forget(now - KEPT_SECONDS)) >= 1000:
+            pass
+
+    # --- the secret of callback_url -----------------------------------------------------------------------------------
+    async def signer(self, team: str) -> Webhook:
+        """What signs the team's callbacks. Raises NotFound before the first one."""
+        found = None
+        if await self._store.opened():
+            found = await self._store.read(lambda tables: tables.webhooks.signer(team))
+        if found is None:
+            raise NotFound(
+                "Your team has no secret for callbacks yet: it is made with the first batch that has a callback_url, "
+                "or when you rotate it.",
+                code="no_callback_secret",
+            )
+        return found
+
+    async def rotate_signer(self, team: str, *, keeps_previous: bool) -> Webhook:
+        """A new secret for the team's callbacks. The former one signs too for a day, unless it is not kept."""
+        now = self._clock()
+
+        def rotate(webhooks: "WebhookTable") -> Webhook | None:
+            had = webhooks.signer(team)
+            signer = had or webhooks.ensure_signer(team, now)
+            return signer if had is None else webhooks.rotate(signer.id, team, now, keeps_previous=keeps_previous)
+
+        rotated = await self._store.write(lambda tables: rotate(tables.webhooks))
+        assert rotated is not None, "it is never deleted"
+        return rotated
+
+    # --- webhooks -----------------------------------------------------------------------------------------------------
+    async def create(self, team: str, name: str, url: str, events: Sequence[str]) -> Webhook:
+        """Raises BadRequest for a URL that is refused, Conflict where the team has too many."""
+        from batches.callbacks.webhooks import MOST, new_secret
+
+        await self.addresses.check(url, "url")
+        now = self._clock()
+        id_ = f"webhook_{secrets.token_hex(16)}"
+        webhook = Webhook(id_, team, now, now, new_secret(), name, url, tuple(dict.fromkeys(events)))
+        if not await self._store.write(lambda tables: tables.webhooks.create(webhook)):
+            raise Conflict(f"Your team has {MOST} webhooks: delete one of them first.", code="too_many_webhooks")
+        return webhook
+
+    async def list(self, team: str, after: str | None, limit: int) -> tuple[Sequence[Webhook], bool]:
+        """A page, and whether there are more. Raises BadRequest for an unknown `after`."""
+        found: Sequence[Webhook] | None = [] if after is None else None
+        if await self._store.opened():
+            found = await self._store.read(lambda tables: tables.webhooks.list(team, after, limit + 1))
+        if found is None:
+            raise BadRequest(f"There is no webhook {quoted(after or '')}: begin with the first page.", param="after")
+        return found[:limit], len(found) > limit
+
+    async def get(self, team: str, id_: str) -> Webhook:
+        """Raises NotFound."""
+        found = None
+        if await self._store.opened():
+            found = await self._store.read(lambda tables: tables.webhooks.get(id_, team))
+        return _found(found, id_)
+
+    async def update(
+        self, team: str, id_: str, *, name: str | None, url: str | None, events: Sequence[str] | None
+    ) -> Webhook:
+        """Change what is not None. Raises NotFound, BadRequest for a URL that is refused."""
+        await self.get(team, id_)
+        if url is not None:
+            await self.addresses.check(url, "url")
+        now = self._clock()
+        unique = None if events is None else tuple(dict.fromkeys(events))
+        changed = await self._store.write(
+            lambda tables: tables.webhooks.update(id_, team, now, name=name, url=url, events=unique)
+        )
+        return _found(changed, id_)
+
+    async def rotate(self, team: str, id_: str, *, keeps_previous: bool) -> Webhook:
+        """A new secret; the former one signs too for a day if it is kept. Raises NotFound."""
+        await self.get(team, id_)
+        now = self._clock()
+        rotated = await self._store.write(
+            lambda tables: tables.webhooks.rotate(id_, team, now, keeps_previous=keeps_previous)
+        )
+        return _found(rotated, id_)
+
+    async def delete(self, team: str, id_: str) -> None:
+        """Raises NotFound."""
+        await self.get(team, id_)
+        now = self._clock()
+        await self._store.write(lambda tables: tables.webhooks.delete(id_, team, now))
+
+    async def test(self, team: str, id_: str, event: str) -> DeliveryOutcome:
+        """Send a sample of an event now. Raises NotFound."""
+        webhook = await self.get(team, id_)
+        if self._tests >= TESTS:
+            raise QueueFull("Several test events are being sent: try again in a moment.", retry_after=5)
+        self._tests += 1
+        try:
+            event_id, now = f"evt_{secrets.token_hex(16)}", self._clock()
+            body = event_body(event_id, event, f"batch_{secrets.token_hex(16)}", now)
+            return await self._sender.send(webhook.url, event_id, body, webhook.secrets(now), now)
+        finally:
+            self._tests -= 1
+
+
+def _found(webhook: Webhook | None, id_: str) -> Webhook:
+    if webhook is None:
+        raise NotFound(f"There is no webhook {quoted(id_)}; it may have been deleted.", code="webhook_not_found")
+    return webhook

@@ -1,0 +1,127 @@
+"""`roundhouse webhooks`: URLs that get the events of a team's batches, and the secrets that sign them."""
+
+from typing import Annotated
+
+import typer
+
+from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.output import ago, emit, pairs, show, table
+from runtime.cli.remote.client import Client, Json, part
+
+WEBHOOKS = "/v1/webhook_endpoints"
+SECRET = "/v1/callback_secret"
+EVENTS = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
+Id = Annotated[str, typer.Argument(metavar="WEBHOOK", help="Id of a webhook.", show_default=False)]
+KeepOld = Annotated[bool, typer.Option(help="Sign with the former secret too for 24 hours.")]
+app = typer.Typer(help="Webhooks: URLs that are called when batches end.", no_args_is_help=True)
+
+
+def _show(webhook: Json) -> None:
+    rows = [
+        ("webhook", webhook["id"]),
+        ("name", webhook["name"]),
+        ("url", webhook["url"]),
+        ("events", ", ".join(webhook["event_types"])),
+    ]
+    if "signing_secret" in webhook:
+        rows.append(("secret", webhook["signing_secret"]))
+    pairs(rows)
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Newest webhooks to list.")] = 20,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List webhooks, the newest first.
+
+    Example: roundhouse webhooks list
+    """
+    with Client(url) as client:
+        result = client.get(WEBHOOKS, limit=limit)
+    if as_json:
+        emit(result)
+        return
+    rows = [
+        [one["id"], one["name"], one["url"], ", ".join(one["event_types"]), ago(one["created_at"])]
+        for one in result["data"]
+    ]
+    table(["WEBHOOK", "NAME", "URL", "EVENTS", "CREATED"], rows)
+
+
+@app.command()
+def create(
+    target: Annotated[str, typer.Argument(metavar="HTTPS_URL", help="Where events go.", show_default=False)],
+    name: Annotated[str, typer.Option(help="Name for people.")] = "batches",
+    event: Annotated[
+        list[str] | None,
+        typer.Option(help="Event to send, such as batch.completed; repeat it for several. Default: all four."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Create a webhook. Its secret is shown only here and after a rotation.
+
+    Example: roundhouse webhooks create https://example.com/batches
+    """
+    body = {"url": target, "name": name, "event_types": event or list(EVENTS)}
+    with Client(url) as client:
+        show(client.post(WEBHOOKS, body), as_json, _show)
+
+
+@app.command()
+def rotate(webhook: Id, keep_old: KeepOld = True, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Give a webhook a new secret.
+
+    Example: roundhouse webhooks rotate webhook_1f2e
+    """
+    body = {"keep_old_secret_active_for_24_hours": keep_old}
+    with Client(url) as client:
+        show(client.post(f"{WEBHOOKS}/{part(webhook)}/rotate_secret", body), as_json, _show)
+
+
+@app.command("test")
+def send_test(
+    webhook: Id,
+    event: Annotated[str, typer.Option(help="Event to send.")] = EVENTS[0],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Send a sample event now, and say what the URL answered.
+
+    Example: roundhouse webhooks test webhook_1f2e
+    """
+    with Client(url) as client:
+        result = client.post(f"{WEBHOOKS}/{part(webhook)}/test", {"event_type": event})
+    show(result, as_json, lambda view: print(f"{view['event_type']}: answered with status {view['status_code']}"))
+
+
+@app.command()
+def delete(webhook: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Delete a webhook. Deliveries that wait are not sent any more.
+
+    Example: roundhouse webhooks delete webhook_1f2e
+    """
+    with Client(url) as client:
+        result = client.delete(f"{WEBHOOKS}/{part(webhook)}")
+    show(result, as_json, lambda view: print(f"{view['id']}: deleted"))
+
+
+@app.command()
+def secret(
+    rotate: Annotated[bool, typer.Option("--rotate", help="Make a new one.")] = False,
+    keep_old: KeepOld = True,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show or rotate the secret that signs the `callback_url`s of your team's batches.
+
+    Example: roundhouse webhooks secret --rotate
+    """
+    with Client(url) as client:
+        if rotate:
+            result = client.post(f"{SECRET}/rotate", {"keep_old_secret_active_for_24_hours": keep_old})
+        else:
+            result = client.get(SECRET)
+    show(result, as_json, lambda view: print(view["signing_secret"]))

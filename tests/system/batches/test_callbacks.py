@@ -1,0 +1,77 @@
+"""A callback of a real batch: it fails twice, is sent again, and OpenAI's SDK unwraps it."""
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from openai.types.webhooks import BatchCompletedWebhookEvent
+
+from tests.eventually import eventually
+from tests.system.serving import Server
+
+pytestmark = pytest.mark.real
+ANSWERS = (500, 503, 200)
+
+
+class Receiver(ThreadingHTTPServer):
+    """Answers its first two calls with errors."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.calls: list[tuple[bytes, dict[str, str]]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.calls.append((body, dict(self.headers)))
+        self.send_response(ANSWERS[min(len(self.server.calls), len(ANSWERS)) - 1])
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as receiver:
+        Thread(target=receiver.serve_forever, daemon=True).start()
+        yield receiver
+        receiver.shutdown()
+
+
+def test_a_callback_that_fails_twice(server: Server, client: OpenAI, receiver: Receiver) -> None:
+    request = {"body": {"model": "starter-embed", "input": "good green house"}}
+    body = {"url": "/v1/embeddings", "requests": [request], "callback_url": receiver.url}
+    made = server.http.post("/v1/batch", json=body)
+    assert made.status_code == 200, made.text
+    path = f"{made.json()['status_url']}"
+
+    def delivery() -> Any:
+        return next(iter(server.http.get(f"{path}/deliveries").json()["data"]), {"attempts": None})
+
+    for number in (1, 2):
+        eventually(lambda number=number: len(receiver.calls) == number and delivery()["attempts"] == 1, delivery)
+        failed = delivery()
+        assert (failed["state"], failed["status_code"]) == ("pending", ANSWERS[number - 1])
+        assert server.http.post(f"{path}/redeliver").status_code == 200, "the pause is not waited for"
+    eventually(lambda: delivery()["state"] == "delivered", delivery)
+    secret = server.http.get("/v1/callback_secret").json()["signing_secret"]
+    events = [client.webhooks.unwrap(data, headers, secret=secret) for data, headers in receiver.calls]
+    assert len(events) == 3
+    assert all(isinstance(event, BatchCompletedWebhookEvent) for event in events)
+    assert {(event.id, event.data.id) for event in events} == {(delivery()["id"], made.json()["batch_id"])}
+    assert client.batches.retrieve(made.json()["batch_id"]).status == "completed"
+    log = server.log.read_text()
+    assert secret not in log
+    assert json.dumps(secret) not in log

@@ -1,0 +1,140 @@
+"""Which URLs are refused when a batch is created, and which are not called later."""
+
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from batches.callbacks.addresses import CODE, CallbackAddresses
+from batches.callbacks.sender import CallbackSender
+from batches.callbacks.webhooks import new_secret
+from registry.errors import BadRequest
+from routing.providers.address import Found
+from tests.unit.batches.callbacks.receiver import Receiver
+
+LOOPBACK = ("127.0.0.0/8",)
+TEN = ("10.0.0.0/8",)
+
+
+class Names:
+    """Answers by turns, in place of the machine's resolver."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self.answers, self.requested = answers, 0
+
+    async def __call__(self, host: str, port: int, family: int) -> Sequence[Found]:
+        found = self.answers[min(self.requested, len(self.answers) - 1)]
+        self.requested += 1
+        if not found:
+            raise socket.gaierror
+        return [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in found]
+
+
+PUBLIC = Names(["93.184.216.34"])
+REFUSED = [
+    "http://example.com/x", "ftp://example.com", "https://", "https:///x", "example.com", "//example.com", "",
+    "https://user@example.com", "https://user:password@example.com", "https://example.com/#part",
+    "https://example.com:0/", "https://example.com:99999/", "https://exa mple.com/", "https://example.com/\n",
+    "https://exämple.com/", "https://[::1", "javascript:alert(1)", f"https://example.com/{'x' * 3000}",
+    "https://127.0.0.1/", "https://127.0.0.1:8443/x", "https://[::1]/", "https://[::ffff:127.0.0.1]/",
+    "https://[64:ff9b::a00:1]/", "https://0.0.0.0/", "https://10.0.0.1/", "https://192.168.1.1/",
+    "https://169.254.169.254/latest/meta-data", "https://[fe80::1%25eth0]/", "https://[fd00::1]/", "https://100.64.0.1/",
+    "https://2130706433/", "https://127.1/", "https://0177.0.0.1/", "https://127.0.0.1./", "https://017700000001/",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", REFUSED, ids=range(len(REFUSED)))
+async def test_what_is_refused(url: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await CallbackAddresses(look_up=PUBLIC).check(url, "callback_url")
+    assert (refused.value.code, refused.value.param) == (CODE, "callback_url")
+
+
+@pytest.mark.parametrize("url", ["https://localhost/", "https://0x7f000001/", "https://localhost./x"])
+async def test_what_this_machines_resolver_gives(url: str) -> None:
+    with pytest.raises(BadRequest, match=r"127\.0\.0\.1 is private|::1 is private|cannot be resolved"):
+        await CallbackAddresses().check(url, "callback_url")
+
+
+@pytest.mark.parametrize("found", [["10.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["169.254.169.254"], ["::1"], []])
+async def test_names_that_lead_to_private_addresses(found: list[str]) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await CallbackAddresses(look_up=Names(found)).check("https://a.example/x", "callback_url")
+    assert refused.value.code == CODE
+
+
+async def test_what_is_accepted() -> None:
+    addresses = CallbackAddresses(look_up=PUBLIC)
+    for url in (
+        "https://a.example",
+        "https://a.example:8443/x?y=1",
+        "https://93.184.216.34/",
+        "https://[2606:4700::1]",
+    ):
+        assert await addresses.check(url, "url") == url
+
+
+async def test_networks_that_the_operator_lists() -> None:
+    inside = CallbackAddresses(TEN, Names(["10.1.2.3"]))
+    for url in ("https://a.example/", "http://a.example/", "http://10.1.2.3:9000/"):
+        assert await inside.check(url, "url") == url
+    with pytest.raises(BadRequest, match="--callback-networks"):
+        await CallbackAddresses(TEN, PUBLIC).check("http://a.example/", "url")
+    with pytest.raises(BadRequest, match="no network that is listed"):
+        await inside.check("http://93.184.216.34/", "url")
+    for url in ("https://127.0.0.1/", "https://169.254.169.254/"):
+        with pytest.raises(BadRequest):
+            await inside.check(url, "url")
+
+
+async def test_a_name_whose_address_changes_between_look_ups() -> None:
+    """It passed at creation, and its server is not connected to later."""
+    async with Receiver() as receiver:
+        names = Names(["93.184.216.34"], ["127.0.0.1"])
+        addresses = CallbackAddresses(look_up=names)
+        url = f"https://a.example:{receiver.port}/"
+        await addresses.check(url, "callback_url")
+        sender = CallbackSender(addresses)
+        outcome = await sender.send(url, "evt_1", b"{}", [new_secret()], 1.0)
+        assert (outcome.status, names.requested) == (None, 2)
+        assert outcome.error.startswith("It is not called: 127.0.0.1 is private")
+        await sender.close()
+    assert receiver.received == []
+
+
+async def test_the_address_that_was_checked_is_the_one_that_is_connected_to() -> None:
+    async with Receiver() as receiver:
+        names = Names(["127.0.0.1"], ["169.254.169.254"])
+        sender = CallbackSender(CallbackAddresses(LOOPBACK, names))
+        url = f"http://a.example:{receiver.port}/"
+        assert (await sender.send(url, "evt_1", b"{}", [new_secret()], 1.0)).status == 200
+        assert (names.requested, len(receiver.received)) == (1, 1)
+        outcome = await sender.send(url, "evt_1", b"{}", [new_secret()], 1.0)
+        assert outcome.error == "It is not called: 169.254.169.254 is not a valid address for a callback."
+        assert (names.requested, len(receiver.received)) == (2, 1), "names are looked up for each attempt"
+        await sender.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "127.1", "0x7f.1", "localhost"])
+async def test_no_form_of_a_private_address_is_called(host: str) -> None:
+    """Also where it was not checked before: aiohttp asks no resolver of some of these."""
+    async with Receiver() as receiver:
+        sender = CallbackSender(CallbackAddresses())
+        for scheme in ("https", "http"):
+            outcome = await sender.send(f"{scheme}://{host}:{receiver.port}/", "evt_1", b"{}", [new_secret()], 1.0)
+            assert outcome.status is None
+            assert outcome.error
+        await sender.close()
+    assert receiver.received == []
+
+
+async def test_a_redirect_is_not_followed_and_no_cookie_comes_back() -> None:
+    async with Receiver(200) as target, Receiver(302, headers={"location": target.url, "set-cookie": "a=b"}) as first:
+        sender = CallbackSender(CallbackAddresses(LOOPBACK))
+        for _ in range(2):
+            outcome = await sender.send(first.url, "evt_1", b"{}", [new_secret()], 1.0)
+            assert outcome.error == "It answered with a redirect (302), which is not followed."
+        await sender.close()
+    assert target.received == []
+    assert all("Cookie" not in one.headers for one in first.received)
+    assert len(first.received) == 2

@@ -1,0 +1,216 @@
+"""The outbox: written with the end of a batch, claimed by one server, and given back by its end. On each database."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from batches.callbacks.outbox import ClaimedDelivery
+from batches.callbacks.policy import decide
+from batches.callbacks.records import DeliveryOutcome, DeliveryState, Webhook
+from batches.callbacks.webhooks import DELETED_WORDS, new_secret
+from batches.records import BatchFault, BatchRecord, LineEnd, LineState
+from batches.runners import RunnerTable
+from batches.storage.tables import RUNNERS
+from batches.store import BatchTables
+from batches.work.ends import decide as decide_line
+from registry.storage.database import Database
+from tests.unit.batches.conftest import BATCH, FILE
+
+CALLED = replace(BATCH, callback="https://a.example/hook")
+FAILED = DeliveryOutcome(500, "It answered with status 500.")
+Start = Callable[..., BatchRecord]
+
+
+def hook(number: int, *events: str, team: str = "search") -> Webhook:
+    url = f"https://hook-{number}.example"
+    return Webhook(f"webhook_{number}", team, 1.0 + number, 1.0, new_secret(), "name", url, events)
+
+
+def end_all(tables: BatchTables, epoch: int, now: float = 20.0) -> None:
+    for line in tables.lines.claim(epoch, BATCH.id, "m", 10, now):
+        assert tables.lines.end(epoch, line, decide_line(line, LineEnd(200), now), now)
+
+
+def claim(tables: BatchTables, epoch: int, now: float = 30.0, **more: int) -> list[ClaimedDelivery]:
+    return list(tables.outbox.claim(epoch, now, more.get("most", 10), more.get("per_team", 10), {}))
+
+
+def test_a_row_comes_with_the_last_line(tables: BatchTables, start: Start) -> None:
+    start("m", "m", batch=CALLED)
+    epoch, _ = tables.runners.open()
+    first, second = tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0)
+    assert tables.lines.end(epoch, first, decide_line(first, LineEnd(200), 13.0), 13.0)
+    assert tables.outbox.of(BATCH.id) == []
+    assert tables.lines.end(epoch, second, decide_line(second, LineEnd(200), 14.0), 14.0)
+    [row] = tables.outbox.of(BATCH.id)
+    assert (row.event, row.url, row.created, row.due) == ("batch.completed", "https://a.example/hook", 14.0, 14.0)
+    assert (row.state, row.team) == (DeliveryState.PENDING, "search")
+    assert not tables.outbox.is_due(13.0)
+    assert tables.outbox.is_due(14.0)
+
+
+def test_each_end_has_its_event(tables: BatchTables, start: Start) -> None:
+    tables.files.create(FILE)
+    tables.batches.create(replace(CALLED, id="batch_failed"))
+    assert tables.batches.fail("batch_failed", 12.0, [BatchFault("x", "y")])
+    assert not tables.batches.fail("batch_failed", 13.0, [])
+    for id_, to in (("batch_cancelled", LineState.CANCELLED), ("batch_expired", LineState.EXPIRED)):
+        start("m", batch=replace(CALLED, id=id_))
+        if to is LineState.CANCELLED:
+            assert tables.batches.cancel(id_, 15.0)
+        assert tables.lines.drop(id_, to, 16.0) == 1
+    for word in ("failed", "cancelled", "expired"):
+        [row] = tables.outbox.of(f"batch_{word}")
+        assert row.event == f"batch.{word}"
+    start(batch=replace(CALLED, id="batch_empty"))
+    assert tables.batches.cancel("batch_empty", 17.0), "it has no lines, so it is cancelled at once"
+    assert [row.event for row in tables.outbox.of("batch_empty")] == ["batch.cancelled"]
+
+
+def test_webhooks_of_the_team_get_their_events(tables: BatchTables, start: Start) -> None:
+    assert tables.webhooks.create(hook(1, "batch.completed", "batch.failed"))
+    assert tables.webhooks.create(hook(2, "batch.failed"))
+    assert tables.webhooks.create(hook(3, "batch.completed", team="other"))
+    start("m", batch=CALLED)
+    epoch, _ = tables.runners.open()
+    end_all(tables, epoch)
+    rows = tables.outbox.of(BATCH.id)
+    assert sorted(row.url for row in rows) == ["https://a.example/hook", "https://hook-1.example"]
+    assert len({row.id for row in rows}) == 2
+    secrets = {one.delivery.url: one.secrets for one in claim(tables, epoch)}
+    signer = tables.webhooks.signer("search")
+    assert signer is not None
+    assert secrets["https://a.example/hook"] == (signer.secret,)
+    assert len(secrets["https://hook-1.example"]) == 1
+
+
+def test_without_a_url_nothing_is_written(tables: BatchTables, start: Start) -> None:
+    start("m")
+    epoch, _ = tables.runners.open()
+    end_all(tables, epoch)
+    assert tables.outbox.of(BATCH.id) == []
+    assert tables.webhooks.signer("search") is None
+    anthropic = replace(CALLED, id="msgbatch_1", surface="anthropic", callback="")
+    assert tables.webhooks.create(hook(1, "batch.failed"))
+    tables.batches.create(anthropic)
+    assert tables.batches.fail(anthropic.id, 12.0, [])
+    assert tables.outbox.of(anthropic.id) == [], "its clients know no such events"
+
+
+def test_one_server_claims_it_and_the_next_one_after_its_end(
+    database: Database, tables: BatchTables, start: Start
+) -> None:
+    start("m", batch=CALLED)
+    mine, _ = tables.runners.open()
+    other = RunnerTable(database, "server-b")
+    theirs, _ = other.open()
+    end_all(tables, mine)
+    assert claim(tables, theirs, now=19.0) == [], "it is not due"
+    [one] = claim(tables, theirs)
+    assert claim(tables, mine) == []
+    with database.write() as connection:
+        connection.execute(sa.update(RUNNERS).where(RUNNERS.c.epoch == theirs).values(seen=RUNNERS.c.seen - 31.0))
+    assert tables.runners.close_silent() == ["server-b"]
+    assert not tables.outbox.end(theirs, one.delivery, decide(one.delivery, DeliveryOutcome(200), 31.0), 31.0)
+    assert claim(tables, theirs) == [], "its epoch is closed"
+    [again] = claim(tables, mine)
+    assert again.delivery.id == one.delivery.id
+    assert tables.outbox.end(mine, again.delivery, decide(again.delivery, DeliveryOutcome(200), 32.0), 32.0)
+    [row] = tables.outbox.of(BATCH.id)
+    assert (row.state, row.attempts, row.status, row.ended) == (DeliveryState.DELIVERED, 1, 200, 32.0)
+    tables.runners.close(mine)
+
+
+def test_bounds_of_a_claim(tables: BatchTables, start: Start) -> None:
+    epoch, _ = tables.runners.open()
+    for number in range(5):
+        assert tables.webhooks.create(hook(number, "batch.completed"))
+    start("m")
+    end_all(tables, epoch)
+    assert tables.outbox.claim(epoch, 30.0, 10, 3, {"search": 3}) == []
+    assert len(claim(tables, epoch, per_team=2)) == 2
+    assert len(claim(tables, epoch, most=1)) == 1
+    assert len(claim(tables, epoch)) == 2
+
+
+def test_a_failure_waits_and_a_dead_one_is_sent_again(tables: BatchTables, start: Start) -> None:
+    start("m", batch=CALLED)
+    epoch, _ = tables.runners.open()
+    end_all(tables, epoch)
+    [one] = claim(tables, epoch)
+    assert tables.outbox.end(epoch, one.delivery, decide(one.delivery, FAILED, 30.0), 30.0)
+    assert claim(tables, epoch, now=34.9) == []
+    [one] = claim(tables, epoch, now=35.0)
+    assert (one.delivery.attempts, one.delivery.error) == (1, FAILED.error)
+    assert tables.outbox.redeliver(BATCH.id, 36.0) == 0, "it is being sent"
+    late = 20.0 + 86_400.0
+    assert tables.outbox.end(epoch, one.delivery, decide(one.delivery, FAILED, late), late)
+    [dead] = tables.outbox.of(BATCH.id)
+    assert (dead.state, dead.ended) == (DeliveryState.DEAD, late)
+    assert tables.outbox.redeliver(BATCH.id, late + 1) == 1
+    [one] = claim(tables, epoch, now=late + 1)
+    assert (one.delivery.id, one.delivery.attempts, one.delivery.created) == (dead.id, 0, dead.created)
+    assert tables.outbox.end(epoch, one.delivery, decide(one.delivery, DeliveryOutcome(200), late + 2), late + 2)
+    assert tables.outbox.forget(late + 2) == 0
+    assert tables.outbox.forget(late + 3) == 1
+    assert tables.outbox.redeliver(BATCH.id, late + 4) == 0
+
+
+def test_rotation(tables: BatchTables) -> None:
+    made = hook(1, "batch.failed")
+    assert tables.webhooks.create(made)
+    kept = tables.webhooks.rotate(made.id, made.team, 100.0, keeps_previous=True)
+    assert kept is not None
+    assert kept.secrets(100.0 + 86_399) == (kept.secret, made.secret)
+    assert kept.secrets(100.0 + 86_400) == (kept.secret,)
+    alone = tables.webhooks.rotate(made.id, made.team, 101.0, keeps_previous=False)
+    assert alone is not None
+    assert alone.secrets(102.0) == (alone.secret,)
+    assert tables.webhooks.rotate(made.id, "other", 103.0, keeps_previous=True) is None
+    assert made.secret not in repr(kept)
+    assert kept.secret not in repr(kept)
+
+
+def test_deleting_and_moving_a_webhook(tables: BatchTables, start: Start) -> None:
+    made = hook(1, "batch.completed")
+    assert tables.webhooks.create(made)
+    start("m")
+    epoch, _ = tables.runners.open()
+    end_all(tables, epoch)
+    moved = tables.webhooks.update(made.id, made.team, 25.0, name=None, url="https://new.example", events=None)
+    assert moved is not None
+    assert (moved.url, moved.updated, moved.events) == ("https://new.example", 25.0, made.events)
+    same = tables.webhooks.update(made.id, made.team, 26.0, name=made.name, url=None, events=None)
+    assert same is not None
+    assert same.updated == 25.0
+    [one] = claim(tables, epoch)
+    assert one.delivery.url == "https://new.example"
+    assert not tables.webhooks.delete(made.id, "other", 27.0)
+    assert tables.webhooks.delete(made.id, made.team, 28.0)
+    [row] = tables.outbox.of(BATCH.id)
+    assert (row.state, row.error, row.ended) == (DeliveryState.DEAD, DELETED_WORDS, 28.0)
+    assert not tables.outbox.end(epoch, one.delivery, decide(one.delivery, DeliveryOutcome(200), 29.0), 29.0)
+    assert tables.outbox.redeliver(BATCH.id, 30.0) == 0
+
+
+def test_the_secret_of_callbacks_is_no_webhook(tables: BatchTables, start: Start) -> None:
+    start("m", batch=CALLED)
+    signer = tables.webhooks.signer("search")
+    assert signer == tables.webhooks.ensure_signer("search", 50.0)
+    assert signer is not None
+    assert tables.webhooks.list("search") == []
+    assert tables.webhooks.get(signer.id, "search") is None
+    assert not tables.webhooks.delete(signer.id, "search", 60.0)
+
+
+@pytest.mark.parametrize("after", [None, "webhook_8"])
+def test_a_bound_on_webhooks_and_pages(tables: BatchTables, after: str | None) -> None:
+    made = [tables.webhooks.create(hook(number, "batch.failed")) for number in range(11)]
+    assert made == [True] * 10 + [False]
+    page = tables.webhooks.list("search", after, 3)
+    assert page is not None
+    first = 9 if after is None else 7
+    assert [one.id for one in page] == [f"webhook_{first - place}" for place in range(3)]
+    assert tables.webhooks.list("search", "webhook_none") is None
