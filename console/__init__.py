@@ -7,6 +7,8 @@ state.py       these together, and signed-in browsers, as the server holds them
 host.py        the interface to the server around it
 pages/         one package per page: what it needs, its template, and its script if it has one
 rendering.py   templates, static files with their digests, and the headers that every page has
+answers.py     answers of JSON, HTML and redirects
+signing_in.py  sessions: with a key, or at the company's provider
 web.py         the paths
 
 It imports nothing of the server: `runtime.http.pages.console` provides its data.

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from console.live import LiveView
 from console.state import Console
 from registry.recipes.definition import Task, Tier
-from tenants.caller import SCOPES, Caller, Scope
+from tenants.caller import SCOPES, Caller, Person, Scope
 from tenants.key_settings import KeySettings
 from tenants.ledger.view import UsageReport
 
@@ -90,6 +90,11 @@ class Host(Protocol):
     @property
     def console(self) -> Console: ...
     @property
+    def public_url(self) -> str | None:
+        """Where clients reach this server, if its operator said so."""
+        ...
+
+    @property
     def usage(self) -> UsageReport: ...
     @property
     def key_settings(self) -> KeySettings:
@@ -107,6 +112,10 @@ class Host(Protocol):
 
     def identify(self, keys: Sequence[str]) -> Caller:
         """Raises Unauthorized."""
+        ...
+
+    def member(self, person: Person) -> Caller:
+        """Raises Unauthorized for a person whose team is gone."""
         ...
 
     def now(self) -> LiveView: ...

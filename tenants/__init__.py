@@ -1,6 +1,7 @@
 """Teams, their keys, limits and costs, and a ledger of requests.
 
 keys/       the format, storage and look-up of keys; the caller of a request
+sign_in/    people without a key, by OpenID Connect
 ledger/     a row per request, and sums
 limits/     rates and budgets of teams and keys
 costs/      prices, the machine's own time, reports

@@ -82,6 +82,9 @@ class Caller:
     line: str | None = None
     """The key from which this one came by rotations, the first of them; None: it came from none."""
 
+    person: str = field(default="", repr=False)
+    """The name of a person without a key, for their own pages: it is never stored or logged."""
+
     @property
     def is_limited(self) -> bool:
         """Are there names that this caller does not see?"""
@@ -100,6 +103,18 @@ class Caller:
         return adapter is None or any(
             fnmatchcase(f"{model}:{adapter}" if ":" in pattern else adapter, pattern) for pattern in self.adapters
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person who signed in at the company's provider, without a key."""
+
+    id: str
+    """Stands where a key's id stands: '@' and 7 characters."""
+    name: str
+    """For the person's own pages; stored nowhere."""
+    team: str
+    scopes: frozenset[Scope]
 
 
 EVERYBODY = Caller()

@@ -16,6 +16,7 @@ class KeySettings:
         pepper: None: the file in the data directory.
         loopback: only this machine can reach the server.
         open: accept requests without a key; where there are keys, for inference only.
+        sign_in: people sign in at a provider, so that nobody without a key or session is an administrator.
     """
 
     data_dir: Path
@@ -23,6 +24,7 @@ class KeySettings:
     pepper: str | None = None
     loopback: bool = True
     open: bool = False
+    sign_in: bool = False
 
     def has_tables(self) -> bool:
         """Whether a team, a key or a database exists. Imports no database."""

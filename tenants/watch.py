@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from registry.errors import Unavailable
-from tenants.caller import Caller
+from tenants.caller import Caller, Person
 from tenants.key_settings import KeySettings
 from tenants.keys import secret
-from tenants.keys.keyring import KeyEntry, Keyring
+from tenants.keys.keyring import KeyEntry, Keyring, TeamEntry
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
@@ -40,6 +40,7 @@ class KeyWatch:
     | keys                         | requests without a key                  | cost each half second |
     |------------------------------|-----------------------------------------|-----------------------|
     | none was ever made           | accepted on loopback or with `open`     | one stat(2)           |
+    | none, but people sign in     | with `open` accepted, inference only    | one SELECT            |
     | there are some               | with `open` accepted, inference only    | one SELECT            |
     | the database does not answer | as before; at the start it is an error  | one try               |
     | it has never answered yet    | 503, with or without a key              | one try               |
@@ -58,7 +59,7 @@ class KeyWatch:
         self._database: Database | None = None
         self._table: KeyTable | None = None
         self._revision = -1
-        self._ring = self._keyring({}, bytes(32), ())
+        self._ring = self._keyring({}, bytes(32), (), {})
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
         """One look at a time: it opens the database once, and no older ring takes the place of a newer one."""
@@ -70,6 +71,9 @@ class KeyWatch:
 
     def by_id(self, id_: str) -> Caller:
         return self._readable_ring().by_id(id_)
+
+    def member(self, person: Person) -> Caller:
+        return self._readable_ring().member(person)
 
     def _readable_ring(self) -> Keyring:
         if self._failed and not self._was_read:
@@ -150,13 +154,16 @@ class KeyWatch:
             self._database, self._table = database, table
         if self._table.revision() == self._revision:
             return
-        self._revision, snapshot, archived = self._table.snapshot()
-        self._ring = self._keyring(snapshot, self._table.pepper, archived)
+        self._revision, snapshot, archived, teams = self._table.snapshot()
+        self._ring = self._keyring(snapshot, self._table.pepper, archived, teams)
         log.info("keys", extra={"keys": len(snapshot), "open": self._ring.is_open})
 
-    def _keyring(self, keys: dict[str, KeyEntry], secret: bytes, archived: Sequence[str]) -> Keyring:
-        is_open = self._settings.open or (self._settings.loopback and not keys)
-        return Keyring(keys, secret, is_open=is_open, archived=archived)
+    def _keyring(
+        self, keys: dict[str, KeyEntry], secret: bytes, archived: Sequence[str], teams: dict[str, TeamEntry]
+    ) -> Keyring:
+        settings = self._settings
+        is_open = settings.open or (settings.loopback and not keys and not settings.sign_in)
+        return Keyring(keys, secret, is_open=is_open, archived=archived, teams=teams, sign_in=settings.sign_in)
 
 
 T = TypeVar("T")

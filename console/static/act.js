@@ -182,7 +182,7 @@ document.addEventListener("click", (event) => {
   const named = event.target.closest("[data-alias]");
   if (named) name(named);
   if (event.target.closest("[data-sign-out]")) {
-    ask("POST", "sign-out", {}).then(() => location.assign("sign-in"), (error) => say(said(), error.message, "bad"));
+    ask("POST", "sign-out", {}).then((answer) => answer.json()).then(({ next }) => location.assign(next), (error) => say(said(), error.message, "bad"));
   }
   const copied = event.target.closest("[data-copy]");
   if (copied) copy(copied);

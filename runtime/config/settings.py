@@ -135,6 +135,11 @@ class Settings(BaseSettings):
         description="Accept requests without a key, from any host, as team 'default'. Until the first key exists "
         "they may do anything; after that, inference only.",
     )
+    oidc: Annotated[Path | None, OptionHelp(WHERE.panel, "none: people sign in with a key")] = Field(
+        default=None,
+        description="YAML file of the OpenID Connect provider at which people sign in to the console; see "
+        "docs/secure.md.",
+    )
     store_responses: Annotated[int, WHERE] = Field(
         default=0,
         ge=0,
@@ -268,7 +273,8 @@ class Settings(BaseSettings):
     def keys(self) -> KeySettings:
         """Where keys are, and who needs none."""
         pepper = None if self.pepper is None else self.pepper.get_secret_value()
-        return KeySettings(self.data_dir, self.database, pepper, is_loopback(self.host), self.open)
+        sign_in = self.oidc is not None
+        return KeySettings(self.data_dir, self.database, pepper, is_loopback(self.host), self.open, sign_in)
 
     @field_validator("allowed_hosts", "callback_networks", "cors_origins", "device_memory", mode="before")
     @classmethod

@@ -5,6 +5,7 @@ import logging
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adapters.service import AdapterService
@@ -72,6 +73,7 @@ from tenants.watch import Administration, KeyWatch
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
+    from tenants.sign_in.flow import SignIn
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -113,7 +115,8 @@ class _Rooms:
         merged = sizes_of_merged(settings.data_dir / MERGED)
         self.limiter, self.storage_limiter = Limiter(count), StorageLimiter(count, merged=merged)
         self.limits = LimitLoader(self.limiter, self.ledger, self.storage_limiter)
-        self.console = Console(settings.port, settings.bounds.viewers)
+        sign_in = None if settings.oidc is None else _sign_in(settings.oidc)
+        self.console = Console(settings.port, settings.bounds.viewers, sign_in)
         self.responses = ResponseStore(settings.data_dir, settings.store_responses, settings.bounds)
         self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
         limits = FileLimits(disk=settings.files_disk, line_bytes=settings.max_json, values=settings.bounds.json_values)
@@ -130,7 +133,7 @@ class _Rooms:
         for note in retired_keys(documents):
             log.warning(note)
         await self.keys.start()
-        if settings.store_responses:
+        if settings.store_responses or settings.oidc is not None:
             await self.keys.tables()
         self.state = state = await asyncio.to_thread(State, settings.data_dir, url=settings.database)
         shelf = RecipeStore(settings.data_dir / "recipes")
@@ -315,3 +318,11 @@ class _Rooms:
 
     def _recipe_faults(self) -> Sequence[str]:
         return self.model_set.faults
+
+
+def _sign_in(file: Path) -> "SignIn":
+    """Raises Unfit. Most servers load no client of a provider."""
+    from tenants.sign_in.flow import SignIn
+    from tenants.sign_in.settings import read_oidc
+
+    return SignIn(read_oidc(file))

@@ -7,6 +7,8 @@
 | an active key of ours               | -                           | its caller | its caller          |
 | a wrong, expired or revoked key     | everybody                   | 401        | 401                 |
 | several that differ                 | everybody                   | 401        | 401, if one is ours |
+
+Where people sign in at a provider it is as if keys existed.
 """
 
 import hmac
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from registry.errors import Unauthorized
-from tenants.caller import EVERYBODY, VISITOR, Caller
+from tenants.caller import EVERYBODY, VISITOR, Caller, Person, ServiceClass
 from tenants.keys import secret
 from tenants.keys.records import Key
 
@@ -36,6 +38,18 @@ class Callers(Protocol):
         A key that was rotated stands for its successors; '': requests without a key.
         """
         ...
+
+    def member(self, person: Person) -> Caller:
+        """Return the caller for a person of a team. Raises Unauthorized, Unavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TeamEntry:
+    """A team in memory: what its callers have of it."""
+
+    salt: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,8 @@ class Keyring:
     Args:
         is_open: accept requests without a key.
         archived: teams whose keys are refused.
+        teams: for people without a key.
+        sign_in: people sign in at a provider.
     """
 
     def __init__(
@@ -71,17 +87,20 @@ class Keyring:
         *,
         is_open: bool,
         archived: Iterable[str] = (),
+        teams: Mapping[str, TeamEntry] | None = None,
+        sign_in: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._keys, self._pepper, self._clock = keys, pepper, clock
         self._archived = frozenset(archived)
-        self.is_open = is_open
+        self.is_open, self._teams = is_open, teams or {}
+        self._is_claimed = bool(keys) or sign_in
         self._unknown_key = KeyEntry(bytes(32), EVERYBODY, None, True)  # an unknown id takes as long as a wrong secret
 
     def identify(self, keys: Sequence[str]) -> Caller:
         if self.is_open and not any(text.startswith(secret.PREFIX) for text in keys):
-            return VISITOR if self._keys else EVERYBODY
-        if not self._keys and self.is_open:
+            return VISITOR if self._is_claimed else EVERYBODY
+        if not self._is_claimed and self.is_open:
             return EVERYBODY
         if not keys:
             raise Unauthorized(f"This server asks for a key. {HOW}", code="missing_api_key")
@@ -114,6 +133,27 @@ class Keyring:
                 if other is not entry and other.caller.metered == first and self._is_active(other):
                     return other.caller
             raise
+
+    def member(self, person: Person) -> Caller:
+        """As `Callers.member`."""
+        team = self._teams.get(person.team)
+        if team is None:
+            raise Unauthorized(
+                f"Your groups belong to the team '{person.team}', which does not exist. Ask the server's operator: "
+                f"`roundhouse teams create {person.team}`.",
+                code="team_missing",
+            )
+        if person.team in self._archived:
+            raise Unauthorized("The team of your groups is archived.", code="team_archived")
+        return Caller(
+            person.team,
+            person.id,
+            person.scopes,
+            salt=team.salt,
+            weight=team.weight,
+            ceiling=ServiceClass.INTERACTIVE,
+            person=person.name,
+        )
 
     def _is_active(self, entry: KeyEntry) -> bool:
         try:

@@ -4,7 +4,7 @@ import hmac
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -14,7 +14,7 @@ from registry.names import DEFAULT_TEAM
 from registry.storage.database import Database
 from tenants.caller import Scope, ServiceClass
 from tenants.keys import secret
-from tenants.keys.keyring import KeyEntry
+from tenants.keys.keyring import KeyEntry, TeamEntry
 from tenants.keys.records import Key, KeyRequest, Team, check_hours, check_name, check_team, check_weight
 from tenants.keys.rotations import lines
 from tenants.limits.records import zone_of
@@ -263,8 +263,7 @@ class KeyTable:
         with self._database.read() as connection:
             return int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
 
-    def snapshot(self) -> tuple[int, dict[str, KeyEntry], list[str]]:
-        """A revision, with keys by id and archived teams as of then or later."""
+    def snapshot(self) -> "KeySnapshot":
         with self._database.read() as connection:
             revision = int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
             rows = connection.execute(sa.select(KEYS)).all()
@@ -274,7 +273,18 @@ class KeyTable:
             row.id: KeyEntry.of(_key(row), row.hash, self._salt(row.team), teams[row.team].weight, firsts.get(row.id))
             for row in rows
         }
-        return revision, snapshot, [team.id for team in teams.values() if team.archived is not None]
+        archived = [team.id for team in teams.values() if team.archived is not None]
+        entries = {team.id: TeamEntry(self._salt(team.id), team.weight) for team in teams.values()}
+        return KeySnapshot(revision, snapshot, archived, entries)
+
+
+class KeySnapshot(NamedTuple):
+    """Keys by id, archived teams, and all teams, as of a revision or later."""
+
+    revision: int
+    keys: dict[str, KeyEntry]
+    archived: list[str]
+    teams: dict[str, TeamEntry]
 
 
 def teams_storing_texts(database: Database) -> list[str]:

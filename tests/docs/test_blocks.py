@@ -36,6 +36,10 @@ NOT_RUN = {
     ("teams.md", "from openai import OpenAI"): "shows a key, as the next",
     ("teams.md", "roundhouse usage report"): "there is no ledger on the server that all other blocks ask",
     ("teams.md", "curl -s"): "shows a key, and there is none on the server that all other blocks ask",
+    (
+        "secure.md",
+        "roundhouse teams create",
+    ): "starts another server; tests/system/console/test_sign_in.py does it",
     ("sharing.md", "roundhouse teams create"): "closes the server that all other blocks ask",
     ("sharing.md", "roundhouse keys create"): "shows keys, and the teams are a reader's own",
     ("sharing.md", "roundhouse adapters add"): "names a folder of the reader's own",

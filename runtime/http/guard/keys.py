@@ -7,7 +7,7 @@ from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of, required_scopes
 from runtime.http.guard.origin import Headers
 from runtime.http.middleware import gateway_of, set_caller
-from tenants.caller import ANONYMOUS, EVERYBODY, Caller
+from tenants.caller import ANONYMOUS, EVERYBODY, Caller, Person
 from tenants.keys.keyring import HOW
 
 _HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
@@ -35,7 +35,7 @@ class KeyMiddleware:
 
 
 def _take_cookies(scope: Scope) -> None:
-    """Leave only the cookie of the console's session."""
+    """Leave only the console's cookies: of its session, and of a sign-in under way."""
     cookies = [value for name, value in scope["headers"] if name == b"cookie"]
     if not cookies:
         return
@@ -55,7 +55,7 @@ def _authorize(scope: Scope) -> Caller:
         raise
     if scopes is None:
         return current_caller(scope)
-    caller = gateway_of(scope).services.callers.identify(_request_keys(scope))
+    caller = _caller(scope)
     if caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))
         if caller.key is None:
@@ -68,19 +68,21 @@ def _authorize(scope: Scope) -> Caller:
 def current_caller(scope: Scope) -> Caller:
     """The caller now, where none needs a key: keys and sessions end in mid-answer."""
     try:
-        return gateway_of(scope).services.callers.identify(_request_keys(scope))
+        return _caller(scope)
     except (Unauthorized, Unavailable):  # also while keys cannot be read: the process lives
         return ANONYMOUS
 
 
-def _request_keys(scope: Scope) -> list[str]:
-    """The request's keys, or that of the browser's session with the console."""
-    keys = presented_keys(scope["headers"])
-    if keys:
-        return keys
+def _caller(scope: Scope) -> Caller:
+    """By the request's keys, or by the browser's session with the console. Raises Unauthorized, Unavailable."""
+    services = gateway_of(scope).services
+    if keys := presented_keys(scope["headers"]):
+        return services.callers.identify(keys)
     cookie = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"), None)
-    key = None if cookie is None else gateway_of(scope).services.console.sessions.key(cookie)
-    return [] if key is None else [key]
+    credential = None if cookie is None else services.console.sessions.credential(cookie)
+    if isinstance(credential, Person):
+        return services.callers.member(credential)
+    return services.callers.identify([] if credential is None else [credential])
 
 
 def presented_keys(headers: Headers) -> list[str]:

@@ -19,7 +19,7 @@ from runtime.gateway.views.values import AdapterView, ModelView, PlanView
 from runtime.http.errors import error_response
 from runtime.http.guard.keys import current_caller
 from runtime.http.middleware import context_of, gateway_of
-from tenants.caller import Caller
+from tenants.caller import Caller, Person
 from tenants.key_settings import KeySettings
 from tenants.ledger.view import UsageReport
 
@@ -41,6 +41,10 @@ class ConsoleHost:
         return self._gateway.services.console
 
     @property
+    def public_url(self) -> str | None:
+        return self._gateway.services.settings.public_url
+
+    @property
     def usage(self) -> UsageReport:
         return self._gateway.services.usage
 
@@ -50,6 +54,9 @@ class ConsoleHost:
 
     def identify(self, presented_keys: Sequence[str]) -> Caller:
         return self._gateway.services.callers.identify(presented_keys)
+
+    def member(self, person: Person) -> Caller:
+        return self._gateway.services.callers.member(person)
 
     def now(self) -> LiveView:
         return self._gateway.services.live(self._gateway.phase)

@@ -292,22 +292,22 @@ def test_a_session_ends_by_time_and_by_number() -> None:
     now = 0.0
     sessions = Sessions(PORT, lambda: now)
     first = sessions.begin("rh-key")
-    assert sessions.key(f"a=b; {COOKIE}={first}") == "rh-key"
-    assert sessions.key(f"{COOKIE}=other") is None
-    assert sessions.key(f"{COOKIE}=") is None
+    assert sessions.credential(f"a=b; {COOKIE}={first}") == "rh-key"
+    assert sessions.credential(f"{COOKIE}=other") is None
+    assert sessions.credential(f"{COOKIE}=") is None
     now = SECONDS + 1.0
-    assert sessions.key(f"{COOKIE}={first}") is None
+    assert sessions.credential(f"{COOKIE}={first}") is None
     tokens = [sessions.begin(f"rh-{number}") for number in range(MAX_SESSIONS + 1)]
-    assert sessions.key(f"{COOKIE}={tokens[0]}") is None
-    assert sessions.key(f"{COOKIE}={tokens[-1]}") == f"rh-{MAX_SESSIONS}"
+    assert sessions.credential(f"{COOKIE}={tokens[0]}") is None
+    assert sessions.credential(f"{COOKIE}={tokens[-1]}") == f"rh-{MAX_SESSIONS}"
 
 
 def test_a_key_that_signs_in_again_and_again_ends_its_own_sessions_only() -> None:
     sessions = Sessions(PORT)
     admin, first = sessions.begin("rh-admin"), sessions.begin("rh-small")
     again = [sessions.begin("rh-small") for _ in range(OF_A_KEY - 1)]
-    assert sessions.key(f"{COOKIE}={first}") == "rh-small"
+    assert sessions.credential(f"{COOKIE}={first}") == "rh-small"
     again += [sessions.begin("rh-small") for _ in range(MAX_SESSIONS)]
-    assert sessions.key(f"{COOKIE}={admin}") == "rh-admin"
-    assert sessions.key(f"{COOKIE}={first}") is None
-    assert [token for token in again if sessions.key(f"{COOKIE}={token}")] == again[-OF_A_KEY:]
+    assert sessions.credential(f"{COOKIE}={admin}") == "rh-admin"
+    assert sessions.credential(f"{COOKIE}={first}") is None
+    assert [token for token in again if sessions.credential(f"{COOKIE}={token}")] == again[-OF_A_KEY:]

@@ -25,7 +25,7 @@ CRITICAL, INTERACTIVE, BATCH = ServiceClass
 
 
 def ring(table: KeyTable, clock: Clock) -> Keyring:
-    _, snapshot, archived = table.snapshot()
+    _, snapshot, archived, _ = table.snapshot()
     return Keyring(snapshot, PEPPER, is_open=False, archived=archived, clock=clock)
 
 

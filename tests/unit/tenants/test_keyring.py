@@ -3,9 +3,9 @@
 import pytest
 
 from registry.errors import RoundhouseError, Unauthorized
-from tenants.caller import EVERYBODY, Caller, Scope, ServiceClass
+from tenants.caller import EVERYBODY, VISITOR, Caller, Person, Scope, ServiceClass
 from tenants.keys import secret
-from tenants.keys.keyring import OPEN, KeyEntry, Keyring
+from tenants.keys.keyring import OPEN, KeyEntry, Keyring, TeamEntry
 from tests.unit.tenants.conftest import PEPPER, Clock
 
 GOOD, OTHER, EXPIRED, REVOKED, ARCHIVED, UNKNOWN = (secret.make() for _ in range(6))
@@ -130,3 +130,27 @@ def test_work_that_outlives_its_request_has_the_rights_of_its_key_now(clock: Clo
     successor = KeyEntry(secret.digest(PEPPER, new.text), Caller("search", new.id, SCOPES, line=old.id), None, False)
     rotated = Keyring({**entries, new.id: successor}, PEPPER, is_open=False, clock=clock)
     assert rotated.by_id(old.id).key == new.id, "the key that it was rotated to"
+
+
+def test_where_people_sign_in_a_caller_without_a_key_has_no_rights_of_an_administrator() -> None:
+    closed = Keyring({}, PEPPER, is_open=False, sign_in=True)
+    with pytest.raises(Unauthorized):
+        closed.identify(())
+    visited = Keyring({}, PEPPER, is_open=True, sign_in=True)
+    assert visited.identify(()) is VISITOR
+    with pytest.raises(Unauthorized):
+        visited.identify([GOOD.text])
+
+
+def test_a_person_is_a_caller_of_a_team_that_is_there() -> None:
+    teams = {"search": TeamEntry("salt", 3.0), "old": TeamEntry()}
+    ring = Keyring({}, PEPPER, is_open=False, archived=["old"], teams=teams, sign_in=True)
+    caller = ring.member(Person("@abcdefg", "ada", "search", frozenset((Scope.USAGE,))))
+    assert (caller.team, caller.key, caller.scopes, caller.salt, caller.weight) == (
+        "search", "@abcdefg", {Scope.USAGE}, "salt", 3.0,
+    )  # fmt: skip
+    assert caller.ceiling is ServiceClass.INTERACTIVE
+    for team, code in (("old", "team_archived"), ("other", "team_missing")):
+        with pytest.raises(Unauthorized) as refused:
+            ring.member(Person("@abcdefg", "ada", team, frozenset()))
+        assert refused.value.code == code

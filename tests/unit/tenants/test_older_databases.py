@@ -170,7 +170,7 @@ def test_keys_of_an_older_database_are_who_they_were(left: str, opened: Database
         ("default", 1.0, "UTC"),
     ]
     assert teams_storing_texts(opened) == ([] if left < "0008" else ["search"])
-    reported, snapshot, _ = table.snapshot()
+    reported, snapshot, *_ = table.snapshot()
     ring = Keyring(snapshot, PEPPER, is_open=False)
     caller = ring.identify([KEY])
     assert (reported, caller.team, caller.key, caller.metered) == (4, "search", "uFitsH7D", "uPFNkAJG")

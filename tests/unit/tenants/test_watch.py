@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from registry.errors import Conflict, RoundhouseError, Unauthorized, Unavailable
 from registry.storage.database import Database
-from tenants.caller import EVERYBODY
+from tenants.caller import EVERYBODY, Person, Scope
 from tenants.key_settings import FILE, KeySettings
 from tenants.keys import secret
 from tenants.keys.records import KeyRequest
@@ -329,3 +329,23 @@ def test_a_server_without_keys_makes_no_tables_of_teams(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert not (tmp_path / FILE).exists()
+
+
+async def test_where_people_sign_in_a_server_without_keys_is_closed_and_knows_its_teams(
+    tmp_path: Path, url: str | None
+) -> None:
+    watch = KeyWatch(KeySettings(tmp_path, url, PEPPER.decode(), sign_in=True))
+    await watch.start()
+    with pytest.raises(Unauthorized):
+        watch.identify([])
+    table, _ = await watch.tables()
+    default = watch.member(Person("@abcdefg", "ada", "default", frozenset((Scope.INFER,))))
+    assert default.salt, "its prompts share no cache with those of other teams"
+    table.create_team("search", weight=2.0)
+    await watch.look()
+    assert watch.member(Person("@abcdefg", "ada", "search", frozenset())).weight == 2.0
+    table.archive("search", True)
+    await watch.look()
+    with pytest.raises(Unauthorized):
+        watch.member(Person("@abcdefg", "ada", "search", frozenset()))
+    await watch.close()

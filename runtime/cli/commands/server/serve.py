@@ -45,6 +45,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
     from runtime.cli.local.data_dir import DataDir
 
     read = read_recipes(settings)
+    _check_oidc(settings)
     from runtime.config.device import claim, detect
 
     try:
@@ -111,7 +112,7 @@ def _check_access(settings: "Settings") -> None:
     from runtime.cli.local.keys import open_keys_at
 
     place = settings.keys
-    if place.loopback:
+    if place.loopback or place.sign_in:
         return
     where = f"{settings.host}:{settings.port}"
     if place.open:
@@ -128,8 +129,22 @@ def _check_access(settings: "Settings") -> None:
                 return
     raise RefusedError(
         f"Other machines can reach {where}, and there is no key that they could show. Make one with "
-        f"`roundhouse keys create --data-dir {place.data_dir}`, or let everybody in with --open."
+        f"`roundhouse keys create --data-dir {place.data_dir}`, let people sign in with "
+        "--oidc, or let everybody in with --open."
     )
+
+
+def _check_oidc(settings: "Settings") -> None:
+    """Raises RefusedError for a file of --oidc that cannot be used."""
+    if settings.oidc is None:
+        return
+    from registry.errors import Unfit
+    from tenants.sign_in.settings import read_oidc
+
+    try:
+        read_oidc(settings.oidc)
+    except Unfit as unfit:
+        raise RefusedError(unfit.message, faults=unfit.faults, code=unfit.code) from None
 
 
 def read_recipes(settings: "Settings") -> "Documents":

@@ -40,7 +40,8 @@ OTHER = {
     "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
     "drain_seconds": "6", "hung_after": "9", "bounds_factor": "2",
-    "database": "sqlite:///other.db", "open": "true", "store_responses": "24", "bounds": "tools=7",
+    "database": "sqlite:///other.db", "open": "true", "store_responses": "24", "oidc": "oidc.yaml",
+    "bounds": "tools=7",
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
@@ -55,6 +56,7 @@ UNWRITTEN = (
     "database",
     "disk_reserve",
     "bounds",
+    "oidc",
     "provider_prices",
     "public_url",
 )

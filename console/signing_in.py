@@ -1,0 +1,150 @@
+"""Sessions of browsers: with a key, or at the company's provider.
+
+| path                | what                                                                            |
+|---------------------|---------------------------------------------------------------------------------|
+| `/sign-in`          | GET: the form; POST: a key becomes a session                                    |
+| `/provider-sign-in` | to the provider, with a cookie for the way back                                 |
+| `/signed-in`        | back from the provider: a code becomes a session                                |
+| `/sign-out`         | POST: ends the session, and says where the provider's ends                      |
+
+The session's cookie is `SameSite=Strict`: a browser leaves it out of a redirect that began on another site. So
+`/signed-in` answers with a page that leads on, and the cookie of the way back is `Lax`.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Scope as Asgi
+
+from console.answers import address, html_answer, is_secure, json_object, read_json, redirect_to
+from console.host import Host, Visit
+from console.rendering import templates
+from console.state import SECONDS, Credential
+from registry.errors import BadRequest, NotFound, QueueFull, Unauthorized, Unavailable
+from tenants.caller import EVERYBODY
+
+log = logging.getLogger("roundhouse.console")
+BACK = "signed-in"
+_DEPARTURE_SECONDS = 600
+_ERROR = re.compile(r"[a-z_]{1,64}")
+
+
+class SigningIn:
+    """Args: host_of: the server's part for a request; pages: where a person may go afterwards."""
+
+    def __init__(self, host_of: Callable[[Asgi], Host], pages: Callable[[], Collection[str]]) -> None:
+        self._host_of, self._pages = host_of, pages
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/sign-in", self.form),
+            Route("/sign-in", self.sign_in_with_key, methods=["POST"]),
+            Route("/provider-sign-in", self.depart),
+            Route(f"/{BACK}", self.arrive),
+            Route("/sign-out", self.sign_out, methods=["POST"]),
+        ]
+
+    async def form(self, request: Request) -> Response:
+        visit = Visit(request, self._host_of(request.scope))
+        sign_in = visit.host.console.sign_in
+        label = None if sign_in is None else sign_in.settings.label
+        context = {"next": self._next(request), "title": "Sign in", "visit": visit, "provider": label}
+        return html_answer(templates.get_template("sign_in.html").render(context))
+
+    async def sign_in_with_key(self, request: Request) -> Response:
+        host, body = self._host_of(request.scope), await read_json(request)
+        key = body.get("key")
+        if not isinstance(key, str) or not 8 <= len(key) <= 512:
+            raise BadRequest("Send the key as `key`.", param="key")
+        caller = host.identify([key])
+        if caller is EVERYBODY:
+            raise BadRequest("This server asks for no key: everything is open to you already.", param="key")
+        if caller.key is None:
+            raise BadRequest("This is not a key of this server: they begin with 'rh-'.", param="key")
+        response = json_object({"signed_in": True})
+        self._begin(request, response, key)
+        return response
+
+    async def depart(self, request: Request) -> Response:
+        host = self._host_of(request.scope)
+        sign_in = host.console.sign_in
+        if sign_in is None:
+            raise _without_provider()
+        after = self._next(request)
+        departure = await sign_in.begin(_back(request, host), "" if after == "." else after)
+        response = redirect_to(departure.url)
+        self._set(request, response, host.console.sessions.departure_cookie, departure.cookie, strict=False)
+        return response
+
+    async def arrive(self, request: Request) -> Response:
+        host, query = self._host_of(request.scope), request.query_params
+        sign_in, sessions = host.console.sign_in, host.console.sessions
+        if sign_in is None:
+            raise _without_provider()
+        if "error" in query:
+            words = query["error"] if _ERROR.fullmatch(query["error"]) else "an error"
+            raise Unauthorized(f"The provider did not sign you in: {words}. Begin again.", code="sign_in_failed")
+        cookie = sessions.departure(request.headers.get("cookie", ""))
+        state, code = query.get("state", ""), query.get("code", "")
+        person, page = await sign_in.finish(cookie, state, code, _back(request, host), query.get("iss"))
+        host.member(person)  # raises Unauthorized where the team is gone
+        log.info("signed in", extra={"person": person.id, "team": person.team})
+        after = page if page in self._pages() else "."
+        response = html_answer(templates.get_template("signed_in.html").render({"next": after, "person": person}))
+        self._begin(request, response, person)
+        response.delete_cookie(sessions.departure_cookie, path="/", httponly=True, samesite="lax")
+        return response
+
+    async def sign_out(self, request: Request) -> Response:
+        host = self._host_of(request.scope)
+        sessions, cookies = host.console.sessions, request.headers.get("cookie", "")
+        credential = sessions.credential(cookies)
+        sessions.end(cookies)
+        after = "sign-in"
+        if credential is not None and not isinstance(credential, str) and (sign_in := host.console.sign_in):
+            with suppress(Unavailable, Unauthorized, QueueFull):  # the session here has ended in any case
+                after = await sign_in.provider.sign_out_url(_back(request, host, "sign-in")) or after
+        response = json_object({"signed_in": False, "next": after})
+        response.delete_cookie(sessions.cookie, path="/", httponly=True, samesite="strict")
+        return response
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+    def _next(self, request: Request) -> str:
+        after = request.query_params.get("next", "")
+        return after if after in self._pages() else "."
+
+    def _begin(self, request: Request, response: Response, credential: Credential) -> None:
+        sessions = self._host_of(request.scope).console.sessions
+        self._set(request, response, sessions.cookie, sessions.begin(credential), strict=True)
+
+    def _set(self, request: Request, response: Response, name: str, value: str, *, strict: bool) -> None:
+        response.set_cookie(
+            name,
+            value,
+            SECONDS if strict else _DEPARTURE_SECONDS,
+            path="/",
+            httponly=True,
+            samesite="strict" if strict else "lax",
+            secure=is_secure(request),
+        )
+
+
+def _back(request: Request, host: Host, path: str = BACK) -> str:
+    """The address of a page as the provider knows it: below --public-url, else as the browser called the server."""
+    base = host.public_url
+    if base is None:
+        base = address(request)
+        base = f"https{base.removeprefix('http')}" if is_secure(request) and base.startswith("http:") else base
+    return f"{base.rstrip('/')}/console/{path}"
+
+
+def _without_provider() -> NotFound:
+    return NotFound(
+        "This server knows no provider to sign in at. Sign in with a key, or start it with --oidc.",
+        code="unknown_path",
+    )

@@ -1,0 +1,232 @@
+"""An OpenID Connect provider: its addresses and keys, and what it says of a person."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2 as httpx
+import msgspec
+from authlib.common.errors import AuthlibBaseError
+from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.oidc.core import CodeIDToken
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.jwk import KeySet
+
+from registry.base.json import NOT_JSON
+from registry.errors import QueueFull, Unauthorized, Unavailable
+from tenants.sign_in.mapping import value_of
+from tenants.sign_in.settings import OidcSettings, is_safe
+
+log = logging.getLogger("roundhouse.sign_in")
+DISCOVERY = "/.well-known/openid-configuration"
+ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
+"""Signatures with a public key. `none`, and HMAC with the client's secret, are never accepted."""
+SECONDS = 15.0
+"""For all calls of one step together."""
+LEEWAY = 60
+"""Seconds by which the provider's clock may differ."""
+FRESH = 3600.0
+"""Seconds after which addresses and keys are fetched anew."""
+KEYS_AGAIN = 30.0
+"""Seconds between two fetches of keys because a token names an unknown one."""
+LARGEST = 1 << 20
+"""Bytes of an answer."""
+MOST_STEPS = 32
+"""Sign-ins that call the provider at one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """The addresses in a provider's discovery document."""
+
+    authorization: str
+    token: str
+    keys: str
+    user: str | None
+    end_session: str | None
+
+
+class OidcProvider:
+    """Calls of a provider. Their failures are Unavailable; what is wrong with an answer is Unauthorized."""
+
+    def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._clock = settings, clock
+        self._endpoints: tuple[float, Endpoints] | None = None
+        self._keys: tuple[float, KeySet] | None = None
+        self._steps = 0
+
+    async def authorization_url(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
+        """Where the browser goes to sign in."""
+        async with self._step(redirect_uri) as client:
+            endpoints = await self._discover(client)
+            url, _ = client.create_authorization_url(
+                endpoints.authorization, state=state, nonce=nonce, code_verifier=verifier
+            )
+            return str(url)
+
+    async def claims(self, code: str, redirect_uri: str, nonce: str, verifier: str) -> Mapping[str, object]:
+        """What the provider says of the person for whom it gave this code, checked.
+
+        Groups that are not in the ID token come from the userinfo endpoint.
+        """
+        async with self._step(redirect_uri) as client:
+            endpoints = await self._discover(client)
+            token = await client.fetch_token(
+                endpoints.token, grant_type="authorization_code", code=code, code_verifier=verifier
+            )
+            claims = await self._verified(client, endpoints, token, nonce)
+            if value_of(claims, self._settings.groups_claim) is None and endpoints.user is not None:
+                more = _object(await client.get(endpoints.user))
+                if more.get("sub") != claims["sub"]:
+                    raise _refused("the userinfo endpoint answered for another person")
+                return {**more, **claims}
+            return claims
+
+    async def sign_out_url(self, back_to: str) -> str | None:
+        """Where the browser ends its session with the provider; None: nowhere."""
+        if not self._settings.ends_session:
+            return None
+        async with self._step(back_to) as client:
+            address = (await self._discover(client)).end_session
+        if address is None:
+            return None
+        query = {"client_id": self._settings.client_id, "post_logout_redirect_uri": back_to}
+        return str(httpx.URL(address).copy_merge_params(query))
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def _step(self, redirect_uri: str) -> AsyncIterator[AsyncOAuth2Client]:
+        """A client for some calls. Raises QueueFull, Unavailable, Unauthorized."""
+        if self._steps >= MOST_STEPS:
+            raise QueueFull("Too many people sign in at this moment. Try again in a few seconds.", retry_after=5)
+        settings = self._settings
+        secret = settings.client_secret()
+        self._steps += 1
+        try:
+            async with (
+                asyncio.timeout(SECONDS),
+                AsyncOAuth2Client(
+                    settings.client_id,
+                    secret,
+                    redirect_uri=redirect_uri,
+                    scope=" ".join(settings.scopes),
+                    code_challenge_method="S256",
+                    token_endpoint_auth_method="none" if secret is None else "client_secret_basic",
+                    event_hooks={"response": [_bound]},
+                    headers={"Accept-Encoding": "identity"},
+                    timeout=SECONDS,
+                ) as client,
+            ):
+                yield client
+        except AuthlibBaseError as error:
+            raise _refused(f"the provider refused the code: {error.error}") from None
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError) as error:
+            log.error("the sign-in provider does not answer", extra={"cause": type(error).__name__})
+            raise self._silent() from None
+        finally:
+            self._steps -= 1
+
+    async def _discover(self, client: AsyncOAuth2Client) -> Endpoints:
+        if self._endpoints is not None and self._clock() - self._endpoints[0] < FRESH:
+            return self._endpoints[1]
+        issuer = self._settings.issuer
+        found = _object(await client.request("GET", f"{issuer.rstrip('/')}{DISCOVERY}", withhold_token=True))
+        if found.get("issuer") != issuer:
+            log.error("the sign-in provider has another issuer than the file of --oidc", extra={"expected": issuer})
+            raise self._silent("It names another issuer than the file of --oidc: write its own, to the last letter.")
+        texts = {name: value for name, value in found.items() if isinstance(value, str)}
+        needed = [texts.get(name, "") for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")]
+        more = [texts.get(name) for name in ("userinfo_endpoint", "end_session_endpoint")]
+        if not all(map(is_safe, needed)) or not all(address is None or is_safe(address) for address in more):
+            log.error("the sign-in provider's discovery document lacks https addresses")
+            raise self._silent("Its discovery document lacks an address, or has one without https.")
+        endpoints = Endpoints(*needed, *more)
+        self._endpoints, self._keys = (self._clock(), endpoints), None
+        return endpoints
+
+    async def _verified(
+        self, client: AsyncOAuth2Client, endpoints: Endpoints, token: Mapping[str, Any], nonce: str
+    ) -> Mapping[str, object]:
+        text, settings = token.get("id_token"), self._settings
+        if not isinstance(text, str):
+            raise _refused("the provider sent no ID token")
+        try:
+            try:
+                decoded = jwt.decode(text, await self._key_set(client, endpoints), algorithms=ALGORITHMS)
+            except InvalidKeyIdError:
+                keys = await self._key_set(client, endpoints, again=True)
+                decoded = jwt.decode(text, keys, algorithms=ALGORITHMS)
+            claims = CodeIDToken(
+                decoded.claims,
+                decoded.header,
+                {
+                    "iss": {"essential": True, "value": settings.issuer},
+                    "aud": {"essential": True, "value": settings.client_id},
+                },
+                {"nonce": nonce, "client_id": settings.client_id, "access_token": token.get("access_token")},
+            )
+            claims.validate(leeway=LEEWAY)
+        except (JoseError, ValueError, TypeError) as error:
+            raise _refused(f"its ID token does not hold: {getattr(error, 'error', type(error).__name__)}") from None
+        if not isinstance(claims["sub"], str) or not claims["sub"]:
+            raise _refused("its ID token names nobody")
+        return dict(claims)
+
+    async def _key_set(self, client: AsyncOAuth2Client, endpoints: Endpoints, *, again: bool = False) -> KeySet:
+        if self._keys is not None and self._clock() - self._keys[0] < (KEYS_AGAIN if again else FRESH):
+            return self._keys[1]
+        keys = KeySet.import_key_set(
+            _object(await client.request("GET", endpoints.keys, withhold_token=True))  # type: ignore[arg-type]
+        )
+        self._keys = self._clock(), keys
+        return keys
+
+    def _silent(self, words: str = "Try again in a moment, or sign in with a key.") -> Unavailable:
+        return Unavailable(
+            f"People cannot sign in: {self._settings.issuer} gave no usable answer. {words}",
+            code="sign_in_unavailable",
+            retry_after=5,
+        )
+
+
+class _BoundedStream(httpx.AsyncByteStream):
+    """An answer's bytes, with an error where there are too many."""
+
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in self._stream:
+            size += len(part)
+            if size > LARGEST:
+                raise httpx.ReadError("the answer is larger than 1 MiB")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def _bound(response: httpx.Response) -> None:
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    response.stream = _BoundedStream(response.stream)
+
+
+def _object(response: httpx.Response) -> dict[str, object]:
+    """A JSON object, or httpx.HTTPError."""
+    response.raise_for_status()
+    try:
+        return msgspec.json.decode(response.content, type=dict[str, object])
+    except NOT_JSON:
+        raise httpx.DecodingError("no JSON object", request=response.request) from None
+
+
+def _refused(cause: str) -> Unauthorized:
+    """cause: one of our own phrases, or an error code of the protocol; never what a provider wrote."""
+    log.warning("a sign-in was refused", extra={"cause": cause})
+    return Unauthorized("This sign-in did not succeed. Begin again.", code="sign_in_failed")

@@ -1,0 +1,136 @@
+"""The file of `--oidc`: an OpenID Connect provider, and what its groups may do.
+
+issuer: https://login.example/realms/company
+client_id: roundhouse
+client_secret_env: ROUNDHOUSE_OIDC_SECRET
+groups:
+  - {group: ml-platform, team: ops, scopes: [all]}
+  - {group: search, team: search, scopes: [infer, usage, adapters]}
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from registry.base.json import NOT_JSON
+from registry.base.wording import quoted
+from registry.errors import Unfit
+from tenants.caller import SCOPES, Scope
+from tenants.keys.records import TEAM
+
+LARGEST = 1 << 20
+"""Bytes of the file."""
+LONGEST_SECRET = 4096
+ALL = "all"
+ANYONE = "*"
+"""As a group: everybody whom the provider lets sign in."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class GroupRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What people of one group may do."""
+
+    group: str
+    team: str
+    scopes: tuple[str, ...] = (Scope.INFER.value,)
+
+    @property
+    def granted(self) -> frozenset[Scope]:
+        return SCOPES if ALL in self.scopes else frozenset(map(Scope, self.scopes))
+
+
+class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A provider and its groups.
+
+    Attributes:
+        issuer: as the provider's discovery document and tokens write it.
+        client_secret_env, client_secret_file: where the secret is; neither for a public client, which has none.
+        groups: the first entry with a group of the person decides on the team; the scopes of all entries of that team
+            count.
+        groups_claim: the claim that lists groups; a dot leads into an object, as in `realm_access.roles`.
+        scopes: what is requested of the provider.
+        label: what the button says: "Sign in with …".
+        ends_session: sign out at the provider too, where it offers that.
+    """
+
+    issuer: str
+    client_id: str
+    groups: tuple[GroupRule, ...]
+    client_secret_env: str | None = None
+    client_secret_file: str | None = None
+    groups_claim: str = "groups"
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    label: str = "your company's account"
+    ends_session: bool = True
+
+    def client_secret(self) -> str | None:
+        """The secret, read anew each time; None for a public client, "" where it is missing."""
+        if self.client_secret_file is not None:
+            with suppress(OSError, ValueError), Path(self.client_secret_file).open(encoding="utf-8") as file:
+                return file.read(LONGEST_SECRET).strip()
+            return ""
+        return None if self.client_secret_env is None else os.environ.get(self.client_secret_env, "").strip()
+
+
+def read_oidc(path: Path) -> OidcSettings:
+    """Read the file. Raises Unfit with every fault."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1)
+    except OSError as error:
+        raise _unfit(
+            path, [f"it cannot be read: {error.strerror or error}; name the YAML file of the provider"]
+        ) from None
+    if len(text) > LARGEST:
+        raise _unfit(path, ["it is larger than 1 MiB; name the YAML file of the provider"])
+    try:
+        settings: OidcSettings = msgspec.yaml.decode(text, type=OidcSettings)
+    except NOT_JSON as error:
+        raise _unfit(path, [f"{error}; see docs/secure.md for an example"]) from None
+    if faults := list(_faults(settings)):
+        raise _unfit(path, faults)
+    return settings
+
+
+def _faults(settings: OidcSettings) -> list[str]:
+    faults = []
+    if not is_safe(settings.issuer):
+        faults.append(f"issuer: {quoted(settings.issuer)} is no https URL; http works only on this machine")
+    if not settings.client_id:
+        faults.append("client_id: it is empty; write the client's id at the provider")
+    if settings.client_secret_env is not None and settings.client_secret_file is not None:
+        faults.append("write client_secret_env or client_secret_file, not both")
+    elif settings.client_secret() == "":
+        where = settings.client_secret_env or settings.client_secret_file
+        faults.append(f"there is no client secret in {where}; set it, or leave the line out for a public client")
+    if "openid" not in settings.scopes:
+        faults.append("scopes: 'openid' is missing; without it a provider sends no ID token")
+    if not settings.groups:
+        faults.append("groups: there are none, so nobody could sign in; name one group, its team and scopes")
+    for rule in settings.groups:
+        if not TEAM.match(rule.team):
+            faults.append(f"groups: {quoted(rule.team)} is no team id, such as 'search'")
+        unknown = [scope for scope in rule.scopes if scope != ALL and scope not in SCOPES]
+        if unknown or not rule.scopes:
+            words = quoted(unknown[0]) if unknown else "an empty list"
+            faults.append(f"groups: {words} is no scope of {quoted(rule.group)}; write {', '.join(Scope)} or {ALL}")
+    return faults
+
+
+def is_safe(url: str) -> bool:
+    """Is this an https URL, or an http one of this machine?"""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    if not host or parts.username or parts.fragment:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
+
+
+def _unfit(path: Path, faults: list[str]) -> Unfit:
+    return Unfit(f"{path} cannot be used to sign people in.", faults, code="bad_oidc_file")

@@ -1,0 +1,110 @@
+"""A real OpenID Connect provider (oidc-provider-mock) in a thread; a test may change what its tokens say."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import flask
+import httpx
+import msgspec
+import oidc_provider_mock
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+from werkzeug.serving import make_server
+
+from tests.system.serving import free_port
+
+SECRET = "client-Xyzzy77"
+PEOPLE = {
+    "ada": {"preferred_username": "ada", "groups": ["ml-platform"]},
+    "bob": {"preferred_username": "bob", "groups": ["search-team", "ml-readers"]},
+    "eve": {"preferred_username": "eve", "groups": ["sales"]},
+}
+GROUPS = [
+    {"group": "ml-platform", "team": "ops", "scopes": ["all"]},
+    {"group": "search-team", "team": "search", "scopes": ["infer"]},
+    {"group": "ml-readers", "team": "search", "scopes": ["usage"]},
+]
+Change = Callable[[dict[str, Any]], object]
+
+
+@dataclass
+class RunningProvider:
+    """A provider of three people.
+
+    change: what is done to the claims of each ID token before it is signed. resign: signs in the provider's place.
+    discovery: what its document says beside or instead of the usual.
+    """
+
+    url: str
+    app: flask.Flask
+    change: Change | None = None
+    resign: Callable[[dict[str, Any], Any], str] | None = None
+    discovery: dict[str, Any] = field(default_factory=dict)
+    requests: list[tuple[str, dict[str, Any], str]] = field(default_factory=list)
+    """Path, values and Authorization header of each request."""
+
+    def document(self, **changes: Any) -> dict[str, Any]:
+        """The file of --oidc for it."""
+        usual = {"issuer": self.url, "client_id": "roundhouse", "groups": GROUPS}
+        return usual | {"client_secret_env": "TEST_OIDC_SECRET"} | changes
+
+    def file(self, folder: Path, **changes: Any) -> Path:
+        path = folder / "oidc.yaml"
+        path.write_bytes(msgspec.yaml.encode(self.document(**changes)))
+        return path
+
+    def consent(self, url: str, sub: str) -> dict[str, str]:
+        """Sign in there as a person does; what the browser brings back in its query."""
+        answer = httpx.post(url, data={"sub": sub})
+        assert answer.status_code == 302, answer.text
+        return {name: values[0] for name, values in parse_qs(urlsplit(answer.headers["location"]).query).items()}
+
+
+@contextmanager
+def running_provider() -> Iterator[RunningProvider]:
+    people = [oidc_provider_mock.User(sub=sub, claims=claims) for sub, claims in PEOPLE.items()]
+    app = oidc_provider_mock.app(require_nonce=True, user_claims=people)
+    port = free_port()
+    provider = RunningProvider(f"http://localhost:{port}", app)
+
+    @app.before_request
+    def record() -> None:
+        sent = flask.request
+        values: Mapping[str, Any] = sent.values.to_dict()
+        provider.requests.append((sent.path, dict(values), sent.headers.get("Authorization", "")))
+
+    @app.after_request
+    def changed(response: flask.Response) -> flask.Response:
+        if flask.request.path == "/.well-known/openid-configuration" and provider.discovery:
+            response.set_data(msgspec.json.encode(response.get_json() | provider.discovery))
+        if (
+            flask.request.path == "/oauth2/token"
+            and response.status_code == 200
+            and (provider.change or provider.resign)
+        ):
+            body = response.get_json()
+            key = RSAKey.import_key(flask.g.oidc_provider_mock_storage.jwk.as_dict(is_private=True))
+            claims = dict(jwt.decode(body["id_token"], key, algorithms=["RS256"]).claims)
+            if provider.change is not None:
+                provider.change(claims)
+            if provider.resign is not None:
+                body["id_token"] = provider.resign(claims, key)
+            else:
+                body["id_token"] = jwt.encode({"alg": "RS256", "kid": key.kid}, claims, key)
+            response.set_data(msgspec.json.encode(body))
+        return response
+
+    server = make_server("localhost", port, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield provider
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,209 @@
+"""Signing in to the console at a real OpenID Connect provider: cookies, sessions, refusals, signing out."""
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import msgspec
+import pytest
+
+from console.state import SECONDS, Sessions
+from tenants.caller import SCOPES, Person, Scope
+from tenants.keys.keyring import TeamEntry
+from tenants.sign_in.flow import SignIn
+from tenants.sign_in.settings import OidcSettings
+from tests.fakes.sign_in import SECRET, RunningProvider, running_provider
+from tests.unit.console.conftest import HTML, ORIGIN, Console, ConsoleRig, key, sign_in
+
+ADMIN = key("ops", *SCOPES)
+PORT = 8000
+SESSION, DEPARTURE = Sessions(PORT).cookie, Sessions(PORT).departure_cookie
+TEAMS = {"ops": TeamEntry("salt-of-ops", 2.0), "search": TeamEntry()}
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[RunningProvider]:
+    with running_provider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def signing(console: Console, provider: RunningProvider, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("TEST_OIDC_SECRET", SECRET)
+
+    @asynccontextmanager
+    async def opened(**given: Any) -> AsyncIterator[ConsoleRig]:
+        async with console(ADMIN, **given) as displayed:
+            services: Any = displayed.gateway.gateway.services
+            services.callers._teams = TEAMS
+            services.console.sign_in = SignIn(msgspec.convert(provider.document(), OidcSettings))
+            yield displayed
+
+    return opened
+
+
+async def depart(displayed: ConsoleRig, page: str = "models", **headers: str) -> httpx.Response:
+    response = await displayed.client.get(f"/console/provider-sign-in?next={page}", headers={**HTML, **headers})
+    assert response.status_code == 303, response.text
+    return response
+
+
+async def arrive(displayed: ConsoleRig, provider: RunningProvider, sub: str = "ada") -> httpx.Response:
+    departed = await depart(displayed)
+    back = provider.consent(departed.headers["location"], sub)
+    return await displayed.client.get("/console/signed-in", params=back, headers=HTML)
+
+
+async def test_a_person_signs_in_and_has_pages_and_api(signing: Any, provider: RunningProvider) -> None:
+    async with signing() as displayed:
+        form = await displayed.page("sign-in?next=models")
+        assert 'href="provider-sign-in?next=models"' in form
+        assert "your company&#39;s account" in form
+        assert 'id="sign-in"' in form, "keys stay"
+        arrived = await arrive(displayed, provider)
+        assert arrived.status_code == 200
+        assert 'content="0; url=models"' in arrived.text
+        cookies = arrived.headers.get_list("set-cookie")
+        session = next(one for one in cookies if one.startswith(SESSION))
+        assert all(word in session for word in ("HttpOnly", "SameSite=strict", f"Max-Age={SECONDS}", "Path=/"))
+        assert dict(displayed.client.cookies).keys() == {SESSION}, "the cookie of the way back is gone"
+        page = await displayed.page("now")
+        assert "<span>ada</span>" in page
+        assert "team <b>ops</b>" in page
+        assert (await displayed.client.get("/v1/status")).status_code == 200
+        changed = await displayed.client.post("/v1/models/chat/unload", json={}, headers=ORIGIN)
+        assert changed.status_code == 200, changed.text
+        forged = await displayed.client.post(
+            "/v1/models/chat/unload", json={}, headers={"Origin": "https://elsewhere.example"}
+        )
+        assert forged.json()["error"]["code"] == "origin_not_allowed"
+
+
+async def test_what_a_person_may_do_is_what_the_groups_say(signing: Any, provider: RunningProvider) -> None:
+    async with signing() as displayed:
+        await arrive(displayed, provider, "bob")
+        callers: Any = displayed.gateway.gateway.services.console.sessions
+        [person] = callers._credentials.values()
+        assert (person.team, person.scopes) == ("search", {Scope.INFER, Scope.USAGE})
+        assert (await displayed.client.get("/v1/status")).status_code == 403
+        assert (await displayed.client.get("/console/teams", headers=HTML)).status_code == 403
+        assert (await displayed.client.get("/v1/models")).status_code == 200
+        key_wins = await displayed.client.get("/v1/status", headers={"Authorization": f"Bearer {ADMIN[0]}"})
+        assert key_wins.status_code == 200, "keys for programs stay"
+
+
+async def test_a_person_counts_as_one_caller_of_the_team(signing: Any, provider: RunningProvider) -> None:
+    async with signing() as displayed:
+        await arrive(displayed, provider)
+        callers = displayed.gateway.gateway.services.callers
+        [person] = displayed.gateway.gateway.services.console.sessions._credentials.values()
+        assert isinstance(person, Person)
+        caller = callers.member(person)
+        assert (caller.team, caller.key, caller.salt, caller.weight) == ("ops", person.id, "salt-of-ops", 2.0)
+        assert "'ada'" not in repr(caller), "a name reaches no log"
+
+
+@pytest.mark.parametrize(
+    ("sub", "status", "words"), [("eve", 403, "none of your groups"), (None, 401, "access_denied")]
+)
+async def test_who_is_not_let_in_reads_why(
+    signing: Any, provider: RunningProvider, sub: str | None, status: int, words: str
+) -> None:
+    async with signing() as displayed:
+        if sub is None:
+            await depart(displayed)
+            query = {"error": "access_denied", "error_description": "<script>alert(1)</script>"}
+            refused = await displayed.client.get("/console/signed-in", params=query, headers=HTML)
+        else:
+            refused = await arrive(displayed, provider, sub)
+        assert (refused.status_code, words in refused.text) == (status, True)
+        assert "<script>alert" not in refused.text
+        assert SESSION not in displayed.client.cookies
+        assert 'href="sign-in"' in refused.text
+
+
+async def test_a_team_that_is_gone_refuses_people_and_ends_sessions(signing: Any, provider: RunningProvider) -> None:
+    async with signing() as displayed:
+        await arrive(displayed, provider)
+        callers: Any = displayed.gateway.gateway.services.callers
+        callers._archived = frozenset(("ops",))
+        assert (await displayed.client.get("/v1/status")).status_code == 401
+        assert (await arrive(displayed, provider)).status_code == 401
+        callers._archived, callers._teams = frozenset(), {}
+        missing = await arrive(displayed, provider)
+        assert "roundhouse teams create ops" in missing.text
+
+
+async def test_another_browsers_answer_starts_no_session(signing: Any, provider: RunningProvider) -> None:
+    """Else a page could sign a person in to an attacker's account."""
+    async with signing() as displayed:
+        departed = await depart(displayed)
+        back = provider.consent(departed.headers["location"], "ada")
+        displayed.client.cookies.clear()
+        refused = await displayed.client.get("/console/signed-in", params=back, headers=HTML)
+        assert (refused.status_code, SESSION in displayed.client.cookies) == (401, False)
+        await depart(displayed)
+        assert (await displayed.client.get("/console/signed-in", params=back, headers=HTML)).status_code == 401
+
+
+async def test_the_cookie_of_the_way_back_reaches_it_from_another_site(signing: Any) -> None:
+    async with signing() as displayed:
+        cookie = (await depart(displayed)).headers["set-cookie"]
+        assert all(word in cookie for word in (DEPARTURE, "HttpOnly", "SameSite=lax", "Max-Age=600"))
+        assert "Secure" not in cookie
+        behind_tls = await depart(displayed, **{"X-Forwarded-Proto": "https"})
+        assert "Secure" in behind_tls.headers["set-cookie"]
+        query = parse_qs(urlsplit(behind_tls.headers["location"]).query)
+        assert query["redirect_uri"] == ["https://127.0.0.1/console/signed-in"]
+
+
+async def test_the_way_back_is_below_the_public_address(signing: Any) -> None:
+    async with signing(public_url="https://models.example/ai") as displayed:
+        query = parse_qs(urlsplit((await depart(displayed)).headers["location"]).query)
+        assert query["redirect_uri"] == ["https://models.example/ai/console/signed-in"]
+
+
+async def test_a_page_that_is_none_is_not_where_one_goes(signing: Any, provider: RunningProvider) -> None:
+    async with signing() as displayed:
+        departed = await depart(displayed, "https://elsewhere.example")
+        back = provider.consent(departed.headers["location"], "ada")
+        arrived = await displayed.client.get("/console/signed-in", params=back, headers=HTML)
+        assert 'content="0; url=."' in arrived.text
+
+
+async def test_signing_out_ends_the_session_and_leads_to_the_providers(signing: Any, provider: RunningProvider) -> None:
+    async with signing() as displayed:
+        await arrive(displayed, provider)
+        token = displayed.client.cookies[SESSION]
+        ended = await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        assert ended.json()["next"].startswith(f"{provider.url}/oauth2/end_session?")
+        displayed.client.cookies.set(SESSION, token)
+        assert (await displayed.client.get("/v1/status")).status_code == 401
+        displayed.client.cookies.clear()
+        await sign_in(displayed, ADMIN[0])
+        by_key = await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        assert by_key.json() == {"signed_in": False, "next": "sign-in"}
+
+
+async def test_a_server_without_a_provider_says_so(console: Console) -> None:
+    async with console(ADMIN) as displayed:
+        assert "provider-sign-in" not in await displayed.page("sign-in")
+        for path in ("provider-sign-in", "signed-in?code=x&state=y"):
+            missing = await displayed.client.get(f"/console/{path}", headers=HTML)
+            assert (missing.status_code, "--oidc" in missing.text) == (404, True)
+
+
+async def test_nothing_private_is_logged(
+    signing: Any, provider: RunningProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "roundhouse")
+    async with signing() as displayed:
+        await arrive(displayed, provider)
+        await displayed.client.get("/v1/status")
+        logged = "\n".join(str(vars(record)) for record in caplog.records if record.name.startswith("roundhouse"))
+        private = [SECRET, displayed.client.cookies[SESSION], "preferred_username"]
+        private += [values["code"] for path, values, _ in provider.requests if path == "/oauth2/token"]
+        assert not [one for one in private if one in logged]
