@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from registry.errors import Unavailable
 from tenants.caller import Caller, Person
-from tenants.key_settings import KeySettings
+from tenants.key_settings import FILE, KeySettings
 from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry, Keyring, TeamEntry
 
@@ -39,9 +39,10 @@ class KeyWatch:
 
     | keys                         | requests without a key                  | cost each half second |
     |------------------------------|-----------------------------------------|-----------------------|
-    | none was ever made           | accepted on loopback or with `open`     | one stat(2)           |
+    | none was ever made           | accepted on loopback or with `open`     | one SELECT            |
     | none, but people sign in     | with `open` accepted, inference only    | one SELECT            |
     | there are some               | with `open` accepted, inference only    | one SELECT            |
+    | no tables could be made      | as if none was ever made; nothing is counted | one stat(2)      |
     | the database does not answer | as before; at the start it is an error  | one try               |
     | it has never answered yet    | 503, with or without a key              | one try               |
 
@@ -65,6 +66,11 @@ class KeyWatch:
         """One look at a time: it opens the database once, and no older ring takes the place of a newer one."""
         self._failed, self._was_read = False, False
         """Whether the last refresh failed; whether any refresh read the tables."""
+
+    @property
+    def is_unclaimed(self) -> bool:
+        """As `Keyring.is_unclaimed`."""
+        return self._ring.is_unclaimed
 
     def identify(self, keys: Sequence[str]) -> Caller:
         return self._readable_ring().identify(keys)
@@ -104,6 +110,20 @@ class KeyWatch:
         assert self._table is not None
         assert self._database is not None
         return self._table, self._database
+
+    async def make_tables(self) -> None:
+        """Make the tables ahead of the first key: usage counts from the start, by the team of an open server.
+
+        A failure is logged, and the server serves without them.
+        """
+        existed = self._settings.has_tables()
+        try:
+            await self.tables()
+        except Exception as error:  # whatever it is: models can answer without a ledger
+            log.error("no tables for teams and usage could be made: usage is not counted", exc_info=error)
+            if not existed:  # else a later look would find half of a database, and refuse all requests
+                for suffix in ("", "-wal", "-shm"):
+                    (self._settings.data_dir / f"{FILE}{suffix}").unlink(missing_ok=True)
 
     async def look(self) -> None:
         """Once it returns, every change that was made before counts."""

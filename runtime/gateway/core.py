@@ -100,6 +100,7 @@ class Gateway:
             "storage_full": self.services.reserve.is_short,
             "ledger_journalled": self._ledger.is_journalled,
             "ledger_unavailable": self._ledger.is_failing,
+            "usage_uncounted": self._ledger.is_uncounted,
         }
         return [name for name, is_so in faults.items() if is_so]
 

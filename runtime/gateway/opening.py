@@ -223,7 +223,12 @@ class _Rooms:
             services,
             names,
             [ProviderBackend(self.providers), LocalBackend(names, residency, self.service.stored, self.metrics)],
-            ledger=LedgerSink(self.ledger, machine_price, cold=settings.cold_starts == "caller"),
+            ledger=LedgerSink(
+                self.ledger,
+                machine_price,
+                cold=settings.cold_starts == "caller",
+                is_lenient=lambda: self.keys.is_unclaimed and self.limiter.is_empty,
+            ),
             limits=LimitSink(self.limiter, self.ledger, settings.max_audio_seconds),
             sinks=[
                 RequestMetrics(self.metrics),
@@ -248,6 +253,7 @@ class _Rooms:
 
     async def begin(self, gateway: Gateway) -> None:
         """Preload once the port is open; register adapters; then warm spare slots."""
+        tables = asyncio.create_task(self.keys.make_tables(), name="tables")
         for entry in [e for e in self.entries if e.pinned or e.recipe.residency.preload]:
             try:
                 self.residency.request_load(entry)
@@ -258,6 +264,7 @@ class _Rooms:
                 await self.adapters.register_from_recipe(entry.recipe)  # else when its files have been fetched
         self.names.refresh()
         await self.reloader.begin()
+        await tables
         if gateway.phase == "starting":
             gateway.phase = "ready"
         if self.settings.prewarm:

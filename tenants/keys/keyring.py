@@ -97,6 +97,11 @@ class Keyring:
         self._is_claimed = bool(keys) or sign_in
         self._unknown_key = KeyEntry(bytes(32), EVERYBODY, None, True)  # an unknown id takes as long as a wrong secret
 
+    @property
+    def is_unclaimed(self) -> bool:
+        """Is everybody an administrator, so that usage is no one's bill?"""
+        return self.is_open and not self._is_claimed
+
     def identify(self, keys: Sequence[str]) -> Caller:
         if self.is_open and not any(text.startswith(secret.PREFIX) for text in keys):
             return VISITOR if self._is_claimed else EVERYBODY

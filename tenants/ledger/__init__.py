@@ -17,5 +17,6 @@ writer.py   one thread that writes in batches
 journal.py  the file that takes rows while the database's disk is full
 report.py   sums by team, key, model and time
 
-The ledger begins with the first team or key.
+The ledger begins with the server. Until the first key or limit, requests do not wait for their rows, and run without
+them while the database does not answer: they are no one's bill.
 """

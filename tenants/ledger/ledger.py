@@ -34,6 +34,11 @@ class Ledger:
         return 0 if self._writer is None else self._writer.journalled
 
     @property
+    def backlog(self) -> int:
+        """Rows that wait for their transaction."""
+        return 0 if self._writer is None else self._writer.backlog
+
+    @property
     def is_failing(self) -> bool:
         """Requests are refused now, because the ledger cannot be written."""
         return self._writer is not None and self._writer.is_failing
@@ -76,9 +81,15 @@ class Ledger:
         assert self._writer is not None
         return self._writer.begin(entry)
 
-    def end(self, settled: Settlement, rider: Rider | None = None) -> None:
+    def note(self, entry: Entry) -> None:
+        """As `begin`, for a request that does not wait for it."""
         assert self._writer is not None
-        self._writer.end(settled, rider)
+        self._writer.note(entry)
+
+    def end(self, settled: Settlement, rider: Rider | None = None, *, soon: bool = False) -> None:
+        """soon: no request waits for it."""
+        assert self._writer is not None
+        self._writer.end(settled, rider, soon=soon)
 
     async def flush(self) -> None:
         """Return once everything so far is committed, or the database did not answer."""

@@ -75,7 +75,7 @@ class UsageReport:
         """Where the sums are. Raises NotFound (no_ledger)."""
         if self._ledger.database is None:
             raise NotFound(
-                "This server keeps no ledger yet: it begins with the first team or key (roundhouse teams create).",
+                "This server counts no usage now: its tables are being made, or could not be made. Its log says why.",
                 code="no_ledger",
             )
         return self._ledger.database

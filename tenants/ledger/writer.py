@@ -33,7 +33,9 @@ FAILING_SECONDS = 10.0
 """How long a failure counts, without a new request that fails or succeeds."""
 
 
-Begun = tuple[Entry, "asyncio.Future[None]"]
+GATHER_SECONDS = 0.25
+"""How long rows for which no request waits are gathered: their commits must not slow down requests."""
+Begun = tuple[Entry, "asyncio.Future[None] | None"]
 T = TypeVar("T")
 
 
@@ -73,7 +75,7 @@ class LedgerWriter:
         """Ends with riders that wait for room on the database's disk."""
         self._failed = -FAILING_SECONDS
         """Monotonic time of the last failure since a transaction succeeded."""
-        self._stopping = threading.Event()
+        self._stopping, self._urgent = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
 
@@ -81,6 +83,11 @@ class LedgerWriter:
     def is_failing(self) -> bool:
         """Requests are refused now, because their beginnings cannot be written."""
         return time.monotonic() - self._failed < FAILING_SECONDS
+
+    @property
+    def backlog(self) -> int:
+        """What has come and is not in a transaction yet."""
+        return self._queue.qsize()
 
     @property
     def journalled(self) -> int:
@@ -91,20 +98,28 @@ class LedgerWriter:
         """Done once it is committed or journalled. Raises Unavailable."""
         done: asyncio.Future[None] = self._loop.create_future()
         done.add_done_callback(lambda made: made.cancelled() or made.exception())  # its client may have left
-        self._queue.put((entry, done))
+        self._put((entry, done))
         return done
 
-    def end(self, settled: Settlement, rider: Rider | None = None) -> None:
+    def note(self, entry: Entry) -> None:
+        """As `begin`, for a request that does not wait: it is committed soon."""
+        self._queue.put((entry, None))
+
+    def end(self, settled: Settlement, rider: Rider | None = None, *, soon: bool = False) -> None:
+        """soon: it may be gathered with others, as what `note` got."""
         if rider is not None:
             self._riders[settled.entry.uid] = rider
-        self._queue.put(settled)
+        if soon:
+            self._queue.put(settled)
+        else:
+            self._put(settled)
 
     async def flush(self) -> None:
         """Returns once what has come until now is committed, or the database did not answer."""
         if self._stopping.is_set():  # nothing reads the queue any more
             return
         done: asyncio.Future[None] = self._loop.create_future()
-        self._queue.put(done)
+        self._put(done)
         await done
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -124,18 +139,23 @@ class LedgerWriter:
             else:
                 self._loop.call_soon_threadsafe(_succeed, done, result)
 
-        self._queue.put(_Job(run))
+        self._put(_Job(run))
         return await done
 
     async def close(self) -> None:
         """Write what has come; what a database that does not answer keeps out is lost, and the log tells how much."""
         self._stopping.set()
-        self._queue.put(None)
+        self._put(None)
         await asyncio.to_thread(self._thread.join)
         if self._journal is not None:
             self._journal.close()
         if self._deferred:
             log.warning("ends of lines were not written: they run again", extra={"lines": len(self._deferred)})
+
+    def _put(self, item: "Begun | Settlement | _Job | asyncio.Future[None] | None") -> None:
+        """Something that is to be in the next transaction."""
+        self._queue.put(item)
+        self._urgent.set()
 
     # --- in the thread ----------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -153,7 +173,8 @@ class LedgerWriter:
                     log.error("the ledger cannot be written: requests are refused until it can", exc_info=failure)
                 self._failed = time.monotonic()
                 error, fails, pending = failure, True, self._undropped(work)
-            self._loop.call_soon_threadsafe(_resolve, [done for _, done in work.begun], work.flushed, error)
+            awaited = [done for _, done in work.begun if done is not None]
+            self._loop.call_soon_threadsafe(_resolve, awaited, work.flushed, error)
             for job in work.jobs:
                 job.run()
             if error is not None:
@@ -217,6 +238,9 @@ class LedgerWriter:
                 item = self._queue.get(block=idle, timeout=timeout)
             except queue.Empty:
                 break
+            if idle and item is not None:  # the first of this transaction
+                self._urgent.wait(GATHER_SECONDS)
+                self._urgent.clear()
             match item:
                 case None:
                     work.stop = True

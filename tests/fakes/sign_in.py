@@ -72,13 +72,13 @@ def running_provider() -> Iterator[RunningProvider]:
     port = free_port()
     provider = RunningProvider(f"http://localhost:{port}", app)
 
-    @app.before_request
+    @app.before_request  # type: ignore[untyped-decorator]
     def record() -> None:
         sent = flask.request
         values: Mapping[str, Any] = sent.values.to_dict()
         provider.requests.append((sent.path, dict(values), sent.headers.get("Authorization", "")))
 
-    @app.after_request
+    @app.after_request  # type: ignore[untyped-decorator]
     def changed(response: flask.Response) -> flask.Response:
         if flask.request.path == "/.well-known/openid-configuration" and provider.discovery:
             response.set_data(msgspec.json.encode(response.get_json() | provider.discovery))

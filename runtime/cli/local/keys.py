@@ -95,7 +95,10 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
         with _new(place) as made:
             yield made
     else:
-        raise RefusedError(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
+        raise RefusedError(
+            f"There are no teams, keys or usage in {place.data_dir}: no server has run on it, and no key was made. "
+            "See --data-dir, and roundhouse keys create --help."
+        )
     if make and place.database is None:
         from runtime.cli.local.data_dir import was_served
 

@@ -2,9 +2,13 @@
 
 | server                        | ledger          | limits                                                             |
 |-------------------------------|-----------------|--------------------------------------------------------------------|
-| without teams                 | nothing         | nothing                                                            |
-| with a ledger, without limits | a row each      | reserve: a limit that is set while requests run counts them        |
+| while its tables are made     | nothing         | nothing                                                            |
+| without keys and limits       | a row each, not awaited | reserve                                                    |
+| with keys, without limits     | a row each      | reserve: a limit that is set while requests run counts them        |
 | with limits                   | a row each      | reserve and refuse                                                 |
+
+Without keys and limits, rows are no one's bill: requests do not wait for the commits, and go on while the ledger cannot
+be written. A kill may lose the rows of its last moments. Lines of batches always wait.
 
 Each attempt at a fall-back is admitted for itself, since it may cost more, and has a row of its own.
 """
@@ -35,15 +39,30 @@ FREE = PriceList()
 MAX_COUNT = 10**15
 """Largest count of a row. A provider may report any number, a database's have 64 bits, and one row that cannot be
 written would keep out all others of its transaction."""
+MOST_UNWAITED = 10_000
+"""Rows that may wait for their transaction while no request does; beyond that requests are not counted."""
 _CODE = 64
 """Characters of an error's code: a provider's may be of any length."""
 
 
 class LedgerSink:
-    """machine_price: millionths per hour; cold: requests pay for loads they cause."""
+    """Rows of requests, and their ends.
 
-    def __init__(self, ledger: Ledger, machine_price: int = 0, *, cold: bool = True) -> None:
-        self._ledger, self._machine_price, self._cold = ledger, machine_price, cold
+    Args:
+        machine_price: millionths per hour.
+        cold: requests pay for loads they cause.
+        is_lenient: whether rows are no one's bill now.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        machine_price: int = 0,
+        *,
+        cold: bool = True,
+        is_lenient: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._ledger, self._machine_price, self._cold, self._is_lenient = ledger, machine_price, cold, is_lenient
 
     @property
     def is_journalled(self) -> bool:
@@ -51,13 +70,22 @@ class LedgerSink:
 
     @property
     def is_failing(self) -> bool:
-        return self._ledger.is_failing
+        """Are requests refused now, because the ledger cannot be written?"""
+        return self._ledger.is_failing and not self._is_lenient()
+
+    @property
+    def is_uncounted(self) -> bool:
+        """Do requests go on without rows now?"""
+        return self._ledger.is_failing and self._is_lenient()
 
     def begin(self, request: Request, target: Target) -> "asyncio.Future[None] | None":
         """Returns once the attempt's beginning is committed; None: nothing to await."""
         if not self._ledger.is_enabled or request.attempt.entry is not None:
             return None
         attempt, context, caller = request.attempt, request.context, request.context.caller
+        lenient = context.line is None and self._is_lenient()
+        if lenient and (self._ledger.is_failing or self._ledger.backlog > MOST_UNWAITED):
+            return None
         most = Amounts() if attempt.admission is None else attempt.admission.most
         entry = Entry(
             uid=secrets.token_hex(16),
@@ -83,21 +111,25 @@ class LedgerSink:
             reason = decision.full_reason[:128]
             entry = replace(entry, router=router, target=decision.target, reason=reason, score=decision.score)
         attempt.entry = entry
-        return self._ledger.begin(entry)
+        if not lenient:
+            return self._ledger.begin(entry)
+        self._ledger.note(entry)
+        return None
 
     async def flush(self) -> None:
-        await self._ledger.flush()
+        if not self._is_lenient():
+            await self._ledger.flush()
 
     def attempt(self, record: RequestRecord) -> None:
         if record.entry is not None:  # each has a row
-            self._ledger.end(self._settlement(record, record.entry))
+            self._ledger.end(self._settlement(record, record.entry), soon=self._is_lenient())
 
     def take(self, record: RequestRecord) -> None:
         if record.entry is None:
             return
         settled, line = self._settlement(record, record.entry), record.context.line
         rider = None if line is None else line.rider(settled, reached_engine="queue" in record.seconds)
-        self._ledger.end(settled, rider)
+        self._ledger.end(settled, rider, soon=line is None and self._is_lenient())
 
     def _settlement(self, record: RequestRecord, entry: Entry) -> Settlement:
         seconds, usage, routing_tokens = record.seconds, *charged(record)

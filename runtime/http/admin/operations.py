@@ -117,7 +117,7 @@ async def get_request(gateway: CurrentGateway, context: CurrentContext, request_
     if row is None and not ledger:
         raise NotFound(
             f"No request of yours is known as {quoted(request_id)}. Send the X-Request-Id of its answer: the last "
-            f"{LAST:,} requests are kept, and those in the ledger, which starts with the first team or key.",
+            f"{LAST:,} requests are kept, and those in the ledger.",
             code="request_not_found",
         )
     return json_answer(RequestView(id=request_id, record=row, ledger=ledger))

@@ -35,6 +35,12 @@ def keys(server: Server, *arguments: str) -> dict[str, Any]:
     return found
 
 
+def used_by(server: Server) -> list[tuple[str, str, int]]:
+    """Teams, models and requests; what is asked through the API is flushed before."""
+    found = server.http.get("/v1/usage", params={"group_by": "team,model"}).json()["data"]
+    return [(row["team_id"], row["model"], row["requests"]) for row in found]
+
+
 def status(server: Server, key: str = "") -> int:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     return server.http.post("/v1/embeddings", json=EMBED, headers=headers).status_code
@@ -43,7 +49,11 @@ def status(server: Server, key: str = "") -> int:
 def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server) -> None:
     assert status(closed) == 200
     assert status(closed, "none") == 200
-    assert not (closed.data / "tenants.db").exists()
+    assert used_by(closed) == [("default", "starter-embed", 2)], "an open server counts, too"
+    page = closed.http.get("/console/usage", headers={"Accept": "text/html"}).text
+    assert "starter-embed" in page
+    [row] = keys(closed, "usage", "report")["data"]
+    assert (row["team"], row["requests"]) == ("default", 2)
     keys(closed, "teams", "create", "search")
     made = keys(closed, "keys", "create", "--team", "search", "--scopes", "infer")
     key = made["value"]

@@ -16,7 +16,7 @@ from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.storage.opening import open_tables
-from tests.eventually import PATIENCE
+from tests.eventually import PATIENCE, eventually
 from tests.unit.tenants.test_ledger import HOUR, done, entry
 
 
@@ -204,3 +204,37 @@ async def test_after_its_end_no_one_waits_for_it(gate: Gate) -> None:
     await writer.close()
     async with asyncio.timeout(PATIENCE):
         await writer.flush()
+
+
+async def test_rows_that_no_request_waits_for_are_gathered(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "GATHER_SECONDS", PATIENCE)
+    writer = over(gate)
+    rows = [entry() for _ in range(50)]
+    for one in rows:
+        writer.note(one)
+        writer.end(done(one), soon=True)
+    assert gate.seen == []
+    await writer.flush()
+    assert [(len(begun), len(ended)) for begun, ended, _ in gate.seen] == [(50, 50)]
+    await writer.close()
+
+
+async def test_rows_that_no_request_waits_for_are_written_soon_without_any_other(gate: Gate) -> None:
+    writer = over(gate)
+    writer.note(entry())
+    await asyncio.to_thread(eventually, lambda: len(gate.seen) == 1)
+    writer.note(entry())
+    await writer.close()
+    assert len(gate.seen) == 2
+
+
+async def test_a_row_that_no_request_waits_for_is_given_up_with_its_end(gate: Gate) -> None:
+    writer, one = over(gate), entry()
+    gate.broken = True
+    writer.note(one)
+    await asyncio.to_thread(eventually, lambda: writer.is_failing)
+    writer.end(done(one), soon=True)
+    gate.broken = False
+    await writer.begin(entry())
+    assert one.uid not in {uid for begun, ended, _ in gate.seen for uid in (*begun, *ended)}
+    await writer.close()

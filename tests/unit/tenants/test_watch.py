@@ -349,3 +349,41 @@ async def test_where_people_sign_in_a_server_without_keys_is_closed_and_knows_it
     with pytest.raises(Unauthorized):
         watch.member(Person("@abcdefg", "ada", "search", frozenset()))
     await watch.close()
+
+
+async def test_tables_are_made_before_the_first_key_and_the_server_stays_open(tmp_path: Path) -> None:
+    opened: list[Database] = []
+
+    async def enable(database: Database) -> None:
+        opened.append(database)
+
+    watch = KeyWatch(KeySettings(tmp_path, None, PEPPER.decode()), enable)
+    await watch.start()
+    assert watch.is_unclaimed
+    await watch.make_tables()
+    await watch.look()
+    assert len(opened) == 1
+    assert watch.identify([]) is EVERYBODY
+    table, _ = await watch.tables()
+    table.create(KeyRequest("default"))
+    await watch.look()
+    assert not watch.is_unclaimed
+    await watch.close()
+
+
+async def test_tables_that_cannot_be_made_close_no_open_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(data_dir: Path, _: object) -> Database:
+        (data_dir / FILE).write_bytes(b"half of a database")
+        raise Unavailable("The disk is full.", code="disk_full")
+
+    monkeypatch.setattr("tenants.storage.opening.open_tables", full)
+    watch = KeyWatch(KeySettings(tmp_path, None, PEPPER.decode()))
+    await watch.start()
+    await watch.make_tables()
+    assert "usage is not counted" in caplog.text
+    assert not (tmp_path / FILE).exists()
+    await watch.look()
+    assert watch.identify([]) is EVERYBODY
+    await watch.close()

@@ -111,7 +111,7 @@ def report(
 ) -> None:
     """Show what came of a router's decisions: requests, acceptance and cost of each target; other thresholds.
 
-    Acceptance is what POST /v1/feedback told. It needs a ledger, which begins with the first team or key.
+    Acceptance is what POST /v1/feedback reported.
 
     Example: roundhouse routers report auto --days 1
     """

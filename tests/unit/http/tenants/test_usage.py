@@ -27,7 +27,7 @@ from runtime.gateway.target import Target
 from runtime.http.middleware import set_caller
 from runtime.http.routes import ENDPOINTS
 from runtime.http.routing import endpoints
-from tenants.caller import Caller, Scope
+from tenants.caller import EVERYBODY, Caller, Scope
 from tenants.costs import compare
 from tenants.keys.table import KeyTable
 from tenants.ledger.ledger import Ledger
@@ -248,7 +248,9 @@ async def test_many_requests_agree(kept: LedgerRig) -> None:
     assert counted == 2100, "metrics, ledger and clients count the same"
 
 
-async def test_a_server_without_teams_has_no_ledger(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_a_server_whose_tables_are_not_made_has_no_ledger(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
     gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
     assert (await client.post(PATH, json=BODY)).status_code == 200
     found = await client.get("/v1/usage")
@@ -354,3 +356,32 @@ async def test_a_report_is_counted_beside_the_loop(kept: LedgerRig, monkeypatch:
     monkeypatch.setattr(endpoints, "replay", lambda rows: threads.append(threading.current_thread()) or [])
     assert (await kept.call(ADMIN, "GET", "/v1/routers/auto/report")).status_code == 200
     assert [thread is threading.main_thread() for thread in threads] == [False]
+
+
+async def test_without_keys_and_limits_requests_count_and_wait_for_no_commit(
+    kept: LedgerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
+    sink: Any = kept.gateway.gateway._ledger
+    monkeypatch.setattr(sink, "_is_lenient", lambda: True)
+    monkeypatch.setattr(kept.ledger, "begin", lambda _: pytest.fail("a request waits"))
+    assert [await kept.ask(EVERYBODY) for _ in range(3)] == [200] * 3
+    [row] = (await kept.usage(EVERYBODY, group_by="team")).json()["data"]
+    assert (row["team_id"], row["requests"], row["output_tokens"]) == ("default", 3, 9)
+    assert LedgerTable(kept.database, "").differences() == []
+
+
+async def test_without_keys_and_limits_requests_go_on_while_the_ledger_cannot_be_written(
+    kept: LedgerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
+    monkeypatch.setattr(type(kept.ledger), "is_failing", True)
+    assert kept.gateway.gateway.degraded == ["ledger_unavailable"]
+    sink: Any = kept.gateway.gateway._ledger
+    monkeypatch.setattr(sink, "_is_lenient", lambda: True)
+    assert kept.gateway.gateway.degraded == ["usage_uncounted"]
+    assert await kept.ask(EVERYBODY) == 200
+    monkeypatch.setattr(type(kept.ledger), "is_failing", False)
+    monkeypatch.setattr(type(kept.ledger), "backlog", 10_001)
+    assert await kept.ask(EVERYBODY) == 200
+    assert kept.rows() == [], "bounded: what cannot be written is not gathered either"

@@ -76,7 +76,7 @@ def test_parts_of_the_machine_add_up_to_its_busy_time(steps: list[tuple[int, int
 def test_a_cold_start_is_charged_to_who_caused_it_or_to_no_one(to_who_caused_it: bool, charged: int) -> None:
     """The machine's hour costs 3600: a second of it was the request's, two were the load's. Its time is kept anyway."""
     ended: list[Settlement] = []
-    ledger = SimpleNamespace(end=lambda settled, rider=None: ended.append(settled))
+    ledger = SimpleNamespace(end=lambda settled, rider=None, soon=False: ended.append(settled))
     sink = LedgerSink(cast(Ledger, ledger), 3600 * MILLION, cold=to_who_caused_it)
     entry = Entry("u", "r", 1, 5.0, "search", "k", "/v1/chat/completions", "m", "r", "", "interactive", "api")
     seconds = {"total": 3.0, "device": 1.0, "cold": 2.0}
