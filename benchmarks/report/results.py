@@ -13,10 +13,13 @@ SCHEMA = 1
 Section = Mapping[str, Any]
 
 
-def path(quick: bool, tiny: bool) -> Path:
-    """Today's file of this machine. Quick runs and those of the generated model have files of their own."""
+def path(quick: bool, model: str) -> Path:
+    """Today's file of this machine. Quick runs and those of other models than the starter have files of their own."""
     day = datetime.now(UTC).strftime("%Y-%m-%d")
-    return FOLDER / f"{day}-{environment.machine()}{'-tiny' if tiny else ''}{'-quick' if quick else ''}.json"
+    return (
+        FOLDER
+        / f"{day}-{environment.machine()}{'' if model == 'starter' else f'-{model}'}{'-quick' if quick else ''}.json"
+    )
 
 
 def write(file: Path, sections: Mapping[str, Section]) -> None:

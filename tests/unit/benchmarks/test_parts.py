@@ -16,7 +16,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import run
+from benchmarks import models, run
 from benchmarks.harness import Bench, RunSettings
 from benchmarks.load import client_cost
 from benchmarks.load.client import Reply
@@ -26,7 +26,7 @@ from benchmarks.pairs import in_pairs
 from benchmarks.peers import processes
 from benchmarks.peers.servers import Server, vllm_flags
 from benchmarks.report import environment
-from benchmarks.report.generated import size, write_adapters
+from benchmarks.report.generated import size, write_adapters, write_model
 from benchmarks.tenants import layer
 from models.chat import settings as chat_settings
 from registry.recipes.loading import load_recipes
@@ -148,6 +148,32 @@ def test_a_run_with_failed_requests_is_none_that_went_well(monkeypatch: pytest.M
         failed > 0,
         failed > 0,
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--model", "real", "speech"], "leave out speech"),
+        (["--model", "real", "--tiny"], "choose --tiny or --model real"),
+        (["--model", "real"], "scripts/install-clients models"),
+        (["--model", "huge"], "starter"),
+    ],
+)
+def test_what_cannot_be_measured_on_the_real_model_is_refused(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], fault: str
+) -> None:
+    monkeypatch.setattr(models, "real_file", lambda: None)
+    done = CliRunner().invoke(run.app, words, env={"COLUMNS": "300"})
+    assert (done.exit_code, fault in done.stderr) == (2, True)
+
+
+def test_the_real_model_has_its_recipe_and_so_many_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = write_model(tmp_path / "weights", hidden=32, ffn=64, layers=1)
+    monkeypatch.setattr(models, "_converted", lambda _: weights)
+    settings = RunSettings(quick=True, tiny=False, smoke=False, seed=0, work=tmp_path, real=True)
+    chat = models.chat(settings, tmp_path / "recipes", device=3, host=7)
+    assert (chat.recipe.id, chat.path, settings.model) == ("smollm2", weights, "real")
+    assert (chat.recipe.memory.adapters.device, chat.recipe.memory.adapters.host) == (3, 7)
 
 
 def test_what_a_part_of_its_own_died_of_can_be_read(capfd: pytest.CaptureFixture[str]) -> None:

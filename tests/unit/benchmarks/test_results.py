@@ -36,7 +36,7 @@ def test_tables_belong_to_their_results_files() -> None:
 
 
 def test_other_models_and_fewer_rounds_write_over_no_other_figures() -> None:
-    assert len({results.path(quick, tiny) for quick in (False, True) for tiny in (False, True)}) == 4
+    assert len({results.path(quick, model) for quick in (False, True) for model in ("starter", "tiny", "real")}) == 6
 
 
 def test_a_runs_own_results_are_no_uncommitted_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
