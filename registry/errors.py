@@ -28,6 +28,7 @@ RoundhouseError
 └── ProviderFailed 502            a provider failed, or its answer is invalid
     ├── ProviderBusy 429          it takes no more requests now; Retry-After is its own
     ├── ProviderOverloaded 503    it, or the way to it, is out of order for now
+    ├── ProviderWithoutBatches 400  its document refuses lines of batches
     └── ProviderTimedOut 504      it was silent for longer than its recipe allows
 
 `status`, `type` and `code` are OpenAI's words. runtime/http/errors.py turns them into each dialect's body.
@@ -242,6 +243,15 @@ class ProviderBusy(ProviderFailed):
 
 class ProviderOverloaded(ProviderFailed):
     status, type, code = 503, "service_unavailable_error", "provider_overloaded"
+
+
+class ProviderWithoutBatches(ProviderFailed):
+    """Lines of batches may not go there; a router may have another target."""
+
+    status, type, code = 400, "invalid_request_error", "provider_without_batches"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, counts=False)
 
 
 class ProviderTimedOut(ProviderFailed):

@@ -47,10 +47,14 @@ class Traffic:
     is_resident: bool = True
     may_load: bool = True
     """A load would evict nobody that interactive requests used lately."""
+    most: int | None = None
+    """Lines at a time, whatever the level: a provider's bound; None: the figures above count."""
 
 
 def room_for(traffic: Traffic, level: Level) -> int:
     """Lines that may run or wait at the model for a batch of this level, all lines together."""
+    if traffic.most is not None:
+        return traffic.most
     if not traffic.is_resident and not traffic.may_load and level > Level.SOON:
         return 0
     if traffic.is_quiet:

@@ -130,6 +130,10 @@ class Provider(Strict):
     )
     models: tuple[ProviderModel, ...] = Field(min_length=1)
     connections: int = Field(default=256, ge=1, le=10_000, description="requests at a time; then 429")
+    batches: bool = Field(default=True, description="whether lines of batches may go there; else they are refused")
+    batch_connections: int = Field(
+        default=4, ge=1, le=10_000, description="lines of batches at a time, within `connections`"
+    )
     timeouts: Timeouts = Timeouts()
     retries: int = Field(
         default=2, ge=0, le=5, description="further attempts at one model, before the first byte and within a tenth"

@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
-from registry.errors import BadRequest, DeadlineExceeded, ProviderFailed, ProviderOverloaded, QueueFull
+from registry.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    ProviderFailed,
+    ProviderOverloaded,
+    ProviderWithoutBatches,
+    QueueFull,
+)
 from registry.recipes.provider import Provider, ProviderModel
 from routing.providers import breaker
 from routing.providers.breaker import Breaker, CallOutcome, Permit
@@ -70,7 +77,7 @@ class Upstream:
     ) -> None:
         self.provider = provider
         self.breakers: dict[str, Breaker] = {model.name: Breaker() for model in provider.models}
-        self.running = 0
+        self.running = self.lines = 0
         self._on_outcome, self._clock, self._chance = on_outcome, clock, chance
         self._budget = RetryBudget()
         self._connection: Connection | None = None
@@ -100,8 +107,23 @@ class Upstream:
         finally:
             await self.close()
 
-    def enter(self, first: bool) -> None:
-        """One attempt more. first: of its request at its model here. Raises QueueFull."""
+    def enter(self, first: bool, *, is_line: bool = False) -> None:
+        """One attempt more. first: of its request at its model here. is_line: of a batch.
+
+        Raises QueueFull; for lines ProviderWithoutBatches.
+        """
+        if is_line and not self.provider.batches:
+            raise ProviderWithoutBatches(
+                f"Provider '{self.provider.id}' takes no lines of batches: its document says `batches: false`. "
+                "Name another model."
+            )
+        if is_line and self.lines >= self.provider.batch_connections:
+            raise QueueFull(
+                f"Provider '{self.provider.id}' has {self.lines} lines of batches under way, as many as its "
+                "`batch_connections`.",
+                code="provider_busy",
+                retry_after=1,
+            )
         if self.running >= self.provider.connections:
             raise QueueFull(
                 f"Provider '{self.provider.id}' has {self.running} requests under way, as many as its recipe allows.",
@@ -109,11 +131,13 @@ class Upstream:
                 retry_after=1,
             )
         self.running += 1
+        self.lines += is_line
         if first:
             self._budget.record_request()
 
-    def leave(self) -> None:
+    def leave(self, *, is_line: bool = False) -> None:
         self.running -= 1
+        self.lines -= is_line
         self._idle.set()
 
     def again(self, error: Exception, attempt: int, seconds_left: float | None) -> float | None:

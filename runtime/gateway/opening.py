@@ -190,7 +190,7 @@ class _Rooms:
         )
         usage = UsageReport(self.ledger, settings.currency, settings.provider_prices)
         trusted = settings.trust_clients
-        line_rooms = LineRooms(names, residency)
+        line_rooms = LineRooms(names, residency, provider_of=self.providers.provider_of)
         services = Services(
             settings=settings,
             models=self.models,

@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 
-from batches.work.policy import LOOK_AHEAD, RESERVED, Traffic
+from batches.work.policy import RESERVED, Traffic
 from batches.work.worker import NamedRoom
 from registry.catalog import ResolvedName
 from registry.errors import RoundhouseError
+from registry.recipes.provider import Provider
 from runtime.gateway.names import Names
 from runtime.gateway.record import RequestRecord
 from runtime.residency.entry import ModelEntry
@@ -19,14 +20,23 @@ QUIET_SECONDS = 10.0
 IDLE_SECONDS = 60.0
 """The same, until a model may leave memory for another one that lines need."""
 AWAY_LINES = 4
-"""Lines at a time for names that are no model of this machine."""
+"""Lines at a time for names that are neither a model of this machine nor a provider's."""
 
 
 class LineRooms:
-    """`batches.work.worker.Rooms`, and a sink of records: it notices when people use a model."""
+    """`batches.work.worker.Rooms`, and a sink of records: it notices when people use a model.
 
-    def __init__(self, names: Names, residency: ResidencyManager, clock: Callable[[], float] = time.monotonic) -> None:
-        self._names, self._residency, self._clock = names, residency, clock
+    provider_of: the provider of a name; None: it is no provider's model. Raises Forbidden, NotFound.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        residency: ResidencyManager,
+        clock: Callable[[], float] = time.monotonic,
+        provider_of: Callable[[str, Caller], Provider | None] = lambda _name, _caller: None,
+    ) -> None:
+        self._names, self._residency, self._clock, self._provider_of = names, residency, clock, provider_of
         self._used: dict[str, float] = {}
         """By model, when the last request ended that was no line."""
 
@@ -40,8 +50,8 @@ class LineRooms:
         try:
             resolved = self._names.find(name, caller)
             entry = self._residency.get(resolved.recipe.id)
-        except (RoundhouseError, KeyError):  # a router's, a provider's, or unknown: the line itself gets the error
-            return NamedRoom(f"{name.partition('/')[0]}/" if "/" in name else "", Traffic(AWAY_LINES - LOOK_AHEAD))
+        except (RoundhouseError, KeyError):
+            return self._room_away(name, caller)
         traffic = self._traffic(entry)
         lead = entry.lead
         return NamedRoom(
@@ -52,6 +62,17 @@ class LineRooms:
             rate=lead.queue.rate * max(1, sum(one.is_ready for one in entry.replicas)),
             load_seconds=0.0 if traffic.is_resident or not traffic.may_load else lead.remaining_load_seconds,
         )
+
+    def _room_away(self, name: str, caller: Caller) -> NamedRoom:
+        """The room of a provider, of all routers together, or of unknown names: the line itself gets the error."""
+        try:
+            provider = self._provider_of(name, caller)
+        except RoundhouseError:
+            provider = None
+        if provider is None:
+            return NamedRoom("", Traffic(AWAY_LINES, most=AWAY_LINES))
+        most = provider.batch_connections
+        return NamedRoom(f"{provider.id}/", Traffic(most, most=most))
 
     def pin(self, names: Sequence[str], caller: Caller) -> dict[str, str]:
         """What names mean now, spelled with their versions; without those that mean no model of this machine."""

@@ -19,6 +19,7 @@ from runtime.gateway.providers.index import BACKEND, ProvidedModel, ProviderInde
 from runtime.gateway.request import Request
 from runtime.gateway.target import Target, total
 from tenants.caller import Caller
+from tenants.ledger.rows import BATCH
 
 BETA = "anthropic-beta"
 BYTES_PER_TOKEN = 2
@@ -62,11 +63,12 @@ class ProviderBackend:
         entry = self._index.entry_of(target)
         if entry is None:
             raise NotFound(f"'{target.model}' was removed.", param="model")
-        entry.upstream.enter(first=target.model not in request.tried)
+        is_line = request.context.source == BATCH
+        entry.upstream.enter(target.model not in request.tried, is_line=is_line)
         try:
             yield ProviderLease(request, target, entry)
         finally:
-            entry.upstream.leave()
+            entry.upstream.leave(is_line=is_line)
 
 
 class ProviderLease:

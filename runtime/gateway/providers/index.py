@@ -86,6 +86,11 @@ class ProviderIndex:
             raise not_allowed(name)
         return entry
 
+    def provider_of(self, name: str, caller: Caller) -> Provider | None:
+        """The provider whose model a name means; None: no provider's. Raises Forbidden, NotFound."""
+        entry = self.find(name, caller)
+        return None if entry is None else entry.upstream.provider
+
     def _refuse_unknown(self, name: str, caller: Caller) -> None:
         """Raises NotFound, if the caller sees anything of that provider."""
         provider = name.partition("/")[0]

@@ -242,7 +242,7 @@ class FakeGateway:
             limits,
             addresses=CallbackAddresses(self.settings.callback_networks),
         )
-        self.line_rooms = LineRooms(self.names, residency)
+        self.line_rooms = LineRooms(self.names, residency, provider_of=self.providers.provider_of)
         services = Services(
             settings=self.settings,
             models=models,

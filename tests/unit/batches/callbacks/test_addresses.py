@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from batches.callbacks.addresses import CODE, CallbackAddresses
+from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.sender import CallbackSender
 from batches.callbacks.webhooks import new_secret
 from registry.errors import BadRequest
@@ -47,7 +47,7 @@ REFUSED = [
 async def test_what_is_refused(url: str) -> None:
     with pytest.raises(BadRequest) as refused:
         await CallbackAddresses(look_up=PUBLIC).check(url, "callback_url")
-    assert (refused.value.code, refused.value.param) == (CODE, "callback_url")
+    assert (refused.value.code, refused.value.param) == ("callback_refused", "callback_url")
 
 
 @pytest.mark.parametrize("url", ["https://localhost/", "https://0x7f000001/", "https://localhost./x"])
@@ -60,7 +60,7 @@ async def test_what_this_machines_resolver_gives(url: str) -> None:
 async def test_names_that_lead_to_private_addresses(found: list[str]) -> None:
     with pytest.raises(BadRequest) as refused:
         await CallbackAddresses(look_up=Names(found)).check("https://a.example/x", "callback_url")
-    assert refused.value.code == CODE
+    assert refused.value.code == "callback_refused"
 
 
 async def test_what_is_accepted() -> None:

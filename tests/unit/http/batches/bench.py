@@ -16,6 +16,7 @@ from batches.work.worker import BatchWorker
 from models.messages import Chunk, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Prices
+from registry.recipes.provider import Provider
 from registry.storage.database import Database
 from runtime.http.batches.lines import line_runner
 from runtime.http.routes import ENDPOINTS
@@ -51,8 +52,8 @@ def body(text: str, model: str = "chat", **more: Any) -> dict[str, Any]:
 class Bench:
     """rights: what a key's id may do now. Call `open` first, `close` last; `open` again is a restart."""
 
-    def __init__(self, folder: Path, limiter: Limiter | None = None) -> None:
-        self.folder, self.limiter = folder, limiter or Limiter()
+    def __init__(self, folder: Path, limiter: Limiter | None = None, providers: Sequence[Provider] = ()) -> None:
+        self.folder, self.limiter, self.providers = folder, limiter or Limiter(), providers
         self.bodies: dict[int, bytes] = {}
         self.rights: Callable[[str], Caller] = lambda _: CALLER
         self.number = 0
@@ -66,7 +67,9 @@ class Bench:
         await self.ledger.enable(self.database)
         self.store = BatchStore(self.ledger, self.folder, self._open)
         priced = [recipe("chat", "chat").model_copy(update={"price": Prices(input=2e6, output=4e6, batch=0.5)})]
-        self.gateway = FakeGateway(self.folder / str(self.number), priced, ledger=self.ledger, limiter=self.limiter)
+        self.gateway = FakeGateway(
+            self.folder / str(self.number), priced, ledger=self.ledger, limiter=self.limiter, providers=self.providers
+        )
         self.link = self.gateway.links["chat"]
         self.link.script = echo
         self.worker = BatchWorker(
@@ -87,6 +90,7 @@ class Bench:
 
     async def close(self) -> None:
         await self.worker.close()
+        await self.gateway.providers.close()
         await self.ledger.close()
         self.database.close()
 
