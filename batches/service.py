@@ -20,6 +20,7 @@ from batches.records import URLS, BatchRecord
 from batches.store import BatchStore
 from registry.base.wording import quoted
 from registry.errors import FinalConflict, NotFound, RoundhouseError
+from tenants.limits.queued import QueueLimiter
 
 log = logging.getLogger("roundhouse.batches")
 SWEEP_SECONDS = 60.0
@@ -41,7 +42,7 @@ class BatchService:
     """urls: what a line may name. wake: called once lines may run, or a batch is being cancelled.
 
     forecast: called with a batch whose lines may run.
-    addresses: where callbacks may go.
+    addresses: where callbacks may go. queue_limits: of tokens that unfinished batches hold.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class BatchService:
         forecast: Callable[[str], Awaitable[None]] = _no_forecast,
         clock: Callable[[], float] = time.time,
         addresses: CallbackAddresses | None = None,
+        queue_limits: QueueLimiter | None = None,
     ) -> None:
         self.store, self.urls, self._wake, self._forecast, self._clock = store, tuple(urls), wake, forecast, clock
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
@@ -66,8 +68,9 @@ class BatchService:
         self.callbacks = CallbackService(store, addresses or CallbackAddresses(), clock)
         self._resolve = resolve
         self.creator = BatchCreator(
-            store, self.files, checker, lambda batch, names: self._resolve(batch, names), self._started, clock
-        )
+            store, self.files, checker, lambda batch, names: self._resolve(batch, names), self._started, clock,
+            queue_limits,
+        )  # fmt: skip
 
     def _content(self) -> FileBytes:
         """In the database where several gateways may share it. Called once the database is open."""

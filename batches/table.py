@@ -1,5 +1,6 @@
 """The table of batches. A team sees only its own."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -82,6 +83,14 @@ class BatchTable:
             rows = connection.execute(query.order_by(BATCHES.c.created, BATCHES.c.id).limit(limit))
             return [_batch(row) for row in rows]
 
+    def queued(self, team: str) -> Mapping[str, int]:
+        """Input tokens that the lines hold that are left of a team's batches, by name; estimated."""
+        tokens = Counter[str]()
+        for batch in self.unfinished(team):
+            for name, count in batch.queued.items():
+                tokens[name] += count * batch.counts.left // max(1, batch.counts.total)
+        return tokens
+
     def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
         """The newest batches of all surfaces. team: None for all."""
         query = sa.select(BATCHES).where(BATCHES.c.deleted.is_(None))
@@ -91,14 +100,23 @@ class BatchTable:
             rows = connection.execute(query.order_by(BATCHES.c.created.desc(), BATCHES.c.id.desc()).limit(limit))
             return [_batch(row) for row in rows]
 
-    def start(self, id_: str, now: float, names: Mapping[str, str] | None = None, validator: str | None = None) -> bool:
-        """validating → in_progress, once all of its lines are stored.
+    def start(
+        self,
+        id_: str,
+        now: float,
+        names: Mapping[str, str] | None = None,
+        validator: str | None = None,
+        queued: Mapping[str, int] | None = None,
+    ) -> bool:
+        """validating → in_progress, once all of its lines are stored. queued: its input tokens by name, estimated.
 
         False: it has left `validating`, or another server than this validator validates it.
         """
         values: dict[str, Any] = {"state": BatchState.IN_PROGRESS.value, "started": now}
         if names is not None:
             values["names"] = dict(names)
+        if queued is not None:
+            values["queued"] = dict(queued)
         query = sa.update(BATCHES).where(is_validated(id_, validator))
         with self._database.write() as connection:
             return connection.execute(query.values(**values)).rowcount > 0

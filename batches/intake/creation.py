@@ -6,8 +6,10 @@ another one that has closed its epoch.
 
 import asyncio
 import logging
+import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +20,7 @@ from batches.records import CHUNK, BatchFault, BatchRecord, BatchState, NewLine
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import BadRequest, EngineFailed, QueueFull, RoundhouseError
+from tenants.limits.queued import QueueLimiter
 
 log = logging.getLogger("roundhouse.batches")
 UNFINISHED = 100
@@ -27,6 +30,8 @@ MOST_LINES = {ANTHROPIC: 100_000}
 """By surface, where it is not the usual bound."""
 PREFIXES = {ANTHROPIC: "msgbatch"}
 """Prefixes of ids by surface, where they are not `batch`."""
+BYTES_PER_TOKEN = 4
+"""Of a request's body, by which its input tokens are estimated: no tokenizer reads a file of 50,000 lines."""
 AGAIN_SECONDS = 5.0
 """After a failure of the database."""
 Resolve = Callable[[BatchRecord, Sequence[str]], Awaitable[Mapping[str, str]]]
@@ -54,7 +59,7 @@ class NewBatch:
 class BatchCreator:
     """resolve: run at the end of a validation; started: called with a batch whose lines may run now.
 
-    clock: seconds since the epoch.
+    clock: seconds since the epoch. limits: of the tokens that a team's unfinished batches hold.
     """
 
     def __init__(
@@ -65,8 +70,10 @@ class BatchCreator:
         resolve: Resolve,
         started: Callable[[str], Awaitable[None]],
         clock: Callable[[], float] = time.time,
+        limits: QueueLimiter | None = None,
     ) -> None:
         self._store, self._files, self._checker = store, files, checker
+        self._limits = limits or QueueLimiter()
         self._resolve, self._started, self._clock = resolve, started, clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -162,7 +169,7 @@ class BatchCreator:
             return
         with self._files.content().local_path(batch.input_file) as path:
             job = self._files.job(path, batch.endpoint, MOST_LINES.get(batch.surface))
-            names, number, waiting = set[str](), 0, list[NewLine]()
+            sizes, number, waiting = Counter[str](), 0, list[NewLine]()
             async with self._checker.check(job) as answers:
                 async for answer in answers:
                     if isinstance(answer, InputSummary):
@@ -170,7 +177,8 @@ class BatchCreator:
                         break
                     waiting += [_line(number + place, line) for place, line in enumerate(answer.lines)]
                     number += len(answer.lines)
-                    names.update(line.model for line in answer.lines)
+                    for line in answer.lines:
+                        sizes[line.model] += line.length
                     if len(waiting) >= CHUNK and not await self._add(batch, waiting):
                         return
         if summary.fault_count:
@@ -179,11 +187,23 @@ class BatchCreator:
         while waiting:
             if not await self._add(batch, waiting):
                 return
-        resolved = await self._resolve(batch, sorted(names - {""}))
-        if await self._store.write(
-            lambda tables: tables.batches.start(batch.id, self._clock(), resolved, tables.runners.server)
-        ):
+        resolved = await self._resolve(batch, sorted(sizes.keys() - {""}))
+        tokens = Counter[str]()
+        for name, size in sizes.items():
+            tokens[resolved.get(name, name)] += math.ceil(size / BYTES_PER_TOKEN)
+        if await self._store.write(lambda tables: self._start(tables, batch, resolved, tokens)):
             await self._started(batch.id)
+
+    def _start(
+        self, tables: BatchTables, batch: BatchRecord, resolved: Mapping[str, str], tokens: Mapping[str, int]
+    ) -> bool:
+        """Let a batch whose lines are stored begin; fail it where its team's limit has no room for its tokens."""
+        if self._limits.is_limited(batch.team):
+            refusal = self._limits.refusal(batch.team, tokens, tables.batches.queued(batch.team))
+            if refusal is not None:
+                self._fail_now(tables, batch, [BatchFault("token_limit_exceeded", refusal)])
+                return False
+        return tables.batches.start(batch.id, self._clock(), resolved, tables.runners.server, tokens)
 
     async def _add(self, batch: BatchRecord, waiting: list[NewLine]) -> bool:
         """Store the first lines of those that wait. False: the batch is cancelled, or another server validates it."""
@@ -191,11 +211,13 @@ class BatchCreator:
         return await self._store.write(lambda tables: tables.lines.add(batch.id, lines, tables.runners.server))
 
     async def _fail(self, batch: BatchRecord, faults: Sequence[BatchFault], count: int | None = None) -> None:
-        def fail(tables: BatchTables) -> None:
-            if tables.batches.fail(batch.id, self._clock(), faults, count, tables.runners.server):
-                tables.lines.remove(batch.id)
+        await self._store.write(lambda tables: self._fail_now(tables, batch, faults, count))
 
-        await self._store.write(fail)
+    def _fail_now(
+        self, tables: BatchTables, batch: BatchRecord, faults: Sequence[BatchFault], count: int | None = None
+    ) -> None:
+        if tables.batches.fail(batch.id, self._clock(), faults, count, tables.runners.server):
+            tables.lines.remove(batch.id)
 
 
 def _line(number: int, line: InputLine) -> NewLine:

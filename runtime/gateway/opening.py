@@ -67,6 +67,7 @@ from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
 from tenants.limits.loader import LimitLoader
+from tenants.limits.queued import QueueLimiter
 from tenants.limits.stored import StorageLimiter
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
@@ -114,7 +115,8 @@ class _Rooms:
         count = LimitMetrics(self.metrics).count
         merged = sizes_of_merged(settings.data_dir / MERGED)
         self.limiter, self.storage_limiter = Limiter(count), StorageLimiter(count, merged=merged)
-        self.limits = LimitLoader(self.limiter, self.ledger, self.storage_limiter)
+        self.queue_limiter = QueueLimiter(count)
+        self.limits = LimitLoader(self.limiter, self.ledger, self.storage_limiter, self.queue_limiter)
         sign_in = None if settings.oidc is None else _sign_in(settings.oidc)
         self.console = Console(settings.port, settings.bounds.viewers, sign_in)
         self.responses = ResponseStore(settings.data_dir, settings.store_responses, settings.bounds)
@@ -122,7 +124,9 @@ class _Rooms:
         limits = FileLimits(disk=settings.files_disk, line_bytes=settings.max_json, values=settings.bounds.json_values)
         store = BatchStore(self.ledger, settings.data_dir, self.keys.tables)
         addresses = CallbackAddresses(settings.callback_networks)
-        self.batches = BatchService(store, settings.data_dir, limits, addresses=addresses)
+        self.batches = BatchService(
+            store, settings.data_dir, limits, addresses=addresses, queue_limits=self.queue_limiter
+        )
         self.tracing = start_tracing()
         self.bounds = WaitingBound(settings.max_waiting)
         self.reserve = DiskReserve(settings.data_dir, settings.disk_reserve)

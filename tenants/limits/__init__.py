@@ -5,6 +5,7 @@
 
 records.py    a limit as it is stored, and when a budget's day or month begins in the team's time zone
 meters.py     how much of one is left: a rate by GCRA, a count, a budget; pure, whole numbers, the clock is given
+queued.py     tokens of a team's unfinished batches
 stored.py     what a team's adapters take of its limits of storage
 limiter.py    one request against all of its limits
 table.py      limits in the database

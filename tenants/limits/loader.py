@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tenants.ledger.ledger import Ledger
 from tenants.limits.limiter import Limiter
+from tenants.limits.queued import QueueLimiter
 from tenants.limits.stored import StorageLimiter
 
 if TYPE_CHECKING:  # a server without keys loads no database
@@ -13,9 +14,15 @@ if TYPE_CHECKING:  # a server without keys loads no database
 
 
 class LimitLoader:
-    def __init__(self, limiter: Limiter, ledger: Ledger, storage: StorageLimiter | None = None) -> None:
+    def __init__(
+        self,
+        limiter: Limiter,
+        ledger: Ledger,
+        storage: StorageLimiter | None = None,
+        queue: QueueLimiter | None = None,
+    ) -> None:
         self.limiter, self._ledger = limiter, ledger
-        self.storage = storage or StorageLimiter()
+        self.storage, self.queue = storage or StorageLimiter(), queue or QueueLimiter()
 
     async def read(self, database: "Database") -> None:
         """Once it returns, the limits that were in the database before count. Raises Unavailable."""
@@ -25,7 +32,8 @@ class LimitLoader:
         table = LimitTable(database)
         every = await asyncio.to_thread(table.all)
         self.storage.replace([limit for limit in every if limit.kind.is_stored])
-        limits = [limit for limit in every if not limit.kind.is_stored]
+        self.queue.replace([limit for limit in every if limit.kind.is_queued])
+        limits = [limit for limit in every if limit.kind.is_of_requests]
         zones = await asyncio.to_thread(table.zones)
         new = self.limiter.new(limits, zones)
         if not new:  # their meters go on: the ledger tells nothing that they do not know

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     MONTH = "spend_per_month"
     ADAPTERS = "adapters_stored"
     ADAPTER_BYTES = "adapter_bytes_stored"
+    BATCH_TOKENS = "batch_tokens_queued"
 
     @property
     def is_spend(self) -> bool:
@@ -35,6 +36,16 @@ class Kind(StrEnum):
     def is_stored(self) -> bool:
         """Counts what a team keeps, and not what its requests use."""
         return self in (Kind.ADAPTERS, Kind.ADAPTER_BYTES)
+
+    @property
+    def is_queued(self) -> bool:
+        """Counts what a team's unfinished batches hold."""
+        return self is Kind.BATCH_TOKENS
+
+    @property
+    def is_of_requests(self) -> bool:
+        """Counts what requests use, each at its time."""
+        return not self.is_stored and not self.is_queued
 
     @property
     def unit(self) -> int:
@@ -74,9 +85,10 @@ class Limit:
     model: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind.is_stored and self.owner != "team":
-            raise BadRequest(f"{self.kind} limits a team, since adapters belong to teams: name it.", param="owner")
-        least = 0 if self.kind.is_spend or self.kind.is_stored else 1
+        if not self.kind.is_of_requests and self.owner != "team":
+            what = "adapters" if self.kind.is_stored else "batches"
+            raise BadRequest(f"{self.kind} limits a team, since {what} belong to teams: name it.", param="owner")
+        least = 0 if self.kind.is_spend or not self.kind.is_of_requests else 1
         if not least <= self.amount <= MAX_AMOUNT:
             raise BadRequest(f"{self.kind} is {least} or more, and not that much.", param="amount")
 

@@ -37,6 +37,8 @@ def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end
     """
     if limit.kind.is_stored:
         raise BadRequest(f"{limit.kind} counts stored adapters, and the ledger records requests: set it to try it.")
+    if limit.kind.is_queued:
+        raise BadRequest(f"{limit.kind} counts lines of batches before they run: set it with --mode shadow to try it.")
     replayed = [LEDGER.c.at >= begin, LEDGER.c.at < end]
     if not limit.kind.is_spend:
         replayed.append(LEDGER.c.source != BATCH)

@@ -67,6 +67,7 @@ from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
+from tenants.limits.queued import QueueLimiter
 from tenants.limits.stored import StorageLimiter
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
@@ -236,11 +237,13 @@ class FakeGateway:
         limits = FileLimits(
             disk=self.settings.files_disk, line_bytes=self.settings.max_json, values=self.settings.bounds.json_values
         )
+        self.queue_limiter = QueueLimiter()
         self.batches = BatchService(
             BatchStore(kept, self.settings.data_dir, keys.tables),
             self.settings.data_dir,
             limits,
             addresses=CallbackAddresses(self.settings.callback_networks),
+            queue_limits=self.queue_limiter,
         )
         self.line_rooms = LineRooms(self.names, residency, provider_of=self.providers.provider_of)
         services = Services(

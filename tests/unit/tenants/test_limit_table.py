@@ -20,6 +20,7 @@ from tenants.limits import history
 from tenants.limits.history import history_of
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.loader import LimitLoader
+from tenants.limits.queued import QueueLimiter
 from tenants.limits.records import Kind, Limit, Mode
 from tenants.limits.simulate import simulate
 from tenants.limits.table import LimitTable
@@ -131,6 +132,15 @@ async def test_the_ledger_is_queried_of_new_limits_only(
     await kept.read(database)
     assert requested == [[day.id], [rate.id], [day.id]], "its days are others now"
     limiter.settle(admission, Amounts())
+
+
+async def test_what_batches_hold_has_a_limiter_of_its_own(database: Database, table: KeyTable, tmp_path: Path) -> None:
+    table.create_team("search")
+    LimitTable(database).set(Limit("", "team", "search", Kind.BATCH_TOKENS, 100))
+    limiter, queue = Limiter(), QueueLimiter()
+    await LimitLoader(limiter, Ledger(tmp_path), queue=queue).read(database)
+    assert queue.is_limited("search")
+    assert limiter.is_empty
 
 
 async def test_ends_are_not_collected_while_the_ledger_cannot_be_read(

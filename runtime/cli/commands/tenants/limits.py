@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Set, list, try out and remove limits of teams and keys.")
 KINDS = (
     "requests_per_minute, tokens_per_minute, audio_seconds_per_minute, requests_at_once, spend_per_day, "
-    "spend_per_month, adapters_stored, adapter_bytes_stored"
+    "spend_per_month, adapters_stored, adapter_bytes_stored, batch_tokens_queued"
 )
 Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"One of {KINDS}.", show_default=False)]
 Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="A number; money as 12.50.", show_default=False)]

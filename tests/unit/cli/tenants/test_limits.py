@@ -62,6 +62,18 @@ def test_what_a_team_stores(run: Run) -> None:
     assert "counts stored adapters" in refused.stderr
 
 
+def test_what_batches_of_a_team_hold(run: Run) -> None:
+    stored = rows(run, "limits", "set", "batch_tokens_queued", "0", "--team", "search", "--model", "m")
+    assert (stored["kind"], stored["amount"]) == ("batch_tokens_queued", 0)
+    key = rows(run, "keys", "create", "--team", "search")["id"]
+    refused = run("limits", "set", "batch_tokens_queued", "20", "--key", key)
+    assert refused.exit_code == 2
+    assert "batches belong to teams" in refused.stderr
+    refused = run("limits", "simulate", "batch_tokens_queued", "20", "--team", "search")
+    assert refused.exit_code == 1
+    assert "--mode shadow" in refused.stderr
+
+
 def test_large_amounts_are_printed_whole(run: Run) -> None:
     assert "1,234,567 " in run("limits", "set", "tokens_per_minute", "1234567", "--team", "search").stdout
     assert "1,234.567891 " in run("limits", "set", "spend_per_day", "1234.567891", "--team", "search").stdout

@@ -13,6 +13,7 @@ from batches.intake import creation
 from batches.records import BatchState, LineState
 from batches.service import OUTPUT_SECONDS
 from registry.errors import FinalConflict
+from tenants.limits.records import Kind, Limit
 from tests.system.vendor.strict import faults
 from tests.unit.http.batches.conftest import BODY, URL, BatchServer, answered, jsonl, refused
 
@@ -376,3 +377,25 @@ async def test_a_range_that_cannot_be_met_gives_all(served: BatchServer, part: s
     file = await served.upload(jsonl("a"))
     answer = await served.http.get(f"/v1/files/{file.id}/content", headers={"Range": part})
     assert (answer.status_code, answer.content) == (200, jsonl("a"))
+
+
+async def test_tokens_that_unfinished_batches_of_a_team_hold(served: BatchServer) -> None:
+    """They are estimated from the bodies, and free again as lines end."""
+    size = len(json.dumps(BODY))
+    tokens = -(-2 * size // 4)
+    limit = Limit("lim_1", "team", "default", Kind.BATCH_TOKENS, 2 * tokens)
+    served.gateway.queue_limiter.replace([limit])
+    first = await served.create(jsonl("a", "b"))
+    assert dict((await served.reach(first.id, BatchState.IN_PROGRESS)).queued) == {"chat": tokens}
+    await served.reach((await served.create(jsonl("a", "b"))).id, BatchState.IN_PROGRESS)
+    third = await served.create(jsonl("a", "b"))
+    await served.reach(third.id, BatchState.FAILED)
+    failed = await served.client.batches.retrieve(third.id)
+    [fault] = failed.errors.data
+    assert fault.code == "token_limit_exceeded"
+    assert "batch tokens queued of team 'default'" in str(fault.message)
+    assert await served.batches.store.read(lambda tables: tables.lines.waiting([third.id], 2e9)) == []
+    await served.work(first.id, answered, most=1)
+    await served.reach((await served.create(jsonl("a"))).id, BatchState.IN_PROGRESS)
+    served.gateway.queue_limiter.replace([])
+    await served.reach((await served.create(jsonl(*map(str, range(50))))).id, BatchState.IN_PROGRESS)

@@ -1,0 +1,60 @@
+"""Limits of the tokens that a team's unfinished batches hold."""
+
+import logging
+
+import pytest
+
+from registry.errors import BadRequest
+from tenants.limits.queued import QueueLimiter
+from tenants.limits.records import Kind, Limit, Mode
+
+TEAM = "search"
+
+
+def limit(amount: int, mode: Mode = Mode.ENFORCE, model: str = "") -> Limit:
+    return Limit(f"{mode}-{model}", "team", TEAM, Kind.BATCH_TOKENS, amount, mode, model)
+
+
+def limiter(*limits: Limit) -> tuple[QueueLimiter, list[str]]:
+    reported: list[str] = []
+    made = QueueLimiter(lambda _, what: reported.append(what), lambda: 0.0)
+    made.replace(limits)
+    return made, reported
+
+
+def test_what_is_there_and_what_is_added_count_together() -> None:
+    queue, reported = limiter(limit(100))
+    assert queue.refusal(TEAM, {"a": 60}, {}) is None
+    assert queue.refusal(TEAM, {"a": 60}, {"a": 20, "b": 20}) is None
+    refusal = queue.refusal(TEAM, {"a": 60}, {"a": 21, "b": 20})
+    assert refusal is not None
+    assert "is 100, of which 41 are used; this batch has about 60: create it again once" in refusal
+    alone = queue.refusal(TEAM, {"a": 101}, {})
+    assert alone is not None
+    assert alone.endswith("split the file into smaller batches.")
+    assert queue.refusal("other", {"a": 1000}, {}) is None
+    assert (queue.is_limited(TEAM), queue.is_limited("other")) == (True, False)
+    assert reported == ["refused", "refused"]
+
+
+def test_limits_of_one_model() -> None:
+    """An adapter's tokens count as its model's, in any version."""
+    queue, _ = limiter(limit(10, model="chat"))
+    assert queue.refusal(TEAM, {"embed@1": 1000}, {}) is None
+    assert queue.refusal(TEAM, {"chat@3": 5, "chat:upper@v1": 5}, {"embed@1": 9}) is None
+    for there in ("chat@2", "chat:upper@v1"):
+        assert queue.refusal(TEAM, {"chat@3": 5, "chat:upper@v1": 5}, {there: 1}) is not None
+    assert queue.refusal(TEAM, {"embed@1": 1}, {"chat@2": 100}) is None, "it adds nothing to what is over the limit"
+
+
+def test_modes(caplog: pytest.LogCaptureFixture) -> None:
+    queue, reported = limiter(limit(10, Mode.WARN), limit(10, Mode.SHADOW))
+    with caplog.at_level(logging.WARNING):
+        assert [queue.refusal(TEAM, {"a": 11}, {}) for _ in range(2)] == [None, None]
+    assert reported == ["warned", "shadow"] * 2
+    assert len(caplog.records) == 1
+
+
+def test_a_key_cannot_have_it() -> None:
+    with pytest.raises(BadRequest, match="batches belong to teams"):
+        Limit("x", "key", "Ab3dE6gH", Kind.BATCH_TOKENS, 1)
